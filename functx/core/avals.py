@@ -1,0 +1,64 @@
+"""Abstract values: what is known of an array before it has a value."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+from functx.core.dtypes import SHORT_NAMES, DType
+
+Shape = tuple[int, ...]
+
+
+class _Interned(type):
+    """Equal avals are one object, so that comparing and hashing them is free."""
+
+    def __call__(cls, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
+        return _intern(shape, dtype, weak_type)
+
+
+class ShapedArray(metaclass=_Interned):
+    """The abstract value of an array: its shape, its dtype, and whether its dtype is weak.
+
+    A weak dtype is that of a Python scalar: it gives way to any dtype of the same kind.
+    Equal avals are identical, so `is` compares them.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "ndim", "shape", "size", "weak_type")
+    shape: Shape
+    dtype: DType
+    weak_type: bool
+    ndim: int
+    size: int
+
+    def update(self, **changes: Any) -> ShapedArray:
+        """This aval with some of `shape`, `dtype` and `weak_type` replaced."""
+        return ShapedArray(
+            changes.get("shape", self.shape),
+            changes.get("dtype", self.dtype),
+            changes.get("weak_type", self.weak_type),
+        )
+
+    def __repr__(self) -> str:
+        dims = ",".join(map(str, self.shape))
+        return f"{'~' if self.weak_type else ''}{SHORT_NAMES[self.dtype]}[{dims}]"
+
+    def __reduce__(self) -> Any:
+        return ShapedArray, (self.shape, self.dtype, self.weak_type)
+
+
+_avals: WeakValueDictionary[Any, ShapedArray] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=16384)
+def _intern(shape: Shape, dtype: DType, weak_type: bool) -> ShapedArray:
+    key = (shape, dtype, weak_type)
+    aval = _avals.get(key)
+    if aval is None:
+        aval = object.__new__(ShapedArray)
+        aval.shape, aval.dtype, aval.weak_type = tuple(map(int, shape)), dtype, weak_type
+        aval.ndim, aval.size = len(shape), prod(aval.shape)
+        aval = _avals.setdefault(key, aval)
+    return aval

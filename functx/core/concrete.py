@@ -1,0 +1,130 @@
+"""Values on demand: what Python's `if`, `while`, `int` and `range` may ask of a traced array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
+from functx.core.dtypes import is_inexact
+from functx.core.program import Atom, Equation, Literal, Var
+from functx.core.tracing import Builder, Tracer, check_alive, current_builder, execution
+
+
+def concrete(tracer: Tracer, asked: str) -> Any:
+    """The value of `tracer` as a NumPy array, found by evaluating just what it needs.
+
+    Raises ConcretizationError, saying that `asked` needs a value, where there is none.
+    """
+    check_alive(tracer, current_builder.get())
+    missing = evaluate_needed(tracer.builder, tracer.atom)
+    if missing is not None:
+        raise no_value(tracer, missing, asked)
+    return np.asarray(_value(tracer.builder, tracer.atom))
+
+
+def differentiated(tracer: Tracer) -> bool:
+    """Whether a derivative is being taken along a path through this value."""
+    if not is_inexact(tracer.dtype):
+        return False
+    builder = tracer.builder
+    reached = set(inputs_reached(builder, tracer.atom))
+    if reached & builder.differentiated:
+        return True
+    outer = [x for v, x in builder.captures.values() if v in reached]
+    outer += [builder.values[v] for v in reached if v in builder.values]
+    return any(type(x) is Tracer and differentiated(x) for x in outer)
+
+
+def refuse_if_differentiated(tracer: Tracer, asked: str) -> None:
+    if differentiated(tracer):
+        raise DifferentiatedValueError(
+            f"{asked} needs a plain number; got {tracer.aval!r}, which {tracer.builder.owner} "
+            "differentiates, and whose derivative would be lost",
+            fix="Use the array itself, or stop_gradient(x) first if no derivative is wanted.",
+        )
+
+
+def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
+    """Evaluate what `atom` needs; the traced input without a value, if one stands in the way."""
+    values = builder.values
+    needed: set[Var] = set()
+    pending = [atom]
+    positions: set[int] = set()
+    while pending:
+        a = pending.pop()
+        if type(a) is Literal or a in values and type(values[a]) is not Tracer or a in needed:
+            continue
+        assert isinstance(a, Var)
+        needed.add(a)
+        position = builder.producer(a)
+        if position is not None:
+            positions.add(position)
+            pending += builder.equations[position].inputs
+        elif (missing := _evaluate_input(builder, a)) is not None:
+            return missing
+    for position in sorted(positions):
+        eqn = builder.equations[position]
+        outs = _outside_traces(eqn, [_value(builder, a) for a in eqn.inputs])
+        values.update(zip(eqn.outputs, outs, strict=True))
+    return None
+
+
+def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
+    """Find the value of an input or captured value; what has none, if that is so."""
+    source = builder.values.get(var)
+    if source is None:
+        source = next((x for v, x in builder.captures.values() if v is var), None)
+    if source is None:
+        return Tracer(var, builder)
+    if type(source) is Tracer:
+        missing = evaluate_needed(source.builder, source.atom)
+        if missing is not None:
+            return missing
+        source = _value(source.builder, source.atom)
+    builder.values[var] = source
+    return None
+
+
+def _value(builder: Builder, atom: Atom) -> Any:
+    if type(atom) is Literal:
+        return np.asarray(atom.value, atom.aval.dtype)[()]
+    return builder.values[atom]
+
+
+def _outside_traces(eqn: Equation, args: list[Any]) -> list[Any]:
+    token = current_builder.set(None)
+    try:
+        outs = execution.evaluate(eqn.primitive, args)
+    finally:
+        current_builder.reset(token)
+    return outs if eqn.primitive.multiple_results else [outs]
+
+
+def inputs_reached(builder: Builder, atom: Atom) -> Iterable[Var]:
+    """The inputs and captured values that `atom` depends on."""
+    seen: set[Var] = set()
+    pending = [atom]
+    while pending:
+        a = pending.pop()
+        if type(a) is Var and a not in seen:
+            seen.add(a)
+            position = builder.producer(a)
+            if position is None:
+                yield a
+            else:
+                pending += builder.equations[position].inputs
+
+
+def no_value(tracer: Tracer, missing: Tracer, asked: str) -> ConcretizationError:
+    owner = missing.builder
+    return ConcretizationError(
+        f"{asked} needs the value of an array; got {tracer.aval!r}, which has none "
+        f"while {owner.owner} is traced",
+        f"it depends on {describe_input(owner, missing)}",
+        fix="Choose between values with functx.numpy.where or functx.lax.cond; for an argument "
+        "that is not an array, use static_argnums; or leave this part outside "
+        f"{owner.kind}.",
+    )

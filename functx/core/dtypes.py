@@ -1,0 +1,160 @@
+"""Dtypes: their short names, the 64-bit switch, and JAX's promotion lattice."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+DType = np.dtype[Any]
+
+SHORT_NAMES: dict[DType, str] = {
+    np.dtype(name): short
+    for name, short in {
+        "bool": "bool",
+        **{f"{sign}int{n}": f"{sign[:1] or 'i'}{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+        **{f"float{n}": f"f{n}" for n in (16, 32, 64)},
+        **{f"complex{n}": f"c{n}" for n in (64, 128)},
+    }.items()
+} | {
+    np.dtype(ml_dtypes.bfloat16): "bf16",
+    np.dtype(ml_dtypes.float8_e4m3fn): "f8_e4m3fn",
+    np.dtype(ml_dtypes.float8_e5m2): "f8_e5m2",
+    np.dtype(ml_dtypes.int4): "i4",
+    np.dtype(ml_dtypes.uint4): "u4",
+}
+DTYPES_BY_SHORT_NAME = {short: dtype for dtype, short in SHORT_NAMES.items()}
+
+_NARROW = {
+    np.dtype("int64"): np.dtype("int32"),
+    np.dtype("uint64"): np.dtype("uint32"),
+    np.dtype("float64"): np.dtype("float32"),
+    np.dtype("complex128"): np.dtype("complex64"),
+}
+_FLOATING_EXTRA = {np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}
+_INTEGER_EXTRA = {np.dtype(ml_dtypes.int4): "i", np.dtype(ml_dtypes.uint4): "u"}
+
+
+def x64_enabled() -> bool:
+    """Whether 64-bit types are kept; JAX's own switch, so both libraries agree."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def canonical_dtype(dtype: Any) -> DType:
+    """`dtype` as NumPy's, narrowed to 32 bits where the 64-bit switch is off."""
+    if isinstance(dtype, type) and dtype in _SCALAR_DTYPES:
+        dtype = _SCALAR_DTYPES[dtype]
+    dtype = np.dtype(dtype)
+    return dtype if x64_enabled() else _NARROW.get(dtype, dtype)
+
+
+_SCALAR_DTYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+
+
+@lru_cache(maxsize=None)
+def kind(dtype: DType) -> str:
+    """One of `b` (bool), `u`, `i`, `f`, `c`: the extended float types count as `f`."""
+    if dtype in _FLOATING_EXTRA:
+        return "f"
+    return _INTEGER_EXTRA.get(dtype, dtype.kind)
+
+
+def is_inexact(dtype: DType) -> bool:
+    return kind(dtype) in "fc"
+
+
+def is_floating(dtype: DType) -> bool:
+    return kind(dtype) == "f"
+
+
+def is_complex(dtype: DType) -> bool:
+    return kind(dtype) == "c"
+
+
+def is_integer(dtype: DType) -> bool:
+    return kind(dtype) in "iu"
+
+
+def real_dtype(dtype: DType) -> DType:
+    """The dtype of the real part of values of `dtype`."""
+    return np.dtype(f"float{dtype.itemsize * 4}") if is_complex(dtype) else dtype
+
+
+def complex_dtype(dtype: DType) -> DType:
+    """The complex dtype whose parts hold values of `dtype`."""
+    if is_complex(dtype):
+        return dtype
+    return np.dtype("complex128" if dtype == np.float64 else "complex64")
+
+
+def inexact_dtype(dtype: DType) -> DType:
+    """`dtype` itself when inexact, else the default float type."""
+    return dtype if is_inexact(dtype) else canonical_dtype(np.float64)
+
+
+# JAX's lattice (JEP 9407): each type and the types directly above it. Starred: weak.
+_ABOVE: dict[str, tuple[str, ...]] = {
+    "bool": ("i*",),
+    "i*": ("u4", "i4"),
+    "u4": ("u8",),
+    "i4": ("i8",),
+    "u8": ("i16", "u16"),
+    "i8": ("i16",),
+    "u16": ("i32", "u32"),
+    "i16": ("i32",),
+    "u32": ("i64", "u64"),
+    "i32": ("i64",),
+    "u64": ("f*",),
+    "i64": ("f*",),
+    "f*": ("c*", "f8_e4m3fn", "f8_e5m2", "bf16", "f16"),
+    "f8_e4m3fn": (),
+    "f8_e5m2": (),
+    "bf16": ("f32",),
+    "f16": ("f32",),
+    "f32": ("f64", "c64"),
+    "f64": ("c128",),
+    "c*": ("c64",),
+    "c64": ("c128",),
+    "c128": (),
+}
+_WEAK_DTYPES = {"i*": np.dtype("int64"), "f*": np.dtype("float64"), "c*": np.dtype("complex128")}
+
+
+@lru_cache(maxsize=None)
+def _upper_bounds(node: str) -> frozenset[str]:
+    above = _ABOVE[node]
+    return frozenset({node}).union(*(_upper_bounds(up) for up in above))
+
+
+@lru_cache(maxsize=None)
+def _join(nodes: frozenset[str]) -> str | None:
+    common = frozenset.intersection(*(_upper_bounds(node) for node in nodes))
+    least = [node for node in common if _upper_bounds(node) == common]
+    return least[0] if least else None
+
+
+def _node(dtype: DType, weak: bool) -> str:
+    if not weak or dtype == np.bool_:
+        return SHORT_NAMES[dtype]
+    return {"i": "i*", "u": "i*", "f": "f*", "c": "c*"}[kind(dtype)]
+
+
+@lru_cache(maxsize=4096)
+def _promote(types: tuple[tuple[DType, bool], ...], x64: bool) -> tuple[DType, bool] | None:
+    distinct = {dtype for dtype, _ in types}
+    all_weak = all(weak for _, weak in types)
+    if len(distinct) == 1:
+        return types[0][0], all_weak
+    node = _join(frozenset(_node(dtype, weak and not all_weak) for dtype, weak in types))
+    if node is None:
+        return None
+    dtype = _WEAK_DTYPES.get(node) or DTYPES_BY_SHORT_NAME[node]
+    return (dtype if x64 else _NARROW.get(dtype, dtype)), all_weak or node in _WEAK_DTYPES
+
+
+def promote_types(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
+    """The least `(dtype, weak)` that holds all of `types`; None when there is no such type."""
+    return _promote(types, x64_enabled())

@@ -1,0 +1,251 @@
+"""Every mistake a user can make, by name, with its cause and its cure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx.core.provenance import Source, source_line, user_source
+
+_ANCHOR = "docs/reference/errors.md#"
+
+
+class FunctxError(Exception):
+    """What every error that functx raises on purpose derives from.
+
+    The message says what must hold and what was given, then the user's line and the cure.
+    """
+
+    source: Source | None
+
+    def __init__(self, problem: str, *details: str, fix: str = "", source: Source | None = None):
+        self.problem = problem
+        self.details = list(details)
+        self.fix = fix
+        self.source = source if source is not None else _current_source()
+        super().__init__(problem)
+
+    def add(self, *details: str) -> FunctxError:
+        """This error with further lines of detail."""
+        self.details += details
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.problem, *self.details]
+        if self.source is not None:
+            lines.append(f"at {source_line(self.source)}")
+        if self.fix:
+            lines.append(self.fix)
+        lines.append(_ANCHOR + type(self).__name__)
+        return "\n  ".join(lines)
+
+
+def _current_source() -> Source | None:
+    """The line an equation being rewritten came from, else the user's line that calls us."""
+    from functx.core.tracing import current_builder
+
+    builder = current_builder.get()
+    if builder is not None and builder.source is not None:
+        return builder.source
+    return user_source(3)
+
+
+class ShapeError(FunctxError, ValueError):
+    """Shapes do not fit each other or the operation.
+
+    Smallest failing code: `functx.numpy.ones(3) + functx.numpy.ones(4)`.
+    Cure: reshape, broadcast or slice an operand, so that the stated rule holds.
+    """
+
+
+class DTypeError(FunctxError, TypeError):
+    """A dtype does not fit the operation, or two dtypes do not fit each other.
+
+    Smallest failing code: `functx.numpy.arange(3) << 1.5`.
+    Cure: convert with `x.astype(dtype)` before the operation.
+    """
+
+
+class ArgumentError(FunctxError, TypeError):
+    """A function was given an argument of a type that it does not take.
+
+    Smallest failing code: `functx.numpy.sin("one")`.
+    Cure: pass arrays, numbers, or pytrees of them.
+    """
+
+
+class ValueRangeError(FunctxError, ValueError):
+    """An argument has a fitting type and a value outside what the function takes.
+
+    Smallest failing code: `functx.numpy.linspace(0, 1, -3)`.
+    Cure: pass a value in the stated range.
+    """
+
+
+class AxisError(FunctxError, ValueError, IndexError):
+    """An axis is not one of the array's, or is named twice.
+
+    Smallest failing code: `functx.numpy.sum(functx.numpy.ones(3), axis=1)`.
+    Cure: use an axis in `-ndim <= axis < ndim`, each at most once.
+    """
+
+
+class IndexingError(FunctxError, IndexError):
+    """An index does not fit the array that it indexes.
+
+    Smallest failing code: `functx.numpy.ones(3)[5]` inside a traced function.
+    Cure: index within the bounds that the message names.
+    """
+
+
+class TreeError(FunctxError, ValueError, TypeError):
+    """Two pytrees that must have one structure have two.
+
+    Smallest failing code: `functx.jvp(f, (1.0,), (1.0, 2.0))`.
+    Cure: build the second with the structure of the first.
+    """
+
+
+class AxisSizeError(FunctxError, ValueError):
+    """The axes that `vmap` maps over have different lengths, or there are none.
+
+    Smallest failing code: `functx.vmap(f)(functx.numpy.ones(3), functx.numpy.ones(4))`.
+    Cure: pass `in_axes` with None for arguments that every call shares.
+    """
+
+
+class InAxesError(FunctxError, ValueError, TypeError):
+    """`in_axes` or `out_axes` does not fit the arguments or results of the function.
+
+    Smallest failing code: `functx.vmap(f, in_axes=(0, 0))(x)`.
+    Cure: an int, None, or a tree prefix of the arguments (results) with such leaves.
+    """
+
+
+class OutAxesError(FunctxError, ValueError):
+    """A result of a mapped function cannot be laid out as `out_axes` asks.
+
+    Smallest failing code: `functx.vmap(lambda x: x, out_axes=None)(x)`.
+    Cure: give a mapped result an axis, and an unmapped one None or an axis.
+    """
+
+
+class GradientError(FunctxError, TypeError):
+    """What is differentiated is not a real scalar function of inexact arguments.
+
+    Smallest failing code: `functx.grad(lambda x: x * 2.0)(functx.numpy.ones(3))`.
+    Cure: reduce the output (`.sum()`), use `jacrev` or `vjp`, or convert the argument.
+    """
+
+
+class ArgnumsError(FunctxError, ValueError, TypeError):
+    """`argnums` does not name positional arguments of the call.
+
+    Smallest failing code: `functx.grad(f, argnums=2)(x)`.
+    Cure: an int or a tuple of distinct ints, each a position in the call.
+    """
+
+
+class TangentError(FunctxError, TypeError, ValueError):
+    """A tangent or cotangent does not have the shape or dtype of its value.
+
+    Smallest failing code: `functx.jvp(f, (x,), (x[:1],))`.
+    Cure: pass an array like the value it belongs to.
+    """
+
+
+class ConcretizationError(FunctxError, TypeError, RuntimeError):
+    """Python asked for the value of a traced array that has no value yet.
+
+    Smallest failing code: `functx.jit(lambda x: x if x > 0 else -x)(1.0)`.
+    Cure: `functx.numpy.where`, `functx.lax.cond`, or `static_argnums` for the argument.
+    """
+
+
+class DifferentiatedValueError(FunctxError, TypeError):
+    """A value that is being differentiated was to become a plain number.
+
+    Smallest failing code: `functx.grad(lambda x: float(x) ** 2)(1.0)`.
+    Cure: keep the array, or say `functx.stop_gradient(x)` first.
+    """
+
+
+class ForeignCodeError(FunctxError, TypeError):
+    """A traced array was handed to code of NumPy or JAX that cannot trace it.
+
+    Smallest failing code: `functx.jit(lambda i: numpy_table[i])(0)`.
+    Cure: `functx.numpy.asarray(table)[i]`, or the function of that name in `functx.numpy`.
+    """
+
+
+class EscapedTracerError(FunctxError, RuntimeError):
+    """A traced value was used after, or outside, the trace that it belongs to.
+
+    Smallest failing code: `functx.grad(lambda x: saved.append(x) or x)(1.0); saved[0] + 1`.
+    Cure: return the value from the function, for instance with `has_aux=True`.
+    """
+
+
+class MissingRuleError(FunctxError, NotImplementedError):
+    """A primitive lacks the rule that a transform needs.
+
+    Smallest failing code: a `Primitive` without `jvp`, differentiated.
+    Cure: define the rule that the message names, or `decompose`.
+    """
+
+
+class RuleError(FunctxError, TypeError):
+    """A rule of a primitive returned something other than what it must.
+
+    Smallest failing code: a `transpose` that returns fewer cotangents than operands.
+    Cure: return what the docstring of that rule on `Primitive` says.
+    """
+
+
+class StaticArgumentError(FunctxError, ValueError, TypeError):
+    """A static argument cannot be compared and hashed by value.
+
+    Smallest failing code: `functx.jit(f, static_argnums=0)([1, 2])`.
+    Cure: pass a hashable value, such as a tuple.
+    """
+
+
+class ImmutableArrayError(FunctxError, TypeError):
+    """A traced array was to be changed in place where that cannot be recorded.
+
+    Smallest failing code: `x[0] = 1.0` for a traced `x`.
+    Cure: `x = x.at[0].set(1.0)`.
+    """
+
+
+class ProgramError(FunctxError, TypeError, ValueError):
+    """A program is not well-formed: a variable out of scope, or an output of another type.
+
+    Smallest failing code: `program.replace(eqn)` while the output of `eqn` is still used.
+    Cure: define every variable once, before its first use, with the type it states.
+    """
+
+
+class ParseError(FunctxError, ValueError):
+    """A text is not a printed program.
+
+    Smallest failing code: `functx.Program.parse("hello")`.
+    Cure: pass what `str(program)` gave, edited within its grammar.
+    """
+
+
+def type_name(value: Any) -> str:
+    """The type of a value as messages show it: avals in short form, else the class."""
+    aval = getattr(value, "aval", None)
+    if aval is not None and hasattr(aval, "weak_type"):
+        return repr(aval)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{type(value).__name__} {value.dtype}{list(value.shape)}"
+    return type(value).__name__
+
+
+def describe_input(builder: Any, tracer: Any) -> str:
+    """`argument x: f32[3] of jit(f)`: the input of a builder that `tracer` is."""
+    position = builder.inputs.index(tracer.atom)
+    names = builder.in_names
+    name = f"`{names()[position]}`" if names is not None else f"number {position}"
+    return f"argument {name}: {tracer.aval!r} of {builder.owner}"

@@ -1,0 +1,46 @@
+"""The loop that every transform shares: walk a program, give each equation a meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from functx.core.program import Equation, Program, Var
+from functx.core.tracing import Tracer, current_builder
+
+
+def interpret(
+    program: Program,
+    args: Iterable[Any],
+    step: Callable[..., Sequence[Any]],
+    constant: Callable[[Any], Any],
+) -> list[Any]:
+    """The outputs of `program`, when each equation means `step(eqn, *operands)`.
+
+    `step` returns one value an output. Values are whatever the transform makes of an array:
+    `args` for the inputs, `constant(literal)` for literals. Runs inside a trace, and gives
+    what is bound while an equation is at work the source of that equation.
+    """
+    builder = current_builder.get()
+    assert builder is not None, "programs are rewritten inside a trace"
+    env: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return env[atom] if type(atom) is Var else constant(Tracer(atom, builder))
+
+    outer = builder.source
+    try:
+        for eqn in program.equations:
+            builder.source = eqn.source
+            outs = step(eqn, *[read(atom) for atom in eqn.inputs])
+            env.update(zip(eqn.outputs, outs, strict=True))
+    finally:
+        builder.source = outer
+    return [read(atom) for atom in program.outputs]
+
+
+def forward(eqn: Equation, *args: Any) -> list[Tracer]:
+    """The plain meaning of an equation: itself, on other operands of the same types."""
+    builder = current_builder.get()
+    assert builder is not None
+    return builder.repeat(eqn, args)

@@ -1,0 +1,216 @@
+"""What a primitive is: one class an operation, its parameters as fields, its rules as methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, dataclass_transform
+from weakref import WeakValueDictionary
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError, type_name
+from functx.core.tracing import Tracer, bind
+
+
+class _PrimitiveType(type):
+    """Equal instances of a primitive are one object, so that comparing and hashing are free."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return cls._interned(*args, **kwargs)  # type: ignore[attr-defined]
+        except TypeError as error:
+            if isinstance(error, FunctxError) or "unhashable" not in str(error):
+                raise
+            raise ArgumentError(
+                f"{cls.__name__}: parameters must be hashable; got {args} {kwargs}"
+            ) from None
+
+
+_INEXACT = ("float", "complex", "Any", "object")
+
+
+def _field_types(cls: type[Primitive]) -> list[Any]:
+    return [
+        base.__dict__["__annotations__"][field]
+        for base in cls.__mro__
+        for field in cls.fields
+        if field in base.__dict__.get("__annotations__", {})
+    ]
+
+
+@dataclass_transform(frozen_default=True)
+class Primitive(metaclass=_PrimitiveType):
+    """An operation that programs are made of.
+
+    Subclass it, annotate the static parameters as fields, and define the rules. Calling an
+    instance binds it: inside a trace that appends an equation, outside it computes. Equal
+    instances are identical, and print in snake_case: `ReduceSum((0,))` is
+    `reduce_sum[axes=(0,)]`. Defining the class registers it, and `functx.testing` checks
+    every registered primitive on its `samples`.
+
+    The rules get traced values (`Tracer`) with shapes, dtypes and operators, and call ops
+    on them. A primitive with `multiple_results` takes and gives sequences where others
+    take and give one value. Needed are `abstract_eval` and either `lower` or `decompose`.
+    """
+
+    registry: ClassVar[dict[str, type[Primitive]]] = {}
+    fields: ClassVar[tuple[str, ...]] = ()
+    defaults: ClassVar[dict[str, Any]] = {}
+    name: ClassVar[str]
+    samples: ClassVar[Sequence[Any]] = ()
+
+    multiple_results: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+    """False: outputs never vary with the inputs, so every derivative is zero."""
+    scalars_broadcast: ClassVar[bool] = False
+    """True: rank-0 operands stand for arrays of the output's shape."""
+    effects: ClassVar[bool] = False
+    """True: an equation counts even when its outputs are unused."""
+
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        own = [
+            field
+            for field, kind in cls.__dict__.get("__annotations__", {}).items()
+            if "ClassVar" not in str(kind)
+        ]
+        cls.fields = (*cls.fields, *(field for field in own if field not in cls.fields))
+        cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
+        # The cache takes 0.0 and -0.0 for one value, so classes with float fields go without.
+        inexact = any(word in str(own) for own in _field_types(cls) for word in _INEXACT)
+        make = cls._make if inexact else lru_cache(maxsize=4096, typed=True)(cls._make)
+        cls._interned = make  # type: ignore[attr-defined]
+        cls._instances = WeakValueDictionary()  # type: ignore[attr-defined]
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if not abstract:
+            Primitive.registry[cls.name] = cls
+
+    @classmethod
+    def _make(cls, *args: Any, **kwargs: Any) -> Primitive:
+        if len(args) > len(cls.fields) or not kwargs.keys() <= set(cls.fields):
+            raise TypeError(f"{cls.__name__} takes the parameters {cls.fields}; got {args} {kwargs}")
+        values = {**cls.defaults, **dict(zip(cls.fields, args, strict=False)), **kwargs}
+        if missing := [field for field in cls.fields if field not in values]:
+            raise TypeError(f"{cls.__name__} needs the parameters {missing}")
+        values = {field: values[field] for field in cls.fields}
+        key = tuple((type(v), repr(v) if isinstance(v, float) else v) for v in values.values())
+        self: Primitive | None = cls._instances.get(key)  # type: ignore[attr-defined]
+        if self is None:
+            self = object.__new__(cls)
+            self.__dict__.update(values, types={})
+            self = cls._instances.setdefault(key, self)  # type: ignore[attr-defined]
+        return self
+
+    types: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
+    """The output types found so far, by operand types."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{self.name}: parameters are fixed; make another instance")
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple(getattr(self, field) for field in self.fields)
+
+    def __call__(self, *args: Any) -> Any:
+        """The output of the operation on `args`: traced inside a trace, computed outside."""
+        return bind(self, args)
+
+    def __repr__(self) -> str:
+        params = ", ".join(
+            f"{field}={value!r}"
+            for field in self.fields
+            if (value := getattr(self, field)) != self.defaults.get(field, _NO_DEFAULT)
+        )
+        return f"{self.name}[{params}]" if params else self.name
+
+    def out_types(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
+        """What `abstract_eval` says of `avals`, as a tuple, remembered."""
+        outs = self.abstract_eval(*avals)
+        outs = tuple(outs) if self.multiple_results else (outs,)
+        if not all(type(aval) is ShapedArray for aval in outs):
+            raise RuleError(f"{self.name}: `abstract_eval` must return avals; got {outs}")
+        self.types[avals] = outs
+        return outs
+
+    def abstract_eval(self, *avals: Any) -> Any:
+        """The type of the output (a sequence of them with `multiple_results`)."""
+        raise MissingRuleError(f"{self.name} has no `abstract_eval` rule")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """The output and its tangent.
+
+        A tangent is None where its operand does not vary; at least one is given. The
+        output's tangent may be None too. Must be linear in the tangents.
+        """
+        raise MissingRuleError(f"{self.name} has no `jvp` rule")
+
+    def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
+        """The cotangent of each linear operand, given the cotangent of the output.
+
+        Called with a `LinearInput` (a type without a value) in place of each operand that
+        the program is linear in, and values for the rest. Returns one entry an operand,
+        None for those not linear. Only reached for primitives that occur in linear programs.
+        """
+        raise MissingRuleError(f"{self.name} has no `transpose` rule")
+
+    vjp: ClassVar[Callable[..., Any] | None] = None
+    """Optional `vjp(self, ct, out, args, active)`: the cotangent of each operand.
+
+    One entry an operand; only those with `active[i]` are used, the rest may be None.
+    Without it, the cotangents come from transposing what `jvp` computes.
+    """
+
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        """The output for a whole batch, and the dimension along which it lies.
+
+        `dims[i]` is the dimension of `args[i]` that runs over the batch, or None for an
+        operand that all share; at least one is not None. The dimension of an output may be
+        None only when it does not depend on the batch.
+        """
+        raise MissingRuleError(f"{self.name} has no `batch` rule")
+
+    def lower(self, ctx: Any, *values: Any) -> Any:
+        """The StableHLO value (a sequence with `multiple_results`) for operand values.
+
+        `ctx` gives `avals_in`, `avals_out`, `out_types` and `platforms`.
+        """
+        raise MissingRuleError(f"{self.name} has no `lower` rule")
+
+    decompose: ClassVar[Callable[..., Any] | None] = None
+    """Optional `decompose(self, *args)`: the same output, made of other primitives.
+
+    It stands in for every rule that the class does not define.
+    """
+
+    @classmethod
+    def has_rule(cls, rule: str) -> bool:
+        """Whether the class or one of its families defines `rule`."""
+        return getattr(cls, rule, None) is not getattr(Primitive, rule)
+
+
+_NO_DEFAULT = object()
+
+
+class LinearInput:
+    """The place of an operand that a program is linear in: a type without a value."""
+
+    __slots__ = ("aval", "dtype", "ndim", "shape", "size")
+
+    def __init__(self, aval: ShapedArray):
+        self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
+        self.ndim, self.size = aval.ndim, aval.size
+
+
+def missing_rule(primitive: Primitive, rule: str, why: str) -> MissingRuleError:
+    """The error for a rule that a transform needs and neither class nor decomposition gives."""
+    cls = type(primitive)
+    return MissingRuleError(
+        f"{primitive.name} has no `{rule}` rule",
+        why,
+        fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`.",
+    )
+
+
+def describe_operands(args: Sequence[Any]) -> str:
+    return ", ".join(repr(x.aval) if isinstance(x, Tracer) else type_name(x) for x in args)

@@ -1,0 +1,226 @@
+"""What a program is: typed, straight-line, each variable assigned once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from functx.core.avals import ShapedArray
+
+if TYPE_CHECKING:
+    from functx.core.primitive import Primitive
+    from functx.core.provenance import Source
+
+
+class Var:
+    """A variable of one program; two variables are equal only when they are one object."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+
+class Literal:
+    """A scalar that stands in a program by value."""
+
+    __slots__ = ("aval", "key", "value")
+
+    def __init__(self, value: Any, aval: ShapedArray):
+        self.value = value
+        self.aval = aval
+        # By text, since nan is unequal to itself and -0.0 equals 0.0.
+        self.key = (repr(value), aval)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"{self.value!r}:{self.aval!r}"
+
+
+Atom = Var | Literal
+
+
+class Equation:
+    """`outputs = primitive(inputs)`, and the user's instruction that asked for it."""
+
+    __slots__ = ("inputs", "outputs", "primitive", "source")
+
+    def __init__(
+        self, primitive: Primitive, inputs: list[Atom], outputs: list[Var], source: Source | None
+    ):
+        self.primitive = primitive
+        self.inputs = inputs
+        self.outputs = outputs
+        self.source = source
+
+    def replace(self, **changes: Any) -> Equation:
+        """This equation with some of its fields replaced."""
+        fields = {name: getattr(self, name) for name in Equation.__slots__} | changes
+        return Equation(**fields)
+
+
+class Program:
+    """The program of one function: `outputs` computed from `inputs` by `equations`.
+
+    A program is a value: equal when it computes the same thing in the same way, whatever
+    its variables are called, and usable as a key. Calling it applies it to arrays or to
+    traced values, so a program is a function that every transform accepts.
+    `print` shows it; `Program.parse` reads what `print` showed.
+    """
+
+    __slots__ = ("__weakref__", "_key", "equations", "in_names", "inputs", "memo", "name", "outputs", "trees")
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[Var],
+        equations: Sequence[Equation],
+        outputs: Sequence[Atom],
+        *,
+        in_names: Any = None,
+        trees: Any = None,
+    ):
+        self.name = name
+        self.inputs = list(inputs)
+        self.equations = list(equations)
+        self.outputs = list(outputs)
+        self.in_names = in_names
+        self.trees = trees
+        self.memo: dict[Any, Any] = {}
+        self._key: ProgramKey | None = None
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return [v.aval for v in self.inputs]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return [atom.aval for atom in self.outputs]
+
+    @property
+    def key(self) -> ProgramKey:
+        """The canonical form: what two programs share exactly when they are equal."""
+        if self._key is None:
+            self._key = ProgramKey(canonical_form(self))
+        return self._key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and (self is other or self.key == other.key)
+
+    def __hash__(self) -> int:
+        return self.key.hash
+
+    def __iter__(self) -> Iterator[Equation]:
+        return iter(self.equations)
+
+    def __len__(self) -> int:
+        return len(self.equations)
+
+    def __str__(self) -> str:
+        from functx.core.printing import program_text
+
+        return program_text(self)
+
+    __repr__ = __str__
+
+    def __call__(self, *args: Any) -> Any:
+        from functx.core.editing import call_program
+
+        return call_program(self, args)
+
+    @staticmethod
+    def parse(text: str) -> Program:
+        """The program that `text`, in the form that `print` shows, stands for."""
+        from functx.core.parsing import parse_program
+
+        return parse_program(text)
+
+    def replace(self, old: Equation, *new: Equation) -> Program:
+        """A program with the equations `new` where `old` stood.
+
+        The new equations must define the variables of `old` that are still used.
+        """
+        from functx.core.editing import replace_equation
+
+        return replace_equation(self, old, new)
+
+    def rewrite(self, rule: Any) -> Program:
+        """A program in which `rule(eqn, *args)` has had its say on every equation.
+
+        The rule returns the new output (a tuple of them where the primitive has several),
+        or `NotImplemented` to leave the equation as it is.
+        """
+        from functx.core.editing import rewrite
+
+        return rewrite(self, rule)
+
+
+class ProgramKey:
+    """A canonical form with its hash computed once."""
+
+    __slots__ = ("form", "hash")
+
+    def __init__(self, form: tuple[Any, ...]):
+        self.form = form
+        self.hash = hash(form)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, ProgramKey) and self.hash == other.hash and self.form == other.form
+        )
+
+
+def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
+    """The program with its variables numbered in order of definition, as a flat tuple.
+
+    `literal` replaces each literal in the form, by default with the literal itself.
+    """
+    number = {v: i for i, v in enumerate(program.inputs)}
+    count = len(number)
+    form: list[Any] = [count, *program.in_avals]
+    append = form.append
+    for eqn in program.equations:
+        append(eqn.primitive)
+        for atom in eqn.inputs:
+            if type(atom) is Var:
+                append(number[atom])
+            else:
+                append(atom if literal is None else literal(atom))
+        for v in eqn.outputs:
+            number[v] = count
+            count += 1
+    append(None)
+    for atom in program.outputs:
+        append(number[atom] if type(atom) is Var else atom)
+    return tuple(form)
+
+
+def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
+    """The equations that `outputs` need."""
+    needed = {atom for atom in outputs if type(atom) is Var}
+    kept: list[Equation] = []
+    for eqn in reversed(equations):
+        outs = eqn.outputs
+        if (outs[0] in needed if len(outs) == 1 else not needed.isdisjoint(outs)) or (
+            eqn.primitive.effects
+        ):
+            kept.append(eqn)
+            for atom in eqn.inputs:
+                if type(atom) is Var:
+                    needed.add(atom)
+    kept.reverse()
+    return kept
+
+
+@lru_cache(maxsize=4096)
+def scalar_literal(value: bool | int | float | complex, dtype: Any, weak: bool, _text: str) -> Literal:
+    return Literal(value, ShapedArray((), dtype, weak))

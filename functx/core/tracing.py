@@ -1,0 +1,358 @@
+"""How a program is made: `trace` runs a function on tracers, `bind` appends an equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from sys import _getframe
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import canonical_dtype
+from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, type_name
+from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
+from functx.core.provenance import Source, _is_ours, describe
+
+if TYPE_CHECKING:
+    from functx.core.primitive import Primitive
+
+
+class Tracer:
+    """A traced array: a variable (or a literal) and the builder that owns it."""
+
+    __slots__ = ("__weakref__", "atom", "aval", "builder")
+
+    def __init__(self, atom: Atom, builder: Builder):
+        self.atom = atom
+        self.aval = atom.aval
+        self.builder = builder
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    def __repr__(self) -> str:
+        return f"Traced<{self.aval!r}> in {self.builder.owner}"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Builder:
+    """A program in the making.
+
+    `kind` is the transform or function it is made for. `values` holds the concrete values
+    of inputs, where there are any, so that Python control flow can be decided.
+    """
+
+    def __init__(self, name: str = "f", kind: str = "trace", parent: Builder | None = None):
+        self.name = name
+        self.kind = kind
+        self.parent = parent
+        self.inputs: list[Var] = []
+        self.equations: list[Equation] = []
+        self.captures: dict[Any, tuple[Var, Any]] = {}
+        self.values: dict[Var, Any] = {}
+        self.differentiated: frozenset[Var] = frozenset()
+        self.in_names: Any = None
+        self.source: Source | None = None if parent is None else parent.source
+        self.open = True
+        self._producers: dict[Var, int] = {}
+        self._indexed = 0
+
+    def producer(self, var: Any) -> int | None:
+        """The position of the equation that defines `var`; None for an input."""
+        for i in range(self._indexed, len(self.equations)):
+            for v in self.equations[i].outputs:
+                self._producers[v] = i
+        self._indexed = len(self.equations)
+        return self._producers.get(var)
+
+    @property
+    def owner(self) -> str:
+        """`grad(loss)`: what the values of this builder belong to, as messages say it."""
+        return f"{self.kind}({self.name})"
+
+    def add_input(self, aval: ShapedArray) -> Tracer:
+        var = Var(aval)
+        self.inputs.append(var)
+        return Tracer(var, self)
+
+    def atom(self, x: Any) -> Atom:
+        """The atom of this program that stands for `x`, captured as an input if need be."""
+        if type(x) is Tracer:
+            if x.builder is self:
+                return x.atom
+            if type(x.atom) is Literal:
+                return x.atom
+            check_alive(x, self)
+            return self.capture(x.atom, x, x.aval)
+        literal = literal_of(x)
+        if literal is not None:
+            return literal
+        return self.capture(id(x), x, aval_of(x))
+
+    def capture(self, key: Any, value: Any, aval: ShapedArray) -> Var:
+        found = self.captures.get(key)
+        if found is None:
+            found = self.captures[key] = Var(aval), value
+        return found[0]
+
+    def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        """Append the equation `primitive(*args)`; its output as a tracer, or a list of them."""
+        inputs: list[Atom] = [
+            x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
+        ]
+        avals = tuple([atom.aval for atom in inputs])
+        outs = primitive.types.get(avals) or out_types(primitive, avals)
+        source = self.source
+        if source is None:
+            frame = _getframe(2)
+            while frame.f_back is not None and _is_ours[frame.f_code.co_filename]:
+                frame = frame.f_back
+            source = frame.f_code, frame.f_lasti
+        if primitive.multiple_results:
+            variables = [Var(aval) for aval in outs]
+            self.equations.append(Equation(primitive, inputs, variables, source))
+            return [Tracer(v, self) for v in variables]
+        var = Var(outs[0])
+        self.equations.append(Equation(primitive, inputs, [var], source))
+        return Tracer(var, self)
+
+    def repeat(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+        """Append `eqn` on `args` of the types that it already has; no rule is asked."""
+        inputs: list[Atom] = [
+            x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
+        ]
+        outputs = [Var(v.aval) for v in eqn.outputs]
+        self.equations.append(Equation(eqn.primitive, inputs, outputs, self.source or eqn.source))
+        return [Tracer(v, self) for v in outputs]
+
+    def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+        """Append a copy of `program` applied to `args`; its outputs."""
+        env: dict[Any, Atom] = {
+            v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)
+        }
+        equations = self.equations
+        source = self.source
+        for eqn in program.equations:
+            outputs = []
+            for v in eqn.outputs:
+                env[v] = new = Var(v.aval)
+                outputs.append(new)
+            inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
+            equations.append(Equation(eqn.primitive, inputs, outputs, source or eqn.source))
+        return [Tracer(env[a] if type(a) is Var else a, self) for a in program.outputs]
+
+    def finish(self, outputs: Sequence[Any], **names: Any) -> tuple[Program, list[Any]]:
+        """The finished program, and the values it captured, which follow its own inputs."""
+        atoms = [self.atom(x) for x in outputs]
+        captured = list(self.captures.values())
+        inputs = [*self.inputs, *(var for var, _ in captured)]
+        program = Program(self.name, inputs, remove_dead(self.equations, atoms), atoms, **names)
+        program.in_names = self.in_names
+        self.open = False
+        if checking.enabled:
+            from functx.core.checking import check_program
+
+            check_program(program)
+        return program, [value for _, value in captured]
+
+
+class checking:  # noqa: N801 - a switch, set through `functx.config`
+    """Whether every program made is checked for scope and types."""
+
+    enabled = False
+
+
+class LinearBuilder(Builder):
+    """A builder that takes only equations on its own variables; others go to its parent."""
+
+    def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        for x in args:
+            if type(x) is Tracer and x.builder is self:
+                return super().append(primitive, args)
+        assert self.parent is not None
+        self.parent.source = self.source
+        return self.parent.append(primitive, args)
+
+
+current_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
+
+
+def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
+    """Append `primitive(*args)` to the program being built; compute it when there is none."""
+    builder = current_builder.get()
+    if builder is None:
+        for x in args:
+            if type(x) is Tracer:
+                check_alive(x, None)
+        return execution.evaluate(primitive, args)
+    return builder.append(primitive, args)
+
+
+class _Execution:
+    """How programs run, supplied by `functx.lowering`."""
+
+    evaluate: Callable[[Primitive, Sequence[Any]], Any]
+    """Compute one operation on concrete operands."""
+    run: Callable[[Any, Program, Sequence[Any]], list[Any]]
+    """Run `rewrite(program)` on concrete operands, compiled once per structure."""
+    aval_of_array: Callable[[Any], ShapedArray | None]
+    """The aval of an array of a type that the core does not know."""
+
+
+execution = _Execution()
+
+
+def out_types(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
+    try:
+        return primitive.out_types(avals)
+    except FunctxError as error:
+        if not error.details:
+            error.add(f"in {primitive!r} on {', '.join(map(repr, avals))}")
+        raise
+
+
+def check_alive(x: Tracer, user: Builder | None) -> None:
+    """Raise unless `x` belongs to a program that is being built around `user`."""
+    owner, builder = x.builder, user
+    while builder is not None and builder is not owner:
+        builder = builder.parent
+    if builder is owner and owner.open:
+        return
+    made = next((e.source for e in owner.equations if x.atom in e.outputs), None)
+    where = f"made at {describe(made)}" if made else "an argument of the function"
+    raise EscapedTracerError(
+        f"a traced value must be used inside the function that made it; got {x.aval!r} of "
+        f"{owner.owner}, {'which has ended' if not owner.open else 'in another thread or trace'}",
+        f"the value: {where}",
+        fix="Return the value from the function (with has_aux=True beside a loss), "
+        "instead of storing it outside.",
+    )
+
+
+_PYTHON_SCALARS: dict[type, str] = {
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    complex: "complex128",
+}
+
+
+def literal_of(x: Any) -> Literal | None:
+    """The literal for a Python or NumPy scalar; None for anything else."""
+    kind = type(x)
+    if kind is Literal:
+        return x  # type: ignore[no-any-return]
+    name = _PYTHON_SCALARS.get(kind)
+    if name is not None:
+        return scalar_literal(x, canonical_dtype(name), kind is not bool, repr(x))
+    if isinstance(x, np.generic):
+        value = x.item()
+        return scalar_literal(value, canonical_dtype(x.dtype), False, repr(value))
+    return None
+
+
+def aval_of(x: Any) -> ShapedArray:
+    """The abstract value of anything that can stand in a program.
+
+    Raises ArgumentError for what is neither an array nor a number.
+    """
+    if type(x) is Tracer or type(x) is Literal:
+        return x.aval  # type: ignore[no-any-return]
+    if type(x) is np.ndarray:
+        if x.dtype.kind not in "OSUMmV" or x.dtype.name in _EXTENDED:
+            return ShapedArray(x.shape, canonical_dtype(x.dtype))
+    else:
+        aval = execution.aval_of_array(x)
+        if aval is not None:
+            return aval
+    literal = literal_of(x)
+    if literal is not None:
+        return literal.aval
+    if isinstance(x, np.ndarray):
+        return aval_of(np.asarray(x))
+    raise ArgumentError(
+        f"arguments must be arrays or numbers; got {type_name(x)} {str(x)[:60]!r}",
+        fix="Convert it to an array, or make it static (static_argnums, a closure).",
+    )
+
+
+_EXTENDED = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"}
+
+
+def trace(
+    fun: Callable[..., Sequence[Any]],
+    avals: Sequence[ShapedArray],
+    *,
+    name: str = "f",
+    kind: str = "trace",
+    values: Sequence[Any] | None = None,
+    differentiated: Sequence[int] = (),
+    in_names: Any = None,
+    source: Source | None = None,
+) -> tuple[Program, list[Any]]:
+    """The program of `fun`, which takes and returns flat sequences, and what it captured.
+
+    The captured values are the program's last inputs. `values` are concrete inputs, known
+    to Python control flow; `differentiated` the positions that a derivative is taken in.
+    """
+    builder = Builder(name, kind, current_builder.get())
+    builder.source = source or builder.source
+    builder.in_names = in_names
+    tracers = [builder.add_input(aval) for aval in avals]
+    if values is not None:
+        builder.values.update(zip(builder.inputs, values, strict=True))
+    builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
+    return build(builder, fun, tracers)
+
+
+def build(
+    builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
+) -> tuple[Program, list[Any]]:
+    """Run `fun` on `tracers` of `builder`, and finish its program."""
+    token = current_builder.set(builder)
+    try:
+        return builder.finish(fun(*tracers))
+    finally:
+        builder.open = False
+        current_builder.reset(token)
+
+
+def apply(rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]) -> list[Any]:
+    """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
+
+    `rewrite` must be hashable by value, since results are remembered by it.
+    """
+    builder = current_builder.get()
+    if builder is None:
+        return execution.run(rewrite, program, args)
+    return builder.inline(rewritten(rewrite, program), args)
+
+
+def rewritten(rewrite: Callable[[Program], Program] | None, program: Program) -> Program:
+    """`rewrite(program)`, remembered on the program."""
+    if rewrite is None:
+        return program
+    result = program.memo.get(rewrite)
+    if result is None:
+        result = program.memo[rewrite] = rewrite(program)
+    return result  # type: ignore[no-any-return]

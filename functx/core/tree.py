@@ -1,0 +1,72 @@
+"""Pytrees, through `jax.tree_util`: every type registered there, None and dataclasses included."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import tree_util
+
+from functx.core.errors import TreeError
+
+flatten = tree_util.tree_flatten
+unflatten = tree_util.tree_unflatten
+structure = tree_util.tree_structure
+leaves = tree_util.tree_leaves
+map = tree_util.tree_map  # noqa: A001 - the field's name
+all = tree_util.tree_all  # noqa: A001
+reduce = tree_util.tree_reduce
+leaves_with_path = tree_util.tree_leaves_with_path
+flatten_with_path = tree_util.tree_flatten_with_path
+path_text = tree_util.keystr
+TreeDef = tree_util.PyTreeDef
+
+
+def flatten_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:
+    """One leaf of `prefix` for each leaf of `tree`; None counts as a leaf of the prefix.
+
+    Raises TreeError, which calls the prefix `what`, when it is not a tree prefix.
+    """
+    result: list[Any] = []
+
+    def repeat(leaf: Any, subtree: Any) -> None:
+        result.extend([leaf] * structure(subtree).num_leaves)
+
+    try:
+        map(repeat, prefix, tree, is_leaf=lambda x: x is None)
+    except (ValueError, TypeError) as error:
+        raise TreeError(
+            f"{what} must be a tree prefix; got {prefix!r}",
+            f"for a tree of structure {structure(tree)}",
+            f"because {str(error).splitlines()[0]}",
+        ) from None
+    return result
+
+
+def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str) -> None:
+    """Raise TreeError unless the structures agree."""
+    if expected != given:
+        raise TreeError(
+            f"{what} must have the structure of {like}; got another one",
+            f"expected {expected}",
+            f"got      {given}",
+        )
+
+
+def argument_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """A name for each leaf of a call's arguments: `x`, `params['w']`, `args[1]`."""
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (ValueError, TypeError):
+        parameters = []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    names: list[str] = []
+    for i, arg in enumerate(args):
+        base = positional[i] if i < len(positional) else f"{rest}[{i - len(positional)}]"
+        names += [base + path_text(path) for path, _ in leaves_with_path(arg)]
+    # Flattening a dict sorts its keys; names must come in the same order.
+    for key in sorted(kwargs):
+        names += [key + path_text(path) for path, _ in leaves_with_path(kwargs[key])]
+    return names

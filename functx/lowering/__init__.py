@@ -1,0 +1,5 @@
+"""How a program runs: StableHLO, the executables, jit, and the bridge to JAX."""
+
+from functx.lowering import arrays, execution
+
+__all__ = ["arrays", "execution"]

@@ -1,0 +1,41 @@
+"""The edge to JAX's arrays: their avals as ours, and ours as theirs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+from jax.core import ShapedArray as JaxShapedArray
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import canonical_dtype
+from functx.core.tracing import execution
+
+
+@lru_cache(maxsize=16384)
+def jax_aval(aval: ShapedArray) -> Any:
+    """JAX's aval of the same type."""
+    return JaxShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+# JAX's avals seen so far and ours for them. The key is the identity, which is quick; the
+# entry holds the object, so that its identity is not given to another.
+_seen: dict[int, tuple[Any, ShapedArray]] = {}
+
+
+def aval_of_array(x: Any) -> ShapedArray | None:
+    """The aval of one of JAX's arrays, traced ones included; None for anything else."""
+    aval = getattr(x, "aval", None)
+    if aval is None or not isinstance(x, jax.Array):
+        return None
+    found = _seen.get(id(aval))
+    if found is None:
+        if len(_seen) > 8192:
+            _seen.clear()
+        ours = ShapedArray(tuple(aval.shape), canonical_dtype(aval.dtype), bool(aval.weak_type))
+        found = _seen[id(aval)] = aval, ours
+    return found[1]
+
+
+execution.aval_of_array = aval_of_array

@@ -1,0 +1,44 @@
+"""`functx_call`: the one JAX primitive, which carries a whole program as its parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive as JaxPrimitive
+from jax.interpreters import mlir
+
+from functx.core.program import Program
+from functx.lowering.arrays import jax_aval
+from functx.lowering.emitter import ModuleEmitter
+
+functx_call = JaxPrimitive("functx_call")
+functx_call.multiple_results = True
+
+
+@functx_call.def_abstract_eval
+def _abstract_eval(*avals: Any, program: Program) -> list[Any]:
+    return [jax_aval(aval) for aval in program.out_avals]
+
+
+@functx_call.def_impl
+def _run(*args: Any, program: Program) -> Sequence[Any]:
+    return executable(program)(*args)
+
+
+def _lower(ctx: Any, *values: Any, program: Program) -> list[Any]:
+    return ModuleEmitter(ctx).emit(program, values)
+
+
+mlir.register_lowering(functx_call, _lower)
+
+
+def executable(program: Program, **options: Any) -> Callable[..., list[Any]]:
+    """`program` as a compiled JAX function of its inputs, which returns a list of outputs."""
+
+    def call(*args: Any) -> Any:
+        return functx_call.bind(*args, program=program)
+
+    call.__name__ = call.__qualname__ = program.name
+    return jax.jit(call, **options)

@@ -1,0 +1,102 @@
+"""How operations and programs run outside a trace: compiled once per structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Literal, Program, ProgramKey, Var, canonical_form
+from functx.core.tracing import aval_of, execution, rewritten
+from functx.lowering.cache import Cache
+from functx.lowering.call import executable
+
+programs = Cache("programs", 2048)
+lifted = Cache("lifted", 2048)
+operations = Cache("operations", 4096)
+
+
+def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
+
+    Found by the structure of `program`. A program that differs from an earlier one in its
+    literals alone is compiled once more, with the literals as inputs, and then never again.
+    """
+    key = rewrite, program.key
+    compiled = programs.get(key)
+    if compiled is not None:
+        return compiled(*args)
+    form = rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
+    entry = lifted.get(form)
+    if entry is None:
+        lifted.put(form, _NOT_YET)
+        compiled = executable(rewritten(rewrite, program))
+        programs.put(key, compiled)
+        return compiled(*args)
+    if entry is _NOT_YET:
+        entry = executable(rewritten(rewrite, lift_literals(program)))
+        lifted.put(form, entry)
+    return entry(*args, *literal_values(program))
+
+
+_NOT_YET = object()
+
+
+def _type_of_literal(literal: Literal) -> Any:
+    return literal.aval
+
+
+def literal_values(program: Program) -> list[Any]:
+    return [
+        np.asarray(a.value, a.aval.dtype)[()] if not a.aval.weak_type else a.value
+        for eqn in program.equations
+        for a in eqn.inputs
+        if type(a) is Literal
+    ]
+
+
+def lift_literals(program: Program) -> Program:
+    """`program` with the literals of its equations as further inputs, in order."""
+    inputs = list(program.inputs)
+
+    def lift(atom: Any) -> Any:
+        if type(atom) is Var:
+            return atom
+        inputs.append(Var(atom.aval))
+        return inputs[-1]
+
+    equations = [eqn.replace(inputs=[lift(a) for a in eqn.inputs]) for eqn in program.equations]
+    return Program(program.name, inputs, equations, program.outputs)
+
+
+def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
+    """`primitive(*args)` at once: NumPy arrays from NumPy arrays and numbers, else JAX arrays."""
+    avals = tuple([aval_of(x) for x in args])
+    key = primitive, avals
+    compiled = operations.get(key)
+    if compiled is None:
+        compiled = executable(_program_of(primitive, avals))
+        operations.put(key, compiled)
+    outs = compiled(*[_value(x) for x in args])
+    if not any(isinstance(x, jax.Array) for x in args):
+        outs = [np.array(out) for out in outs]
+    return outs if primitive.multiple_results else outs[0]
+
+
+def _value(x: Any) -> Any:
+    if type(x) is Literal:
+        return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
+    return x
+
+
+def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
+    inputs = [Var(aval) for aval in avals]
+    outputs = [Var(aval) for aval in primitive.types.get(avals) or primitive.out_types(avals)]
+    return Program(primitive.name, inputs, [Equation(primitive, list(inputs), outputs, None)], outputs)
+
+
+execution.run = run
+execution.evaluate = evaluate

@@ -1,0 +1,163 @@
+"""Contractions: `dot_general`, the product that all matrix products are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.samples import f32, sample
+from functx.ops.families import add, check_same_dtype
+from functx.ops.operands import without
+from functx.ops.shaping import moveaxis, permute_dims
+
+Dims = tuple[int, ...]
+
+
+class DotGeneral(Primitive):
+    """Sum of products over the `contract` dimensions, one for each index of the `batched` ones.
+
+    `contract` and `batched` hold the dimensions of the left and of the right operand. The
+    result has the batch dimensions, then what is left of the left, then of the right.
+    """
+
+    contract: tuple[Dims, Dims]
+    batched: tuple[Dims, Dims] = ((), ())
+    precision: tuple[str, str] | None = None
+    preferred_element_type: Any = None
+    accepts = "biufc"
+    samples = (
+        sample(f32[3, 4], f32[4, 5], contract=((1,), (0,))),
+        sample(f32[2, 3, 4], f32[2, 4, 5], contract=((2,), (1,)), batched=((0,), (0,))),
+        sample(f32[3, 4, 2], f32[4, 2, 3], contract=((1,), (0,)), batched=((2, 0), (1, 2))),
+        sample(f32[3], f32[4], contract=((), ())),
+    )
+
+    def abstract_eval(self, x, y):
+        check_same_dtype(self, (x, y))
+        for name, (left, right) in (("contract", self.contract), ("batch", self.batched)):
+            a, b = [x.shape[d] for d in left], [y.shape[d] for d in right]
+            if a != b:
+                raise ShapeError(
+                    f"dot_general: {name} dimensions must have one size; got {x!r} along {left} "
+                    f"({a}) and {y!r} along {right} ({b})"
+                )
+        shape = (
+            *[x.shape[d] for d in self.batched[0]],
+            *without(x.shape, self.contract[0] + self.batched[0]),
+            *without(y.shape, self.contract[1] + self.batched[1]),
+        )
+        dtype = self.preferred_element_type or x.dtype
+        return ShapedArray(shape, dtype, x.weak_type and y.weak_type)
+
+    def jvp(self, primals, tangents):
+        (x, y), (dx, dy) = primals, tangents
+        terms = [self(dx, y)] if dx is not None else []
+        terms += [self(x, dy)] if dy is not None else []
+        return self(x, y), terms[0] if len(terms) == 1 else add(*terms)
+
+    def transpose(self, ct, x, y):
+        if type(x) is LinearInput:
+            return self._left(ct, x, y), None
+        return None, self._right(ct, x, y)
+
+    def vjp(self, ct, out, args, active):
+        x, y = args
+        return self._left(ct, x, y) if active[0] else None, (
+            self._right(ct, x, y) if active[1] else None
+        )
+
+    def _left(self, ct: Any, x: Any, y: Any) -> Any:
+        """The cotangent of x: ct contracted with y over what y alone brought in."""
+        return self._cotangent(ct, x, y, tuple(range(ct.ndim)))
+
+    def _right(self, ct: Any, x: Any, y: Any) -> Any:
+        """The cotangent of y: that of the left operand of the product taken the other way."""
+        (xc, yc), (xb, yb) = self.contract, self.batched
+        flipped = self._with((yc, xc), (yb, xb))
+        nb, nx = len(xb), x.ndim - len(xc) - len(xb)
+        position = (*range(nb), *range(nb + nx, ct.ndim), *range(nb, nb + nx))
+        return flipped._cotangent(ct, y, x, position)
+
+    def _cotangent(self, ct: Any, x: Any, y: Any, position: Dims) -> Any:
+        """The cotangent of x, dimension i of the product lying at `position[i]` of ct."""
+        (xc, yc), (xb, yb) = self.contract, self.batched
+        y_free = without(range(y.ndim), yc + yb)
+        ct_y = position[len(position) - len(y_free) :]
+        dx = self._like(x, (ct_y, y_free), (position[: len(xb)], yb))(ct, self._cast(y, ct))
+        # Its dimensions: batch, what x alone brought in, then y's contracted ones in order.
+        order = (*xb, *without(range(x.ndim), xc + xb), *[xc[i] for i in _order(yc)])
+        return permute_dims(dx, _inverse(order))
+
+    def _like(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
+        wide = self.preferred_element_type is not None
+        return DotGeneral(contract, batched, self.precision, x.dtype if wide else None)
+
+    def _cast(self, y: Any, ct: Any) -> Any:
+        return y if y.dtype == ct.dtype else convert_element_type(y, ct.dtype)
+
+    def batch(self, args, dims):
+        (x, y), (dx, dy) = args, dims
+        (xc, yc), (xb, yb) = self.contract, self.batched
+        nb = len(xb)
+        if dx is not None and dy is not None:
+            shift = [_shift(group, d) for group, d in ((xc, dx), (yc, dy), (xb, dx), (yb, dy))]
+            batched = ((dx, *shift[2]), (dy, *shift[3]))
+            return self._with((shift[0], shift[1]), batched)(x, y), 0
+        if dx is not None:
+            free = without(range(x.ndim), (*_shift(xc, dx), *_shift(xb, dx)))
+            product = self._with((_shift(xc, dx), yc), (_shift(xb, dx), yb))
+            return product(x, y), nb + free.index(dx)
+        free = without(range(y.ndim), (*_shift(yc, dy), *_shift(yb, dy)))
+        product = self._with((xc, _shift(yc, dy)), (xb, _shift(yb, dy)))
+        return product(x, y), x.ndim - len(xc) + free.index(dy)
+
+    def _with(self, contract: Any, batched: Any) -> DotGeneral:
+        return DotGeneral(contract, batched, self.precision, self.preferred_element_type)
+
+    def lower(self, ctx, x, y):
+        (xc, yc), (xb, yb) = self.contract, self.batched
+        numbers = stablehlo.DotDimensionNumbers.get(
+            lhs_batching_dimensions=xb,
+            rhs_batching_dimensions=yb,
+            lhs_contracting_dimensions=xc,
+            rhs_contracting_dimensions=yc,
+        )
+        return stablehlo.dot_general(
+            ctx.out_types[0], x, y, numbers, precision_config=ctx.precision(self.precision)
+        )
+
+
+def _shift(dims: Dims, dim: int) -> Dims:
+    return tuple([d + (d >= dim) for d in dims])
+
+
+def _order(dims: Dims) -> list[int]:
+    return sorted(range(len(dims)), key=dims.__getitem__)
+
+
+def _inverse(order: Dims) -> Dims:
+    return tuple([order.index(i) for i in range(len(order))])
+
+
+def dot_general(
+    x: Any,
+    y: Any,
+    contract: tuple[Dims, Dims],
+    batched: tuple[Dims, Dims] = ((), ()),
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Sum of products over `contract`, one for each index of the `batched` dimensions."""
+    return DotGeneral(contract, batched, precision, preferred_element_type)(x, y)
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """The matrix product of two matrices."""
+    return DotGeneral(((1,), (0,)))(x, y)
+
+
+from functx.ops.conversion import convert_element_type  # noqa: E402 - only for mixed products

@@ -1,0 +1,202 @@
+"""Families: what whole groups of primitives have in common, given once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import kind
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import LinearInput, Primitive
+
+
+class Elementwise(Primitive, abstract=True):
+    """Operands of one dtype and one shape, or scalars; each output element from its own inputs.
+
+    The Jacobian with respect to an operand is diagonal, so pushing a tangent and pulling a
+    cotangent multiply by the same thing. A subclass says it once, as `partial`.
+    """
+
+    scalars_broadcast = True
+    accepts: ClassVar[str] = "biufc"
+    """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
+    linear: ClassVar[tuple[int, ...]] = ()
+    """The operands that the operation is linear in, the others fixed."""
+
+    def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
+        """`t` times the derivative of the output with respect to operand `i`.
+
+        `out` is the output, None when operand `i` is one of those in `linear`.
+        """
+        raise NotImplementedError
+
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
+        check_same_dtype(self, avals)
+        return ShapedArray(
+            elementwise_shape(self, avals),
+            self.out_dtype(avals[0].dtype),
+            all([aval.weak_type for aval in avals]),
+        )
+
+    def out_dtype(self, dtype: Any) -> Any:
+        return dtype
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        out = self(*primals)
+        total = None
+        for i, t in enumerate(tangents):
+            if t is not None:
+                term = broadcast_scalar(self.partial(i, t, out, *primals), out.shape)
+                total = term if total is None else add(total, term)
+        return out, total
+
+    def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
+        return [
+            sum_to_scalar(self.partial(i, ct, out, *args), x) if active[i] else None
+            for i, x in enumerate(args)
+        ]
+
+    def transpose(self, ct: Any, *args: Any) -> list[Any]:
+        return [
+            sum_to_scalar(self.partial(i, ct, None, *args), x) if type(x) is LinearInput else None
+            for i, x in enumerate(args)
+        ]
+
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, int]:
+        args, dim = align(args, dims)
+        return self(*args), dim
+
+
+class Unary(Elementwise, abstract=True):
+    """One operand; a subclass gives `derivative(out, x)`, the factor at each element."""
+
+    def derivative(self, out: Any, x: Any) -> Any:
+        raise NotImplementedError
+
+    def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
+        return mul(t, self.derivative(out, *args))
+
+
+class Inexact(Unary, abstract=True):
+    """A unary function of real or complex floating point operands."""
+
+    accepts = "fc"
+
+
+class Binary(Elementwise, abstract=True):
+    """Two operands; a subclass gives `partial`."""
+
+
+class Comparison(Elementwise, abstract=True):
+    """Two operands; the output is boolean and never varies."""
+
+    differentiable = False
+
+    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
+        check_same_dtype(self, avals)
+        return ShapedArray(elementwise_shape(self, avals), BOOL)
+
+
+class Bitwise(Elementwise, abstract=True):
+    """An operation on integers or booleans; nothing varies smoothly."""
+
+    differentiable = False
+    accepts = "biu"
+
+
+class Linear(Primitive, abstract=True):
+    """Linear in all its operands together: tangents go through the operation itself."""
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        tangents = [zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+        return self(*primals), self(*tangents)
+
+    def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
+        return self.transpose(
+            ct, *[LinearInput(x.aval) for x in args]
+        )
+
+
+class Constant(Primitive, abstract=True):
+    """No operands: the output is the same wherever it is asked for."""
+
+    differentiable = False
+
+
+def check_same_dtype(primitive: Any, avals: Sequence[ShapedArray]) -> None:
+    dtype = avals[0].dtype
+    if any(aval.dtype != dtype for aval in avals[1:]):
+        raise DTypeError(
+            f"{primitive.name}: operands must have one dtype; got "
+            + " and ".join(map(repr, avals)),
+            fix="Convert with astype, or use the function of functx.numpy, which promotes.",
+        )
+    if kind(dtype) not in primitive.accepts:
+        kinds = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+        raise DTypeError(
+            f"{primitive.name}: operands must be "
+            + " or ".join(kinds[k] for k in primitive.accepts)
+            + f"; got {avals[0]!r}",
+            fix="Convert with astype.",
+        )
+
+
+def elementwise_shape(primitive: Any, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
+    """The one shape of the operands that are not scalars."""
+    shape: tuple[int, ...] = ()
+    for aval in avals:
+        if aval.shape != shape and aval.shape:
+            if shape:
+                raise ShapeError(
+                    f"{primitive.name}: operands must have one shape, or be scalars; got "
+                    + " and ".join(map(repr, avals)),
+                    fix="Broadcast with functx.numpy.broadcast_to, or use functx.numpy, which does.",
+                )
+            shape = aval.shape
+    return shape
+
+
+def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
+    """Operands of an elementwise operation with their batch dimensions in one place.
+
+    Unbatched operands are broadcast, except scalars; batched scalars get unit dimensions.
+    """
+    rank = max(x.ndim - (d is not None) for x, d in zip(args, dims, strict=True))
+    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    dim = next(
+        (d for x, d in zip(args, dims, strict=True) if d is not None and x.ndim == rank + 1), 0
+    )
+    shape: tuple[int, ...] = next(
+        (x.shape for x, d in zip(args, dims, strict=True) if d is not None and x.ndim == rank + 1), ()
+    )
+    if not shape:
+        lane = next(x.shape for x, d in zip(args, dims, strict=True) if d is None and x.ndim == rank)
+        shape = (size, *lane)
+    aligned = []
+    for x, d in zip(args, dims, strict=True):
+        if d is None:
+            kept = [i for i in range(rank + 1) if i != dim]
+            aligned.append(x if x.ndim == 0 else broadcast_in_dim(x, shape, tuple(kept)))
+        elif x.ndim < rank + 1:
+            aligned.append(broadcast_in_dim(x, shape, (dim,)))
+        else:
+            aligned.append(moveaxis(x, d, dim))
+    return aligned, dim
+
+
+def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x`, as an array of `shape` if it is a scalar."""
+    return full(shape, x) if x.shape != shape else x
+
+
+def sum_to_scalar(x: Any, like: Any) -> Any:
+    """The cotangent `x` for `like`, which may be a scalar that stood for an array."""
+    if x.shape == like.shape:
+        return x
+    return reduce_sum(x, tuple(range(x.ndim)))
+
+
+from functx.ops.arithmetic import BOOL, add, mul  # noqa: E402 - the families of the ops above them
+from functx.ops.reductions import reduce_sum  # noqa: E402
+from functx.ops.shaping import broadcast_in_dim, full, moveaxis, zeros_like  # noqa: E402

@@ -1,0 +1,92 @@
+"""Operands: Python scalars given the dtype of the array beside them, axes made canonical."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from functx.core.dtypes import DType, is_complex, is_inexact
+from functx.core.errors import ArgumentError, AxisError, DTypeError
+from functx.core.program import Literal, scalar_literal
+from functx.core.tracing import aval_of
+
+PYTHON_SCALARS = frozenset({bool, int, float, complex})
+
+
+def literal(value: Any, dtype: DType) -> Literal:
+    """The scalar `value` as a literal of exactly `dtype`."""
+    if is_complex(dtype):
+        value = complex(value)
+    elif is_inexact(dtype):
+        if isinstance(value, complex):
+            raise DTypeError(f"a complex number must not become {dtype}; got {value}")
+        value = float(np.asarray(value).astype(dtype)) if isinstance(value, float) else float(value)
+    elif dtype == np.bool_:
+        value = bool(value)
+    else:
+        if not isinstance(value, int) and value != int(value):
+            raise DTypeError(
+                f"a number must fit the dtype {dtype} of the array beside it; got {value!r}",
+                fix="Convert the array with astype, or use functx.numpy, which promotes.",
+            )
+        value = int(np.asarray(int(value)).astype(dtype))
+    return scalar_literal(value, dtype, False, repr(value))
+
+
+def match(*args: Any) -> tuple[Any, ...]:
+    """`args` with Python scalars made literals of the dtype of the first array among them."""
+    for x in args:
+        if type(x) not in PYTHON_SCALARS:
+            break
+    else:
+        return args
+    if not any(type(y) in PYTHON_SCALARS for y in args):
+        return args
+    dtype = aval_of(x).dtype
+    return tuple(literal(y, dtype) if type(y) in PYTHON_SCALARS else y for y in args)
+
+
+def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
+    """`axis` in `0 <= axis < ndim`, counted from the end when negative."""
+    try:
+        number = index(axis)
+    except TypeError:
+        raise ArgumentError(f"{name} must be an integer; got {axis!r}") from None
+    if not -ndim <= number < ndim:
+        raise AxisError(
+            f"{name} must be in [{-ndim}, {ndim}) for an array of {ndim} dimensions; got {axis}"
+        )
+    return number % ndim
+
+
+def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
+    """`axes`, an int, several, or None for all, as distinct non-negative ints in order given."""
+    if axes is None:
+        return tuple(range(ndim))
+    if not isinstance(axes, (tuple, list)):
+        axes = (axes,)
+    canonical = tuple(canonical_axis(axis, ndim, name) for axis in axes)
+    if len(set(canonical)) != len(canonical):
+        raise AxisError(f"{name} must name each axis once; got {tuple(axes)}")
+    return canonical
+
+
+def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
+    """`shape`, an int or a sequence, as a tuple of non-negative ints."""
+    try:
+        dims = tuple(index(n) for n in (shape if isinstance(shape, Sequence | np.ndarray) else (shape,)))
+    except TypeError:
+        raise ArgumentError(
+            f"{name} must be made of integers known while tracing; got {shape!r}"
+        ) from None
+    if any(n < 0 for n in dims):
+        raise ArgumentError(f"{name} must not be negative; got {dims}")
+    return dims
+
+
+def without(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
+    """The items at positions not in `left_out`."""
+    return tuple(n for i, n in enumerate(items) if i not in left_out)

@@ -1,0 +1,83 @@
+"""Programs that run at every index of a new axis at once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import RuleError
+from functx.core.interpret import forward, interpret
+from functx.core.program import Equation, Program
+from functx.core.tracing import trace
+from functx.ops.shaping import broadcast_in_dim, moveaxis
+from functx.transforms.expand import expand
+
+
+class Batch(NamedTuple):
+    """The rewrite to a program of whole batches of length `size`.
+
+    `in_dims` gives the batch dimension of each input, None for one that all share;
+    `out_dims` that of each output, None for one that must not depend on the batch.
+    """
+
+    size: int
+    in_dims: tuple[int | None, ...]
+    out_dims: tuple[int | None, ...]
+
+    def __call__(self, program: Program) -> Program:
+        program = expand(program, "batch")
+
+        def body(*args: Any) -> list[Any]:
+            pairs = zip(args, self.in_dims, strict=True)
+            outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+            return [
+                self.lay_out(i, x, dim, wanted)
+                for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
+            ]
+
+        avals = [
+            add_axis(v.aval, dim, self.size)
+            for v, dim in zip(program.inputs, self.in_dims, strict=True)
+        ]
+        return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
+
+    def lay_out(self, i: int, x: Any, dim: int | None, wanted: int | None) -> Any:
+        if wanted is None:
+            if dim is not None:
+                raise BatchedOutput(i)
+            return x
+        if dim is None:
+            shape = list(x.shape)
+            shape.insert(wanted, self.size)
+            dims = tuple(d + (d >= wanted) for d in range(x.ndim))
+            return broadcast_in_dim(x, tuple(shape), dims)
+        return moveaxis(x, dim, wanted)
+
+
+class BatchedOutput(Exception):
+    """Output `args[0]` depends on the batch, and was asked for without a batch dimension."""
+
+
+def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tuple[Any, Any]]:
+    """What an equation makes of batches."""
+    args = [x for x, _ in operands]
+    dims = [dim for _, dim in operands]
+    if all(dim is None for dim in dims):
+        return [(out, None) for out in forward(eqn, *args)]
+    primitive = eqn.primitive
+    result = primitive.batch(args, dims)
+    try:
+        out, out_dim = result
+    except (TypeError, ValueError):
+        raise RuleError(
+            f"{primitive.name}: `batch` must return the output and its batch dimension; "
+            f"got {result!r}"
+        ) from None
+    return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]
+
+
+def add_axis(aval: ShapedArray, dim: int | None, size: int) -> ShapedArray:
+    """The aval of a batch of `size` such arrays, along `dim`."""
+    if dim is None:
+        return aval
+    return aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))

@@ -1,0 +1,45 @@
+"""Composites opened up: `expand` replaces what lacks a rule by its decomposition."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from functx.core.interpret import forward, interpret
+from functx.core.primitive import Primitive, missing_rule
+from functx.core.program import Program
+from functx.core.tracing import rewritten, trace
+
+
+class Expand(NamedTuple):
+    """The rewrite that decomposes every primitive that has none of `rules`."""
+
+    rules: tuple[str, ...]
+
+    def lacks(self, primitive: Primitive) -> bool:
+        cls = type(primitive)
+        return not any(cls.has_rule(rule) for rule in self.rules)
+
+    def __call__(self, program: Program) -> Program:
+        if not any(self.lacks(primitive) for primitive in {e.primitive for e in program}):
+            return program
+
+        def step(eqn: Any, *args: Any) -> Any:
+            primitive = eqn.primitive
+            if not self.lacks(primitive):
+                return forward(eqn, *args)
+            if primitive.decompose is None:
+                raise missing_rule(primitive, self.rules[0], f"needed in {program.name}")
+            out = primitive.decompose(*args)
+            return out if primitive.multiple_results else [out]
+
+        def body(*args: Any) -> list[Any]:
+            return interpret(program, args, step, constant=lambda c: c)
+
+        expanded, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        # A decomposition may itself contain composites.
+        return self(expanded)
+
+
+def expand(program: Program, *rules: str) -> Program:
+    """`program` with every primitive that has none of `rules` decomposed."""
+    return rewritten(Expand(rules), program)

@@ -1,0 +1,95 @@
+"""Programs that push tangents forward beside their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from functx.core.dtypes import is_inexact
+from functx.core.interpret import forward, interpret
+from functx.core.program import Equation, Program
+from functx.core.tracing import LinearBuilder, build, current_builder, trace
+from functx.ops.shaping import zeros_like
+from functx.transforms.expand import expand
+
+Pair = tuple[Any, Any]
+
+
+class PushForward(NamedTuple):
+    """The rewrite to a program of values and tangents.
+
+    `varying` marks the inputs that have tangents, which follow all the inputs. The outputs
+    are followed by the tangents of those that are inexact.
+    """
+
+    varying: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        program = expand(program, "jvp")
+
+        def body(*args: Any) -> list[Any]:
+            count = len(program.inputs)
+            tangents = iter(args[count:])
+            pairs = [
+                (x, next(tangents) if v else None)
+                for x, v in zip(args, self.varying, strict=False)
+            ]
+            outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
+            return [x for x, _ in outs] + tangents_of(outs)
+
+        varying = [v.aval for v, on in zip(program.inputs, self.varying, strict=True) if on]
+        return trace(body, [*program.in_avals, *varying], name=f"jvp_{program.name}")[0]
+
+
+def push_equation(eqn: Equation, *operands: Pair) -> list[Pair]:
+    """What an equation makes of values with tangents."""
+    primals = [x for x, _ in operands]
+    tangents = [t for _, t in operands]
+    primitive = eqn.primitive
+    if not primitive.differentiable or all(t is None for t in tangents):
+        return [(out, None) for out in forward(eqn, *primals)]
+    outs, out_tangents = primitive.jvp(primals, tangents)
+    if not primitive.multiple_results:
+        return [(outs, out_tangents)]
+    return list(zip(outs, out_tangents, strict=True))
+
+
+class Linearize(NamedTuple):
+    """The split of `program` into a program of its values and one of its tangents.
+
+    The first returns the outputs, then what the second needs of them. The second takes the
+    tangents of the inputs marked `varying`, then that, and returns the output tangents.
+    """
+
+    varying: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> tuple[Program, Program]:
+        program = expand(program, "jvp")
+        linear: list[Program] = []
+
+        def body(*args: Any) -> list[Any]:
+            outs: list[Any] = []
+            builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
+
+            def push(*tangents: Any) -> list[Any]:
+                rest = iter(tangents)
+                pairs = [
+                    (x, next(rest) if v else None)
+                    for x, v in zip(args, self.varying, strict=True)
+                ]
+                results = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
+                outs.extend(x for x, _ in results)
+                return tangents_of(results)
+
+            tangents = [builder.add_input(x.aval) for x, v in zip(args, self.varying, strict=True) if v]
+            tangent_program, residuals = build(builder, push, tangents)
+            linear.append(tangent_program)
+            return [*outs, *residuals]
+
+        values, _ = trace(body, program.in_avals, name=program.name)
+        return values, linear[0]
+
+
+def tangents_of(results: Sequence[Pair]) -> list[Any]:
+    """The tangents of the inexact outputs, zeros where there is none."""
+    return [zeros_like(x) if t is None else t for x, t in results if is_inexact(x.dtype)]

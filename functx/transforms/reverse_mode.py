@@ -1,0 +1,239 @@
+"""Programs that pull cotangents back through their equations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from functx.core.dtypes import is_inexact
+from functx.core.errors import RuleError
+from functx.core.interpret import forward, interpret
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Equation, Program, Var
+from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace
+from functx.ops.arithmetic import add
+from functx.ops.shaping import full_like, zeros_like
+from functx.transforms.expand import expand
+
+
+class Step(NamedTuple):
+    """One equation on the path from the active inputs, with what it was applied to."""
+
+    eqn: Equation
+    args: Sequence[Any]
+    outs: Sequence[Any]
+    active: tuple[bool, ...]
+
+
+def forward_sweep(
+    program: Program, args: Sequence[Any], active: Sequence[bool]
+) -> tuple[list[Any], list[Step]]:
+    """The outputs of `program`, and the equations that a derivative goes through."""
+    tape: list[Step] = []
+
+    def step(eqn: Equation, *operands: tuple[Any, bool]) -> list[tuple[Any, bool]]:
+        args = [x for x, _ in operands]
+        flags = tuple([on for _, on in operands])
+        outs = forward(eqn, *args)
+        if not eqn.primitive.differentiable or not any(flags):
+            return [(out, False) for out in outs]
+        tape.append(Step(eqn, args, outs, flags))
+        return [(out, is_inexact(out.aval.dtype)) for out in outs]
+
+    pairs = zip(args, active, strict=True)
+    outs = interpret(program, pairs, step, constant=lambda c: (c, False))
+    return [x for x, _ in outs], tape
+
+
+def backward_sweep(
+    program: Program, tape: Sequence[Step], out_cts: Sequence[Any], active: Sequence[bool]
+) -> list[Any]:
+    """The cotangents of the active inputs, given those of the outputs (None for zero)."""
+    builder = current_builder.get()
+    assert builder is not None
+    cts: dict[Var, Any] = {}
+    for atom, ct in zip(program.outputs, out_cts, strict=True):
+        accumulate(cts, atom, ct)
+    outer = builder.source
+    for eqn, args, outs, flags in reversed(tape):
+        given = [cts.pop(v, None) for v in eqn.outputs]
+        if any(ct is not None for ct in given):
+            builder.source = eqn.source
+            for atom, on, ct in zip(
+                eqn.inputs, flags, pull(eqn.primitive, given, outs, args, flags), strict=True
+            ):
+                if on:
+                    accumulate(cts, atom, ct)
+    builder.source = outer
+    return [
+        cts[v] if v in cts else zeros_like(v.aval)
+        for v, on in zip(program.inputs, active, strict=True)
+        if on
+    ]
+
+
+def accumulate(cts: dict[Var, Any], atom: Any, ct: Any) -> None:
+    if ct is not None and type(atom) is Var:
+        cts[atom] = add(cts[atom], ct) if atom in cts else ct
+
+
+def pull(
+    primitive: Primitive, cts: list[Any], outs: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
+) -> Sequence[Any]:
+    """The cotangents of the operands of one equation."""
+    if primitive.vjp is None:
+        return transposed_jvp(primitive, cts, args, active)
+    if primitive.multiple_results:
+        return primitive.vjp(cts, outs, args, active)  # type: ignore[no-any-return]
+    return primitive.vjp(cts[0], outs[0], args, active)  # type: ignore[no-any-return]
+
+
+def transposed_jvp(
+    primitive: Primitive, cts: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
+) -> list[Any]:
+    """The cotangents of the operands: what the primitive's `jvp` computes, transposed."""
+    builder = LinearBuilder("tangent", "transpose", current_builder.get())
+    tangents = [
+        builder.add_input(x.aval) if on else None for x, on in zip(args, active, strict=True)
+    ]
+    token = current_builder.set(builder)
+    try:
+        _, out_tangents = primitive.jvp(args, tangents)
+    finally:
+        current_builder.reset(token)
+    if not primitive.multiple_results:
+        out_tangents = [out_tangents]
+    found: dict[Var, Any] = {}
+    for t, ct in zip(out_tangents, cts, strict=True):
+        if t is not None and ct is not None:
+            accumulate(found, builder.atom(t), ct)
+    known = {var: value for var, value in builder.captures.values()}
+    transpose_equations(builder.equations, known, found)
+    return [
+        None if t is None else found.get(t.atom) for t in tangents
+    ]
+
+
+def transpose_equations(
+    equations: Sequence[Equation], known: dict[Var, Any], cts: dict[Var, Any]
+) -> None:
+    """Carry cotangents through linear equations, last to first.
+
+    `known` holds the values of the variables that the equations are not linear in.
+    """
+    for eqn in reversed(equations):
+        given = [cts.pop(v, None) for v in eqn.outputs]
+        if all(ct is None for ct in given):
+            continue
+        primitive = eqn.primitive
+        args = [operand(atom, known) for atom in eqn.inputs]
+        results = primitive.transpose(given if primitive.multiple_results else given[0], *args)
+        if len(results) != len(args):
+            raise RuleError(
+                f"{primitive.name}: `transpose` must return one cotangent an operand; "
+                f"got {len(results)} for {len(args)} operands"
+            )
+        for atom, x, ct in zip(eqn.inputs, args, results, strict=True):
+            if type(x) is LinearInput:
+                accumulate(cts, atom, ct)
+
+
+def operand(atom: Any, known: dict[Var, Any]) -> Any:
+    if type(atom) is not Var:
+        return Tracer(atom, current_builder.get())  # type: ignore[arg-type]
+    return known[atom] if atom in known else LinearInput(atom.aval)
+
+
+class ValueAndGrad(NamedTuple):
+    """The rewrite to the outputs, then the gradients of the first of them.
+
+    `active` marks the inputs to differentiate in. With `with_value` false, the first
+    output itself is left out.
+    """
+
+    active: tuple[bool, ...]
+    with_value: bool
+
+    def __call__(self, program: Program) -> Program:
+        program = expand(program, "vjp", "jvp", "transpose")
+
+        def body(*args: Any) -> list[Any]:
+            outs, tape = forward_sweep(program, args, self.active)
+            seeds = [full_like(outs[0], 1)] + [None] * (len(outs) - 1)
+            grads = backward_sweep(program, tape, seeds, self.active)
+            return [*outs[0 if self.with_value else 1 :], *grads]
+
+        return trace(
+            body, program.in_avals, name=f"grad_{program.name}", in_names=program.in_names
+        )[0]
+
+
+class SplitVJP(NamedTuple):
+    """The split of `program` into a forward and a backward program.
+
+    The first returns the outputs, then what the second needs of them. The second takes the
+    cotangents of the inexact outputs, then that, and returns those of the active inputs.
+    """
+
+    active: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> tuple[Program, Program]:
+        program = expand(program, "vjp", "jvp", "transpose")
+        backward: list[Program] = []
+
+        def body(*args: Any) -> list[Any]:
+            outs, tape = forward_sweep(program, args, self.active)
+
+            def pull_back(*given: Any) -> list[Any]:
+                rest = iter(given)
+                cts = [next(rest) if is_inexact(out.dtype) else None for out in outs]
+                return backward_sweep(program, tape, cts, self.active)
+
+            ct_avals = [out.aval for out in outs if is_inexact(out.dtype)]
+            pullback, residuals = trace(pull_back, ct_avals, name=f"pullback_{program.name}")
+            backward.append(pullback)
+            return [*outs, *residuals]
+
+        forward_program, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return forward_program, backward[0]
+
+
+class Transpose(NamedTuple):
+    """The rewrite to the transpose of a program that is linear in its first inputs.
+
+    The result takes the cotangents of the inexact outputs, then the other inputs, and
+    returns the cotangents of the first `linear` inputs.
+    """
+
+    linear: int
+
+    def __call__(self, program: Program) -> Program:
+        def body(*args: Any) -> list[Any]:
+            n = len(args) - (len(program.inputs) - self.linear)
+            known: dict[Var, Any] = dict(zip(program.inputs[self.linear :], args[n:], strict=True))
+            cts: dict[Var, Any] = {}
+            rest = iter(args[:n])
+            for atom in program.outputs:
+                if is_inexact(atom.aval.dtype):
+                    accumulate(cts, atom, next(rest))
+            linear_equations = evaluate_known(program, known)
+            transpose_equations(linear_equations, known, cts)
+            return [
+                cts[v] if v in cts else zeros_like(v.aval) for v in program.inputs[: self.linear]
+            ]
+
+        ct_avals = [a for a in program.out_avals if is_inexact(a.dtype)]
+        known_avals = program.in_avals[self.linear :]
+        return trace(body, [*ct_avals, *known_avals], name=f"transpose_{program.name}")[0]
+
+
+def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
+    """Append the equations on known values alone; the others, linear in the rest."""
+    linear = []
+    for eqn in program.equations:
+        if all(type(a) is not Var or a in known for a in eqn.inputs):
+            args = [operand(atom, known) for atom in eqn.inputs]
+            known.update(zip(eqn.outputs, forward(eqn, *args), strict=True))
+        else:
+            linear.append(eqn)
+    return linear
