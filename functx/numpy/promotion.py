@@ -1,0 +1,116 @@
+"""Operands as NumPy takes them: lists made arrays, dtypes promoted, shapes broadcast."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from functx.core.avals import Shape
+from functx.core.dtypes import inexact_dtype, is_inexact, promote_types
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.program import Literal
+from functx.core.tracing import Tracer, aval_of, bind
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.shaping import broadcast_in_dim
+
+
+def operand(x: Any) -> Any:
+    """`x`, or the array that a list, a tuple or an object with `__array__` stands for."""
+    if isinstance(x, (list, tuple)):
+        from functx.numpy.creation import asarray
+
+        return asarray(x)
+    return x
+
+
+def binary(primitive: Primitive, x: Any, y: Any) -> Any:
+    """`primitive(x, y)` with operands promoted and broadcast."""
+    if type(x) is Tracer:
+        if type(y) is Tracer:
+            if x.aval is y.aval:
+                return bind(primitive, (x, y))
+        elif type(y) is float and x.aval.dtype.kind == "f" and not x.aval.weak_type:
+            return bind(primitive, (x, literal(y, x.aval.dtype)))
+    elif type(x) is float and type(y) is Tracer and y.aval.dtype.kind == "f" and not y.aval.weak_type:
+        return bind(primitive, (literal(x, y.aval.dtype), y))
+    return bind(primitive, broadcast(*promote(x, y)))
+
+
+def promote(*args: Any) -> tuple[Any, ...]:
+    """`args` in the one dtype that JAX's promotion gives them."""
+    args = tuple([operand(x) for x in args])
+    return _converted(args, *result_type(*args))
+
+
+def promote_inexact(*args: Any) -> tuple[Any, ...]:
+    """`args` in one dtype, the default float type where they are all exact."""
+    args = tuple([operand(x) for x in args])
+    dtype, weak = result_type(*args)
+    return _converted(args, inexact_dtype(dtype), weak and is_inexact(dtype))
+
+
+def result_type(*args: Any) -> tuple[Any, bool]:
+    """The dtype that operands promote to, and whether it is weak."""
+    avals = tuple([aval_of(x) for x in args])
+    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if found is None:
+        raise DTypeError(
+            "operands must have dtypes that promote to one; got " + " and ".join(map(repr, avals)),
+            fix="Convert one of them with astype.",
+        )
+    return found
+
+
+def _converted(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]:
+    return tuple([_convert(x, dtype, weak) for x in args])
+
+
+def _convert(x: Any, dtype: Any, weak: bool) -> Any:
+    aval = aval_of(x)
+    if aval.dtype == dtype and (aval.weak_type == weak or weak):
+        return x
+    if type(x) in PYTHON_SCALARS or type(x) is Literal:
+        return literal(x.value if type(x) is Literal else x, dtype)
+    return x if aval.dtype == dtype else convert_element_type(x, dtype)
+
+
+def broadcast(*args: Any) -> tuple[Any, ...]:
+    """`args` in the one shape that NumPy's rule gives them; scalars stay scalars beside arrays."""
+    shapes = tuple([aval_of(x).shape for x in args])
+    shape = broadcast_shapes(*shapes)
+    return tuple(
+        [x if s == shape or not s else broadcast_to(x, shape) for x, s in zip(args, shapes, strict=True)]
+    )
+
+
+def broadcast_to(x: Any, shape: Shape) -> Any:
+    """`x` repeated along new leading dimensions and those of length 1."""
+    own = aval_of(x).shape
+    if own == shape:
+        return x
+    lead = len(shape) - len(own)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)):
+        raise ShapeError(f"broadcast_to: {aval_of(x)!r} must broadcast to the shape; got {shape}")
+    return broadcast_in_dim(x, shape, tuple(range(lead, len(shape))))
+
+
+@lru_cache(maxsize=4096)
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that arrays of `shapes` have together, by NumPy's rule."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    result = []
+    for sizes in zip(*padded, strict=True):
+        distinct = {n for n in sizes if n != 1}
+        if len(distinct) > 1:
+            raise ShapeError(
+                "shapes must broadcast: equal or 1 in each dimension, counted from the last; got "
+                + " and ".join(map(str, shapes))
+            )
+        result.append(distinct.pop() if distinct else 1)
+    return tuple(result)
