@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 
 class Var:
-    """A variable of one program; two variables are equal only when they are one object."""
+    """A variable of one program; two variables are equal only when they are one object.
 
-    __slots__ = ("aval",)
+    `name` is set only where a text gave one; `print` finds names for the others.
+    """
+
+    __slots__ = ("aval", "name")
+    name: str
 
     def __init__(self, aval: ShapedArray):
         self.aval = aval
@@ -59,6 +63,16 @@ class Equation:
         self.outputs = outputs
         self.source = source
 
+    @staticmethod
+    def of(primitive: Primitive, inputs: Iterable[Any], source: Source | None = None) -> Equation:
+        """The equation `primitive(inputs)`, with new variables for its outputs.
+
+        `inputs` are variables, literals or Python numbers.
+        """
+        from functx.core.editing import new_equation
+
+        return new_equation(primitive, inputs, source)
+
     def replace(self, **changes: Any) -> Equation:
         """This equation with some of its fields replaced."""
         fields = {name: getattr(self, name) for name in Equation.__slots__} | changes
@@ -72,9 +86,24 @@ class Program:
     its variables are called, and usable as a key. Calling it applies it to arrays or to
     traced values, so a program is a function that every transform accepts.
     `print` shows it; `Program.parse` reads what `print` showed.
+
+    `in_names()` gives names to the first inputs. `trees` holds the structures of
+    `(args, kwargs)` and of the result, where a call takes and gives pytrees. `captured`
+    holds values for the last inputs, which calls need not give.
     """
 
-    __slots__ = ("__weakref__", "_key", "equations", "in_names", "inputs", "memo", "name", "outputs", "trees")
+    __slots__ = (
+        "__weakref__",
+        "_key",
+        "captured",
+        "equations",
+        "in_names",
+        "inputs",
+        "memo",
+        "name",
+        "outputs",
+        "trees",
+    )
 
     def __init__(
         self,
@@ -85,6 +114,7 @@ class Program:
         *,
         in_names: Any = None,
         trees: Any = None,
+        captured: Sequence[Any] = (),
     ):
         self.name = name
         self.inputs = list(inputs)
@@ -92,6 +122,7 @@ class Program:
         self.outputs = list(outputs)
         self.in_names = in_names
         self.trees = trees
+        self.captured = list(captured)
         self.memo: dict[Any, Any] = {}
         self._key: ProgramKey | None = None
 
@@ -129,10 +160,14 @@ class Program:
 
     __repr__ = __str__
 
-    def __call__(self, *args: Any) -> Any:
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from functx.core.editing import call_program
 
-        return call_program(self, args)
+        return call_program(self, args, kwargs)
 
     @staticmethod
     def parse(text: str) -> Program:
