@@ -161,6 +161,12 @@ class Primitive(metaclass=_PrimitiveType):
     Without it, the cotangents come from transposing what `jvp` computes.
     """
 
+    forward: ClassVar[Callable[..., Any] | None] = None
+    """Optional `forward(self, args, active)`: the outputs, and what `vjp` gets in their place.
+
+    For primitives whose `vjp` needs more of the forward computation than its outputs.
+    """
+
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """The output for a whole batch, and the dimension along which it lies.
 

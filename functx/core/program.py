@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_inexact
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -258,4 +261,8 @@ def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equa
 
 @lru_cache(maxsize=4096)
 def scalar_literal(value: bool | int | float | complex, dtype: Any, weak: bool, _text: str) -> Literal:
+    """The literal `value`, rounded to `dtype` unless that is weak; `_text` is its repr."""
+    if not weak and is_inexact(dtype):
+        with np.errstate(over="ignore"):
+            value = dtype.type(value).item()
     return Literal(value, ShapedArray((), dtype, weak))

@@ -356,3 +356,17 @@ def rewritten(rewrite: Callable[[Program], Program] | None, program: Program) ->
     if result is None:
         result = program.memo[rewrite] = rewrite(program)
     return result  # type: ignore[no-any-return]
+
+
+def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
+    """`rewrite(program)`, remembered for all programs that equal this one."""
+    key = rewrite, program.key
+    result = _rewritten.get(key)
+    if result is None:
+        if len(_rewritten) >= 1024:
+            _rewritten.clear()
+        result = _rewritten[key] = rewrite(program)
+    return result
+
+
+_rewritten: dict[Any, Any] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import tree_util
@@ -20,6 +18,7 @@ reduce = tree_util.tree_reduce
 leaves_with_path = tree_util.tree_leaves_with_path
 flatten_with_path = tree_util.tree_flatten_with_path
 path_text = tree_util.keystr
+Partial = tree_util.Partial
 TreeDef = tree_util.PyTreeDef
 
 
@@ -52,21 +51,3 @@ def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str
             f"expected {expected}",
             f"got      {given}",
         )
-
-
-def argument_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """A name for each leaf of a call's arguments: `x`, `params['w']`, `args[1]`."""
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (ValueError, TypeError):
-        parameters = []
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    names: list[str] = []
-    for i, arg in enumerate(args):
-        base = positional[i] if i < len(positional) else f"{rest}[{i - len(positional)}]"
-        names += [base + path_text(path) for path, _ in leaves_with_path(arg)]
-    # Flattening a dict sorts its keys; names must come in the same order.
-    for key in sorted(kwargs):
-        names += [key + path_text(path) for path, _ in leaves_with_path(kwargs[key])]
-    return names

@@ -54,6 +54,29 @@ class Batch(NamedTuple):
         return moveaxis(x, dim, wanted)
 
 
+class NaturalBatch(NamedTuple):
+    """As `Batch`, for outputs laid out as they come: the program, and their batch dimensions."""
+
+    size: int
+    in_dims: tuple[int | None, ...]
+
+    def __call__(self, program: Program) -> tuple[Program, tuple[int | None, ...]]:
+        program = expand(program, "batch")
+        out_dims: list[int | None] = []
+
+        def body(*args: Any) -> list[Any]:
+            pairs = zip(args, self.in_dims, strict=True)
+            outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+            out_dims.extend(dim for _, dim in outs)
+            return [x for x, _ in outs]
+
+        avals = [
+            add_axis(v.aval, dim, self.size)
+            for v, dim in zip(program.inputs, self.in_dims, strict=True)
+        ]
+        return trace(body, avals, name=f"vmap_{program.name}")[0], tuple(out_dims)
+
+
 class BatchedOutput(Exception):
     """Output `args[0]` depends on the batch, and was asked for without a batch dimension."""
 

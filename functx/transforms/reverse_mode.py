@@ -21,7 +21,7 @@ class Step(NamedTuple):
 
     eqn: Equation
     args: Sequence[Any]
-    outs: Sequence[Any]
+    saved: Any
     active: tuple[bool, ...]
 
 
@@ -34,10 +34,14 @@ def forward_sweep(
     def step(eqn: Equation, *operands: tuple[Any, bool]) -> list[tuple[Any, bool]]:
         args = [x for x, _ in operands]
         flags = tuple([on for _, on in operands])
-        outs = forward(eqn, *args)
-        if not eqn.primitive.differentiable or not any(flags):
-            return [(out, False) for out in outs]
-        tape.append(Step(eqn, args, outs, flags))
+        primitive = eqn.primitive
+        if not primitive.differentiable or not any(flags):
+            return [(out, False) for out in forward(eqn, *args)]
+        if primitive.forward is None:
+            outs = saved = forward(eqn, *args)
+        else:
+            outs, saved = primitive.forward(args, flags)
+        tape.append(Step(eqn, args, saved, flags))
         return [(out, is_inexact(out.aval.dtype)) for out in outs]
 
     pairs = zip(args, active, strict=True)
@@ -55,12 +59,12 @@ def backward_sweep(
     for atom, ct in zip(program.outputs, out_cts, strict=True):
         accumulate(cts, atom, ct)
     outer = builder.source
-    for eqn, args, outs, flags in reversed(tape):
+    for eqn, args, saved, flags in reversed(tape):
         given = [cts.pop(v, None) for v in eqn.outputs]
         if any(ct is not None for ct in given):
             builder.source = eqn.source
             for atom, on, ct in zip(
-                eqn.inputs, flags, pull(eqn.primitive, given, outs, args, flags), strict=True
+                eqn.inputs, flags, pull(eqn.primitive, given, saved, args, flags), strict=True
             ):
                 if on:
                     accumulate(cts, atom, ct)
@@ -78,14 +82,14 @@ def accumulate(cts: dict[Var, Any], atom: Any, ct: Any) -> None:
 
 
 def pull(
-    primitive: Primitive, cts: list[Any], outs: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
+    primitive: Primitive, cts: list[Any], saved: Any, args: Sequence[Any], active: Sequence[bool]
 ) -> Sequence[Any]:
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
         return transposed_jvp(primitive, cts, args, active)
     if primitive.multiple_results:
-        return primitive.vjp(cts, outs, args, active)  # type: ignore[no-any-return]
-    return primitive.vjp(cts[0], outs[0], args, active)  # type: ignore[no-any-return]
+        return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
+    return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
 
 
 def transposed_jvp(

@@ -1,0 +1,345 @@
+"""`jit`: a function compiled once for each type of its arguments, run by JAX's dispatch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import index
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+
+from functx.core import tree
+from functx.core.errors import ArgumentError, StaticArgumentError, type_name
+from functx.core.tracing import Tracer, current_builder
+from functx.lowering.cache import Cache
+from functx.lowering.call import functx_call
+from functx.transforms.call import Call
+from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, named_after, trace_call
+from functx.transforms.make_ir import eval_shape
+
+Names = str | Sequence[str] | None
+Numbers = int | Sequence[int] | None
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+    donate_argnums: Numbers = None,
+    donate_argnames: Names = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    inline: bool = False,
+    keep_unused: bool = False,
+) -> Any:
+    """`fun`, traced and compiled once for each set of argument types, then run by XLA.
+
+    Arguments and results are pytrees of arrays; results are `jax.Array`s. Arguments at
+    `static_argnums` or named in `static_argnames` are Python values, hashable and compared
+    by value, and part of what is compiled. Buffers of donated arguments may be reused.
+    `in_shardings` and `out_shardings` are as in `jax.jit`. Inside a trace, the result makes
+    one `call` equation; with `inline`, the equations of `fun`.
+
+    The result has `lower(...)`, whose result has `compile()`, `as_text()` and
+    `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
+
+    Raises StaticArgumentError for a static argument that cannot be hashed.
+
+    >>> import functx
+    >>> float(functx.jit(lambda x: x * 2.0)(3.0))
+    6.0
+    """
+    if fun is None:
+        options = dict(locals())
+        del options["fun"]
+        return partial(jit, **options)
+    check_callable(fun, "jit")
+    nums, names = _both(fun, static_argnums, static_argnames, "static")
+    donated, donated_names = _both(fun, donate_argnums, donate_argnames, "donate")
+    options = {
+        "static_argnums": tuple(n + 1 for n in nums),
+        "static_argnames": names,
+        "donate_argnums": tuple(n + 1 for n in donated),
+        "donate_argnames": donated_names,
+        "inline": inline,
+        "keep_unused": keep_unused,
+    }
+    if in_shardings is not None:
+        per_argument = isinstance(in_shardings, (tuple, list))
+        options["in_shardings"] = (None, *in_shardings) if per_argument else in_shardings
+    if out_shardings is not None:
+        options["out_shardings"] = out_shardings
+    compiled = Compilation(fun, nums, names, options)
+    dispatch, get_builder = compiled.dispatch, current_builder.get
+    static = bool(nums or names)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if get_builder() is not None:
+            return compiled.bind(args, kwargs, inline)
+        if static:
+            args, kwargs = compiled.hashable(args, kwargs)
+        try:
+            return dispatch(compiled.captured, *args, **kwargs)
+        except _NewCaptures:
+            return wrapper(*args, **kwargs)
+
+    named_after(wrapper, fun, "jit").__name__ = name_of(fun)
+    wrapper.lower = compiled.lower  # type: ignore[attr-defined]
+    wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
+    wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
+    return wrapper
+
+
+class _NewCaptures(Exception):
+    """The trace met captured arrays that the call did not pass; the next call does."""
+
+
+class Compilation:
+    """One jitted function: its JAX function, and the arrays that it captured so far."""
+
+    def __init__(
+        self, fun: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...], options: Any
+    ):
+        self.fun, self.nums, self.names = fun, nums, names
+        self.captured: tuple[Any, ...] = ()
+        self.originals: list[Any] = []
+        self.traced = Cache(f"jit({name_of(fun)})", 256)
+
+        def call(captured: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.trace_for_jax(captured, args, kwargs)
+
+        call.__name__ = call.__qualname__ = name_of(fun)
+        self.dispatch = jax.jit(call, **options)
+
+    def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """What JAX traces: the one equation that carries the program."""
+        fun, args, kwargs = self.without_static(args, kwargs)
+        leaves, in_tree = tree.flatten((args, kwargs))
+        token = current_builder.set(None)
+        try:
+            avals = avals_of(leaves, "jit", self.fun, in_tree)
+            traced = trace_call(fun, in_tree, avals, "jit")
+        finally:
+            current_builder.reset(token)
+        hidden = [self.passed(x, captured) for x in traced.captured]
+        if any(x is None for x in hidden):
+            raise _NewCaptures
+        outs = functx_call.bind(*leaves, *hidden, program=traced.program)
+        return tree.unflatten(traced.out_tree, outs)
+
+    def passed(self, x: Any, captured: Sequence[Any]) -> Any:
+        """The JAX argument that stands for the captured array `x`; None if it is a new one."""
+        if isinstance(x, jax.core.Tracer):
+            return x
+        for i, original in enumerate(self.originals):
+            if original is x:
+                return captured[i] if i < len(captured) else None
+        self.originals.append(x)
+        self.captured = (*self.captured, jax.numpy.array(x))
+        return None
+
+    def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
+        """The function inside a trace: a call of its program, or its equations."""
+        builder = current_builder.get()
+        assert builder is not None
+        args, kwargs = self.hashable(args, kwargs)
+        fun, dynamic, keywords = self.without_static(args, kwargs)
+        leaves, in_tree = tree.flatten((dynamic, keywords))
+        avals = avals_of(leaves, "jit", self.fun, in_tree)
+        static = tuple(args[n] for n in self.nums if n < len(args)), tuple(
+            (k, kwargs[k]) for k in sorted(self.names) if k in kwargs
+        )
+        key = in_tree, tuple(avals), static, jax.config.jax_enable_x64
+        traced: TracedCall | None = self.traced.get(key)
+        if traced is None:
+            traced = trace_call(fun, in_tree, avals, "jit")
+            # Captured values of a trace do not outlive it.
+            if not any(isinstance(x, (Tracer, jax.core.Tracer)) for x in traced.captured):
+                self.traced.put(key, traced)
+        operands = [*leaves, *traced.captured]
+        if inline:
+            outs = builder.inline(traced.program, operands)
+        else:
+            outs = Call(traced.program)(*operands)
+        return tree.unflatten(traced.out_tree, outs)
+
+    def without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """The function of the arguments that are not static, and those arguments."""
+        if not self.nums and not self.names:
+            return self.fun, args, kwargs
+        fixed = {n: _value(args[n]) for n in self.nums if n < len(args)}
+        fixed_names = {k: _value(v) for k, v in kwargs.items() if k in self.names}
+        count = len(args)
+
+        def fun(*dynamic: Any, **keywords: Any) -> Any:
+            rest = iter(dynamic)
+            merged = [fixed[i] if i in fixed else next(rest) for i in range(count)]
+            return self.fun(*merged, **keywords, **fixed_names)
+
+        named_after(fun, self.fun, "jit").__name__ = name_of(self.fun)
+        dynamic = tuple(x for i, x in enumerate(args) if i not in fixed)
+        return fun, dynamic, {k: v for k, v in kwargs.items() if k not in fixed_names}
+
+    def hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with static ones made such that they compare by value."""
+        if not self.nums and not self.names:
+            return args, kwargs
+        args = tuple(
+            _by_value(x, f"number {i}", self.fun) if i in self.nums else x
+            for i, x in enumerate(args)
+        )
+        return args, {
+            k: _by_value(v, f"`{k}`", self.fun) if k in self.names else v for k, v in kwargs.items()
+        }
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The program for these arguments, which may be abstract, as StableHLO."""
+        args, kwargs = self.hashable(args, kwargs)
+        try:
+            return Lowered(self.dispatch.lower(self.captured, *args, **kwargs), self.captured)
+        except _NewCaptures:
+            return Lowered(self.dispatch.lower(self.captured, *args, **kwargs), self.captured)
+
+    def clear(self) -> None:
+        """Forget what was compiled."""
+        self.dispatch.clear_cache()
+        self.traced.clear()
+
+
+class Lowered:
+    """A function lowered to StableHLO for one set of argument types, not yet compiled."""
+
+    def __init__(self, lowered: Any, captured: tuple[Any, ...]):
+        self._lowered, self._captured = lowered, captured
+
+    def compile(self, compiler_options: Any = None) -> Compiled:
+        """The executable."""
+        return Compiled(self._lowered.compile(compiler_options), self._captured)
+
+    def as_text(self, dialect: str | None = None, **options: Any) -> str:
+        """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
+        return str(self._lowered.as_text(dialect, **options))
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimate of what the module costs to run: flops, bytes accessed, and more."""
+        return self._lowered.cost_analysis()
+
+    @property
+    def out_info(self) -> Any:
+        """The shapes and dtypes of the results."""
+        return self._lowered.out_info
+
+
+class Compiled:
+    """A function compiled for one set of argument types; call it with such arguments."""
+
+    def __init__(self, compiled: Any, captured: tuple[Any, ...]):
+        self._compiled, self._captured = compiled, captured
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(self._captured, *args, **kwargs)
+
+    def as_text(self) -> str:
+        """The optimised module as text."""
+        return str(self._compiled.as_text())
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimate of what a run costs: flops, bytes accessed, and more."""
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """The bytes that arguments, results, temporaries and code take."""
+        return self._compiled.memory_analysis()
+
+
+class ByValue:
+    """A static argument that hashes by identity, compared by its attributes as well.
+
+    Without this, a change of an attribute would find what was compiled before the change.
+    """
+
+    __slots__ = ("snapshot", "value")
+
+    def __init__(self, value: Any):
+        self.value = value
+        self.snapshot = tuple((k, _fingerprint(v)) for k, v in sorted(vars(value).items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByValue) and (
+            self.value is other.value and self.snapshot == other.snapshot
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.value), self.snapshot))
+
+
+def _fingerprint(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), id(value)
+    return type(value), value
+
+
+def _by_value(x: Any, which: str, fun: Callable[..., Any]) -> Any:
+    try:
+        hash(x)
+    except TypeError:
+        raise StaticArgumentError(
+            f"jit({name_of(fun)}): static arguments must be hashable; "
+            f"got {type_name(x)} for argument {which}",
+            fix="Pass a tuple, a frozen dataclass or another hashable value.",
+        ) from None
+    if isinstance(x, (Tracer, jax.Array)):
+        raise StaticArgumentError(
+            f"jit({name_of(fun)}): static arguments must be Python values; "
+            f"got {type_name(x)} for argument {which}",
+        )
+    by_identity = type(x).__hash__ is object.__hash__ and hasattr(x, "__dict__")
+    return ByValue(x) if by_identity and not isinstance(x, _FIXED) else x
+
+
+_FIXED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
+
+
+def _value(x: Any) -> Any:
+    return x.value if type(x) is ByValue else x
+
+
+def _both(
+    fun: Callable[..., Any], numbers: Numbers, names: Names, what: str
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of the same arguments, whichever of the two was given."""
+    if numbers is None and names is None:
+        return (), ()
+    nums = () if numbers is None else tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
+    words = () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    for n in nums:
+        if isinstance(n, bool) or not isinstance(n, int):
+            raise ArgumentError(f"jit: {what}_argnums must be ints; got {n!r}")
+    try:
+        parameters = inspect.signature(fun).parameters
+    except (ValueError, TypeError):
+        return tuple(map(index, nums)), words
+    positional = [
+        p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    if not open_ended and any(not -len(positional) <= n < len(positional) for n in nums):
+        raise ArgumentError(
+            f"jit({name_of(fun)}): {what}_argnums must name parameters; "
+            f"got {nums} for {len(positional)} of them"
+        )
+    keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if not keywords and (unknown := [w for w in words if w not in parameters]):
+        raise ArgumentError(f"jit({name_of(fun)}): {what}_argnames must name parameters; got {unknown}")
+    nums = tuple(n % len(positional) if n < 0 else n for n in nums)
+    if names is None:
+        words = tuple(positional[n] for n in nums if n < len(positional))
+    if numbers is None:
+        nums = tuple(positional.index(w) for w in words if w in positional)
+    return nums, words

@@ -1,0 +1,275 @@
+"""What a traced array can do: NumPy's operators, methods and attributes, and its protocols."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from functx.core.concrete import concrete, refuse_if_differentiated
+from functx.core.errors import ArgumentError, ForeignCodeError, ImmutableArrayError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.tracing import Tracer, bind
+from functx.numpy import contraction, elementwise, indexing, manipulation, reductions, sorting
+from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
+
+
+def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
+    """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
+    reflected = f"__r{name}__"
+
+    def method(self: Tracer, other: Any) -> Any:
+        if primitive is not None and type(other) is Tracer and other.aval is self.aval:
+            return bind(primitive, (self, other))
+        try:
+            return fun(self, other)
+        except ArgumentError:
+            if hasattr(type(other), reflected):
+                return NotImplemented
+            raise
+
+    def reflection(self: Tracer, other: Any) -> Any:
+        return fun(other, self)
+
+    setattr(Tracer, f"__{name}__", method)
+    setattr(Tracer, reflected, reflection)
+
+
+def _power(x: Any, y: Any) -> Any:
+    # The exponent of most code is a small int, and makes a program of its own kind.
+    if type(y) is int and type(x) is Tracer and x.aval.dtype.kind == "f":
+        return bind(IntegerPow(y), (x,))
+    return elementwise.power(x, y)
+
+
+_arithmetic("add", elementwise.add, Add())
+_arithmetic("sub", elementwise.subtract, Sub())
+_arithmetic("mul", elementwise.multiply, Mul())
+_arithmetic("pow", _power)
+for _name, _fun in {
+    "truediv": elementwise.true_divide,
+    "floordiv": elementwise.floor_divide,
+    "mod": elementwise.remainder,
+    "divmod": elementwise.divmod,
+    "matmul": contraction.matmul,
+    "and": elementwise.bitwise_and,
+    "or": elementwise.bitwise_or,
+    "xor": elementwise.bitwise_xor,
+    "lshift": elementwise.left_shift,
+    "rshift": elementwise.right_shift,
+}.items():
+    _arithmetic(_name, _fun)
+
+
+def _method(name: str, fun: Callable[..., Any]) -> None:
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        return fun(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = fun.__doc__
+    setattr(Tracer, name, method)
+
+
+for _name, _fun in {
+    "__eq__": elementwise.equal,
+    "__ne__": elementwise.not_equal,
+    "__lt__": elementwise.less,
+    "__le__": elementwise.less_equal,
+    "__gt__": elementwise.greater,
+    "__ge__": elementwise.greater_equal,
+    "__neg__": elementwise.negative,
+    "__pos__": elementwise.positive,
+    "__abs__": elementwise.absolute,
+    "__invert__": elementwise.invert,
+    "__round__": elementwise.round,
+    "__getitem__": indexing.index,
+}.items():
+    setattr(Tracer, _name, _fun)
+
+for _module, _names in {
+    reductions: "sum prod max min any all argmax argmin mean var std ptp cumsum cumprod",
+    manipulation: "astype ravel flatten squeeze swapaxes repeat",
+    elementwise: "clip round conj conjugate",
+    sorting: "sort argsort nonzero searchsorted partition argpartition",
+    contraction: "dot trace",
+    indexing: "take",
+}.items():
+    for _name in _names.split():
+        _method(_name, getattr(_module, _name))
+
+
+def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Any:
+    """The elements in another shape, given as one tuple or as ints."""
+    return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+
+def _transpose(self: Tracer, *axes: Any) -> Any:
+    """The axes permuted, reversed where none are given."""
+    return manipulation.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
+
+
+def _view(self: Tracer, dtype: Any = None) -> Any:
+    """The same bits as another dtype."""
+    from functx.ops.conversion import bitcast_convert_type
+
+    return self if dtype is None else bitcast_convert_type(self, dtype)
+
+
+Tracer.reshape = _reshape  # type: ignore[attr-defined]
+Tracer.transpose = _transpose  # type: ignore[attr-defined]
+Tracer.view = _view  # type: ignore[attr-defined]
+Tracer.copy = lambda self: self  # type: ignore[attr-defined]
+Tracer.T = property(manipulation.transpose)  # type: ignore[attr-defined]
+Tracer.mT = property(manipulation.matrix_transpose)  # type: ignore[attr-defined]
+Tracer.real = property(elementwise.real)  # type: ignore[attr-defined]
+Tracer.imag = property(elementwise.imag)  # type: ignore[attr-defined]
+Tracer.at = property(indexing.At)  # type: ignore[attr-defined]
+Tracer.itemsize = property(lambda self: self.dtype.itemsize)  # type: ignore[attr-defined]
+Tracer.nbytes = property(lambda self: self.size * self.dtype.itemsize)  # type: ignore[attr-defined]
+
+
+def _len(self: Tracer) -> int:
+    if not self.shape:
+        raise ShapeError(f"len: the array must have a dimension; got {self.aval!r}")
+    return self.shape[0]
+
+
+def _iter(self: Tracer) -> Iterator[Any]:
+    return (indexing.index(self, i) for i in range(_len(self)))
+
+
+def _scalar(self: Tracer, asked: str) -> Any:
+    if self.size != 1:
+        raise ShapeError(
+            f"{asked}: the array must have one element; got {self.aval!r}",
+            fix="For truth, reduce it with .any() or .all().",
+        )
+    return concrete(self, asked).reshape(())[()]
+
+
+def _bool(self: Tracer) -> bool:
+    return bool(_scalar(self, _asking("bool()")))
+
+
+def _int(self: Tracer) -> int:
+    return int(_scalar(self, "int()"))
+
+
+def _index(self: Tracer) -> int:
+    if self.dtype.kind not in "iu":
+        raise ArgumentError(f"an index must be an integer; got {self.aval!r}")
+    return operator.index(_scalar(self, "an index or a count"))
+
+
+def _float(self: Tracer) -> float:
+    refuse_if_differentiated(self, "float()")
+    return float(_scalar(self, "float()"))
+
+
+def _complex(self: Tracer) -> complex:
+    refuse_if_differentiated(self, "complex()")
+    return complex(_scalar(self, "complex()"))
+
+
+def _item(self: Tracer, *args: Any) -> Any:
+    """The one element as a Python number."""
+    refuse_if_differentiated(self, ".item()")
+    chosen = self if not args else indexing.index(self, args[0] if len(args) == 1 else args)
+    return _scalar(chosen, ".item()").item()
+
+
+def _tolist(self: Tracer) -> Any:
+    """The elements as nested lists of Python numbers."""
+    refuse_if_differentiated(self, ".tolist()")
+    return concrete(self, ".tolist()").tolist()
+
+
+def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
+    refuse_if_differentiated(self, "numpy.asarray()")
+    from functx.core.errors import ConcretizationError
+
+    try:
+        return np.array(concrete(self, "numpy.asarray()"), dtype)
+    except ConcretizationError as error:
+        raise ForeignCodeError(
+            f"NumPy needs the value of an array; got {self.aval!r}, traced by {self.builder.owner}",
+            *error.details,
+            fix="Use the function of this name in functx.numpy; to index a NumPy table with a "
+            "traced value, functx.numpy.asarray(table)[i].",
+        ) from None
+
+
+def _asking(default: str) -> str:
+    """`if`, `while`, `and`, ...: what in the user's code needs a truth value."""
+    from functx.core.provenance import source_line, user_source
+
+    words = source_line(user_source(3)).split(": ", 1)[-1].split()
+    first = words[0] if words else ""
+    return {"if": "`if`", "elif": "`elif`", "while": "`while`", "assert": "`assert`"}.get(first, default)
+
+
+def _jax_array(self: Tracer) -> Any:
+    # JAX's operators look for this hook before they give the other operand its turn.
+    if sys._getframe(1).f_code.co_name == "deferring_binary_op":
+        raise AttributeError("__jax_array__")
+    raise ForeignCodeError(
+        f"code of JAX was given a traced array of functx; got {self.aval!r} of {self.builder.owner}",
+        fix="Use functx.numpy in place of jax.numpy, or functx.numpy.asarray(table)[i] to index a "
+        "jax.Array with it.",
+    )
+
+
+def _setitem(self: Tracer, index: Any, value: Any) -> None:
+    raise ImmutableArrayError(
+        f"a traced array cannot be assigned to; got an assignment to {self.aval!r}",
+        fix="Write x = x.at[index].set(value).",
+    )
+
+
+def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    import functx.numpy as namespace
+
+    fun = getattr(namespace, ufunc.__name__, None)
+    if method != "__call__" or fun is None or kwargs.get("out") is not None:
+        raise ForeignCodeError(
+            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.aval!r}",
+            fix="Use the functions of functx.numpy.",
+        )
+    return fun(*inputs, **kwargs)
+
+
+def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    import functx.numpy as namespace
+
+    scope: Any = namespace
+    for part in func.__module__.split(".")[1:]:
+        scope = getattr(scope, part, None)
+    fun = getattr(scope, func.__name__, None)
+    if fun is None:
+        raise ForeignCodeError(
+            f"{func.__module__}.{func.__name__} cannot be traced; got {self.aval!r}",
+            fix="Write it with the functions of functx.numpy.",
+        )
+    return fun(*args, **kwargs)
+
+
+for _name, _fun in {
+    "__len__": _len,
+    "__iter__": _iter,
+    "__bool__": _bool,
+    "__int__": _int,
+    "__index__": _index,
+    "__float__": _float,
+    "__complex__": _complex,
+    "__array__": _array,
+    "__setitem__": _setitem,
+    "__array_ufunc__": _array_ufunc,
+    "__array_function__": _array_function,
+    "__jax_array__": property(_jax_array),
+    "item": _item,
+    "tolist": _tolist,
+}.items():
+    setattr(Tracer, _name, _fun)

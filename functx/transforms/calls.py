@@ -1,0 +1,163 @@
+"""A call of the user's function, flattened and traced: where every public transform begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import WRAPPER_ASSIGNMENTS
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import canonical_dtype
+from functx.core.errors import ArgumentError, type_name
+from functx.core.program import Program
+from functx.core.tracing import Tracer, aval_of, trace
+
+
+class TracedCall(NamedTuple):
+    """The program of one call, what it captured, and the structure of its result."""
+
+    program: Program
+    captured: list[Any]
+    out_tree: Any
+
+
+class InNames(NamedTuple):
+    """The names of the leaves of a call's arguments, worked out only when they are shown."""
+
+    code: Any
+    skip: int
+    in_tree: Any
+
+    def __call__(self) -> list[str]:
+        args, kwargs = tree.unflatten(self.in_tree, range(self.in_tree.num_leaves))
+        positional = (
+            self.code.co_varnames[self.skip : self.code.co_argcount] if self.code is not None else ()
+        )
+        names: list[str] = []
+        for i, arg in enumerate(args):
+            base = positional[i] if i < len(positional) else f"args[{i}]"
+            names += [base + tree.path_text(path) for path, _ in tree.leaves_with_path(arg)]
+        for key in sorted(kwargs):
+            names += [key + tree.path_text(path) for path, _ in tree.leaves_with_path(kwargs[key])]
+        return names
+
+
+def names_of(fun: Callable[..., Any], in_tree: Any) -> InNames:
+    """The names of the leaves of a call of `fun` with arguments of structure `in_tree`."""
+    skip = 0
+    fun = getattr(fun, "__wrapped__", fun)
+    if type(fun) is MethodType:
+        fun, skip = fun.__func__, 1
+    elif type(fun) is not FunctionType and type(call := getattr(type(fun), "__call__", None)) is FunctionType:
+        fun, skip = call, 1
+    return InNames(getattr(fun, "__code__", None), skip, in_tree)
+
+
+def name_of(fun: Callable[..., Any]) -> str:
+    """The name that messages and programs use for `fun`."""
+    name = getattr(fun, "__name__", None) or getattr(fun, "name", None) or type(fun).__name__
+    return "lambda" if name == "<lambda>" else str(name)
+
+
+def check_callable(fun: Any, transform: str) -> None:
+    """Raise ArgumentError unless `fun` can be called."""
+    if not callable(fun):
+        raise ArgumentError(f"{transform}: the first argument must be a function; got {type_name(fun)}")
+
+
+def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
+    """`wrapper` with the docstring, name and signature of `fun`."""
+    for attribute in WRAPPER_ASSIGNMENTS:
+        try:
+            setattr(wrapper, attribute, getattr(fun, attribute))
+        except AttributeError:
+            pass
+    wrapper.__name__ = f"{transform}_{name_of(fun)}"
+    wrapper.__wrapped__ = fun
+    return wrapper
+
+
+def trace_call(
+    fun: Callable[..., Any],
+    in_tree: Any,
+    avals: Sequence[ShapedArray],
+    kind: str,
+    *,
+    values: Sequence[Any] | None = None,
+    differentiated: Sequence[int] = (),
+    has_aux: bool = False,
+) -> TracedCall:
+    """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
+
+    With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other.
+    """
+    out_tree: Any = None
+
+    def flat(*tracers: Tracer) -> list[Any]:
+        nonlocal out_tree
+        args, kwargs = tree.unflatten(in_tree, tracers)
+        out = fun(*args, **kwargs)
+        if has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
+            raise ArgumentError(
+                f"{kind}: with has_aux=True the function must return a pair (output, aux); "
+                f"got {type_name(out)}"
+            )
+        outs, out_tree = tree.flatten(tuple(out) if has_aux else out)
+        for x in outs:
+            if type(x) is not Tracer:
+                check_output(x, out, kind, fun)
+        return outs
+
+    program, captured = trace(
+        flat,
+        avals,
+        name=name_of(fun),
+        kind=kind,
+        values=values,
+        differentiated=differentiated,
+        in_names=names_of(fun, in_tree),
+    )
+    return TracedCall(program, captured, out_tree)
+
+
+def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:
+    try:
+        aval_of(x)
+    except ArgumentError:
+        path = next(p for p, leaf in tree.leaves_with_path(out) if leaf is x)
+        raise ArgumentError(
+            f"{kind}({name_of(fun)}): the function must return arrays, numbers or pytrees of "
+            f"them; got {type_name(x)} at output{tree.path_text(path)}"
+        ) from None
+
+
+def avals_of(leaves: Sequence[Any], kind: str, fun: Callable[..., Any], in_tree: Any) -> list[ShapedArray]:
+    """The avals of argument leaves; ArgumentError names the argument that is no array."""
+    try:
+        return [aval_of(x) for x in leaves]
+    except ArgumentError:
+        for name, x in zip(names_of(fun, in_tree)(), leaves, strict=True):
+            try:
+                aval_of(x)
+            except ArgumentError as error:
+                raise ArgumentError(
+                    f"{kind}({name_of(fun)}): arguments must be arrays, numbers or pytrees of "
+                    f"them; got {type_name(x)} for `{name}`",
+                    fix=error.fix,
+                ) from None
+        raise
+
+
+def abstract(x: Any) -> ShapedArray:
+    """The aval of an array, a number, or anything with a shape and a dtype."""
+    if type(x) is ShapedArray:
+        return x
+    try:
+        return aval_of(x)
+    except ArgumentError:
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
+            weak = bool(getattr(x, "weak_type", False))
+            return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)
+        raise

@@ -1,0 +1,186 @@
+"""`grad` and `value_and_grad`: derivatives of scalar functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from functx.core import tree
+from functx.core.dtypes import is_complex, is_inexact
+from functx.core.errors import ArgnumsError, GradientError
+from functx.core.tracing import apply
+from functx.transforms.calls import avals_of, check_callable, name_of, named_after, names_of, trace_call
+from functx.transforms.reverse_mode import ValueAndGrad
+
+Argnums = int | Sequence[int]
+
+
+def grad(
+    fun: Callable[..., Any] | None = None,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Any:
+    """The function that computes the gradient of `fun`, which returns a real scalar.
+
+    The gradient has the structure, shapes and dtypes of the argument at `argnums`, or is a
+    tuple of such when `argnums` is a tuple. With `has_aux`, `fun` returns `(value, aux)`,
+    and the result is `(gradient, aux)`. `holomorphic` promises a complex-differentiable
+    `fun` of complex arguments. With `allow_int`, integer arguments are let pass, and their
+    gradient is None. Keyword arguments are passed on and not differentiated.
+
+    Raises GradientError when the output is no scalar or an argument is not inexact, and
+    ArgnumsError when `argnums` names no argument. A Python int counts as a float.
+
+    >>> import functx
+    >>> float(functx.grad(lambda x: x ** 3)(2.0))
+    12.0
+    """
+    if fun is None:
+        return partial(grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+    check_callable(fun, "grad")
+    return _differentiated(fun, argnums, has_aux, holomorphic, allow_int, with_value=False)
+
+
+def value_and_grad(
+    fun: Callable[..., Any] | None = None,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Any:
+    """The function that computes `(fun(...), gradient)`; see `grad` for the arguments.
+
+    With `has_aux`, the result is `((value, aux), gradient)`.
+
+    >>> import functx
+    >>> value, slope = functx.value_and_grad(lambda x: x ** 3)(2.0)
+    >>> float(value), float(slope)
+    (8.0, 12.0)
+    """
+    if fun is None:
+        return partial(
+            value_and_grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
+        )
+    check_callable(fun, "value_and_grad")
+    return _differentiated(fun, argnums, has_aux, holomorphic, allow_int, with_value=True)
+
+
+def _differentiated(
+    fun: Callable[..., Any],
+    argnums: Argnums,
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+    with_value: bool,
+) -> Any:
+    kind = "value_and_grad" if with_value else "grad"
+    check_argnums(argnums, kind)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        positions, grad_trees = argument_leaves(args, argnums, kind, fun)
+        leaves = floats_for_ints(leaves, positions)
+        avals = avals_of(leaves, kind, fun, in_tree)
+        for i in positions:
+            if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
+                _check_input(avals[i], i, kind, fun, in_tree, holomorphic, allow_int)
+        chosen = [i for i in positions if is_inexact(avals[i].dtype)]
+        traced = trace_call(
+            fun, in_tree, avals, kind, values=leaves, differentiated=chosen, has_aux=has_aux
+        )
+        _check_scalar(traced, kind, fun, has_aux, holomorphic)
+        wanted = set(chosen)
+        active = tuple([i in wanted for i in range(len(traced.program.inputs))])
+        outs = apply(ValueAndGrad(active, with_value), traced.program, [*leaves, *traced.captured])
+        split = len(outs) - len(chosen)
+        # The sweep returns gradients in the order of the inputs; argnums may have another.
+        found = dict(zip(sorted(chosen), outs[split:], strict=True))
+        grads = _unflatten_grads([found.get(i) for i in positions], grad_trees, argnums)
+        if has_aux:
+            primal = tree.unflatten(traced.out_tree, outs[:split] if with_value else [None, *outs[:split]])
+            return (primal, grads) if with_value else (grads, primal[1])
+        return (outs[0], grads) if with_value else grads
+
+    return named_after(wrapper, fun, kind)
+
+
+def check_argnums(argnums: Any, kind: str) -> None:
+    """Raise ArgnumsError unless `argnums` is an int or a tuple of distinct ints."""
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    if not numbers or any(type(n) is bool or not isinstance(n, int) for n in numbers):
+        raise ArgnumsError(f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}")
+
+
+def argument_leaves(
+    args: Sequence[Any], argnums: Any, kind: str, fun: Callable[..., Any]
+) -> tuple[list[int], list[Any]]:
+    """The positions among all leaves of those of the arguments at `argnums`, and their trees."""
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    if any(not -len(args) <= n < len(args) for n in numbers):
+        raise ArgnumsError(
+            f"{kind}({name_of(fun)}): argnums must name positional arguments of the call; "
+            f"got {argnums} for {len(args)} positional arguments"
+        )
+    numbers = tuple([n % len(args) for n in numbers])
+    if len(set(numbers)) != len(numbers):
+        raise ArgnumsError(f"{kind}({name_of(fun)}): argnums must be distinct; got {argnums}")
+    trees = [tree.structure(args[n]) for n in range(max(numbers) + 1)]
+    starts = [0]
+    for each in trees:
+        starts.append(starts[-1] + each.num_leaves)
+    positions = [i for n in numbers for i in range(starts[n], starts[n + 1])]
+    return positions, [trees[n] for n in numbers]
+
+
+def floats_for_ints(leaves: list[Any], positions: Sequence[int]) -> list[Any]:
+    """`leaves` with Python ints at `positions` as floats, which they stand for."""
+    for i in positions:
+        if type(leaves[i]) is int:
+            leaves[i] = float(leaves[i])
+    return leaves
+
+
+def _unflatten_grads(grads: list[Any], trees: list[Any], argnums: Any) -> Any:
+    if not isinstance(argnums, tuple):
+        return tree.unflatten(trees[0], grads)
+    rest = iter(grads)
+    return tuple([tree.unflatten(t, [next(rest) for _ in range(t.num_leaves)]) for t in trees])
+
+
+def _check_input(
+    aval: Any, i: int, kind: str, fun: Callable[..., Any], in_tree: Any, holomorphic: bool, allow_int: bool
+) -> None:
+    if not is_inexact(aval.dtype) and allow_int or is_complex(aval.dtype) and not holomorphic:
+        return
+    name = names_of(fun, in_tree)()[i]
+    wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
+    raise GradientError(
+        f"{kind}({name_of(fun)}): differentiated arguments must be {wanted}; "
+        f"got {aval!r} for `{name}`",
+        fix=f"Convert it (`{name}.astype(float)`), choose other argnums, or pass allow_int=True.",
+    )
+
+
+def _check_scalar(traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool) -> None:
+    out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
+    what = f"{kind}({name_of(fun)}): the function must return a"
+    if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
+        raise GradientError(
+            f"{what} single scalar; got a pytree {out_tree}",
+            fix="Return the loss alone, or (loss, aux) with has_aux=True.",
+        )
+    aval = traced.program.outputs[0].aval
+    if aval.shape != ():
+        raise GradientError(
+            f"{what} scalar; got {aval!r}, of {aval.ndim} dimensions",
+            fix="Reduce it (`.sum()`, `.mean()`), or use jacrev, jacfwd or vjp.",
+        )
+    if not is_inexact(aval.dtype) or is_complex(aval.dtype) != holomorphic:
+        wanted = "complex scalar (holomorphic=True)" if holomorphic else "real floating point scalar"
+        raise GradientError(
+            f"{what} {wanted}; got {aval!r}",
+            fix="Return a real part or a modulus, or pass holomorphic=True for complex functions.",
+        )

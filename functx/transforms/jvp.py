@@ -1,0 +1,166 @@
+"""`jvp` and `linearize`: derivatives along a direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functx.core import tree
+from functx.core.dtypes import is_inexact
+from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
+from functx.core.program import Var
+from functx.core.tracing import apply, aval_of, rewritten_alike
+from functx.ops.shaping import zeros_like
+from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, names_of, trace_call
+from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.grad import floats_for_ints
+
+
+def jvp(
+    fun: Callable[..., Any],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    has_aux: bool = False,
+    strict: bool = False,
+) -> Any:
+    """`(fun(*primals), tangent)`: the output and its derivative along `tangents`.
+
+    Tangents have the structure, shapes and dtypes of the primals; None stands for zero, as
+    it does for integers, whose output tangents are None too. With `has_aux`, `fun` returns
+    `(output, aux)` and the result ends with aux. `strict` refuses an output that does not
+    depend on the primals, instead of giving it a zero tangent.
+
+    Raises TreeError and TangentError for tangents unlike their primals.
+
+    >>> import functx
+    >>> value, slope = functx.jvp(lambda x: x ** 3, (2.0,), (1.0,))
+    >>> float(value), float(slope)
+    (8.0, 12.0)
+    """
+    check_callable(fun, "jvp")
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise ArgumentError(
+                f"jvp({name_of(fun)}): {name} must be a tuple, an entry for each argument; "
+                f"got {type_name(given)}"
+            )
+    leaves, in_tree = tree.flatten((tuple(primals), {}))
+    floats_for_ints(leaves, range(len(leaves)))
+    avals = avals_of(leaves, "jvp", fun, in_tree)
+    tangent_leaves = _matching_tangents(fun, in_tree, avals, (tuple(tangents), {}), "jvp")
+    varying = tuple([t is not None for t in tangent_leaves])
+    chosen = [i for i, v in enumerate(varying) if v]
+    traced = trace_call(
+        fun, in_tree, avals, "jvp", values=leaves, differentiated=chosen, has_aux=has_aux
+    )
+    check_outputs(traced, "jvp", fun)
+    if strict:
+        _check_dependence(traced, varying, fun)
+    outs = apply(
+        PushForward(varying + (False,) * len(traced.captured)),
+        traced.program,
+        [*leaves, *traced.captured, *[t for t in tangent_leaves if t is not None]],
+    )
+    count = len(traced.program.outputs)
+    out_tangents = _with_nones(traced, outs[count:])
+    out = tree.unflatten(traced.out_tree, outs[:count])
+    tangent = tree.unflatten(traced.out_tree, out_tangents)
+    return (out[0], tangent[0], out[1]) if has_aux else (out, tangent)
+
+
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """`(fun(*primals), push)`, where `push(*tangents)` is the output's tangent.
+
+    `push` may be called many times; what it needs of the primals is computed once. With
+    `has_aux`, `fun` returns `(output, aux)` and the result ends with aux.
+
+    >>> import functx
+    >>> value, push = functx.linearize(lambda x: x ** 3, 2.0)
+    >>> float(push(1.0))
+    12.0
+    """
+    check_callable(fun, "linearize")
+    leaves, in_tree = tree.flatten((primals, {}))
+    floats_for_ints(leaves, range(len(leaves)))
+    avals = avals_of(leaves, "linearize", fun, in_tree)
+    chosen = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
+    traced = trace_call(
+        fun, in_tree, avals, "linearize", values=leaves, differentiated=chosen, has_aux=has_aux
+    )
+    check_outputs(traced, "linearize", fun)
+    varying = tuple([i in set(chosen) for i in range(len(traced.program.inputs))])
+    values, tangent_program = rewritten_alike(Linearize(varying), traced.program)
+    outs = apply(None, values, [*leaves, *traced.captured])
+    count = len(traced.program.outputs)
+    residuals = outs[count:]
+
+    def push(residuals: Any, *tangents: Any) -> Any:
+        given = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
+        filled = [zeros_like(avals[i]) if given[i] is None else given[i] for i in chosen]
+        found = apply(None, tangent_program, [*filled, *residuals])
+        result = tree.unflatten(traced.out_tree, _with_nones(traced, found))
+        return result[0] if has_aux else result
+
+    out = tree.unflatten(traced.out_tree, outs[:count])
+    return (out[0], tree.Partial(push, residuals), out[1]) if has_aux else (
+        out,
+        tree.Partial(push, residuals),
+    )
+
+
+def check_outputs(traced: TracedCall, kind: str, fun: Callable[..., Any]) -> None:
+    """Raise GradientError for a function that returns no arrays."""
+    if not traced.program.outputs:
+        raise GradientError(
+            f"{kind}({name_of(fun)}): the function must return at least one array; "
+            f"got {tree.unflatten(traced.out_tree, [])!r}"
+        )
+
+
+def _with_nones(traced: TracedCall, tangents: Sequence[Any]) -> list[Any]:
+    rest = iter(tangents)
+    return [next(rest) if is_inexact(a.dtype) else None for a in traced.program.out_avals]
+
+
+def _matching_tangents(
+    fun: Callable[..., Any], in_tree: Any, avals: Sequence[Any], tangents: Any, kind: str
+) -> list[Any]:
+    """The tangent of each primal leaf, None where it is zero."""
+    try:
+        leaves = in_tree.flatten_up_to(tangents)
+    except ValueError:
+        tree.check_same_structure(in_tree, tree.structure(tangents), f"{kind}({name_of(fun)}): tangents", "primals")
+        raise
+    return [
+        check_like(t, aval, kind, fun, in_tree, i)
+        for i, (t, aval) in enumerate(zip(leaves, avals, strict=True))
+    ]
+
+
+def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: Any, i: int) -> Any:
+    if t is None or not is_inexact(aval.dtype):
+        return None
+    if type(t) is int:
+        t = float(t)
+    given = aval_of(t)
+    if given.shape != aval.shape or given.dtype != aval.dtype and not given.weak_type:
+        name = names_of(fun, in_tree)()[i]
+        raise TangentError(
+            f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal; "
+            f"got {given!r} for `{name}`: {aval!r}"
+        )
+    return t
+
+
+def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:
+    program = traced.program
+    reached = {v for v, on in zip(program.inputs, varying, strict=False) if on}
+    for eqn in program:
+        if any(type(a) is Var and a in reached for a in eqn.inputs):
+            reached.update(eqn.outputs)
+    for i, atom in enumerate(program.outputs):
+        if atom not in reached:
+            raise GradientError(
+                f"jvp({name_of(fun)}): with strict=True every output must depend on the primals; "
+                f"got an output, number {i}, that does not: {atom.aval!r}"
+            )

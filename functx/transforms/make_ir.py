@@ -1,0 +1,50 @@
+"""`make_ir` and `eval_shape`: the program of a function, and the types of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from functx.core import tree
+from functx.core.program import Program
+from functx.transforms.calls import abstract, check_callable, named_after, trace_call
+
+
+def make_ir(fun: Callable[..., Any] | None = None) -> Any:
+    """The function that returns the `Program` of `fun` for the given arguments.
+
+    Arguments may be arrays, or anything with `shape` and `dtype`. Arrays that `fun` closes
+    over become the program's last inputs, and calling the program supplies them.
+
+    >>> import functx
+    >>> print(functx.make_ir(lambda x: x * 2.0)(1.0).out_avals)
+    [~f32[]]
+    """
+    if fun is None:
+        return partial(make_ir)
+    check_callable(fun, "make_ir")
+
+    def wrapper(*args: Any, **kwargs: Any) -> Program:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
+        traced.program.trees = in_tree, traced.out_tree
+        traced.program.captured = traced.captured
+        return traced.program
+
+    return named_after(wrapper, fun, "make_ir")
+
+
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of `fun(*args, **kwargs)` with a `ShapedArray` in place of each array.
+
+    Nothing is computed; arguments may be arrays, or anything with `shape` and `dtype`.
+
+    >>> import functx, numpy
+    >>> functx.eval_shape(lambda x: x.sum(axis=0), numpy.ones((3, 4), "float32"))
+    f32[4]
+    """
+    check_callable(fun, "eval_shape")
+    leaves, in_tree = tree.flatten((args, kwargs))
+    traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "eval_shape")
+    return tree.unflatten(traced.out_tree, traced.program.out_avals)

@@ -1,0 +1,205 @@
+"""`vmap`: a function mapped over axes of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import index
+from typing import Any
+
+from functx.core import tree
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    AxisSizeError,
+    InAxesError,
+    OutAxesError,
+    TreeError,
+    type_name,
+)
+from functx.core.tracing import apply, aval_of
+from functx.transforms.batching import Batch, BatchedOutput
+from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, named_after, names_of, trace_call
+
+
+def vmap(
+    fun: Callable[..., Any] | None = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_size: int | None = None,
+) -> Any:
+    """Map `fun` over an axis of its arguments, as a loop would but in one program.
+
+    `in_axes` gives the mapped axis of each positional argument, or None for one that every
+    call shares: an int for all, or a tuple with an entry an argument, each an int, None, or
+    a tree prefix of the argument. Keyword arguments are mapped over their first axis.
+    `out_axes` says likewise where the mapped axis goes in the results. All mapped axes must
+    have one length, which `axis_size` gives where nothing is mapped.
+
+    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, by name of the argument.
+
+    >>> import functx, numpy
+    >>> functx.vmap(lambda x, y: x * y, in_axes=(0, None))(numpy.arange(3.0), 2.0).tolist()
+    [0.0, 2.0, 4.0]
+    """
+    if fun is None:
+        return partial(vmap, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size)
+    check_callable(fun, "vmap")
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+    if not isinstance(in_axes, (int, tuple, type(None))) or isinstance(in_axes, bool):
+        raise InAxesError(
+            f"vmap({name_of(fun)}): in_axes must be an int, None or a tuple with an entry for "
+            f"each argument; got {type_name(in_axes)} {in_axes!r}"
+        )
+    _check_axis_leaves(in_axes, "in_axes", fun)
+    _check_axis_leaves(out_axes, "out_axes", fun)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
+        dims = _canonical_dims(leaves, axes, fun, in_tree)
+        avals = avals_of(leaves, "vmap", fun, in_tree)
+        size = _common_size(avals, dims, axis_size, fun, in_tree)
+        lanes = [
+            aval
+            if dim is None
+            else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
+            for aval, dim in zip(avals, dims, strict=True)
+        ]
+        traced = trace_call(fun, in_tree, lanes, "vmap")
+        out_dims = _out_dims_of_leaves(out_axes, traced, fun)
+        in_dims = dims + (None,) * len(traced.captured)
+        try:
+            outs = apply(
+                Batch(size, in_dims, out_dims), traced.program, [*leaves, *traced.captured]
+            )
+        except BatchedOutput as error:
+            raise _unmappable(error.args[0], traced, fun) from None
+        return tree.unflatten(traced.out_tree, outs)
+
+    return named_after(wrapper, fun, "vmap")
+
+
+def _check_axis_leaves(axes: Any, what: str, fun: Callable[..., Any]) -> None:
+    for axis in tree.leaves(axes):
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise InAxesError(
+                f"vmap({name_of(fun)}): the leaves of {what} must be ints or None; "
+                f"got {type_name(axis)} {axis!r} in {axes!r}"
+            )
+
+
+def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., Any]) -> list[Any]:
+    if not args and not kwargs:
+        raise AxisSizeError(
+            f"vmap({name_of(fun)}): there must be an argument to map over; got a call without any"
+        )
+    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        raise InAxesError(
+            f"vmap({name_of(fun)}): in_axes must have an entry for each positional argument; "
+            f"got {len(in_axes)} entries {in_axes!r} for {len(args)} arguments"
+        )
+    if not isinstance(in_axes, tuple):
+        found = [in_axes] * tree.structure(args).num_leaves
+    else:
+        try:
+            found = tree.flatten_prefix(in_axes, args, f"vmap({name_of(fun)}): in_axes")
+        except TreeError as error:
+            raise InAxesError(error.problem, *error.details, fix=error.fix) from None
+    return found + [0] * tree.structure(kwargs).num_leaves
+
+
+def _canonical_dims(
+    leaves: Sequence[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
+) -> tuple[int | None, ...]:
+    dims = []
+    for i, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
+        if axis is None:
+            dims.append(None)
+            continue
+        name = f"vmap({name_of(fun)}): `{{}}`"
+        try:
+            rank = aval_of(x).ndim
+        except ArgumentError:
+            name = name.format(names_of(fun, in_tree)()[i])
+            raise InAxesError(
+                f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
+                fix="Pass None in in_axes for it.",
+            ) from None
+        if not -rank <= index(axis) < rank:
+            name = name.format(names_of(fun, in_tree)()[i])
+            legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"
+            raise AxisError(
+                f"{name} must have {legal} to be mapped on axis {axis}; got {aval_of(x)!r}",
+                fix="Pass None in in_axes for an argument that every call shares.",
+            )
+        dims.append(axis % rank)
+    return tuple(dims)
+
+
+def _common_size(
+    avals: Sequence[Any],
+    dims: Sequence[int | None],
+    axis_size: int | None,
+    fun: Callable[..., Any],
+    in_tree: Any,
+) -> int:
+    sizes = {aval.shape[dim] for aval, dim in zip(avals, dims, strict=True) if dim is not None}
+    if axis_size is not None:
+        sizes.add(axis_size)
+    if len(sizes) == 1:
+        return sizes.pop()
+    if not sizes:
+        raise AxisSizeError(
+            f"vmap({name_of(fun)}): at least one argument must be mapped; got in_axes of None only",
+            fix="Give an argument an axis, or pass axis_size.",
+        )
+    names = names_of(fun, in_tree)()
+    rows = [
+        f"{name}: {aval!r} mapped on axis {dim} ({aval.shape[dim]})"
+        for name, aval, dim in zip(names, avals, dims, strict=True)
+        if dim is not None
+    ]
+    if axis_size is not None:
+        rows.append(f"axis_size={axis_size}")
+    given = " and ".join(map(str, sorted(sizes)))
+    raise AxisSizeError(
+        f"vmap({name_of(fun)}): mapped axes must have one length; got {given}",
+        *rows,
+        fix="To share an argument between calls, give None for it in in_axes.",
+    )
+
+
+def _out_dims_of_leaves(
+    out_axes: Any, traced: TracedCall, fun: Callable[..., Any]
+) -> tuple[int | None, ...]:
+    out_tree = traced.out_tree
+    if out_tree.num_nodes == 1 and isinstance(out_axes, (tuple, list)) and len(out_axes) == 1:
+        out_axes = out_axes[0]
+    example = tree.unflatten(out_tree, range(out_tree.num_leaves))
+    if isinstance(out_axes, (tuple, list)) and isinstance(example, (tuple, list)):
+        out_axes = type(example)(out_axes) if type(example) in (tuple, list) else out_axes
+    try:
+        axes = tree.flatten_prefix(out_axes, example, f"vmap({name_of(fun)}): out_axes")
+    except TreeError as error:
+        raise OutAxesError(error.problem, *error.details) from None
+    dims = []
+    for axis, aval in zip(axes, traced.program.out_avals, strict=True):
+        rank = aval.ndim + 1
+        if axis is not None and not -rank <= axis < rank:
+            raise AxisError(
+                f"vmap({name_of(fun)}): out_axes must be in [{-rank}, {rank}) for a result "
+                f"{aval!r} of each call; got {axis}"
+            )
+        dims.append(None if axis is None else axis % rank)
+    return tuple(dims)
+
+
+def _unmappable(i: int, traced: TracedCall, fun: Callable[..., Any]) -> OutAxesError:
+    path, _ = tree.leaves_with_path(tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves)))[i]
+    return OutAxesError(
+        f"vmap({name_of(fun)}): a result with out_axes None must not depend on mapped arguments; "
+        f"got output{tree.path_text(path)}: {traced.program.out_avals[i]!r}, which does",
+        fix="Give it an axis in out_axes.",
+    )
