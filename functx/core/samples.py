@@ -75,9 +75,7 @@ def sample(
     `sample(f32[3], values={0: [-2.0, 0.0, 3.0]}, gradients={0: [-1.0, 0.0, 1.0]})`.
     `tolerance=(factor, reason)` multiplies the tolerances, and must say why.
     """
-    return Sample(
-        avals, params, domain, nonzero, distinct, values, gradients, dtypes, tolerance
-    )
+    return Sample(avals, params, domain, nonzero, distinct, values, gradients, dtypes, tolerance)
 
 
 def retyped(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
