@@ -1,0 +1,591 @@
+"""Indexing by arrays of integers: gathers read windows of an array, scatters write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_complex, is_inexact, is_integer, kind
+from functx.core.errors import ArgumentError, DTypeError, ShapeError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.samples import f32, i32, sample
+from functx.ops.families import check_same_dtype
+from functx.ops.operands import match, without
+from functx.ops.shaping import broadcast_in_dim, moveaxis, zeros_like
+
+Dims = tuple[int, ...]
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """Which dimensions of a gather do what, by the names that JAX and StableHLO give them."""
+
+    offset_dims: Dims
+    collapsed_slice_dims: Dims
+    start_index_map: Dims
+    operand_batching_dims: Dims = ()
+    start_indices_batching_dims: Dims = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """Which dimensions of a scatter do what: those of the gather that reads what it writes."""
+
+    update_window_dims: Dims
+    inserted_window_dims: Dims
+    scatter_dims_to_operand_dims: Dims
+    operand_batching_dims: Dims = ()
+    scatter_indices_batching_dims: Dims = ()
+
+
+class Indexed(Primitive, abstract=True):
+    """What gathers and scatters share: windows of an operand, and where they begin.
+
+    The last dimension of the indices holds vectors, one a window; their component k counts
+    along dimension `start_index_map[k]` of the operand, and windows begin at 0 along the
+    others. The windows lie in the result of a gather, and in the updates of a scatter:
+    there, `offset_dims` run inside a window, and the other dimensions are those of the
+    indices. Along `collapsed_slice_dims` a window has length 1, and leaves the dimension
+    out; so it does along `operand_batching_dims`, each of which runs together with the
+    dimension of the indices in the same place of `start_indices_batching_dims`.
+
+    Windows that do not lie inside the operand are moved inside with the mode "clip"; they
+    are read as `fill_value` with "fill", and not written with "drop"; with
+    "promise_in_bounds" there must be none.
+    """
+
+    offset_dims: Dims = ()
+    collapsed_slice_dims: Dims = ()
+    start_index_map: Dims = ()
+    operand_batching_dims: Dims = ()
+    start_indices_batching_dims: Dims = ()
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    mode: str = "clip"
+
+    @property
+    def numbers(self) -> GatherDimensionNumbers:
+        return GatherDimensionNumbers(
+            self.offset_dims,
+            self.collapsed_slice_dims,
+            self.start_index_map,
+            self.operand_batching_dims,
+            self.start_indices_batching_dims,
+        )
+
+    def changed(self, **fields: Any) -> Any:
+        """This primitive with some of its fields replaced."""
+        return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
+
+    def absent(self) -> Dims:
+        """The dimensions of the operand that windows leave out."""
+        return self.collapsed_slice_dims + self.operand_batching_dims
+
+    def with_window_dim(self, dim: int, ndim: int) -> tuple[GatherDimensionNumbers, int]:
+        """The numbers for an operand with one dimension more, whole in every window.
+
+        `dim` is its place in the operand, now of `ndim` dimensions. Its place among the
+        windows' dimensions follows.
+        """
+        offset, collapsed, index_map, batching, indices_batching = self.numbers
+        collapsed, index_map, batching = [_insert(d, dim) for d in (collapsed, index_map, batching)]
+        k = without(range(ndim), collapsed + batching).index(dim)
+        at = offset[k] if k < len(offset) else offset[-1] + 1 if offset else 0
+        offset = _insert(offset, at)
+        offset = (*offset[:k], at, *offset[k:])
+        return GatherDimensionNumbers(offset, collapsed, index_map, batching, indices_batching), at
+
+    def with_batch_dim(self, dim: int | None) -> GatherDimensionNumbers:
+        """The numbers for indices with one dimension more, the first.
+
+        It is also the first of what holds the windows. `dim` is the dimension of the
+        operand that runs together with it, None if there is none.
+        """
+        offset, collapsed, index_map, batching, indices_batching = self.numbers
+        offset, indices_batching = _insert(offset, 0), _insert(indices_batching, 0)
+        if dim is not None:
+            collapsed, index_map, batching = [
+                _insert(d, dim) for d in (collapsed, index_map, batching)
+            ]
+            at = sum([d < dim for d in batching])
+            batching = (*batching[:at], dim, *batching[at:])
+            indices_batching = (*indices_batching[:at], 0, *indices_batching[at:])
+        return GatherDimensionNumbers(offset, collapsed, index_map, batching, indices_batching)
+
+    def window_dims(self, ndim: int) -> Dims:
+        """The dimensions of the operand that windows keep, in order."""
+        return without(range(ndim), self.absent())
+
+    def check(self, x: ShapedArray, indices: ShapedArray, sizes: Dims, rank: int) -> None:
+        """Raise unless the numbers fit the operands, windows of `sizes`, and a result of `rank`."""
+
+        def require(holds: bool, what: str) -> None:
+            if not holds:
+                raise ShapeError(f"{self.name}: {what}; got {x!r} at {indices!r} with {self!r}")
+
+        offset, collapsed, index_map, batching, indices_batching = self.numbers
+        if not is_integer(indices.dtype):
+            raise DTypeError(f"{self.name}: indices must be integers; got {indices!r}")
+        require(indices.ndim > 0, "indices must have a last dimension that holds index vectors")
+        require(
+            indices.shape[-1] == len(index_map),
+            "index vectors must have a component for each dimension in start_index_map",
+        )
+        within = all(0 <= d < x.ndim for d in (*collapsed, *index_map, *batching))
+        require(within, "dimension numbers must be dimensions of the operand")
+        require(
+            _increasing(collapsed) and _increasing(batching) and _increasing(offset),
+            "offset, collapsed and batching dimensions must be in increasing order",
+        )
+        require(
+            len({*collapsed, *batching}) == len(collapsed) + len(batching)
+            and len({*index_map, *batching}) == len(index_map) + len(batching),
+            "a dimension must be indexed once, and a batching dimension nothing else",
+        )
+        require(
+            len(batching) == len(indices_batching)
+            and all(0 <= d < indices.ndim - 1 for d in indices_batching)
+            and [x.shape[d] for d in batching] == [indices.shape[d] for d in indices_batching],
+            "batching dimensions must come in pairs of one size",
+        )
+        require(
+            len(sizes) == x.ndim and all(0 <= n <= m for n, m in zip(sizes, x.shape)),
+            f"windows of {sizes} must fit inside the operand",
+        )
+        require(all(sizes[d] == 1 for d in collapsed), "collapsed dimensions must have length 1")
+        require(
+            len(offset) == x.ndim - len(self.absent()) and all(0 <= d < rank for d in offset),
+            "offset_dims must give a place to every dimension that windows keep",
+        )
+
+    def limits(self, x: ShapedArray, sizes: Dims, dtype: Any) -> np.ndarray[Any, Any]:
+        """The last place where a window can begin, along each indexed dimension."""
+        largest = np.iinfo(dtype).max
+        return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)
+
+    def clamped(self, ctx: Any, indices: Any, sizes: Dims) -> Any:
+        """The indices with every window moved inside the operand."""
+        x, aval = ctx.avals_in[:2]
+        limits = self.limits(x, sizes, aval.dtype)
+        limit = stablehlo.constant(ir.DenseElementsAttr.get(limits))
+        limit = stablehlo.broadcast_in_dim(ctx.type(aval), limit, ctx.i64s([aval.ndim - 1]))
+        return stablehlo.clamp(ctx.constant(0, aval), indices, limit)
+
+
+class Gather(Indexed):
+    """Windows of `slice_sizes` of the operand, one for each index vector."""
+
+    slice_sizes: Dims = ()
+    fill_value: Any = None
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            values={1: [[3], [0], [3], [-2]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            slice_sizes=(1, 3),
+        ),
+        sample(
+            f32[4, 5, 3],
+            i32[2, 2, 2],
+            values={1: [[[1, 3], [0, 0]], [[7, 1], [2, -1]]]},
+            offset_dims=(1, 2),
+            collapsed_slice_dims=(0,),
+            start_index_map=(2, 0),
+            slice_sizes=(1, 5, 2),
+            mode="fill",
+            fill_value=7.0,
+        ),
+        sample(
+            f32[2, 5, 3],
+            i32[3, 2, 1],
+            values={1: [[[1], [3]], [[0], [0]], [[4], [2]]]},
+            collapsed_slice_dims=(1,),
+            start_index_map=(1,),
+            operand_batching_dims=(0, 2),
+            start_indices_batching_dims=(1, 0),
+            slice_sizes=(1, 1, 1),
+            mode="promise_in_bounds",
+        ),
+    )
+
+    def abstract_eval(self, x, indices):
+        window = without(self.slice_sizes, self.absent())
+        rank = len(window) + indices.ndim - 1
+        self.check(x, indices, self.slice_sizes, rank)
+        window, lead = iter(window), iter(indices.shape)
+        return x.update(
+            shape=tuple([next(window if d in self.offset_dims else lead) for d in range(rank)])
+        )
+
+    def jvp(self, primals, tangents):
+        (x, indices), (dx, _) = primals, tangents
+        return self(x, indices), None if dx is None else self.changed(fill_value=0)(dx, indices)
+
+    def transpose(self, ct, x, indices):
+        mode = "drop" if self.mode == "fill" else self.mode
+        add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
+        return add(zeros_like(x), indices, ct), None
+
+    def vjp(self, ct, out, args, active):
+        x, indices = args
+        return self.transpose(ct, x.aval, indices)
+
+    def batch(self, args, dims):
+        (x, indices), (dx, di) = args, dims
+        sizes = self.slice_sizes
+        if di is None:
+            numbers, at = self.with_window_dim(dx, x.ndim)
+            sizes = (*sizes[:dx], x.shape[dx], *sizes[dx:])
+            return self.changed(**numbers._asdict(), slice_sizes=sizes)(x, indices), at
+        numbers = self.with_batch_dim(dx)
+        if dx is not None:
+            sizes = (*sizes[:dx], min(1, x.shape[dx]), *sizes[dx:])
+        gather = self.changed(
+            **numbers._asdict(),
+            slice_sizes=sizes,
+            indices_are_sorted=False,
+            unique_indices=self.unique_indices and dx is not None,
+        )
+        return gather(x, moveaxis(indices, di, 0)), 0
+
+    def lower(self, ctx, x, indices):
+        numbers = stablehlo.GatherDimensionNumbers.get(
+            offset_dims=self.offset_dims,
+            collapsed_slice_dims=self.collapsed_slice_dims,
+            operand_batching_dims=self.operand_batching_dims,
+            start_indices_batching_dims=self.start_indices_batching_dims,
+            start_index_map=self.start_index_map,
+            index_vector_dim=ctx.avals_in[1].ndim - 1,
+        )
+        out = stablehlo.gather(
+            x,
+            indices,
+            numbers,
+            ctx.i64s(self.slice_sizes),
+            indices_are_sorted=self.indices_are_sorted,
+        )
+        if self.mode != "fill":
+            return out
+        (aval,) = ctx.avals_out
+        lead = without(range(aval.ndim), self.offset_dims)
+        inside = stablehlo.broadcast_in_dim(
+            ctx.type(aval.update(dtype=BOOL)), self.inside(ctx, indices), ctx.i64s(lead)
+        )
+        fill = default_fill(aval.dtype) if self.fill_value is None else self.fill_value
+        return stablehlo.select(inside, out, ctx.constant(fill, aval))
+
+    def inside(self, ctx: Any, indices: Any) -> Any:
+        """Whether each window lies inside the operand."""
+        aval = ctx.avals_in[1]
+        clamped = self.clamped(ctx, indices, self.slice_sizes)
+        fits = ctx.compare(clamped, indices, "EQ", aval)
+        scalar = ShapedArray((), BOOL)
+        op = stablehlo.ReduceOp(
+            [ctx.type(ShapedArray(aval.shape[:-1], BOOL))],
+            [fits],
+            [ctx.constant(True, scalar)],
+            ctx.i64s([aval.ndim - 1]),
+        )
+        block = op.regions[0].blocks.append(ctx.type(scalar), ctx.type(scalar))
+        with ir.InsertionPoint(block):
+            stablehlo.return_([stablehlo.and_(*block.arguments)])
+        return op.results[0]
+
+
+class Scatter(Indexed, abstract=True):
+    """The operand with a window at each index vector combined with one of the updates."""
+
+    mode: str = "drop"
+    accepts: ClassVar[str] = "biufc"
+
+    def abstract_eval(self, x, indices, updates):
+        check_same_dtype(self, (x, updates))
+        lead = without(updates.shape, self.offset_dims)
+        if lead != indices.shape[:-1]:
+            raise ShapeError(
+                f"{self.name}: updates must have the dimensions of the indices, beside those "
+                f"inside windows; got {updates!r} at {indices!r} with {self!r}"
+            )
+        if len(self.offset_dims) + len(self.absent()) != x.ndim:
+            raise ShapeError(
+                f"{self.name}: offset_dims must give a place to every dimension that windows "
+                f"keep; got {x!r} with {self!r}"
+            )
+        self.check(x, indices, self.slice_sizes(x, updates), updates.ndim)
+        return x.update(weak_type=x.weak_type and updates.weak_type)
+
+    def slice_sizes(self, x: Any, updates: Any) -> Dims:
+        """The lengths of a window along the dimensions of the operand."""
+        window = dict(zip(self.window_dims(x.ndim), self.offset_dims))
+        return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
+
+    def gather(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
+        """What `x` holds in the places where `updates` are written, `fill_value` outside."""
+        read = Gather(
+            *self.numbers,
+            self.indices_are_sorted,
+            self.unique_indices,
+            "fill" if self.mode == "drop" else self.mode,
+            self.slice_sizes(x, updates),
+            fill_value if self.mode == "drop" else None,
+        )
+        return read(x, indices)
+
+    def batch(self, args, dims):
+        (x, indices, updates), (dx, di, du) = args, dims
+        size = next(a.shape[d] for a, d in zip(args, dims) if d is not None)
+        if dx is None:
+            x, dx = broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1))), 0
+        if di is None:
+            numbers, at = self.with_window_dim(dx, x.ndim)
+        else:
+            numbers, at = self.with_batch_dim(dx), 0
+            indices = moveaxis(indices, di, 0)
+        if du is None:
+            shape = (*updates.shape[:at], size, *updates.shape[at:])
+            updates = broadcast_in_dim(updates, shape, without(range(len(shape)), (at,)))
+        else:
+            updates = moveaxis(updates, du, at)
+        batched = self.changed(
+            **numbers._asdict(), indices_are_sorted=self.indices_are_sorted and di is None
+        )
+        return batched(x, indices, updates), dx
+
+    def combine(self, x: Any, update: Any) -> Any:
+        """The StableHLO value of an element, given its value so far and an update."""
+        raise NotImplementedError
+
+    def lower(self, ctx, x, indices, updates):
+        x_aval, i_aval, u_aval = ctx.avals_in
+        if self.mode == "clip":
+            indices = self.clamped(ctx, indices, self.slice_sizes(x_aval, u_aval))
+        numbers = stablehlo.ScatterDimensionNumbers.get(
+            update_window_dims=self.offset_dims,
+            inserted_window_dims=self.collapsed_slice_dims,
+            input_batching_dims=self.operand_batching_dims,
+            scatter_indices_batching_dims=self.start_indices_batching_dims,
+            scattered_dims_to_operand_dims=self.start_index_map,
+            index_vector_dim=i_aval.ndim - 1,
+        )
+        op = stablehlo.ScatterOp(
+            ctx.out_types,
+            [x],
+            indices,
+            [updates],
+            numbers,
+            indices_are_sorted=self.indices_are_sorted,
+            unique_indices=self.unique_indices,
+        )
+        element = ctx.type(ShapedArray((), x_aval.dtype))
+        block = op.regions[0].blocks.append(element, element)
+        with ir.InsertionPoint(block):
+            stablehlo.return_([self.combine(*block.arguments)])
+        return op.results[0]
+
+
+class ScatterAdd(Scatter):
+    """The operand with the updates added to it, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+    )
+
+    def jvp(self, primals, tangents):
+        (x, indices, _), (dx, _, du) = primals, tangents
+        if du is None:
+            return self(*primals), dx
+        return self(*primals), self(zeros_like(x) if dx is None else dx, indices, du)
+
+    def transpose(self, ct, x, indices, updates):
+        return (
+            ct if type(x) is LinearInput else None,
+            None,
+            self.gather(ct, indices, updates) if type(updates) is LinearInput else None,
+        )
+
+    def vjp(self, ct, out, args, active):
+        _, indices, updates = args
+        return ct, None, self.gather(ct, indices, updates) if active[2] else None
+
+    def combine(self, x, update):
+        return stablehlo.add(x, update)
+
+
+class ScatterSet(Scatter):
+    """The operand with the updates in place of what it held, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[3, 1],
+            f32[3, 3],
+            values={1: [[3], [0], [4]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            unique_indices=True,
+        ),
+    )
+
+    def jvp(self, primals, tangents):
+        (x, indices, updates), (dx, _, du) = primals, tangents
+        dx = zeros_like(x) if dx is None else dx
+        du = zeros_like(updates) if du is None else du
+        return self(*primals), self(dx, indices, du)
+
+    def transpose(self, ct, x, indices, updates):
+        return (
+            self.kept(ct, indices, updates) if type(x) is LinearInput else None,
+            None,
+            self.written(ct, indices, updates) if type(updates) is LinearInput else None,
+        )
+
+    def vjp(self, ct, out, args, active):
+        _, indices, updates = args
+        return (
+            self.kept(ct, indices, updates) if active[0] else None,
+            None,
+            self.written(ct, indices, updates) if active[2] else None,
+        )
+
+    def kept(self, ct: Any, indices: Any, updates: Any) -> Any:
+        """`ct` where the operand shows, zero where an update was written."""
+        return self(ct, indices, zeros_like(updates.aval))
+
+    def written(self, ct: Any, indices: Any, updates: Any) -> Any:
+        """`ct` at each update that shows, zero for those dropped or written over."""
+        return self.gather(ct, indices, updates)
+
+    def combine(self, x, update):
+        return update
+
+
+def gather(
+    operand: Any,
+    start_indices: Any,
+    dimension_numbers: Any,
+    slice_sizes: Sequence[int],
+    *,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: Any = None,
+    fill_value: Any = None,
+) -> Any:
+    """Windows of `slice_sizes` of `operand`, one for each vector in `start_indices`.
+
+    `dimension_numbers` are `GatherDimensionNumbers`, or JAX's of that name. `mode` says
+    what becomes of windows that do not lie inside the operand: with "clip" they are moved
+    inside; with "fill" (the default) they are read as `fill_value` (None: nan, or the least
+    integer); "promise_in_bounds" says that there are none.
+    """
+    numbers = [tuple(getattr(dimension_numbers, field)) for field in GatherDimensionNumbers._fields]
+    mode = canonical_mode(mode, "fill")
+    return Gather(
+        *numbers, indices_are_sorted, unique_indices, mode, tuple(slice_sizes), fill_value
+    )(operand, start_indices)
+
+
+def scatter(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with a window at each vector in `scatter_indices` replaced by an update.
+
+    `dimension_numbers` are `ScatterDimensionNumbers`, or JAX's of that name. Of several
+    updates of one element the last stays. Windows that do not lie inside the operand are
+    left out with the mode "drop" (the default) and moved inside with "clip";
+    "promise_in_bounds" says that there are none.
+    """
+    return _scatter(
+        ScatterSet, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def scatter_add(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with updates added to the windows at `scatter_indices`; see `scatter`."""
+    return _scatter(
+        ScatterAdd, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def _scatter(
+    cls: type[Scatter],
+    operand: Any,
+    indices: Any,
+    updates: Any,
+    numbers: Any,
+    indices_are_sorted: bool,
+    unique_indices: bool,
+    mode: Any,
+) -> Any:
+    numbers = [tuple(getattr(numbers, field)) for field in ScatterDimensionNumbers._fields]
+    primitive = cls(*numbers, indices_are_sorted, unique_indices, canonical_mode(mode, "drop"))
+    operand, updates = match(operand, updates)
+    return primitive(operand, indices, updates)
+
+
+def canonical_mode(mode: Any, outside: str) -> str:
+    """`mode`, by name or as JAX's enumeration; "fill", "drop" and None mean `outside`."""
+    if mode is None:
+        return outside
+    name = str(getattr(mode, "name", mode)).lower()
+    if name in ("fill", "drop", "fill_or_drop"):
+        return outside
+    if name not in ("clip", "promise_in_bounds"):
+        raise ArgumentError(
+            f'mode must be "clip", "fill", "drop" or "promise_in_bounds"; got {mode!r}'
+        )
+    return name
+
+
+def default_fill(dtype: Any) -> Any:
+    """What reading outside an array gives: nan, the least signed or largest unsigned integer."""
+    if is_inexact(dtype):
+        return np.nan
+    if kind(dtype) == "b":
+        return True
+    limits = np.iinfo(dtype)
+    return limits.max if kind(dtype) == "u" else limits.min
+
+
+def _insert(dims: Dims, dim: int) -> Dims:
+    """`dims` after a new dimension has come in at `dim`."""
+    return tuple([d + (d >= dim) for d in dims])
+
+
+def _increasing(dims: Dims) -> bool:
+    return all(a < b for a, b in zip(dims, dims[1:]))
+
+
+BOOL = np.dtype("bool")
