@@ -352,15 +352,17 @@ def rewritten(rewrite: Callable[[Program], Program] | None, program: Program) ->
     """`rewrite(program)`, remembered on the program."""
     if rewrite is None:
         return program
-    result = program.memo.get(rewrite)
+    # The class too, since named tuples of two classes are equal when their fields are.
+    key = type(rewrite), rewrite
+    result = program.memo.get(key)
     if result is None:
-        result = program.memo[rewrite] = rewrite(program)
+        result = program.memo[key] = rewrite(program)
     return result  # type: ignore[no-any-return]
 
 
 def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     """`rewrite(program)`, remembered for all programs that equal this one."""
-    key = rewrite, program.key
+    key = type(rewrite), rewrite, program.key
     result = _rewritten.get(key)
     if result is None:
         if len(_rewritten) >= 1024:

@@ -25,11 +25,11 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with the literals as inputs, and then never again.
     """
-    key = rewrite, program.key
+    key = type(rewrite), rewrite, program.key
     compiled = programs.get(key)
     if compiled is not None:
         return compiled(*args)
-    form = rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
+    form = type(rewrite), rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
     entry = lifted.get(form)
     if entry is None:
         lifted.put(form, _NOT_YET)
