@@ -1,1 +1,41 @@
 """Checks for rules and derivatives, the same for functx's own primitives and for yours."""
+
+from functx.core.samples import (
+    bf16,
+    bool_,
+    c64,
+    c128,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    sample,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+from functx.testing.rules import check_rules
+
+__all__ = [
+    "bf16",
+    "bool_",
+    "c64",
+    "c128",
+    "check_rules",
+    "f16",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "sample",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]
