@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_complex, is_inexact, is_integer, kind
+from functx.core.dtypes import is_inexact, is_integer, kind
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, i32, sample
@@ -152,7 +153,7 @@ class Indexed(Primitive, abstract=True):
             "batching dimensions must come in pairs of one size",
         )
         require(
-            len(sizes) == x.ndim and all(0 <= n <= m for n, m in zip(sizes, x.shape)),
+            len(sizes) == x.ndim and all(0 <= n <= m for n, m in zip(sizes, x.shape, strict=True)),
             f"windows of {sizes} must fit inside the operand",
         )
         require(all(sizes[d] == 1 for d in collapsed), "collapsed dimensions must have length 1")
@@ -230,11 +231,10 @@ class Gather(Indexed):
     def transpose(self, ct, x, indices):
         mode = "drop" if self.mode == "fill" else self.mode
         add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
-        return add(zeros_like(x), indices, ct), None
+        return add(zeros_like(x.aval), indices, ct), None
 
     def vjp(self, ct, out, args, active):
-        x, indices = args
-        return self.transpose(ct, x.aval, indices)
+        return self.transpose(ct, *args)
 
     def batch(self, args, dims):
         (x, indices), (dx, di) = args, dims
@@ -322,7 +322,7 @@ class Scatter(Indexed, abstract=True):
 
     def slice_sizes(self, x: Any, updates: Any) -> Dims:
         """The lengths of a window along the dimensions of the operand."""
-        window = dict(zip(self.window_dims(x.ndim), self.offset_dims))
+        window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=True))
         return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
 
     def gather(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
@@ -339,7 +339,7 @@ class Scatter(Indexed, abstract=True):
 
     def batch(self, args, dims):
         (x, indices, updates), (dx, di, du) = args, dims
-        size = next(a.shape[d] for a, d in zip(args, dims) if d is not None)
+        size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if dx is None:
             x, dx = broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1))), 0
         if di is None:
@@ -585,7 +585,7 @@ def _insert(dims: Dims, dim: int) -> Dims:
 
 
 def _increasing(dims: Dims) -> bool:
-    return all(a < b for a, b in zip(dims, dims[1:]))
+    return all(a < b for a, b in pairwise(dims))
 
 
 BOOL = np.dtype("bool")
