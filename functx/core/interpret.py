@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from functx.core.program import Equation, Program, Var
+from functx.core.provenance import derived
 from functx.core.tracing import Tracer, current_builder
 
 
@@ -18,8 +19,9 @@ def interpret(
     """The outputs of `program`, when each equation means `step(eqn, *operands)`.
 
     `step` returns one value an output. Values are whatever the transform makes of an array:
-    `args` for the inputs, `constant(literal)` for literals. Runs inside a trace, and gives
-    what is bound while an equation is at work the source of that equation.
+    `args` for the inputs, `constant(literal)` for literals: a traced value, or a tuple that
+    starts with one. Runs inside a trace, and gives what is bound while an equation is at
+    work the source of that equation, marked as derived except for its own outputs.
     """
     builder = current_builder.get()
     assert builder is not None, "programs are rewritten inside a trace"
@@ -31,12 +33,25 @@ def interpret(
     outer = builder.source
     try:
         for eqn in program.equations:
-            builder.source = eqn.source
+            builder.source = mark = derived(eqn.source)
             outs = step(eqn, *[read(atom) for atom in eqn.inputs])
             env.update(zip(eqn.outputs, outs, strict=True))
+            if mark is not eqn.source:
+                for out in outs:
+                    keep_source(out if type(out) is Tracer else out[0], eqn.source, mark)
     finally:
         builder.source = outer
     return [read(atom) for atom in program.outputs]
+
+
+def keep_source(x: Tracer, source: Any, mark: Any) -> None:
+    """Give the equation of `x` the plain `source`, if it is one of the last, marked `mark`."""
+    for eqn in reversed(x.builder.equations):
+        if eqn.source is not mark:
+            return
+        if x.atom in eqn.outputs:
+            eqn.source = source
+            return
 
 
 def forward(eqn: Equation, *args: Any) -> list[Tracer]:

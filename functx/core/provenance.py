@@ -6,11 +6,27 @@ import dis
 import linecache
 import os
 import sys
-from functools import lru_cache
+from bisect import bisect_right
+from functools import cached_property
 from types import CodeType, FrameType
 
 # The code object and the offset of the instruction in it that was running.
 Source = tuple[CodeType, int]
+
+
+class Derived(tuple[CodeType, int]):
+    """The source of an equation that a transform put beside the one the user asked for.
+
+    Equal to the plain source; the variables of such equations are not the user's.
+    """
+
+    __slots__ = ()
+
+
+def derived(source: Source | None) -> Source | None:
+    """`source`, marked as that of equations which a transform makes of the user's."""
+    return source if source is None or type(source) is Derived else Derived(source)
+
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -40,13 +56,86 @@ def user_source(depth: int = 1) -> Source | None:
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
-@lru_cache(maxsize=65536)
+class _Code:
+    """The lines and instructions of one code object, in order of their offsets."""
+
+    def __init__(self, code: CodeType):
+        self.code = code
+
+    @cached_property
+    def lines(self) -> tuple[list[int], list[int]]:
+        """Where each run of instructions starts, and its line."""
+        starts, lines = [0], [self.code.co_firstlineno]
+        for start, _, line in self.code.co_lines():
+            if line is not None:
+                starts.append(start)
+                lines.append(line)
+        return starts, lines
+
+    @cached_property
+    def instructions(self) -> list[dis.Instruction]:
+        skipped = ("CACHE", "EXTENDED_ARG")
+        return [i for i in dis.get_instructions(self.code) if i.opname not in skipped]
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each instruction starts."""
+        return [instruction.offset for instruction in self.instructions]
+
+    def line(self, offset: int) -> int:
+        starts, lines = self.lines
+        return lines[bisect_right(starts, offset) - 1]
+
+    def stored_names(self, offset: int) -> tuple[str, ...]:
+        """The variables that take the result of the instruction at `offset`, at once."""
+        # A frame that calls another may stand on the cache entries behind its instruction.
+        following = bisect_right(self.offsets, offset)
+        instructions = self.instructions
+        if instructions[following : following + 1] and instructions[following].opname == "COPY":
+            following += 1
+        if following >= len(instructions):
+            return ()
+        if instructions[following].opname != "UNPACK_SEQUENCE":
+            return _stored(instructions[following])[:1]
+        count = instructions[following].arg or 0
+        names: tuple[str, ...] = ()
+        for instruction in instructions[following + 1 : following + 1 + count]:
+            names += _stored(instruction)
+        return names[:count] if len(names) >= count else ()
+
+
+def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
+    """The variables that an instruction stores into, first to last."""
+    name = instruction.opname
+    if not name.startswith("STORE_") or name in ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE"):
+        return ()
+    # Since Python 3.13 one instruction may store twice, or store and load.
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return names[:1] if name == "STORE_FAST_LOAD_FAST" else names
+
+
+# By identity, since hashing a code object takes as long as reading it; the entry keeps the
+# code object, so that its identity is not given to another.
+_codes: dict[int, _Code] = {}
+
+
+def _code(code: CodeType) -> _Code:
+    found = _codes.get(id(code))
+    if found is None:
+        if len(_codes) >= 1024:
+            _codes.clear()
+        found = _codes[id(code)] = _Code(code)
+    return found
+
+
 def line_number(source: Source) -> int:
-    code, offset = source
-    for start, stop, line in code.co_lines():
-        if start <= offset < stop and line is not None:
-            return line
-    return code.co_firstlineno
+    """The line of the user's file that was running."""
+    return _code(source[0]).line(source[1])
+
+
+def assigned_names(source: Source) -> tuple[str, ...]:
+    """The variables that the user's code stores the results in, where it does so at once."""
+    return _code(source[0]).stored_names(source[1])
 
 
 def describe(source: Source | None) -> str:
@@ -63,24 +152,3 @@ def source_line(source: Source | None) -> str:
         return "unknown line"
     text = linecache.getline(source[0].co_filename, line_number(source)).strip()
     return f"{describe(source)}: {text}" if text else describe(source)
-
-
-@lru_cache(maxsize=1024)
-def _instructions(code: CodeType) -> dict[int, dis.Instruction]:
-    return {
-        before.offset: after
-        for before, after in _pairs([i for i in dis.get_instructions(code) if i.opname != "CACHE"])
-    }
-
-
-def _pairs(items: list[dis.Instruction]) -> zip[tuple[dis.Instruction, dis.Instruction]]:
-    return zip(items, items[1:], strict=False)
-
-
-@lru_cache(maxsize=65536)
-def assigned_name(source: Source) -> str | None:
-    """The variable that the user's code stores the result in, where it does so at once."""
-    after = _instructions(source[0]).get(source[1])
-    if after is not None and after.opname.startswith("STORE_") and isinstance(after.argval, str):
-        return after.argval if after.opname not in ("STORE_ATTR", "STORE_SUBSCR") else None
-    return None

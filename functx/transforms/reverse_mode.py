@@ -10,6 +10,7 @@ from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var
+from functx.core.provenance import derived
 from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace
 from functx.ops.arithmetic import add
 from functx.ops.shaping import full_like, zeros_like
@@ -62,7 +63,7 @@ def backward_sweep(
     for eqn, args, saved, flags in reversed(tape):
         given = [cts.pop(v, None) for v in eqn.outputs]
         if any(ct is not None for ct in given):
-            builder.source = eqn.source
+            builder.source = derived(eqn.source)
             for atom, on, ct in zip(
                 eqn.inputs, flags, pull(eqn.primitive, given, saved, args, flags), strict=True
             ):
