@@ -1,0 +1,249 @@
+"""Random bits: the Threefry hash of a key and a position, which all random numbers come from.
+
+A key is two words, `u32[2]`; every operation takes batches of keys, `u32[..., 2]`. The words
+at each position are those of `jax.random`, with JAX's default implementation and settings.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import Shape, ShapedArray
+from functx.core.dtypes import DType, kind
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import i32, sample, u32
+from functx.ops.shaping import broadcast_in_dim, moveaxis
+
+WORD = np.dtype("uint32")
+WIDE = np.dtype("uint64")
+
+
+class RandomSeed(Primitive):
+    """The key that begins with an integer: its high and its low 32 bits."""
+
+    differentiable = False
+    samples = (sample(i32[()]),)
+
+    def abstract_eval(self, seed):
+        if kind(seed.dtype) not in "iu":
+            raise DTypeError(f"random_seed: the seed must be an integer; got {seed!r}")
+        return ShapedArray((*seed.shape, 2), WORD)
+
+    def batch(self, args, dims):
+        return self(*args), dims[0]
+
+    def lower(self, ctx, seed):
+        (aval,) = ctx.avals_in
+        word = ShapedArray(aval.shape, WORD)
+        low = stablehlo.convert(ctx.type(word), seed)
+        if aval.dtype.itemsize < 8:
+            return pair(ctx, ctx.constant(0, word), low, word)
+        shifted = stablehlo.shift_right_logical(seed, ctx.constant(32, aval))
+        return pair(ctx, stablehlo.convert(ctx.type(word), shifted), low, word)
+
+
+class RandomFoldIn(Primitive):
+    """The keys at the positions that integers name: `data[i, j]` under `key[i]`.
+
+    The shape of `data` begins with that of the batch of keys.
+    """
+
+    differentiable = False
+    samples = sample(u32[2], u32[()]), sample(u32[3, 2], u32[3, 4])
+
+    def abstract_eval(self, key, data):
+        check_key(self, key)
+        if data.dtype != WORD or data.shape[: key.ndim - 1] != key.shape[:-1]:
+            raise ShapeError(
+                f"random_fold_in: data must be uint32 with a shape that begins with that of the "
+                f"keys; got {data!r} for {key!r}"
+            )
+        return ShapedArray((*data.shape, 2), WORD)
+
+    def batch(self, args, dims):
+        (key, data), (key_dim, data_dim) = args, dims
+        if key_dim is None:
+            last = data.ndim - 1
+            return self(key, moveaxis(data, data_dim, last)), last
+        key = moveaxis(key, key_dim, 0)
+        if data_dim is None:
+            data = broadcast_in_dim(data, (key.shape[0], *data.shape), _up_from(1, data.ndim))
+        else:
+            data = moveaxis(data, data_dim, 0)
+        return self(key, data), 0
+
+    def lower(self, ctx, key, data):
+        keys, words = ctx.avals_in
+        high = ctx.constant(0, words)
+        return pair(ctx, *threefry(ctx, key, keys, high, data, words), words)
+
+
+class RandomSplit(Primitive):
+    """An array of `shape` of keys, those at the positions 0, 1, ... under `key`."""
+
+    shape: Shape
+    differentiable = False
+    samples = (
+        sample(u32[2], shape=(2,)),
+        sample(u32[3, 2], shape=(2, 2)),
+        sample(u32[2], shape=(0,)),
+    )
+
+    def abstract_eval(self, key):
+        check_key(self, key)
+        return ShapedArray((*key.shape[:-1], *self.shape, 2), WORD)
+
+    def batch(self, args, dims):
+        return self(moveaxis(args[0], dims[0], 0)), 0
+
+    def lower(self, ctx, key):
+        words, first, second = words_at_positions(ctx, key, self.shape)
+        return pair(ctx, first, second, words)
+
+
+class RandomBits(Primitive):
+    """An array of `shape` of random unsigned integers of `dtype`."""
+
+    shape: Shape
+    dtype: DType
+    differentiable = False
+    samples = (
+        sample(u32[2], shape=(3, 4), dtype=WORD),
+        sample(u32[3, 2], shape=(2,), dtype=np.dtype("uint8")),
+        sample(u32[2], shape=(0, 2), dtype=np.dtype("uint16")),
+    )
+
+    def abstract_eval(self, key):
+        check_key(self, key)
+        return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
+
+    def batch(self, args, dims):
+        return self(moveaxis(args[0], dims[0], 0)), 0
+
+    def lower(self, ctx, key):
+        _, first, second = words_at_positions(ctx, key, self.shape)
+        if self.dtype == WIDE:
+            (out,) = ctx.avals_out
+            high, low = (stablehlo.convert(ctx.type(out), word) for word in (first, second))
+            return stablehlo.or_(stablehlo.shift_left(high, ctx.constant(32, out)), low)
+        word = stablehlo.xor(first, second)
+        return word if self.dtype == WORD else stablehlo.convert(ctx.out_types[0], word)
+
+
+def check_key(primitive: Primitive, key: ShapedArray) -> None:
+    """Raise unless `key` is the type of a key, or of a batch of keys."""
+    if key.dtype != WORD or not key.ndim or key.shape[-1] != 2:
+        raise DTypeError(
+            f"{primitive.name}: a key must be two 32-bit words, u32[2]; got {key!r}",
+            fix="Make keys with functx.random.key, split and fold_in.",
+        )
+
+
+def pair(ctx: Any, first: Any, second: Any, words: ShapedArray) -> Any:
+    """Two arrays of `words` side by side along a new last dimension."""
+    one = ctx.type(ShapedArray((*words.shape, 1), WORD))
+    parts = [stablehlo.reshape(one, word) for word in (first, second)]
+    return stablehlo.concatenate(parts, words.ndim)
+
+
+def words_at_positions(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
+    """The type of an array of words, and both words at each position of `shape`, for each key."""
+    (keys,) = ctx.avals_in
+    lanes = keys.ndim - 1
+    words = ShapedArray((*keys.shape[:-1], *shape), WORD)
+    count = ShapedArray(words.shape, WIDE if prod(shape) > 2**32 else WORD)
+    # The position is a sum over dimensions, which partitions where one long iota would not.
+    position, stride = None, 1
+    for i in reversed(range(len(shape))):
+        if shape[i] != 1:
+            term = stablehlo.iota(ctx.type(count), lanes + i)
+            if stride != 1:
+                term = stablehlo.multiply(term, ctx.constant(stride, count))
+            position = term if position is None else stablehlo.add(term, position)
+            stride *= shape[i]
+    high, low = ctx.constant(0, words), position
+    if position is None:
+        low = high
+    elif count.dtype == WIDE:
+        upper = stablehlo.shift_right_logical(position, ctx.constant(32, count))
+        high, low = (stablehlo.convert(ctx.type(words), half) for half in (upper, position))
+    return words, *threefry(ctx, key, keys, high, low, words)
+
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
+
+
+def threefry(
+    ctx: Any, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
+) -> tuple[Any, Any]:
+    """The two words that Threefry-2x32 in 20 rounds makes of `high` and `low` under `key`.
+
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
+    schedule = key_schedule(ctx, key, keys, words)
+    shifts: dict[int, Any] = {}
+
+    def by(bits: int) -> Any:
+        if bits not in shifts:
+            shifts[bits] = ctx.constant(bits, words)
+        return shifts[bits]
+
+    x, y = stablehlo.add(high, schedule[0]), stablehlo.add(low, schedule[1])
+    for group in range(5):
+        for bits in ROTATIONS[group % 2]:
+            x = stablehlo.add(x, y)
+            left = stablehlo.shift_left(y, by(bits))
+            right = stablehlo.shift_right_logical(y, by(32 - bits))
+            y = stablehlo.xor(x, stablehlo.or_(left, right))
+        x = stablehlo.add(x, schedule[(group + 1) % 3])
+        y = stablehlo.add(y, schedule[(group + 2) % 3])
+        y = stablehlo.add(y, by(group + 1))
+    return x, y
+
+
+def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> list[Any]:
+    """The words of the keys and their parity word, each of the shape of `words`."""
+    lanes = keys.shape[:-1]
+    lane = ShapedArray(lanes, WORD)
+
+    def word(i: int) -> Any:
+        start, limit = [0] * len(lanes) + [i], [*lanes, i + 1]
+        part = stablehlo.slice(key, *map(ctx.i64s, (start, limit, [1] * keys.ndim)))
+        return stablehlo.reshape(ctx.type(lane), part)
+
+    first, second = word(0), word(1)
+    parity = stablehlo.xor(stablehlo.xor(first, second), ctx.constant(PARITY, lane))
+    dims = ctx.i64s(range(len(lanes)))
+    return [
+        stablehlo.broadcast_in_dim(ctx.type(words), part, dims) for part in (first, second, parity)
+    ]
+
+
+def _up_from(start: int, count: int) -> tuple[int, ...]:
+    return tuple(range(start, start + count))
+
+
+def random_seed(seed: Any) -> Any:
+    """The key that begins with an integer `seed`: its high and its low 32 bits."""
+    return RandomSeed()(seed)
+
+
+def random_fold_in(key: Any, data: Any) -> Any:
+    """The key at position `data`, a uint32, under `key`."""
+    return RandomFoldIn()(key, data)
+
+
+def random_split(key: Any, shape: Shape) -> Any:
+    """An array of `shape` of keys made from `key`."""
+    return RandomSplit(shape)(key)
+
+
+def random_bits(key: Any, shape: Shape, dtype: Any = WORD) -> Any:
+    """An array of `shape` of random unsigned integers of `dtype`."""
+    return RandomBits(shape, np.dtype(dtype))(key)
