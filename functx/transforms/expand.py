@@ -17,6 +17,9 @@ class Expand(NamedTuple):
 
     def lacks(self, primitive: Primitive) -> bool:
         cls = type(primitive)
+        # What never varies needs no rule for its derivative.
+        if not cls.differentiable and _DERIVATIVES.issuperset(self.rules):
+            return False
         return not any(cls.has_rule(rule) for rule in self.rules)
 
     def __call__(self, program: Program) -> Program:
@@ -38,6 +41,9 @@ class Expand(NamedTuple):
         expanded, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
         # A decomposition may itself contain composites.
         return self(expanded)
+
+
+_DERIVATIVES = frozenset({"jvp", "vjp", "transpose"})
 
 
 def expand(program: Program, *rules: str) -> Program:
