@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from sys import _getframe
 from typing import TYPE_CHECKING, Any
@@ -337,6 +339,18 @@ def build(
         current_builder.reset(token)
 
 
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No cyclic garbage collection: rewrites make many objects and no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def apply(rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]) -> list[Any]:
     """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
 
@@ -345,7 +359,9 @@ def apply(rewrite: Callable[[Program], Program] | None, program: Program, args: 
     builder = current_builder.get()
     if builder is None:
         return execution.run(rewrite, program, args)
-    return builder.inline(rewritten(rewrite, program), args)
+    result = rewritten(rewrite, program)
+    with collection_paused():
+        return builder.inline(result, args)
 
 
 def rewritten(rewrite: Callable[[Program], Program] | None, program: Program) -> Program:
@@ -367,7 +383,8 @@ def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     if result is None:
         if len(_rewritten) >= 1024:
             _rewritten.clear()
-        result = _rewritten[key] = rewrite(program)
+        with collection_paused():
+            result = _rewritten[key] = rewrite(program)
     return result
 
 

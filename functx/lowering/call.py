@@ -10,6 +10,7 @@ from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
 from functx.core.program import Program
+from functx.core.tracing import collection_paused
 from functx.lowering.arrays import jax_aval
 from functx.lowering.emitter import ModuleEmitter
 
@@ -28,7 +29,8 @@ def _run(*args: Any, program: Program) -> Sequence[Any]:
 
 
 def _lower(ctx: Any, *values: Any, program: Program) -> list[Any]:
-    return ModuleEmitter(ctx).emit(program, values)
+    with collection_paused():
+        return ModuleEmitter(ctx).emit(program, values)
 
 
 mlir.register_lowering(functx_call, _lower)

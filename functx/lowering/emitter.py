@@ -12,16 +12,16 @@ from jax.interpreters import mlir
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, kind
-from functx.core.primitive import Primitive
-from functx.core.program import Literal, Program, Var
+from functx.core.program import Equation, Program, Var
 from functx.transforms.expand import expand
 
 
 class LoweringContext:
     """What a `lower` rule may ask for: the types of its equation, and how to build common things."""
 
-    def __init__(self, module: ModuleEmitter):
+    def __init__(self, module: ModuleEmitter, scope: FunctionEmitter):
         self.module = module
+        self.scope = scope
         self.avals_in: list[ShapedArray] = []
         self.avals_out: list[ShapedArray] = []
 
@@ -44,7 +44,7 @@ class LoweringContext:
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
         """An array of `aval` with the number `value` everywhere."""
-        return self.module.constant(value, aval)
+        return self.scope.constant(value, aval)
 
     def convert(self, x: Any, source: ShapedArray, target: ShapedArray) -> Any:
         """The array `x` of `source` in the dtype of `target`."""
@@ -127,62 +127,23 @@ class ModuleEmitter:
         return found
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
-        array = np.asarray(value, aval.dtype)
-        if kind(aval.dtype) == "b":
-            element = ir.IntegerAttr.get(ir.IntegerType.get_signless(1), int(array))
-        else:
-            element = None
-        tensor = self.type(aval)
-        attribute = (
-            ir.DenseElementsAttr.get_splat(tensor, element)
-            if element is not None
-            else ir.DenseElementsAttr.get(
-                np.broadcast_to(array, aval.shape), type=tensor.element_type, shape=aval.shape
-            )
-            if aval.size == 0
-            else ir.DenseElementsAttr.get(
-                array, type=tensor.element_type, shape=list(aval.shape)
-            )
-        )
-        return stablehlo.constant(attribute)
+        """An array of `aval` with the number `value` everywhere."""
+        scalar = mlir.ir_constant(np.asarray(value, aval.dtype))
+        if not aval.shape:
+            return scalar
+        if is_complex(aval.dtype):
+            # The bindings cannot take a complex splat apart.
+            return stablehlo.broadcast_in_dim(self.type(aval), scalar, ir.DenseI64ArrayAttr.get([]))
+        element = ir.DenseElementsAttr(scalar.owner.attributes["value"]).get_splat_value()
+        return stablehlo.constant(ir.DenseElementsAttr.get_splat(self.type(aval), element))
 
     def emit(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """The values of the outputs of `program` applied to `values`, built in place."""
         program = expand(program, "lower")
-        env: dict[Var, Any] = dict(zip(program.inputs, values, strict=True))
-        literals: dict[Literal, Any] = {}
-        ctx = LoweringContext(self)
-
-        def read(atom: Any) -> Any:
-            if type(atom) is Var:
-                return env[atom]
-            if atom not in literals:
-                literals[atom] = self.constant(atom.value, atom.aval)
-            return literals[atom]
-
+        scope = FunctionEmitter(self, dict(zip(program.inputs, values, strict=True)))
         for eqn in program.equations:
-            primitive: Primitive = eqn.primitive
-            operands = [read(atom) for atom in eqn.inputs]
-            ctx.avals_in = [atom.aval for atom in eqn.inputs]
-            ctx.avals_out = [v.aval for v in eqn.outputs]
-            if primitive.scalars_broadcast and ctx.avals_out[0].ndim:
-                self.broadcast_scalars(ctx, operands)
-            result = primitive.lower(ctx, *operands)
-            if primitive.multiple_results:
-                env.update(zip(eqn.outputs, result, strict=True))
-            else:
-                env[eqn.outputs[0]] = result
-        return [read(atom) for atom in program.outputs]
-
-    def broadcast_scalars(self, ctx: LoweringContext, operands: list[Any]) -> None:
-        """Give rank-0 operands the shape of the output, in place."""
-        shape = ctx.avals_out[0].shape
-        for i, aval in enumerate(ctx.avals_in):
-            if not aval.shape:
-                ctx.avals_in[i] = wide = ShapedArray(shape, aval.dtype)
-                operands[i] = stablehlo.broadcast_in_dim(
-                    self.type(wide), operands[i], ctx.i64s(())
-                )
+            scope.equation(eqn)
+        return [scope.read(atom) for atom in program.outputs]
 
     def call(self, program: Program, values: Sequence[Any]) -> list[Any]:
         function = self.functions.get(program)
@@ -203,3 +164,96 @@ class ModuleEmitter:
         with ir.InsertionPoint(block):
             func.ReturnOp(self.emit(program, list(block.arguments)))
         return function
+
+
+class FunctionEmitter:
+    """The emission of equations into one function body."""
+
+    def __init__(self, module: ModuleEmitter, env: dict[Any, Any]):
+        self.env = env
+        self.constants: dict[Any, Any] = {}
+        self.templates: dict[Any, Template | None] = {}
+        self.ctx = LoweringContext(module, self)
+
+    def read(self, atom: Any) -> Any:
+        return self.env[atom] if type(atom) is Var else self.constant(atom.value, atom.aval)
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        key = repr(value), aval
+        found = self.constants.get(key)
+        if found is None:
+            found = self.constants[key] = self.ctx.module.constant(value, aval)
+        return found
+
+    def equation(self, eqn: Equation) -> None:
+        """Emit one equation: like an earlier one of the same types, else by its rule."""
+        primitive = eqn.primitive
+        avals = [atom.aval for atom in eqn.inputs]
+        operands = [
+            self.env[a] if type(a) is Var else self.constant(a.value, a.aval) for a in eqn.inputs
+        ]
+        if primitive.scalars_broadcast and (shape := eqn.outputs[0].aval.shape):
+            self.broadcast_scalars(eqn, avals, operands, shape)
+        key = primitive, *avals
+        template = self.templates.get(key)
+        if template is not None:
+            results = template.repeat(operands)
+        else:
+            ctx = self.ctx
+            ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]
+            results = primitive.lower(ctx, *operands)
+            if not primitive.multiple_results:
+                results = [results]
+            if key not in self.templates and len(set(map(id, operands))) == len(operands):
+                self.templates[key] = Template.of(results, operands, self.constants)
+        for v, value in zip(eqn.outputs, results, strict=True):
+            self.env[v] = value
+
+    def broadcast_scalars(
+        self, eqn: Equation, avals: list[ShapedArray], operands: list[Any], shape: tuple[int, ...]
+    ) -> None:
+        """Give rank-0 operands the shape of the output, in place."""
+        for i, aval in enumerate(avals):
+            if not aval.shape:
+                avals[i] = wide = ShapedArray(shape, aval.dtype)
+                atom = eqn.inputs[i]
+                if type(atom) is Var:
+                    operands[i] = stablehlo.broadcast_in_dim(
+                        self.ctx.type(wide), operands[i], self.ctx.i64s(())
+                    )
+                else:
+                    operands[i] = self.constant(atom.value, wide)
+
+
+class Template:
+    """An emitted operation, to be repeated for every equation like the one it came from."""
+
+    __slots__ = ("operation", "positions")
+
+    def __init__(self, operation: Any, positions: list[tuple[int, int]]):
+        self.operation = operation
+        self.positions = positions
+
+    @staticmethod
+    def of(results: Sequence[Any], operands: Sequence[Any], constants: Any) -> Template | None:
+        """The template of a rule's results, when they are those of one operation.
+
+        Its operands must be the equation's, or constants, which stand in the same function.
+        """
+        owner = getattr(results[0].owner, "operation", None)
+        if owner is None or len(owner.results) != len(results):
+            return None
+        positions = []
+        for i, used in enumerate(owner.operands):
+            if used in operands:
+                positions.append((i, operands.index(used)))
+            elif not any(used == c for c in constants.values()):
+                return None
+        return Template(owner, positions)
+
+    def repeat(self, operands: Sequence[Any]) -> Sequence[Any]:
+        operation = self.operation.clone()
+        target = operation.operands
+        for i, j in self.positions:
+            target[i] = operands[j]
+        return operation.results  # type: ignore[no-any-return]

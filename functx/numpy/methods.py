@@ -213,7 +213,7 @@ def _asking(default: str) -> str:
 
 def _jax_array(self: Tracer) -> Any:
     # JAX's operators look for this hook before they give the other operand its turn.
-    if sys._getframe(1).f_code.co_name == "deferring_binary_op":
+    if sys._getframe(1).f_code.co_name.startswith("_operator_"):
         raise AttributeError("__jax_array__")
     raise ForeignCodeError(
         f"code of JAX was given a traced array of functx; got {self.aval!r} of {self.builder.owner}",
