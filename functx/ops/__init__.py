@@ -11,6 +11,20 @@ from functx.ops.families import (
     Unary,
 )
 
+# isort: split
+# The families first, since every file needs them; then whatever registers primitives.
+from functx.ops import (  # noqa: F401
+    arithmetic,
+    comparison,
+    complexes,
+    conversion,
+    exponential,
+    logical,
+    rounding,
+    selection,
+    trigonometric,
+)
+
 __all__ = [
     "Binary",
     "Bitwise",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo
+from jax import lax
+from jax.extend.mlir.dialects import chlo, stablehlo
 
-from functx.core.dtypes import is_complex
-from functx.ops.families import Binary, Unary
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_complex, is_inexact, is_integer, real_dtype
+from functx.core.errors import DTypeError
+from functx.core.samples import c64, f32, i32, sample
+from functx.ops.comparison import eq, ge, gt, lt, ne
+from functx.ops.conversion import convert_element_type
+from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape
+from functx.ops.logical import bitwise_and
 from functx.ops.operands import match
-from functx.core.samples import f32, sample
+from functx.ops.selection import select
+from functx.ops.shaping import zeros_like
 
 BOOL = np.dtype("bool")
 
@@ -85,6 +94,272 @@ class Div(Binary):
         return stablehlo.divide(x, y)
 
 
+class Sign(Unary):
+    """-1, 0 or 1 as x is below, at or above zero; x / |x| for complex x, and 0 at 0."""
+
+    accepts = "iufc"
+    samples = (
+        sample(f32[3, 4], nonzero=(0,)),
+        sample(c64[3], nonzero=(0,)),
+        sample(f32[3], values={0: [-2.0, 0.0, 3.0]}, gradients={0: [0.0, 0.0, 0.0]}),
+        sample(i32[3]),
+    )
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        out = self(x)
+        if not is_complex(x.dtype):
+            return out, None
+        # d(x / |x|) = i out imag(conj(out) dx) / |x|
+        turn = div(imag(mul(conj(out), t)), _nonzero(abs(x)))
+        return out, mul(out, complex(0.0, turn))
+
+    def vjp(self, ct, out, args, active):
+        (x,) = args
+        if not is_complex(x.dtype):
+            return (None,)
+        # The same, transposed: i conj(out) imag(ct out) / |x|
+        turn = div(imag(mul(ct, out)), _nonzero(abs(x)))
+        return (mul(conj(out), complex(0.0, turn)),)
+
+    def lower(self, ctx, x):
+        if ctx.avals_in[0].dtype.kind == "u":
+            return ctx.via_jax(lax.sign, x)
+        return stablehlo.sign(x)
+
+
+class Abs(Unary):
+    """|x|, real for complex x; the derivative at 0 is 0."""
+
+    accepts = "iufc"
+    samples = (
+        sample(f32[3, 4], nonzero=(0,)),
+        sample(c64[3], nonzero=(0,)),
+        sample(f32[3], values={0: [-2.0, 0.0, 3.0]}, gradients={0: [-1.0, 0.0, 1.0]}),
+        sample(c64[2], values={0: [0.0, 3.0 - 4.0j]}, gradients={0: [0.0, 0.6 + 0.8j]}),
+        sample(i32[3]),
+    )
+
+    def out_dtype(self, dtype):
+        return real_dtype(dtype)
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        slope = sign(x)
+        if not is_complex(x.dtype):
+            return self(x), mul(t, slope)
+        # d|x| = re(conj(x / |x|) dx)
+        return self(x), real(mul(t, conj(slope)))
+
+    def vjp(self, ct, out, args, active):
+        (x,) = args
+        slope = sign(x)
+        if not is_complex(x.dtype):
+            return (mul(ct, slope),)
+        return (mul(complex(ct, 0.0), conj(slope)),)
+
+    def lower(self, ctx, x):
+        return x if ctx.avals_in[0].dtype.kind == "u" else stablehlo.abs(x)
+
+
+class Rem(Binary):
+    """The remainder of x / y rounded towards zero; it has the sign of x."""
+
+    accepts = "iuf"
+    samples = (
+        sample(f32[3, 4], f32[3, 4], nonzero=(1,)),
+        sample(f32[()], f32[3], nonzero=(1,)),
+        sample(i32[3], i32[3], nonzero=(1,)),
+    )
+
+    def partial(self, i, t, out, x, y):
+        # x = out + y * n for the whole number n of times that y fits into x
+        return t if i == 0 else neg(mul(t, round(div(sub(x, out), y))))
+
+    def lower(self, ctx, x, y):
+        return stablehlo.remainder(x, y)
+
+
+class _Extremum(Binary, abstract=True):
+    """The larger or the smaller operand; nan where either is, ties share the derivative."""
+
+    def partial(self, i, t, out, x, y):
+        tie = select(eq(x, y), mul(t, 0.5), 0)
+        return select(self.wins((x, y)[i], (y, x)[i], out), t, tie)
+
+    def wins(self, x: Any, y: Any, out: Any) -> Any:
+        """Where the output is x and not y."""
+        raise NotImplementedError
+
+
+class Max(_Extremum):
+    """The larger of x and y; complex numbers compare by their real parts first."""
+
+    samples = (
+        sample(f32[3, 4], f32[3, 4]),
+        sample(f32[()], f32[3]),
+        sample(
+            f32[3],
+            f32[3],
+            values={0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]},
+            gradients={0: [0.0, 0.5, 1.0], 1: [1.0, 0.5, 0.0]},
+        ),
+        sample(c64[3], c64[3]),
+        sample(i32[3], i32[3]),
+    )
+
+    def wins(self, x, y, out):
+        return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else gt(x, y)
+
+    def lower(self, ctx, x, y):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.max, x, y)
+        return stablehlo.maximum(x, y)
+
+
+class Min(_Extremum):
+    """The smaller of x and y; complex numbers compare by their real parts first."""
+
+    samples = (
+        sample(f32[3, 4], f32[3, 4]),
+        sample(f32[()], f32[3]),
+        sample(
+            f32[3],
+            f32[3],
+            values={0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]},
+            gradients={0: [1.0, 0.5, 0.0], 1: [0.0, 0.5, 1.0]},
+        ),
+        sample(c64[3], c64[3]),
+        sample(i32[3], i32[3]),
+    )
+
+    def wins(self, x, y, out):
+        return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else lt(x, y)
+
+    def lower(self, ctx, x, y):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.min, x, y)
+        return stablehlo.minimum(x, y)
+
+
+class Pow(Binary):
+    """x to the power y; y has the dtype of x, or an integer one."""
+
+    accepts = "iufc"
+    samples = (
+        sample(f32[3, 4], f32[3, 4], domain={0: (0.5, 2.0)}),
+        sample(f32[()], f32[3], domain={0: (0.5, 2.0)}),
+        sample(f32[3], i32[3], nonzero=(0,)),
+        sample(c64[3], c64[3], nonzero=(0,), domain={0: (0.5, 2.0)}),
+        sample(
+            f32[4],
+            f32[4],
+            values={0: [0.0, 0.0, 0.0, 3.0], 1: [0.0, 1.0, 2.0, 0.0]},
+            gradients={0: [0.0, 1.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0, math.log(3.0)]},
+        ),
+        sample(i32[3], i32[3], domain={1: (0, 3)}),
+    )
+
+    def abstract_eval(self, x, y):
+        check_same_dtype(self, (x,) if is_integer(y.dtype) else (x, y))
+        return ShapedArray(elementwise_shape(self, (x, y)), x.dtype, x.weak_type and y.weak_type)
+
+    def partial(self, i, t, out, x, y):
+        if i == 0:
+            # y x**(y - 1), which at x = y = 0 is 0 and not 0 * inf.
+            y = convert_element_type(y, x.dtype)
+            base = select(bitwise_and(eq(x, 0), eq(y, 0)), 1, x)
+            return mul(t, mul(y, pow(base, sub(y, 1))))
+        # log(x) x**y, which at x = 0 is 0 unless y is negative.
+        base = select(bitwise_and(eq(x, 0), _not_negative(y)), 1, x)
+        return mul(t, mul(log(base), out))
+
+    def lower(self, ctx, x, y):
+        source, target = ctx.avals_in[1], ctx.avals_in[0]
+        if source.dtype != target.dtype:
+            y = ctx.convert(y, source, target)
+        return stablehlo.power(x, y)
+
+
+class IntegerPow(Unary):
+    """x to the power `exponent`, by repeated multiplication."""
+
+    exponent: int
+    accepts = "iufc"
+    samples = (
+        sample(f32[3, 4], exponent=2),
+        sample(f32[3], exponent=5),
+        sample(f32[3], exponent=-3, nonzero=(0,)),
+        sample(f32[3], exponent=1),
+        sample(f32[3], exponent=0),
+        sample(c64[3], exponent=3),
+        sample(i32[3], exponent=4),
+    )
+
+    def abstract_eval(self, x):
+        check_same_dtype(self, (x,))
+        if self.exponent < 0 and not is_inexact(x.dtype):
+            raise DTypeError(
+                "integer_pow: operands must be float or complex for a negative exponent; got "
+                f"{x!r} to the power {self.exponent}",
+                fix="Convert with astype(float).",
+            )
+        return x
+
+    def partial(self, i, t, out, x):
+        n = self.exponent
+        if n == 0:
+            return zeros_like(t)
+        return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
+
+    def lower(self, ctx, x):
+        one = ctx.constant(1, ctx.avals_in[0])
+        n = -self.exponent if self.exponent < 0 else self.exponent
+        product = None
+        while n:
+            if n % 2:
+                product = x if product is None else stablehlo.multiply(product, x)
+            n //= 2
+            x = stablehlo.multiply(x, x) if n else x
+        if product is None:
+            return one
+        return product if self.exponent > 0 else stablehlo.divide(one, product)
+
+
+class Square(Unary):
+    """x * x."""
+
+    accepts = "iufc"
+    samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
+
+    def derivative(self, out, x):
+        return mul(x, 2)
+
+    def lower(self, ctx, x):
+        return stablehlo.multiply(x, x)
+
+
+class NextAfter(Binary):
+    """The number of the dtype that follows x on the way to y."""
+
+    accepts = "f"
+    samples = (sample(f32[3, 4], f32[3, 4]),)
+
+    def partial(self, i, t, out, x, y):
+        return t if i == 0 else zeros_like(t)
+
+    def lower(self, ctx, x, y):
+        return chlo.next_after(x, y)
+
+
+def _not_negative(x: Any) -> Any:
+    return ge(real(x) if is_complex(x.dtype) else x, 0)
+
+
+def _nonzero(x: Any) -> Any:
+    return select(eq(x, 0), 1, x)
+
+
 def neg(x: Any) -> Any:
     """-x, elementwise."""
     return Neg()(x)
@@ -108,3 +383,65 @@ def mul(x: Any, y: Any) -> Any:
 def div(x: Any, y: Any) -> Any:
     """x / y, elementwise; between integers, the quotient rounded towards zero."""
     return Div()(*match(x, y))
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1 as x is below, at or above zero; x / |x| for complex x, and 0 at 0."""
+    return Sign()(x)
+
+
+def abs(x: Any) -> Any:
+    """|x|, elementwise, real for complex x; the derivative at 0 is 0."""
+    return Abs()(x)
+
+
+def rem(x: Any, y: Any) -> Any:
+    """The remainder of x / y rounded towards zero, elementwise; it has the sign of x."""
+    return Rem()(*match(x, y))
+
+
+def max(x: Any, y: Any) -> Any:
+    """The larger of x and y, elementwise; nan where either is, ties share the derivative."""
+    return Max()(*match(x, y))
+
+
+def min(x: Any, y: Any) -> Any:
+    """The smaller of x and y, elementwise; nan where either is, ties share the derivative."""
+    return Min()(*match(x, y))
+
+
+def pow(x: Any, y: Any) -> Any:
+    """x to the power y, elementwise; y has the dtype of x, or is an integer.
+
+    A Python integer is a power of multiplications, `integer_pow`. The derivative of x**0 is
+    0 everywhere, and that in `y` is 0 at x = 0 unless y is negative.
+    """
+    return integer_pow(x, y) if type(y) is int else Pow()(*match(x, y))
+
+
+def integer_pow(x: Any, exponent: int) -> Any:
+    """x to the power of the Python integer `exponent`, elementwise.
+
+    Raises DTypeError for integers to a negative power.
+    """
+    return x if exponent == 1 else IntegerPow(exponent)(x)
+
+
+def reciprocal(x: Any) -> Any:
+    """1 / x, elementwise."""
+    return IntegerPow(-1)(x)
+
+
+def square(x: Any) -> Any:
+    """x * x, elementwise."""
+    return Square()(x)
+
+
+def nextafter(x: Any, y: Any) -> Any:
+    """The number of the dtype that follows x on the way to y, elementwise."""
+    return NextAfter()(*match(x, y))
+
+
+from functx.ops.complexes import complex, conj, imag, real
+from functx.ops.exponential import log
+from functx.ops.rounding import round

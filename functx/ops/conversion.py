@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend.mlir.dialects import stablehlo
-
 from functx.core.dtypes import canonical_dtype, is_inexact
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of

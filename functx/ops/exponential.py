@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.samples import f32, sample
-from functx.ops.arithmetic import div, mul, neg, sub
+from functx.core.samples import c64, f32, sample
+from functx.ops.arithmetic import div, mul, neg
 from functx.ops.families import Inexact
 
 
@@ -35,16 +36,45 @@ class Log(Inexact):
         return stablehlo.log(x)
 
 
-class Tanh(Inexact):
-    """The hyperbolic tangent."""
+class Sqrt(Inexact):
+    """The square root; infinitely steep at 0."""
 
-    samples = (sample(f32[3, 4]),)
+    samples = (
+        sample(f32[3, 4], domain=(0.5, 2.0)),
+        sample(c64[3], nonzero=(0,)),
+        sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [math.inf, 0.25]}),
+    )
 
-    def derivative(self, out, x):
-        return sub(1.0, mul(out, out))
+    def partial(self, i, t, out, x):
+        return div(t, mul(out, 2.0))
 
     def lower(self, ctx, x):
-        return stablehlo.tanh(x)
+        return stablehlo.sqrt(x)
+
+
+class Rsqrt(Inexact):
+    """1 / sqrt(x)."""
+
+    samples = sample(f32[3, 4], domain=(0.5, 2.0)), sample(c64[3], nonzero=(0,))
+
+    def derivative(self, out, x):
+        return mul(mul(out, -0.5), mul(out, out))
+
+    def lower(self, ctx, x):
+        return stablehlo.rsqrt(x)
+
+
+class Logistic(Inexact):
+    """1 / (1 + exp(-x)), the logistic sigmoid."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        # 1 - out, without the cancellation for large x.
+        return mul(out, logistic(neg(x)))
+
+    def lower(self, ctx, x):
+        return stablehlo.logistic(x)
 
 
 def exp(x: Any) -> Any:
@@ -57,6 +87,16 @@ def log(x: Any) -> Any:
     return Log()(x)
 
 
-def tanh(x: Any) -> Any:
-    """The hyperbolic tangent, elementwise."""
-    return Tanh()(x)
+def sqrt(x: Any) -> Any:
+    """The square root, elementwise; infinitely steep at 0."""
+    return Sqrt()(x)
+
+
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x), elementwise."""
+    return Rsqrt()(x)
+
+
+def logistic(x: Any) -> Any:
+    """1 / (1 + exp(-x)), elementwise."""
+    return Logistic()(x)

@@ -1,0 +1,108 @@
+"""Choices between values, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import DTypeError
+from functx.core.samples import bool_, c64, f32, i32, sample
+from functx.core.tracing import aval_of
+from functx.ops.comparison import ge, gt, lt
+from functx.ops.families import Elementwise, broadcast_scalar, check_same_dtype, elementwise_shape
+from functx.ops.logical import bitwise_and, bitwise_or
+from functx.ops.operands import literal, match
+
+
+class Select(Elementwise):
+    """`on_true` where `which` holds, else `on_false`; what is not taken has no influence."""
+
+    linear = (1, 2)
+    samples = (
+        sample(bool_[3, 4], f32[3, 4], f32[3, 4]),
+        sample(bool_[()], f32[3], f32[3]),
+        sample(bool_[3], f32[()], f32[3]),
+        sample(bool_[3], c64[3], c64[()]),
+        sample(bool_[3], i32[3], i32[3]),
+    )
+
+    def abstract_eval(self, which, on_false, on_true):
+        if which.dtype != bool:
+            raise DTypeError(
+                f"select: the condition must be boolean; got {which!r}",
+                fix="Compare it with something, as in `x != 0`.",
+            )
+        check_same_dtype(self, (on_false, on_true))
+        shape = elementwise_shape(self, (which, on_false, on_true))
+        weak = on_false.weak_type and on_true.weak_type
+        return ShapedArray(shape, on_false.dtype, weak)
+
+    def jvp(self, primals, tangents):
+        out = self(*primals)
+        zero = literal(0, out.dtype)
+        cases = [zero if t is None else t for t in tangents[1:]]
+        return out, broadcast_scalar(self(primals[0], *cases), out.shape)
+
+    def partial(self, i, t, out, which, on_false, on_true):
+        zero = literal(0, t.dtype)
+        return self(which, t, zero) if i == 1 else self(which, zero, t)
+
+    def lower(self, ctx, which, on_false, on_true):
+        return stablehlo.select(which, on_true, on_false)
+
+
+class Clamp(Elementwise):
+    """min(max(x, low), high); nan where any of the three is."""
+
+    accepts = "biuf"
+    samples = (
+        sample(f32[3, 4], f32[3, 4], f32[3, 4]),
+        sample(f32[()], f32[3], f32[()]),
+        sample(i32[3], i32[3], i32[3]),
+    )
+
+    def partial(self, i, t, out, low, x, high):
+        # Each operand counts where it alone decides: a tie with a bound gives 0.
+        decides = (
+            bitwise_and(lt(x, low), lt(low, high)),
+            bitwise_and(gt(x, low), lt(x, high)),
+            bitwise_or(gt(x, high), gt(low, high)),
+        )
+        return select(decides[i], t, 0)
+
+    def lower(self, ctx, low, x, high):
+        return stablehlo.clamp(low, x, high)
+
+
+def select(which: Any, on_true: Any, on_false: Any) -> Any:
+    """`on_true` where the boolean `which` holds, else `on_false`.
+
+    A derivative goes through what was taken alone. Scalars stand for whole arrays.
+    """
+    on_true, on_false = match(on_true, on_false)
+    return Select()(which, on_false, on_true)
+
+
+def select_n(which: Any, *cases: Any) -> Any:
+    """`cases[which]`, element by element: `which` is boolean, or an integer for several cases.
+
+    An integer out of range takes the nearest case.
+    """
+    cases = match(*cases)
+    if aval_of(which).dtype == bool:
+        on_false, on_true = cases
+        return Select()(which, on_false, on_true)
+    taken = cases[0]
+    for i, case in enumerate(cases[1:], 1):
+        taken = select(ge(which, i), case, taken)
+    return taken
+
+
+def clamp(low: Any, x: Any, high: Any) -> Any:
+    """min(max(x, low), high), elementwise; nan where any of the three is.
+
+    The derivative in `x` is 0 where it ties with a bound.
+    """
+    return Clamp()(*match(low, x, high))
