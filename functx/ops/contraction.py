@@ -7,6 +7,7 @@ from typing import Any
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
+from functx.core.dtypes import DType
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
@@ -27,7 +28,7 @@ class DotGeneral(Primitive):
     contract: tuple[Dims, Dims]
     batched: tuple[Dims, Dims] = ((), ())
     precision: tuple[str, str] | None = None
-    preferred_element_type: Any = None
+    preferred_element_type: DType | None = None
     accepts = "biufc"
     samples = (
         sample(f32[3, 4], f32[4, 5], contract=((1,), (0,))),

@@ -38,13 +38,10 @@ def literal(value: Any, dtype: DType) -> Literal:
 
 def match(*args: Any) -> tuple[Any, ...]:
     """`args` with Python scalars made literals of the dtype of the first array among them."""
-    for x in args:
-        if type(x) not in PYTHON_SCALARS:
-            break
-    else:
+    scalars = [type(x) in PYTHON_SCALARS for x in args]
+    if True not in scalars or False not in scalars:
         return args
-    if not any(type(y) in PYTHON_SCALARS for y in args):
-        return args
+    x = args[scalars.index(False)]
     dtype = aval_of(x).dtype
     return tuple(literal(y, dtype) if type(y) in PYTHON_SCALARS else y for y in args)
 
