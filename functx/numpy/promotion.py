@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from ml_dtypes import iinfo
+
 from functx.core.avals import Shape
-from functx.core.dtypes import inexact_dtype, is_inexact, promote_types
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_types
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
-from functx.core.program import Literal
+from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
@@ -68,12 +70,22 @@ def _converted(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]
 
 
 def _convert(x: Any, dtype: Any, weak: bool) -> Any:
-    aval = aval_of(x)
-    if aval.dtype == dtype and (aval.weak_type == weak or weak):
-        return x
     if type(x) in PYTHON_SCALARS or type(x) is Literal:
-        return literal(x.value if type(x) is Literal else x, dtype)
-    return x if aval.dtype == dtype else convert_element_type(x, dtype)
+        return _literal(x.value if type(x) is Literal else x, dtype, weak)
+    # A dtype that all operands have is weak only if they all are, without a conversion.
+    return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype, weak)
+
+
+def _literal(value: Any, dtype: Any, weak: bool) -> Literal:
+    if type(value) is int and is_integer(dtype):
+        limits = iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            raise ValueRangeError(
+                f"a Python int must fit the dtype beside it; got {value} for {dtype}",
+                fix="Convert the array with astype first.",
+            )
+    exact = literal(value, dtype)
+    return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact
 
 
 def broadcast(*args: Any) -> tuple[Any, ...]:

@@ -14,10 +14,11 @@ class ConvertElementType(Linear):
     """`x` in `dtype`: floats to integers towards zero, numbers to bool by `x != 0`."""
 
     dtype: Any
+    weak: bool = False
     samples = sample(f32[3], dtype="bfloat16"), sample(i32[3], dtype="float32")
 
     def abstract_eval(self, x):
-        return x.update(dtype=canonical_dtype(self.dtype), weak_type=False)
+        return x.update(dtype=canonical_dtype(self.dtype), weak_type=self.weak)
 
     def jvp(self, primals, tangents):
         out = self(*primals)
@@ -33,10 +34,10 @@ class ConvertElementType(Linear):
         return ctx.convert(x, ctx.avals_in[0], ctx.avals_out[0])
 
 
-def convert_element_type(x: Any, dtype: Any) -> Any:
-    """`x` in `dtype`, which is then no longer weak."""
+def convert_element_type(x: Any, dtype: Any, weak: bool = False) -> Any:
+    """`x` in `dtype`, which is then no longer weak, or is if `weak`."""
     dtype = canonical_dtype(dtype)
     aval = aval_of(x)
-    if aval.dtype == dtype and not aval.weak_type:
+    if aval.dtype == dtype and aval.weak_type == weak:
         return x
-    return ConvertElementType(dtype)(x)
+    return ConvertElementType(dtype, weak)(x)
