@@ -1,0 +1,60 @@
+"""Times functx against JAX, alternating in one process: `python -m tests.benchmarks [TASK ...]`."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from tests.benchmarks.tasks import FUNCTX, JAX, TASKS
+
+IMPORT_LIMIT = 60.0
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(_arrays(run()))
+    return time.perf_counter() - start
+
+
+def _arrays(result: Any) -> Any:
+    return [x for x in jax.tree_util.tree_leaves(result) if isinstance(x, jax.Array)]
+
+
+def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """Median times of both, taken in turns, after a warm-up; about four seconds in all."""
+    for _ in range(2):
+        once = seconds(ours) + seconds(theirs)
+    rounds = max(7, min(101, int(4.0 / once)))
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def import_milliseconds(module: str) -> float:
+    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    runs = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    return 1e3 * min(runs)
+
+
+def main(names: list[str]) -> None:
+    print(f"{'task':14}{'functx ms':>12}{'JAX ms':>12}{'ratio':>9}{'wanted':>9}")
+    for name in names or [*TASKS, "import"]:
+        if name == "import":
+            ours, theirs = import_milliseconds("functx"), import_milliseconds("jax")
+            print(f"{name:14}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms")
+            continue
+        task, wanted = TASKS[name]
+        ours, theirs = compare(task(FUNCTX), task(JAX))
+        print(f"{name:14}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""What is timed: each task, built for a framework that is given as its names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+import functx
+
+JAX = SimpleNamespace(
+    name="JAX",
+    np=jax.numpy,
+    nn=jax.nn,
+    grad=jax.grad,
+    vmap=jax.vmap,
+    jit=jax.jit,
+    hessian=jax.hessian,
+    trace=lambda f, *args: jax.make_jaxpr(f)(*args),
+)
+FUNCTX = SimpleNamespace(
+    name="functx",
+    np=functx.numpy,
+    nn=functx.nn,
+    grad=functx.grad,
+    vmap=functx.vmap,
+    jit=functx.jit,
+    hessian=functx.hessian,
+    trace=lambda f, *args: functx.make_ir(f)(*args),
+)
+
+random = np.random.RandomState(0)
+
+
+def normal(*shape: int, scale: float = 1.0) -> Any:
+    return jax.numpy.asarray((random.randn(*shape) * scale).astype("float32"))
+
+
+def layers(*sizes: int) -> list[Any]:
+    return [(normal(a, b, scale=0.1), normal(b, scale=0.1)) for a, b in zip(sizes, sizes[1:], strict=False)]
+
+
+def mlp(fx: Any, params: Any, x: Any) -> Any:
+    for weights, bias in params[:-1]:
+        x = fx.np.tanh(x @ weights + bias)
+    weights, bias = params[-1]
+    return x @ weights + bias
+
+
+def mlp_loss(fx: Any) -> Callable[..., Any]:
+    return lambda params, x, y: fx.np.mean((mlp(fx, params, x) - y) ** 2)
+
+
+def residual_net(fx: Any) -> Callable[..., Any]:
+    def block(x: Any, p: Any) -> Any:
+        w1, b1, w2, b2, gain, bias = p
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+        h = (x - mean) / fx.np.sqrt(variance + 1e-5) * gain + bias
+        return x + fx.nn.gelu(h @ w1 + b1) @ w2 + b2
+
+    def loss(params: Any, x: Any) -> Any:
+        for p in params:
+            x = block(x, p)
+        return fx.np.mean(x**2)
+
+    return loss
+
+
+def blocks(count: int, width: int = 64) -> list[Any]:
+    return [
+        (
+            normal(width, 4 * width, scale=0.02),
+            normal(4 * width),
+            normal(4 * width, width, scale=0.02),
+            normal(width),
+            normal(width),
+            normal(width),
+        )
+        for _ in range(count)
+    ]
+
+
+SMALL = layers(16, 32, 32, 1)
+SMALL_X, SMALL_Y = normal(8, 16), normal(8, 1)
+DEEP = blocks(32)
+DEEP_X = normal(8, 64)
+LEAVES = [normal(3) for _ in range(100)]
+SAMPLES = layers(64, 128, 128, 10), normal(256, 64), normal(256, 10)
+IMAGES = layers(784, 512, 512, 10), normal(256, 784), normal(256, 10)
+FLAT = normal(300, scale=0.1)
+FIT_X, FIT_Y = normal(64, 8), normal(64, 1)
+
+
+def eager_grad(fx: Any) -> Callable[[], Any]:
+    gradient = fx.grad(mlp_loss(fx))
+    return lambda: gradient(SMALL, SMALL_X, SMALL_Y)
+
+
+def fresh_lambda(fx: Any) -> Callable[[], Any]:
+    loss = mlp_loss(fx)
+    return lambda: fx.grad(lambda params: loss(params, SMALL_X, SMALL_Y))(SMALL)
+
+
+def dispatch(fx: Any, leaves: int) -> Callable[[], Any]:
+    f = fx.jit(lambda xs: [x + 1 for x in xs])
+    given = LEAVES[:leaves]
+
+    def run() -> Any:
+        for _ in range(300):
+            out = f(given)
+        return out
+
+    return run
+
+
+def trace(fx: Any) -> Callable[[], Any]:
+    loss = residual_net(fx)
+    return lambda: fx.trace(fx.grad(lambda p, x: loss(p, x)), DEEP, DEEP_X)
+
+
+def lower(fx: Any) -> Callable[[], Any]:
+    loss = residual_net(fx)
+    return lambda: fx.jit(fx.grad(lambda p, x: loss(p, x))).lower(DEEP, DEEP_X)
+
+
+def deep_run(fx: Any) -> Callable[[], Any]:
+    f = fx.jit(fx.grad(residual_net(fx)))
+    return lambda: f(DEEP[:24], DEEP_X)
+
+
+def per_sample(fx: Any) -> Callable[[], Any]:
+    f = fx.jit(fx.vmap(fx.grad(mlp_loss(fx)), in_axes=(None, 0, 0)))
+    return lambda: f(*SAMPLES)
+
+
+def hessian(fx: Any) -> Callable[[], Any]:
+    def loss(v: Any) -> Any:
+        a, b, c = v[:240].reshape(8, 30), v[240:270], v[270:].reshape(30, 1)
+        return fx.np.mean((fx.np.tanh(FIT_X @ a + b) @ c - FIT_Y) ** 2)
+
+    f = fx.jit(fx.hessian(loss))
+    return lambda: f(FLAT)
+
+
+def train(fx: Any) -> Callable[[], Any]:
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        return -fx.np.mean((fx.nn.log_softmax(mlp(fx, params, x)) * y).sum(-1))
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        gradients = fx.grad(loss)(params, x, y)
+        return [
+            (w - 0.1 * dw, b - 0.1 * db)
+            for (w, b), (dw, db) in zip(params, gradients, strict=True)
+        ]
+
+    f = fx.jit(step)
+    return lambda: f(*IMAGES)
+
+
+# The task, and the ratio functx / JAX that it is to reach.
+TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
+    "trace": (trace, 1 / 8),
+    "lower": (lower, 1 / 6),
+    "eager_grad": (eager_grad, 1 / 15),
+    "fresh_lambda": (fresh_lambda, 1 / 15),
+    "dispatch1": (lambda fx: dispatch(fx, 1), 1.15),
+    "dispatch100": (lambda fx: dispatch(fx, 100), 1.15),
+    "hessian": (hessian, 1.03),
+    "train": (train, 1.03),
+    "deep_run": (deep_run, 1.03),
+    "per_sample": (per_sample, 0.25),
+}
