@@ -18,10 +18,17 @@ from functx.ops import (  # noqa: F401
     comparison,
     complexes,
     conversion,
+    creation,
+    cumulative,
     exponential,
+    gradients,
+    indexing,
     logical,
+    reductions,
     rounding,
     selection,
+    shaping,
+    slicing,
     trigonometric,
 )
 

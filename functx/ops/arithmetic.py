@@ -19,7 +19,6 @@ from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_sha
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import match
 from functx.ops.selection import select
-from functx.ops.shaping import zeros_like
 
 BOOL = np.dtype("bool")
 
@@ -445,3 +444,4 @@ def nextafter(x: Any, y: Any) -> Any:
 from functx.ops.complexes import complex, conj, imag, real
 from functx.ops.exponential import log
 from functx.ops.rounding import round
+from functx.ops.shaping import zeros_like

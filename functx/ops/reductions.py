@@ -2,36 +2,287 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
+import ml_dtypes
+import numpy as np
+from jax import lax
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.samples import f32, sample
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import (
+    DType,
+    canonical_dtype,
+    is_complex,
+    is_floating,
+    is_integer,
+    kind,
+    real_dtype,
+)
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracing import aval_of
-from functx.ops.families import Linear
-from functx.ops.operands import canonical_axes, without
+from functx.ops.families import Linear, check_same_dtype
+from functx.ops.operands import canonical_axes, canonical_axis, without
 
 
-class ReduceSum(Linear):
-    """Sum over `axes`; the summed axes leave the shape."""
+class Reduction(Primitive, abstract=True):
+    """One operand, combined over `axes`, which leave the shape."""
 
     axes: tuple[int, ...]
-    samples = sample(f32[3, 4], axes=(0,)), sample(f32[2, 3, 4], axes=(0, 2))
+    accepts: ClassVar[str] = "iufc"
 
     def abstract_eval(self, x):
+        check_same_dtype(self, (x,))
         canonical_axes(self.axes, x.ndim)
         return x.update(shape=without(x.shape, self.axes))
-
-    def transpose(self, ct, x):
-        return (broadcast_in_dim(ct, x.shape, without(range(x.ndim), self.axes)),)
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         axes, out_dim = batched_axes(self.axes, dim)
-        return ReduceSum(axes)(x), out_dim
+        return type(self)(axes)(x), out_dim
+
+    def broadcast_back(self, out: Any, x: Any) -> Any:
+        """`out`, of the reduced shape, repeated along the axes that `x` had."""
+        return broadcast_in_dim(out, x.shape, without(range(x.ndim), self.axes))
+
+
+class ReduceSum(Reduction, Linear):
+    """Sum over `axes`; the summed axes leave the shape."""
+
+    samples = (
+        sample(f32[3, 4], axes=(0,)),
+        sample(f32[2, 3, 4], axes=(0, 2)),
+        sample(c64[3], axes=(0,)),
+    )
+
+    def transpose(self, ct, x):
+        return (self.broadcast_back(ct, x),)
 
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.AddOp, x, self.axes, 0)
+
+
+class ReduceProd(Reduction):
+    """Product over `axes`; the multiplied axes leave the shape."""
+
+    samples = (
+        sample(f32[3, 4], axes=(0,)),
+        sample(f32[2, 3, 4], axes=(0, 2)),
+        sample(f32[4], axes=(0,), values={0: [2.0, 0.0, 3.0, 0.0]}),
+        sample(c64[3], axes=(0,)),
+    )
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        return self(x), reduce_sum(mul(t, self.others(x)), self.axes)
+
+    def vjp(self, ct, out, args, active):
+        (x,) = args
+        return (mul(self.broadcast_back(ct, x), self.others(x)),)
+
+    def others(self, x: Any) -> Any:
+        """At each element, the product of the elements beside it; no division, so zeros may be."""
+        kept = without(range(x.ndim), self.axes)
+        order = (*kept, *self.axes)
+        lead = tuple([x.shape[d] for d in kept])
+        n = prod([x.shape[d] for d in self.axes])
+        if x.size == 0 or n == 1:
+            return full_like(x, 1)
+        rows = reshape(permute_dims(x, order), (*lead, n))
+        keep = [(0, 0, 0)] * len(lead)
+        before = pad(cumprod(rows, len(lead)), 1, [*keep, (1, -1, 0)])
+        after = pad(cumprod(rows, len(lead), reverse=True), 1, [*keep, (-1, 1, 0)])
+        beside = reshape(mul(before, after), tuple([x.shape[d] for d in order]))
+        return permute_dims(beside, tuple([order.index(d) for d in range(x.ndim)]))
+
+    def lower(self, ctx, x):
+        return ctx.reduce(stablehlo.MulOp, x, self.axes, 1)
+
+
+class Extremum(Reduction, abstract=True):
+    """The largest or smallest element over `axes`; elements that tie share the derivative."""
+
+    accepts = "biufc"
+    samples = (
+        sample(f32[3, 4], axes=(0,), distinct=True),
+        sample(f32[2, 3, 4], axes=(0, 2), distinct=True),
+        sample(i32[3, 4], axes=(1,)),
+        sample(bool_[3, 4], axes=(1,)),
+    )
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        out = self(x)
+        if out.size == 0 or x.size == 0:
+            return out, None
+        chosen = eq(x, self.broadcast_back(out, x))
+        total = reduce_sum(select(chosen, t, zeros_like(t)), self.axes)
+        return out, mul(total, self.share(chosen, x.dtype))
+
+    def vjp(self, ct, out, args, active):
+        (x,) = args
+        if x.size == 0:
+            return (zeros_like(x),)
+        chosen = eq(x, self.broadcast_back(out, x))
+        ct = self.broadcast_back(mul(ct, self.share(chosen, x.dtype)), x)
+        return (select(chosen, ct, zeros_like(ct)),)
+
+    def share(self, chosen: Any, dtype: DType) -> Any:
+        """One over the number of elements chosen, counted where a half float would overflow."""
+        wide = real_dtype(dtype) if dtype.itemsize > 2 else np.dtype("float32")
+        count = reduce_sum(convert_element_type(chosen, wide), self.axes)
+        return convert_element_type(div(1.0, count), dtype)
+
+    def lower_extremum(self, ctx: Any, x: Any, operation: Any, fallback: Any, start: Any) -> Any:
+        # StableHLO does not order complex numbers.
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lambda x: fallback(x, self.axes), x)
+        return ctx.reduce(operation, x, self.axes, start)
+
+
+class ReduceMax(Extremum):
+    """The largest element over `axes`, which leave the shape; nan if there is one."""
+
+    def lower(self, ctx, x):
+        start = lowest(ctx.avals_in[0].dtype)
+        return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.reduce_max, start)
+
+
+class ReduceMin(Extremum):
+    """The smallest element over `axes`, which leave the shape; nan if there is one."""
+
+    def lower(self, ctx, x):
+        start = highest(ctx.avals_in[0].dtype)
+        return self.lower_extremum(ctx, x, stablehlo.MinOp, lax.reduce_min, start)
+
+
+class BitwiseReduction(Reduction, abstract=True):
+    """A bitwise operation over `axes` of booleans or integers."""
+
+    differentiable = False
+    accepts = "biu"
+    samples = (
+        sample(bool_[3, 4], axes=(0,)),
+        sample(i32[2, 3, 4], axes=(0, 2)),
+        sample(u32[3], axes=(0,)),
+    )
+
+
+class ReduceAnd(BitwiseReduction):
+    """Bitwise and over `axes`, which leave the shape."""
+
+    def lower(self, ctx, x):
+        dtype = ctx.avals_in[0].dtype
+        ones = -1 if kind(dtype) == "i" else highest(dtype)
+        return ctx.reduce(stablehlo.AndOp, x, self.axes, ones)
+
+
+class ReduceOr(BitwiseReduction):
+    """Bitwise or over `axes`, which leave the shape."""
+
+    def lower(self, ctx, x):
+        return ctx.reduce(stablehlo.OrOp, x, self.axes, 0)
+
+
+class ReduceXor(BitwiseReduction):
+    """Bitwise exclusive or over `axes`, which leave the shape."""
+
+    def lower(self, ctx, x):
+        return ctx.reduce(stablehlo.XorOp, x, self.axes, 0)
+
+
+class ArgExtremum(Primitive, abstract=True):
+    """The position along `axis` of the first extremum, or of the first nan."""
+
+    axis: int
+    index_dtype: Any
+    differentiable = False
+    accepts: ClassVar[str] = "biuf"
+    direction: ClassVar[str]
+    """The comparison that a better element wins."""
+    samples = (
+        sample(f32[3, 4], axis=0, index_dtype=np.dtype("int32")),
+        sample(i32[2, 3, 4], axis=2, index_dtype=np.dtype("int32")),
+        sample(bool_[5], axis=0, index_dtype=np.dtype("uint32")),
+        sample(f32[3], axis=0, index_dtype=np.dtype("int32"), values={0: [1.0, np.nan, 2.0]}),
+    )
+
+    def abstract_eval(self, x):
+        check_same_dtype(self, (x,))
+        canonical_axes(self.axis, x.ndim)
+        size, dtype = x.shape[self.axis], canonical_dtype(self.index_dtype)
+        if size == 0:
+            raise ShapeError(
+                f"{self.name}: the axis must not be empty; got {x!r}, axis {self.axis}"
+            )
+        if not is_integer(dtype) or size - 1 > highest(dtype):
+            raise DTypeError(f"{self.name}: the index dtype must hold {size - 1}; got {dtype}")
+        return ShapedArray(without(x.shape, (self.axis,)), dtype)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        (axis,), out_dim = batched_axes((self.axis,), dim)
+        return type(self)(axis, self.index_dtype)(x), out_dim
+
+    def lower(self, ctx, x):
+        (operand,), (out,) = ctx.avals_in, ctx.avals_out
+        value, index = ShapedArray((), operand.dtype), ShapedArray((), out.dtype)
+        worst = lowest(operand.dtype) if self.direction == "GT" else highest(operand.dtype)
+        positions = stablehlo.iota(ctx.type(operand.update(dtype=out.dtype)), self.axis)
+        starts = [ctx.constant(worst, value), ctx.constant(0, index)]
+        result_types = [ctx.type(out.update(dtype=operand.dtype)), ctx.type(out)]
+        op = stablehlo.ReduceOp(result_types, [x, positions], starts, ctx.i64s((self.axis,)))
+        types = [ctx.type(value), ctx.type(index)]
+        block = op.regions[0].blocks.append(*types, *types)
+        with ir.InsertionPoint(block):
+            a, i, b, j = block.arguments
+            better = ctx.compare(a, b, self.direction, value)
+            tie = ctx.compare(a, b, "EQ", value)
+            if is_floating(operand.dtype):
+                a_nan, b_nan = ctx.compare(a, a, "NE", value), ctx.compare(b, b, "NE", value)
+                better = stablehlo.or_(better, stablehlo.and_(a_nan, stablehlo.not_(b_nan)))
+                tie = stablehlo.or_(tie, stablehlo.and_(a_nan, b_nan))
+            first = stablehlo.and_(tie, ctx.compare(i, j, "LT", index))
+            left = stablehlo.or_(better, first)
+            stablehlo.return_([stablehlo.select(left, a, b), stablehlo.select(left, i, j)])
+        return op.results[1]
+
+
+class ArgMax(ArgExtremum):
+    """The position of the first largest element along `axis`, or of the first nan."""
+
+    name = "argmax"
+    direction = "GT"
+
+
+class ArgMin(ArgExtremum):
+    """The position of the first smallest element along `axis`, or of the first nan."""
+
+    name = "argmin"
+    direction = "LT"
+
+
+def lowest(dtype: DType) -> Any:
+    """The number that no number of `dtype` lies below: minus infinity where there is one."""
+    if kind(dtype) == "b":
+        return False
+    if is_integer(dtype):
+        return int(ml_dtypes.iinfo(dtype).min)
+    return -highest(dtype)
+
+
+def highest(dtype: DType) -> Any:
+    """The number that no number of `dtype` lies above: infinity where there is one."""
+    if kind(dtype) == "b":
+        return True
+    if is_integer(dtype):
+        return int(ml_dtypes.iinfo(dtype).max)
+    infinite = np.isinf(np.asarray(np.inf).astype(dtype))
+    return np.inf if infinite else float(ml_dtypes.finfo(dtype).max)
 
 
 def batched_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], int]:
@@ -46,4 +297,68 @@ def reduce_sum(x: Any, axes: Any = None) -> Any:
     return ReduceSum(axes)(x) if axes else x
 
 
-from functx.ops.shaping import broadcast_in_dim  # noqa: E402 - the transpose of a sum
+def reduce_prod(x: Any, axes: Any = None) -> Any:
+    """Multiply the elements of `x` over `axes`, or over all axes when none are given."""
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return ReduceProd(axes)(x) if axes else x
+
+
+def reduce_max(x: Any, axes: Any = None) -> Any:
+    """The largest element of `x` over `axes`, or over all axes when none are given.
+
+    Complex numbers are ordered by their real, then their imaginary parts.
+    """
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return ReduceMax(axes)(x) if axes else x
+
+
+def reduce_min(x: Any, axes: Any = None) -> Any:
+    """The smallest element of `x` over `axes`, or over all axes when none are given.
+
+    Complex numbers are ordered by their real, then their imaginary parts.
+    """
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return ReduceMin(axes)(x) if axes else x
+
+
+def reduce_and(x: Any, axes: Any = None) -> Any:
+    """Bitwise and of booleans or integers over `axes`, or over all axes when none are given."""
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return ReduceAnd(axes)(x) if axes else x
+
+
+def reduce_or(x: Any, axes: Any = None) -> Any:
+    """Bitwise or of booleans or integers over `axes`, or over all axes when none are given."""
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return ReduceOr(axes)(x) if axes else x
+
+
+def reduce_xor(x: Any, axes: Any = None) -> Any:
+    """Bitwise exclusive or over `axes`, or over all axes when none are given."""
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return ReduceXor(axes)(x) if axes else x
+
+
+def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
+    """The position of the first largest element along `axis`; of the first nan if there is one."""
+    return ArgMax(canonical_axis(axis, aval_of(x).ndim), canonical_dtype(index_dtype))(x)
+
+
+def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
+    """The position of the first smallest element along `axis`; of the first nan if there is one."""
+    return ArgMin(canonical_axis(axis, aval_of(x).ndim), canonical_dtype(index_dtype))(x)
+
+
+from functx.ops.arithmetic import div, mul
+from functx.ops.comparison import eq
+from functx.ops.conversion import convert_element_type
+from functx.ops.cumulative import cumprod
+from functx.ops.selection import select
+from functx.ops.shaping import (
+    broadcast_in_dim,
+    full_like,
+    pad,
+    permute_dims,
+    reshape,
+    zeros_like,
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,11 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
 from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axes, literal, without
+from functx.ops.operands import canonical_axes, canonical_axis, literal, match, without
 
 
 class BroadcastInDim(Linear):
@@ -29,7 +32,8 @@ class BroadcastInDim(Linear):
 
     def abstract_eval(self, x):
         fits = len(self.dims) == x.ndim and all(
-            n in (1, self.shape[d]) for n, d in zip(x.shape, self.dims)
+            0 <= d < len(self.shape) and n in (1, self.shape[d])
+            for n, d in zip(x.shape, self.dims, strict=True)
         )
         if not fits or list(self.dims) != sorted(set(self.dims)):
             raise ShapeError(
@@ -40,7 +44,7 @@ class BroadcastInDim(Linear):
 
     def transpose(self, ct, x):
         repeated = [d for d in range(len(self.shape)) if d not in self.dims]
-        stretched = [d for n, d in zip(x.shape, self.dims) if n == 1 != self.shape[d]]
+        stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
         return (reshape(reduce_sum(ct, tuple(sorted(repeated + stretched))), x.shape),)
 
     def batch(self, args, dims):
@@ -82,7 +86,7 @@ class Reshape(Linear):
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
 
     def abstract_eval(self, x):
-        if prod(self.shape) != x.size:
+        if prod(self.shape) != x.size or min(self.shape, default=0) < 0:
             raise ShapeError(
                 f"reshape: the number of elements must stay; got {x!r} for shape {self.shape}"
             )
@@ -125,6 +129,207 @@ class PermuteDims(Linear):
         return stablehlo.transpose(x, ctx.i64s(self.axes))
 
 
+class Concatenate(Linear):
+    """The operands one after another along `axis`."""
+
+    axis: int
+    samples = (
+        sample(f32[2, 3], f32[2, 1], axis=1),
+        sample(f32[2], f32[0], f32[3], axis=0),
+        sample(f32[2, 3], axis=0),
+    )
+
+    def abstract_eval(self, *operands):
+        if not operands:
+            raise ShapeError("concatenate: there must be at least one operand; got none")
+        first, axis = operands[0], self.axis
+        canonical_axes(axis, first.ndim)
+        lane = without(first.shape, (axis,))
+        for x in operands:
+            if x.ndim != first.ndim or without(x.shape, (axis,)) != lane or x.dtype != first.dtype:
+                raise ShapeError(
+                    "concatenate: operands must have one dtype, and one shape but for axis "
+                    f"{axis}; got {first!r} and {x!r}"
+                )
+        shape = (
+            *first.shape[:axis],
+            sum([x.shape[axis] for x in operands]),
+            *first.shape[axis + 1 :],
+        )
+        return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
+
+    def transpose(self, ct, *args):
+        return self.cut(ct, args, [type(x) is LinearInput for x in args])
+
+    def vjp(self, ct, out, args, active):
+        return self.cut(ct, args, active)
+
+    def cut(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+        """The parts of `ct` that come from each operand that is wanted."""
+        if len(args) == 1:
+            return [ct]
+        sizes = tuple([x.shape[self.axis] for x in args])
+        if all(wanted):
+            return Split(sizes, self.axis)(ct)  # type: ignore[no-any-return]
+        parts: list[Any] = []
+        end = 0
+        for size, on in zip(sizes, wanted, strict=True):
+            start, end = end, end + size
+            parts.append(slice_in_dim(ct, start, end, axis=self.axis) if on else None)
+        return parts
+
+    def batch(self, args, dims):
+        dim = next(d for d in dims if d is not None)
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return Concatenate(self.axis + (self.axis >= dim))(*args), dim
+
+    def lower(self, ctx, *operands):
+        return stablehlo.concatenate(operands, self.axis)
+
+
+class Split(Linear):
+    """`x` in pieces of the given sizes along `axis`."""
+
+    sizes: tuple[int, ...]
+    axis: int
+    multiple_results = True
+    samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
+
+    def abstract_eval(self, x):
+        canonical_axes(self.axis, x.ndim)
+        if sum(self.sizes) != x.shape[self.axis] or min(self.sizes, default=0) < 0:
+            raise ShapeError(
+                f"split: sizes must sum to the length of axis {self.axis}; "
+                f"got {self.sizes} for {x!r}"
+            )
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        return [x.update(shape=(*before, size, *after)) for size in self.sizes]
+
+    def transpose(self, cts, x):
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        parts = [
+            zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
+            for ct, size in zip(cts, self.sizes, strict=True)
+        ]
+        return (concatenate(parts, self.axis),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
+        return outs, [dim] * len(outs)
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        start, limit = [0] * aval.ndim, list(aval.shape)
+        strides = ctx.i64s([1] * aval.ndim)
+        parts, end = [], 0
+        for size in self.sizes:
+            start[self.axis], limit[self.axis] = end, end + size
+            end += size
+            parts.append(stablehlo.slice(x, ctx.i64s(start), ctx.i64s(limit), strides))
+        return parts
+
+
+class Pad(Linear):
+    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+
+    `interior` is the number put between neighbours; a negative `low` or `high` cuts off
+    elements, after the interior padding.
+    """
+
+    config: tuple[tuple[int, int, int], ...]
+    samples = (
+        sample(f32[2, 3], f32[()], config=((1, 2, 0), (0, 1, 2))),
+        sample(f32[5], f32[()], config=((-1, 2, 1),)),
+        sample(f32[5], f32[()], config=((-2, -1, 0),)),
+        sample(f32[0], f32[()], config=((1, 2, 1),)),
+    )
+
+    def abstract_eval(self, x, value):
+        if x.dtype != value.dtype or value.ndim:
+            raise ShapeError(
+                f"pad: the padding value must be a scalar of the operand's dtype; "
+                f"got {value!r} for {x!r}"
+            )
+        if len(self.config) != x.ndim or any(interior < 0 for _, _, interior in self.config):
+            raise ShapeError(
+                "pad: config must give (low, high, interior) for each dimension, "
+                f"interior >= 0; got {self.config} for {x!r}"
+            )
+        shape = tuple(
+            [
+                low + high + n + interior * max(n - 1, 0)
+                for n, (low, high, interior) in zip(x.shape, self.config, strict=True)
+            ]
+        )
+        if any(n < 0 for n in shape):
+            raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
+        return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
+
+    def transpose(self, ct, x, value):
+        return self.pull(ct, x, type(x) is LinearInput, type(value) is LinearInput)
+
+    def vjp(self, ct, out, args, active):
+        return self.pull(ct, args[0], *active)
+
+    def pull(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
+        return (self.undo(ct, x) if to_x else None), (
+            reduce_sum(select(self.padding(x), ct, zeros_like(ct))) if to_value else None
+        )
+
+    def undo(self, ct: Any, x: Any) -> Any:
+        """The elements of `ct` where those of `x` lie, zero for those cut off."""
+        config = tuple([(-low, -high, 0) for low, high, _ in self.config])
+        ct = pad(ct, 0, config)
+        if not any(interior for _, _, interior in self.config):
+            return ct
+        strides = tuple([interior + 1 for _, _, interior in self.config])
+        return slice(ct, (0,) * ct.ndim, ct.shape, strides)
+
+    def padding(self, x: Any) -> Any:
+        """Whether each element of the result is padding."""
+        return Pad(self.config)(full(x.shape, False), True)
+
+    def batch(self, args, dims):
+        (x, value), (dim, value_dim) = args, dims
+        if value_dim is None:
+            return self.inserted(dim)(x, value), dim
+        size = value.shape[0]
+        x = batch_at(x, dim, 0, size)
+        rest = self.inserted(0)
+        out = rest(x, literal(0, x.dtype))
+        return select(rest.padding(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
+
+    def inserted(self, dim: int) -> Pad:
+        return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
+
+    def lower(self, ctx, x, value):
+        low, high, interior = zip(*self.config, strict=True) if self.config else ((), (), ())
+        return stablehlo.pad(x, value, ctx.i64s(low), ctx.i64s(high), ctx.i64s(interior))
+
+
+class Rev(Linear):
+    """`x` with its elements in reverse order along `axes`."""
+
+    axes: tuple[int, ...]
+    samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
+
+    def abstract_eval(self, x):
+        canonical_axes(self.axes, x.ndim)
+        return x
+
+    def transpose(self, ct, x):
+        return (self(ct),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        return Rev(tuple([a + (a >= dim) for a in self.axes]))(x), dim
+
+    def lower(self, ctx, x):
+        return stablehlo.reverse(x, ctx.i64s(self.axes))
+
+
 def broadcast_in_dim(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
     """`x` repeated to `shape`; dimension i of `x` becomes dimension `dims[i]`."""
     if aval_of(x).shape == shape and len(dims) == len(shape):
@@ -139,7 +344,7 @@ def full(shape: tuple[int, ...], fill_value: Any) -> Any:
 
 def full_like(x: Any, value: Any) -> Any:
     """An array of the shape and dtype of `x` with the number `value` everywhere."""
-    aval = x if type(x) is ShapedArray else aval_of(x)
+    aval = x if type(x) is ShapedArray else x.aval if type(x) is LinearInput else aval_of(x)
     return Full(aval.shape)(literal(value, aval.dtype))
 
 
@@ -176,4 +381,55 @@ def expand_dims(x: Any, axes: Any) -> Any:
     return reshape(x, tuple(1 if i in axes else next(rest) for i in range(rank)))
 
 
-from functx.ops.reductions import reduce_sum  # noqa: E402 - the transpose of broadcasting
+def squeeze(x: Any, axes: Any = None) -> Any:
+    """`x` without its unit dimensions `axes`, or without any when no axes are given."""
+    shape = aval_of(x).shape
+    if axes is None:
+        return reshape(x, tuple([n for n in shape if n != 1]))
+    axes = canonical_axes(axes, len(shape))
+    if any(shape[a] != 1 for a in axes):
+        raise ShapeError(f"squeeze: the axes must have length 1; got {axes} of shape {shape}")
+    return reshape(x, without(shape, axes))
+
+
+def concatenate(operands: Sequence[Any], axis: int = 0) -> Any:
+    """The arrays `operands` one after another along `axis`."""
+    if not operands:
+        raise ShapeError("concatenate: there must be at least one operand; got none")
+    axis = canonical_axis(axis, aval_of(operands[0]).ndim)
+    return operands[0] if len(operands) == 1 else Concatenate(axis)(*operands)
+
+
+def split(x: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+    """`x` in pieces of the given sizes along `axis`."""
+    return Split(tuple(sizes), canonical_axis(axis, aval_of(x).ndim))(x)  # type: ignore[no-any-return]
+
+
+def pad(x: Any, padding_value: Any, config: Sequence[tuple[int, int, int]]) -> Any:
+    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+
+    `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
+    """
+    config = tuple([(index(low), index(high), index(inner)) for low, high, inner in config])
+    if not any(amount for amounts in config for amount in amounts):
+        return x
+    return Pad(config)(*match(x, padding_value))
+
+
+def rev(x: Any, axes: Sequence[int]) -> Any:
+    """`x` with its elements in reverse order along `axes`."""
+    axes = canonical_axes(tuple(axes), aval_of(x).ndim)
+    return Rev(axes)(x) if axes else x
+
+
+def batch_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
+    """`x` with its batch dimension moved to `wanted`, or made there if `x` has none."""
+    if dim is not None:
+        return moveaxis(x, dim, wanted)
+    shape = (*x.shape[:wanted], size, *x.shape[wanted:])
+    return broadcast_in_dim(x, shape, tuple([d + (d >= wanted) for d in range(x.ndim)]))
+
+
+from functx.ops.reductions import reduce_sum
+from functx.ops.selection import select
+from functx.ops.slicing import slice, slice_in_dim

@@ -1,0 +1,330 @@
+"""Slices: parts of arrays at positions known while tracing, and at positions that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import canonical_dtype, is_integer, kind
+from functx.core.errors import DTypeError, IndexingError, ShapeError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.samples import f32, i32, sample
+from functx.core.tracing import aval_of
+from functx.ops.families import Linear
+from functx.ops.operands import canonical_axis, literal, match
+
+Shape = tuple[int, ...]
+
+
+class Slice(Linear):
+    """The elements of `x` from `start` to before `limit`, each `strides[i]`-th in dimension i."""
+
+    start: Shape
+    limit: Shape
+    strides: Shape | None = None
+    samples = (
+        sample(f32[4, 5], start=(1, 0), limit=(3, 5)),
+        sample(f32[7, 5], start=(1, 0), limit=(6, 5), strides=(2, 3)),
+        sample(f32[3], start=(2,), limit=(2,), strides=(2,)),
+    )
+
+    def abstract_eval(self, x):
+        start, limit, strides = self.start, self.limit, self.strides or (1,) * x.ndim
+        if not len(start) == len(limit) == len(strides) == x.ndim:
+            raise IndexingError(
+                "slice: start, limit and strides must have one entry a dimension; "
+                f"got {start}, {limit} and {strides} for {x!r}"
+            )
+        bounds = list(zip(start, limit, x.shape, strict=True))
+        if not all(0 <= a <= b <= n for a, b, n in bounds) or min(strides, default=1) < 1:
+            raise IndexingError(
+                "slice: 0 <= start <= limit <= length and strides >= 1 must hold; "
+                f"got {start}, {limit} and {strides} for {x!r}"
+            )
+        shape = [(b - a + s - 1) // s for a, b, s in zip(start, limit, strides, strict=True)]
+        return x.update(shape=tuple(shape))
+
+    def transpose(self, ct, x):
+        strides = self.strides or (1,) * x.ndim
+        if ct.size == 0:
+            return (zeros_like(x.aval),)
+        config = [
+            (a, n - a - (m - 1) * s - 1, s - 1)
+            for a, s, m, n in zip(self.start, strides, ct.shape, x.shape, strict=True)
+        ]
+        return (pad(ct, 0, config),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        strides = insert(self.strides, dim, 1) if self.strides else None
+        start, limit = insert(self.start, dim, 0), insert(self.limit, dim, x.shape[dim])
+        return Slice(start, limit, strides)(x), dim
+
+    def lower(self, ctx, x):
+        strides = self.strides or (1,) * len(self.start)
+        return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(strides))
+
+
+class DynamicSlice(Primitive):
+    """The part of `x` of shape `sizes` that begins at the scalar indices that follow `x`.
+
+    An index that would run over an end is moved until the part fits.
+    """
+
+    sizes: Shape
+    samples = (
+        sample(f32[4, 5], i32[()], i32[()], sizes=(2, 3), values={1: 1, 2: 2}),
+        sample(f32[4], i32[()], sizes=(3,), values={1: 7}),
+        sample(f32[4], i32[()], sizes=(3,), values={1: -2}),
+    )
+
+    def abstract_eval(self, x, *indices):
+        check_indices(self, x, indices)
+        check_sizes(self, self.sizes, x)
+        return x.update(shape=self.sizes)
+
+    def jvp(self, primals, tangents):
+        x, *indices = primals
+        return self(x, *indices), self(tangents[0], *indices)
+
+    def transpose(self, ct, x, *indices):
+        into = DynamicUpdateSlice()(zeros_like(x.aval), ct, *indices)
+        return (into, *[None] * len(indices))
+
+    def vjp(self, ct, out, args, active):
+        return self.transpose(ct, *args)
+
+    def batch(self, args, dims):
+        (x, *indices), (dim, *index_dims) = args, dims
+        if all(d is None for d in index_dims):
+            sizes = insert(self.sizes, dim, x.shape[dim])
+            return DynamicSlice(sizes)(x, *insert(indices, dim, zero_like(indices))), dim
+        return batched_gather(x, dim, self.sizes, indices, index_dims), 0
+
+    def lower(self, ctx, x, *indices):
+        indices = common_indices(ctx, indices, ctx.avals_in[1:])
+        return stablehlo.dynamic_slice(x, indices, ctx.i64s(self.sizes))
+
+
+class DynamicUpdateSlice(Primitive):
+    """`x` with `update` in place of the part that begins at the scalar indices that follow.
+
+    An index that would run over an end is moved until the update fits.
+    """
+
+    samples = (
+        sample(f32[4, 5], f32[2, 3], i32[()], i32[()], values={2: 1, 3: 2}),
+        sample(f32[4], f32[3], i32[()], values={2: 7}),
+        sample(f32[4], f32[3], i32[()], values={2: -2}),
+    )
+
+    def abstract_eval(self, x, update, *indices):
+        check_indices(self, x, indices)
+        if x.dtype != update.dtype:
+            raise DTypeError(
+                f"dynamic_update_slice: operands must have one dtype; got {x!r} and {update!r}",
+                fix="Convert with astype.",
+            )
+        check_sizes(self, update.shape, x)
+        return x.update(weak_type=x.weak_type and update.weak_type)
+
+    def jvp(self, primals, tangents):
+        (x, update, *indices), (dx, dupdate, *_) = primals, tangents
+        dx = zeros_like(x) if dx is None else dx
+        dupdate = zeros_like(update) if dupdate is None else dupdate
+        return self(*primals), self(dx, dupdate, *indices)
+
+    def transpose(self, ct, x, update, *indices):
+        linear = [type(x) is LinearInput, type(update) is LinearInput]
+        return self.vjp(ct, None, (x, update, *indices), linear)
+
+    def vjp(self, ct, out, args, active):
+        _, update, *indices = args
+        kept = self(ct, zeros_like(update.aval), *indices) if active[0] else None
+        part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
+        return (kept, part, *[None] * len(indices))
+
+    def batch(self, args, dims):
+        (x, update, *indices), (dim, update_dim, *index_dims) = args, dims
+        size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
+        if all(d is None for d in index_dims):
+            at = dim if dim is not None else update_dim
+            x, update = batch_at(x, dim, at, size), batch_at(update, update_dim, at, size)
+            return self(x, update, *insert(indices, at, zero_like(indices))), at
+        x, update = batch_at(x, dim, 0, size), batch_at(update, update_dim, 0, size)
+        return batched_scatter(x, update, indices, index_dims), 0
+
+    def lower(self, ctx, x, update, *indices):
+        indices = common_indices(ctx, indices, ctx.avals_in[2:])
+        return stablehlo.dynamic_update_slice(x, update, indices)
+
+
+def insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
+    """`items` with `item` at `position`."""
+    return (*items[:position], item, *items[position:])
+
+
+def check_indices(primitive: Primitive, x: ShapedArray, indices: Sequence[ShapedArray]) -> None:
+    """Raise unless there is one integer scalar a dimension of `x`."""
+    scalars = all(not i.shape and is_integer(i.dtype) for i in indices)
+    if len(indices) != x.ndim or not scalars:
+        raise IndexingError(
+            f"{primitive.name}: there must be one integer scalar index a dimension; "
+            f"got {', '.join(map(repr, indices)) or 'none'} for {x!r}"
+        )
+
+
+def check_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> None:
+    """Raise unless a part of shape `sizes` fits into `x`."""
+    if len(sizes) != x.ndim or not all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True)):
+        raise ShapeError(
+            f"{primitive.name}: the part must fit into the operand; got shape {sizes} for {x!r}"
+        )
+
+
+def zero_like(indices: Sequence[Any]) -> Any:
+    """Zero, of the dtype that the indices have."""
+    return literal(0, indices[0].dtype if indices else np.dtype("int32"))
+
+
+def common_indices(ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
+    """The index values in one dtype, as StableHLO wants them."""
+    if len({aval.dtype for aval in avals}) <= 1:
+        return list(values)
+    wide = ShapedArray((), np.dtype("int64"))
+    return [ctx.convert(value, aval, wide) for value, aval in zip(values, avals, strict=True)]
+
+
+def index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Any:
+    """Scalar indices, of which some are batched, as one vector for each of the batch."""
+    size = next(i.shape[0] for i, d in zip(indices, dims, strict=True) if d is not None)
+    dtype = indices[0].dtype
+    if any(i.dtype != dtype for i in indices):
+        dtype = canonical_dtype(np.int64)
+    columns = [
+        reshape(batch_at(convert_element_type(i, dtype), d, 0, size), (size, 1))
+        for i, d in zip(indices, dims, strict=True)
+    ]
+    return concatenate(columns, 1)
+
+
+def batched_gather(
+    x: Any, dim: int | None, sizes: Shape, indices: Sequence[Any], index_dims: Sequence[int | None]
+) -> Any:
+    """The parts of `x` of shape `sizes` at batched indices, the batch first."""
+    rank, both = len(sizes), dim is not None
+    if both:
+        x = moveaxis(x, dim, 0)
+        sizes = (min(1, x.shape[0]), *sizes)
+    numbers = GatherDimensionNumbers(
+        offset_dims=tuple(range(1, rank + 1)),
+        collapsed_slice_dims=(),
+        start_index_map=tuple(range(both, rank + both)),
+        operand_batching_dims=(0,) * both,
+        start_indices_batching_dims=(0,) * both,
+    )
+    return gather(x, index_vectors(indices, index_dims), numbers, sizes, mode="clip")
+
+
+def batched_scatter(
+    x: Any, update: Any, indices: Sequence[Any], index_dims: Sequence[int | None]
+) -> Any:
+    """The batch `x` with each of the batch `update` at its own batched indices."""
+    rank = x.ndim - 1
+    numbers = ScatterDimensionNumbers(
+        update_window_dims=tuple(range(1, rank + 1)),
+        inserted_window_dims=(),
+        scatter_dims_to_operand_dims=tuple(range(1, rank + 1)),
+        operand_batching_dims=(0,),
+        scatter_indices_batching_dims=(0,),
+    )
+    vectors = index_vectors(indices, index_dims)
+    return scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
+
+
+def slice(
+    x: Any, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None
+) -> Any:
+    """The elements of `x` from `start` to before `limit`, each `strides[i]`-th in dimension i."""
+    start, limit = tuple(start), tuple(limit)
+    if strides is not None:
+        strides = tuple(strides)
+        if strides == (1,) * len(strides):
+            strides = None
+    if strides is None and limit == aval_of(x).shape and not any(start):
+        return x
+    return Slice(start, limit, strides)(x)
+
+
+def slice_in_dim(
+    x: Any, start: int | None, limit: int | None, stride: int = 1, axis: int = 0
+) -> Any:
+    """The elements of `x` from `start` to before `limit` along `axis`, each `stride`-th.
+
+    None stands for the beginning and the end; negative positions count from the end.
+    """
+    shape = aval_of(x).shape
+    axis = canonical_axis(axis, len(shape))
+    n = shape[axis]
+    start, limit = 0 if start is None else start, n if limit is None else limit
+    starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    starts[axis] = start + n if start < 0 else start
+    limits[axis] = limit + n if limit < 0 else limit
+    strides[axis] = stride
+    return slice(x, starts, limits, strides)
+
+
+def dynamic_slice(x: Any, indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The part of `x` of shape `sizes` that begins at the scalar `indices`.
+
+    A negative index counts from the end. One whose part would run over an end is moved
+    until the part fits.
+    """
+    indices = non_negative(x, indices)
+    return DynamicSlice(tuple([index(n) for n in sizes]))(x, *indices)
+
+
+def dynamic_update_slice(x: Any, update: Any, indices: Sequence[Any]) -> Any:
+    """`x` with `update` in place of the part that begins at the scalar `indices`.
+
+    A negative index counts from the end. One whose part would run over an end is moved
+    until the part fits.
+    """
+    return DynamicUpdateSlice()(*match(x, update), *non_negative(x, indices))
+
+
+def non_negative(x: Any, indices: Sequence[Any]) -> list[Any]:
+    """The indices into `x` with those that count from the end made to count from the start."""
+    shape = aval_of(x).shape
+    if len(indices) != len(shape):
+        raise IndexingError(
+            f"there must be one index a dimension; got {len(indices)} for shape {list(shape)}"
+        )
+    return [from_the_start(i, n) for i, n in zip(indices, shape, strict=True)]
+
+
+def from_the_start(i: Any, n: int) -> Any:
+    """The index `i` along a dimension of length `n`, counted from the start if it was from the end."""
+    if isinstance(i, int | np.integer):
+        return i + n if i < 0 else i
+    if kind(aval_of(i).dtype) != "i":
+        return i
+    return select(lt(i, 0), add(i, n), i)
+
+
+from functx.ops.arithmetic import add
+from functx.ops.comparison import lt
+from functx.ops.conversion import convert_element_type
+from functx.ops.indexing import (
+    GatherDimensionNumbers,
+    ScatterDimensionNumbers,
+    gather,
+    scatter,
+)
+from functx.ops.selection import select
+from functx.ops.shaping import batch_at, concatenate, moveaxis, pad, reshape, zeros_like
