@@ -241,7 +241,8 @@ class Template:
         Its operands must be the equation's, or constants, which stand in the same function.
         """
         owner = getattr(results[0].owner, "operation", None)
-        if owner is None or len(owner.results) != len(results):
+        passed_on = any(result in operands for result in results)
+        if owner is None or passed_on or len(owner.results) != len(results):
             return None
         positions = []
         for i, used in enumerate(owner.operands):
