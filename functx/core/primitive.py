@@ -30,6 +30,15 @@ class _PrimitiveType(type):
 _INEXACT = ("float", "complex", "Any", "object")
 
 
+def _param_key(value: Any) -> Any:
+    """A parameter as part of a key: floats by their text, at any depth of tuples."""
+    if isinstance(value, (float, complex)):
+        return type(value), repr(value)
+    if isinstance(value, tuple):
+        return type(value), tuple([_param_key(part) for part in value])
+    return type(value), value
+
+
 def _field_types(cls: type[Primitive]) -> list[Any]:
     return [
         base.__dict__["__annotations__"][field]
@@ -95,7 +104,7 @@ class Primitive(metaclass=_PrimitiveType):
         if missing := [field for field in cls.fields if field not in values]:
             raise TypeError(f"{cls.__name__} needs the parameters {missing}")
         values = {field: values[field] for field in cls.fields}
-        key = tuple((type(v), repr(v) if isinstance(v, float) else v) for v in values.values())
+        key = tuple([_param_key(v) for v in values.values()])
         self: Primitive | None = cls._instances.get(key)  # type: ignore[attr-defined]
         if self is None:
             self = object.__new__(cls)
@@ -117,12 +126,9 @@ class Primitive(metaclass=_PrimitiveType):
         return bind(self, args)
 
     def __repr__(self) -> str:
-        params = ", ".join(
-            f"{field}={value!r}"
-            for field in self.fields
-            if (value := getattr(self, field)) != self.defaults.get(field, _NO_DEFAULT)
-        )
-        return f"{self.name}[{params}]" if params else self.name
+        from functx.core.printing import primitive_text
+
+        return primitive_text(self)
 
     def out_types(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
         """What `abstract_eval` says of `avals`, as a tuple, remembered."""
@@ -193,9 +199,6 @@ class Primitive(metaclass=_PrimitiveType):
     def has_rule(cls, rule: str) -> bool:
         """Whether the class or one of its families defines `rule`."""
         return getattr(cls, rule, None) is not getattr(Primitive, rule)
-
-
-_NO_DEFAULT = object()
 
 
 class LinearInput:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -188,15 +188,62 @@ class Program:
 
         return replace_equation(self, old, new)
 
-    def rewrite(self, rule: Any) -> Program:
+    def rewrite(self, rule: Callable[..., Any]) -> Program:
         """A program in which `rule(eqn, *args)` has had its say on every equation.
 
-        The rule returns the new output (a tuple of them where the primitive has several),
-        or `NotImplemented` to leave the equation as it is.
+        The rule gets traced operands and computes with them. It returns the new output (a
+        tuple of them where the primitive has several), or `NotImplemented` to leave the
+        equation as it is; what it leaves of an equation with programs is rewritten inside.
+
+        Raises ProgramError when an output does not have the shape and dtype it had.
         """
         from functx.core.editing import rewrite
 
         return rewrite(self, rule)
+
+    def walk(self) -> Iterator[Program]:
+        """This program and the programs in its equations, at any depth, each once."""
+        seen = {self}
+        pending = [self]
+        while pending:
+            each = pending.pop()
+            yield each
+            nested = [sub for eqn in each.equations for sub in subprograms(eqn.primitive)]
+            fresh = [sub for sub in dict.fromkeys(nested) if sub not in seen]
+            seen.update(fresh)
+            pending += reversed(fresh)
+
+    def map_subprograms(self, change: Callable[[Program], Program]) -> Program:
+        """A program with `change(sub)` in place of each program among its parameters.
+
+        Raises ProgramError when an equation then has outputs of other types.
+        """
+        from functx.core.editing import map_subprograms
+
+        return map_subprograms(self, change)
+
+    def inline(self, *names: str) -> Program:
+        """A program with the body of the called program in place of every `call`.
+
+        `names` are those of other primitives with a `program` to open up instead. Calls
+        within calls are opened up too.
+        """
+        from functx.core.editing import inline
+
+        return inline(self, names or ("call",))
+
+
+def subprograms(primitive: Primitive) -> list[Program]:
+    """The programs among the parameters of `primitive`."""
+    found: list[Program] = []
+    pending = [getattr(primitive, field) for field in primitive.fields]
+    while pending:
+        value = pending.pop(0)
+        if type(value) is Program:
+            found.append(value)
+        elif isinstance(value, tuple):
+            pending = [*value, *pending]
+    return found
 
 
 class ProgramKey:
@@ -260,7 +307,9 @@ def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equa
 
 
 @lru_cache(maxsize=4096)
-def scalar_literal(value: bool | int | float | complex, dtype: Any, weak: bool, _text: str) -> Literal:
+def scalar_literal(
+    value: bool | int | float | complex, dtype: Any, weak: bool, _text: str
+) -> Literal:
     """The literal `value`, rounded to `dtype` unless that is weak; `_text` is its repr."""
     if not weak and is_inexact(dtype):
         with np.errstate(over="ignore"):

@@ -1,0 +1,132 @@
+"""What makes a program well-formed: scope, single assignment, and types."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import kind
+from functx.core.errors import FunctxError, ProgramError
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Literal, Program, Var, subprograms
+
+
+def check_program(program: Program) -> None:
+    """Raise ProgramError unless `program` is well-formed.
+
+    Every variable must be defined once, before its first use. Every equation must have the
+    output types that its primitive gives, every literal a number of its dtype. The programs
+    in parameters are checked too, each once.
+    """
+    defined: set[Any] = set()
+    for i, v in enumerate(program.inputs):
+        if type(v) is not Var or v in defined:
+            raise ProgramError(
+                f"{program.name}: every input must be a variable of its own; got input {i}, "
+                + ("which is another input too" if type(v) is Var else f"{v!r}")
+            )
+        defined.add(v)
+    for eqn in program.equations:
+        problem = _problem(eqn, defined)
+        if problem:
+            raise _error(program, eqn, problem)
+        defined.update(eqn.outputs)
+        for nested in subprograms(eqn.primitive):
+            if check_program not in nested.memo:
+                check_program(nested)
+    for i, atom in enumerate(program.outputs):
+        problem = _problem_of_atom(atom, defined)
+        if problem:
+            raise ProgramError(f"{program.name}: output {i} {problem}")
+    program.memo[check_program] = True
+
+
+def _error(program: Program, eqn: Equation, problem: str) -> ProgramError:
+    from functx.core.printing import equation_text
+
+    return ProgramError(
+        f"{program.name}: {problem}", f"in {equation_text(program, eqn)}", source=eqn.source
+    )
+
+
+def _problem(eqn: Equation, defined: set[Any]) -> str:
+    """What is wrong with an equation, if anything is."""
+    primitive = eqn.primitive
+    if not isinstance(primitive, Primitive):
+        return f"an equation must have a Primitive; got {primitive!r}"
+    for i, atom in enumerate(eqn.inputs):
+        if type(atom) is not Var or atom not in defined:
+            problem = _problem_of_atom(atom, defined)
+            if problem:
+                return f"operand {i} of {primitive.name} {problem}"
+    avals = tuple([atom.aval for atom in eqn.inputs])
+    wanted = check_arity(primitive, len(avals))
+    if wanted is not None:
+        return f"{primitive.name} must have {wanted}; got {len(avals)}"
+    try:
+        outs = primitive.types.get(avals) or primitive.out_types(avals)
+    except Exception as error:
+        reason = error.problem if isinstance(error, FunctxError) else repr(error)
+        return f"operands must fit; got {reason}"
+    if len(outs) != len(eqn.outputs):
+        return f"{primitive.name} must have {len(outs)} outputs; got {len(eqn.outputs)}"
+    for i, (v, aval) in enumerate(zip(eqn.outputs, outs, strict=True)):
+        if type(v) is not Var:
+            return f"output {i} of {primitive.name} must be a variable; got {v!r}"
+        if v in defined or any(v is other for other in eqn.outputs[:i]):
+            return f"output {i} of {primitive.name} must be a new variable; got one in use"
+        if v.aval is not aval:
+            return f"output {i} of {primitive.name} must be {aval!r}; got {v.aval!r}"
+    return ""
+
+
+def _problem_of_atom(atom: Any, defined: set[Any]) -> str:
+    if type(atom) is Var:
+        return "" if atom in defined else f"must be defined before its use; got {atom.aval!r}"
+    if type(atom) is Literal:
+        return literal_problem(atom)
+    return f"must be a variable or a literal; got {atom!r}"
+
+
+def literal_problem(literal: Literal) -> str:
+    """What is wrong with a literal, if anything is."""
+    value, aval = literal.value, literal.aval
+    of = kind(aval.dtype) if type(aval) is ShapedArray and aval.shape == () else ""
+    if of and of in _KINDS.get(type(value), ""):
+        try:
+            with np.errstate(over="ignore"):
+                held = aval.dtype.type(value).item()
+            if aval.weak_type and of in "fc" or repr(held) == repr(value):
+                return ""
+        except OverflowError:
+            pass
+    return f"must be a literal that fits its type; got {value!r} of {aval!r}"
+
+
+_KINDS: dict[type, str] = {bool: "b", int: "iu", float: "f", complex: "c"}
+
+
+@lru_cache(maxsize=4096)
+def _arity(cls: type[Primitive]) -> tuple[float, float]:
+    """The least and the largest number of operands that the rules of a primitive take."""
+    for rule, own in (("abstract_eval", 1), ("lower", 2), ("decompose", 1)):
+        if not cls.has_rule(rule):
+            continue
+        parameters = list(inspect.signature(getattr(cls, rule)).parameters.values())[own:]
+        if all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+            return sum(p.default is p.empty for p in parameters), len(parameters)
+    return 0, inf
+
+
+def check_arity(primitive: Primitive, given: int) -> str | None:
+    """None if `given` operands are what `primitive` takes, else `2 operands`, which are."""
+    least, most = _arity(type(primitive))
+    if least <= given <= most:
+        return None
+    count = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+    return f"{count} operand{'' if count == '1' else 's'}"

@@ -1,0 +1,286 @@
+"""Programs as values to work on: called, edited equation by equation, rewritten by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.checking import check_program
+from functx.core.dtypes import kind
+from functx.core.errors import ArgumentError, ProgramError, TreeError, type_name
+from functx.core.interpret import forward, interpret
+from functx.core.primitive import Primitive
+from functx.core.program import Atom, Equation, Program, Var, subprograms
+from functx.core.provenance import Source
+from functx.core.tracing import (
+    Tracer,
+    apply,
+    aval_of,
+    current_builder,
+    literal_of,
+    rewritten,
+    trace,
+)
+
+
+def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The outputs of `program`: traced inside a trace, computed outside it.
+
+    Takes and gives pytrees where the program has `trees`, else takes one argument an input
+    and gives a list. Raises TreeError or ArgumentError when the arguments do not fit.
+    """
+    if program.trees is None:
+        if kwargs:
+            raise ArgumentError(
+                f"{program.name}: a program takes positional arguments; got `{next(iter(kwargs))}`"
+            )
+        return run_flat(program, args)
+    in_tree, out_tree = program.trees
+    leaves, structure = tree.flatten((tuple(args), kwargs))
+    if structure != in_tree:
+        raise TreeError(
+            f"{program.name}: arguments must have the structure that the program was made for",
+            f"expected {in_tree}",
+            f"got      {structure}",
+        )
+    return tree.unflatten(out_tree, run_flat(program, leaves))
+
+
+def run_flat(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` on one argument an input, those with captured values left out."""
+    count = len(program.inputs) - len(program.captured)
+    if len(args) != count:
+        raise ArgumentError(f"{program.name}: arguments must be {count}; got {len(args)}")
+    args = [
+        fitted(x, v.aval, program, i)
+        for i, (x, v) in enumerate(zip([*args, *program.captured], program.inputs, strict=True))
+    ]
+    avals = tuple([aval_of(x) for x in args])
+    if avals != tuple(program.in_avals):
+        program = rewritten(Retype(avals), program)
+    return apply(None, program, args)
+
+
+def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
+    """`x` as an argument of `aval`: a Python number takes its dtype, an array must have it."""
+    x = number_as(x, aval)
+    given = aval_of(x)
+    if given.shape != aval.shape or given.dtype != aval.dtype:
+        names = program.in_names() if program.in_names is not None else []
+        name = f"`{names[i]}`" if i < len(names) else f"{i}"
+        raise ArgumentError(
+            f"{program.name}: argument {name} must be {aval!r}; got {type_name(x)}",
+            fix="Make a program for arguments of this type, or convert the argument.",
+        )
+    return x
+
+
+def number_as(x: Any, aval: ShapedArray) -> Any:
+    """The Python number `x` as a scalar of `aval`, where the kind of its dtype allows it."""
+    rank = _NUMBERS.index(type(x)) if type(x) in _NUMBERS else None
+    of = "buifc".index(kind(aval.dtype))
+    if rank is None or aval.shape or rank > max(of - 1, of == 1):
+        return x
+    if aval.weak_type:
+        return _NUMBERS[max(of - 1, of == 1)](x)
+    try:
+        with np.errstate(over="ignore"):
+            return aval.dtype.type(x)
+    except OverflowError:
+        return x
+
+
+_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
+
+
+class Retype(NamedTuple):
+    """The rewrite to a program for operands of `avals`: what its primitives make of those."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, program: Program) -> Program:
+        def step(eqn: Equation, *args: Any) -> Any:
+            outs = eqn.primitive(*args)
+            return outs if eqn.primitive.multiple_results else [outs]
+
+        def body(*args: Any) -> list[Any]:
+            return interpret(program, args, step, constant=lambda c: c)
+
+        return trace(body, self.avals, name=program.name, in_names=program.in_names)[0]
+
+
+def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | None) -> Equation:
+    """The equation `primitive(inputs)`, with new variables for its outputs."""
+    atoms: list[Atom] = []
+    for x in inputs:
+        atom = x if type(x) is Var else literal_of(x)
+        if atom is None:
+            raise ArgumentError(
+                f"{primitive.name}: operands of an equation must be variables, literals or "
+                f"numbers; got {type_name(x)}"
+            )
+        atoms.append(atom)
+    avals = tuple([atom.aval for atom in atoms])
+    outs = primitive.types.get(avals) or primitive.out_types(avals)
+    return Equation(primitive, atoms, [Var(aval) for aval in outs], source)
+
+
+def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -> Program:
+    """`program` with the equations `new` in place of `old`.
+
+    The outputs of the last of them stand for those of `old` that they do not define.
+    """
+    position = next((i for i, eqn in enumerate(program.equations) if eqn is old), None)
+    if position is None:
+        raise ProgramError(
+            f"{program.name}: the equation to replace must be one of the program's own; "
+            f"got one of {old.primitive.name}"
+        )
+    defined = {v for eqn in new for v in eqn.outputs}
+    stand_in: dict[Any, Atom] = {}
+    if new and len(new[-1].outputs) == len(old.outputs):
+        pairs = zip(old.outputs, new[-1].outputs, strict=True)
+        stand_in = {v: w for v, w in pairs if v not in defined}
+    following = program.equations[position + 1 :]
+    if stand_in:
+        following = [
+            eqn.replace(inputs=[stand_in.get(atom, atom) for atom in eqn.inputs])
+            if any(atom in stand_in for atom in eqn.inputs)
+            else eqn
+            for eqn in following
+        ]
+    edited = like(
+        program,
+        equations=[*program.equations[:position], *new, *following],
+        outputs=[stand_in.get(atom, atom) for atom in program.outputs],
+    )
+    check_program(edited)
+    return edited
+
+
+def like(program: Program, **changes: Any) -> Program:
+    """A program with some parts of `program` replaced."""
+    parts = ("name", "inputs", "equations", "outputs", "in_names", "trees", "captured")
+    return Program(**{part: getattr(program, part) for part in parts} | changes)
+
+
+def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
+    """`program` with every equation that `rule` says something about replaced by that."""
+    done: dict[Program, Program] = {}
+
+    def inside(nested: Program) -> Program:
+        if nested not in done:
+            done[nested] = result = _rewritten_by(nested, rule, inside)
+            if result.captured:
+                raise ProgramError(
+                    f"{nested.name}: a rule must not bring arrays into a program within an "
+                    "equation; got "
+                    + ", ".join(repr(v.aval) for v in result.inputs[len(nested.inputs) :]),
+                    fix="Use numbers, or open up the calls first (program.inline()).",
+                )
+        return done[nested]
+
+    return _rewritten_by(program, rule, inside)
+
+
+def _rewritten_by(
+    program: Program, rule: Callable[..., Any], inside: Callable[[Program], Program]
+) -> Program:
+    def step(eqn: Equation, *args: Any) -> Sequence[Any]:
+        outs = rule(eqn, *args)
+        if outs is NotImplemented:
+            primitive = with_subprograms(eqn.primitive, inside)
+            if primitive is eqn.primitive and all(
+                x.aval is atom.aval for x, atom in zip(args, eqn.inputs, strict=True)
+            ):
+                return forward(eqn, *args)
+            outs = primitive(*args)
+        several = eqn.primitive.multiple_results
+        return _checked(eqn, tuple(outs) if several else (outs,))
+
+    def body(*args: Any) -> list[Any]:
+        return interpret(program, args, step, constant=lambda c: c)
+
+    made, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
+    return like(
+        program,
+        inputs=made.inputs,
+        equations=made.equations,
+        outputs=made.outputs,
+        captured=[*program.captured, *captured],
+    )
+
+
+def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
+    """What a rule returned for `eqn`, as traced values of the types of its outputs."""
+    if len(outs) != len(eqn.outputs):
+        raise ProgramError(
+            f"rewrite: the rule must return {len(eqn.outputs)} outputs for "
+            f"{eqn.primitive.name}; got {len(outs)}"
+        )
+    checked = []
+    for x, v in zip(outs, eqn.outputs, strict=True):
+        x = as_tracer(number_as(x, v.aval))
+        if x.aval.shape != v.aval.shape or x.aval.dtype != v.aval.dtype:
+            raise ProgramError(
+                f"rewrite: the rule must return {v.aval!r} for {eqn.primitive.name}; got {x.aval!r}"
+            )
+        checked.append(x)
+    return checked
+
+
+def as_tracer(x: Any) -> Tracer:
+    builder = current_builder.get()
+    assert builder is not None
+    return Tracer(builder.atom(x), builder)
+
+
+def with_subprograms(primitive: Primitive, change: Callable[[Program], Program]) -> Primitive:
+    """`primitive` with `change(sub)` in place of each program among its parameters."""
+    if not subprograms(primitive):
+        return primitive
+
+    def changed(value: Any) -> Any:
+        if type(value) is Program:
+            return change(value)
+        if type(value) is tuple:
+            return tuple([changed(part) for part in value])
+        return value
+
+    params = {field: changed(getattr(primitive, field)) for field in primitive.fields}
+    return type(primitive)(**params)
+
+
+def map_subprograms(program: Program, change: Callable[[Program], Program]) -> Program:
+    """`program` with `change(sub)` in place of each program among its parameters."""
+    done: dict[Program, Program] = {}
+
+    def once(nested: Program) -> Program:
+        if nested not in done:
+            done[nested] = change(nested)
+        return done[nested]
+
+    equations = []
+    for eqn in program.equations:
+        primitive = with_subprograms(eqn.primitive, once)
+        equations.append(eqn if primitive is eqn.primitive else eqn.replace(primitive=primitive))
+    edited = like(program, equations=equations)
+    check_program(edited)
+    return edited
+
+
+def inline(program: Program, names: Sequence[str]) -> Program:
+    """`program` with the body of the called program in place of each call by one of `names`."""
+
+    def rule(eqn: Equation, *args: Any) -> Any:
+        if eqn.primitive.name not in names:
+            return NotImplemented
+        # The equations of the body keep their own lines.
+        current_builder.get().source = None  # type: ignore[union-attr]
+        return run_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
+
+    return rewrite(program, rule)

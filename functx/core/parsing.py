@@ -1,0 +1,507 @@
+"""Programs read from text: the inverse of `printing`.
+
+    text      = program
+    program   = "program" name "(" [input {"," input}] ")" ":" {equation {program}} return
+    input     = name ":" type
+    equation  = outputs "=" primitive ["[" name "=" value {"," name "=" value} "]"] {atom}
+    outputs   = "()" | name [":" type] {"," name [":" type]}
+    atom      = name | number ":" ["~"] dtype
+    type      = ["~"] dtype "[" [int {"," int}] "]"
+    return    = "return" [atom {"," atom}]
+
+A program among the values of an equation goes by its name, and follows the equation that
+names it first. `#` starts a comment; indentation is for the eye.
+"""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.core.checking import check_arity, literal_problem
+from functx.core.dtypes import DTYPES_BY_SHORT_NAME, DType
+from functx.core.errors import FunctxError, ParseError
+from functx.core.primitive import Primitive
+from functx.core.printing import named, opaque
+from functx.core.program import Atom, Equation, Program, Var, scalar_literal
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r]+|\#[^\n]*)
+    |(?P<newline>\n)
+    |(?P<string>b?(?:'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
+    |(?P<complex>\([^\s(),'"\[\]{}]*j\))
+    |(?P<number>-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\b(?:inf|nan)\b))
+    |(?P<opaque><[^<>\n]*>)
+    |(?P<name>[^\W\d]\w*)
+    |(?P<mark>\.\.\.|[()\[\]{}:,=~@./-])
+    |(?P<other>.)""",
+    re.VERBOSE,
+)
+_OPENING, _CLOSING = "([{", ")]}"
+_ENDS_NAME = frozenset("()[]{},=~")
+
+
+class Token(NamedTuple):
+    """A word of the text and where it stands."""
+
+    kind: str
+    text: str
+    start: int
+    line: int
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The words of `text`; line ends count outside brackets."""
+    found: list[Token] = []
+    line = 1
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        kind, word = match.lastgroup or "", match.group()
+        if word in _OPENING:
+            depth += 1
+        elif word in _CLOSING:
+            depth -= 1
+        if kind == "newline":
+            if depth <= 0 and found and found[-1].kind != "newline":
+                found.append(Token(kind, word, match.start(), line))
+            line += 1
+        elif kind != "space":
+            found.append(Token(kind, word, match.start(), line))
+    if not found or found[-1].kind != "newline":
+        found.append(Token("newline", "\n", len(text), line))
+    found.append(Token("end", "", len(text), line))
+    return found
+
+
+def parse_program(text: str) -> Program:
+    """The program that `text` stands for.
+
+    Raises ParseError, with the line and what must stand there, for any other text.
+    """
+    parser = _Parser(text)
+    program = parser.program()
+    if parser.token.kind != "end":
+        raise parser.error("the end of the text after `return`")
+    return program
+
+
+class _Scope:
+    """The variables of one program, by name, and the lines that define them."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Var] = {}
+        self.lines: dict[str, int] = {}
+
+
+class _Parser:
+    """A place in a text, and the programs that the text has named so far."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.tokens = tokens_of(text)
+        self.position = 0
+        self.programs: dict[str, Program] = {}
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.position]
+
+    def next(self) -> Token:
+        token = self.token
+        self.position += 1
+        return token
+
+    def at(self, text: str) -> bool:
+        return self.token.text == text and self.token.kind in ("mark", "name")
+
+    def skip(self, text: str) -> bool:
+        """Whether `text` stood here; moves behind it."""
+        found = self.at(text)
+        self.position += found
+        return found
+
+    def expect(self, text: str, where: str) -> Token:
+        if not self.at(text):
+            raise self.error(f"`{text}` {where}".rstrip())
+        return self.next()
+
+    def expect_kind(self, kind: str, what: str) -> Token:
+        if self.token.kind != kind:
+            raise self.error(what)
+        return self.next()
+
+    def error(self, wanted: str, token: Token | None = None, fix: str = "") -> ParseError:
+        """The error that `wanted` must stand at `token`, by default here."""
+        token = token or self.token
+        shown = {"newline": "the end of the line", "end": "the end of the text"}
+        got = shown.get(token.kind) or f"`{token.text}`"
+        return self.problem(f"must have {wanted}; got {got}", token, fix)
+
+    def problem(self, problem: str, token: Token, fix: str = "") -> ParseError:
+        """The error that the line of `token` has `problem`, with the line and a pointer."""
+        begin = self.text.rfind("\n", 0, token.start) + 1
+        end = self.text.find("\n", token.start)
+        line = self.text[begin : end if end >= 0 else len(self.text)].rstrip()
+        pointer = " " * (token.start - begin) + "^"
+        return ParseError(f"Program.parse: line {token.line} {problem}", line, pointer, fix=fix)
+
+    def separated(self, item: Callable[[], Any], end: str) -> list[Any]:
+        """Items with commas between them, until the mark `end`."""
+        found: list[Any] = []
+        while not self.at(end):
+            found.append(item())
+            if not self.skip(","):
+                break
+        self.expect(end, "or `,`" if found else "")
+        return found
+
+    def program(self) -> Program:
+        while self.token.kind == "newline":
+            self.next()
+        self.expect("program", "and a name, as in `program loss(x: f32[3]):`")
+        name = self.expect_kind("name", "a name for the program")
+        scope = _Scope()
+        self.expect("(", "and the inputs")
+        inputs = self.separated(lambda: self.input(scope), ")")
+        self.expect(":", "after the inputs")
+        self.expect_kind("newline", "the end of the line after `:`")
+        equations: list[Equation] = []
+        while not self.at("return"):
+            if self.at("program"):
+                self.nested()
+            elif self.token.kind == "end":
+                raise self.error(f"`return` at the end of the program `{name.text}`")
+            else:
+                equations.append(self.equation(scope))
+        self.next()
+        outputs: list[Atom] = []
+        while self.token.kind != "newline":
+            outputs.append(self.atom(scope))
+            if not self.skip(","):
+                break
+        self.expect_kind("newline", "`,` or the end of the line")
+        names = [getattr(v, "name", "_") for v in inputs]
+        return Program(name.text, inputs, equations, outputs, in_names=lambda: names)
+
+    def nested(self) -> None:
+        token = self.tokens[self.position + 1]
+        if token.text in self.programs:
+            raise self.error("a name that no other program has", token)
+        self.programs[token.text] = self.program()
+
+    def input(self, scope: _Scope) -> Var:
+        token = self.expect_kind("name", "the name of an input")
+        self.expect(":", f"and the type of `{token.text}`")
+        return self.define(scope, token, self.type())
+
+    def define(self, scope: _Scope, token: Token, aval: ShapedArray) -> Var:
+        var = Var(aval)
+        if token.text == "_":
+            return var
+        if token.text in scope.variables:
+            raise self.problem(
+                f"must define a new variable; got `{token.text}`, which line "
+                f"{scope.lines[token.text]} defines",
+                token,
+            )
+        scope.variables[token.text] = var
+        scope.lines[token.text] = token.line
+        var.name = token.text
+        return var
+
+    def type(self) -> ShapedArray:
+        weak = self.skip("~")
+        dtype = self.dtype()
+        self.expect("[", f"and a shape after `{self.tokens[self.position - 1].text}`")
+        shape = self.separated(lambda: int(self.expect_kind("number", "a length").text), "]")
+        return ShapedArray(tuple(shape), dtype, weak)
+
+    def dtype(self) -> DType:
+        token = self.token
+        found = DTYPES_BY_SHORT_NAME.get(token.text)
+        if found is None:
+            raise self.error("a dtype, such as f32", fix=_did_you_mean(token, DTYPES_BY_SHORT_NAME))
+        self.next()
+        return found
+
+    def equation(self, scope: _Scope) -> Equation:
+        stated = self.outputs()
+        self.expect("=", "after the outputs")
+        cls, token = self.primitive_class()
+        params_at = self.position
+        self.skip_brackets()
+        inputs: list[Atom] = []
+        while self.token.kind != "newline":
+            inputs.append(self.atom(scope))
+        self.next()
+        # The programs that the parameters name follow the equation.
+        while self.at("program"):
+            self.nested()
+        end, self.position = self.position, params_at
+        primitive = self.primitive(cls, token)
+        self.position = end
+        avals = self.output_types(primitive, inputs, token, stated)
+        outputs = [
+            self.define(scope, name, aval) for (name, _), aval in zip(stated, avals, strict=True)
+        ]
+        return Equation(primitive, inputs, outputs, None)
+
+    def outputs(self) -> list[tuple[Token, ShapedArray | None]]:
+        if self.skip("("):
+            self.expect(")", "or the name of an output")
+            return []
+        found = []
+        while True:
+            name = self.expect_kind("name", "the name of an output, or `return`")
+            found.append((name, self.type() if self.skip(":") else None))
+            if not self.skip(","):
+                return found
+
+    def output_types(
+        self,
+        primitive: Primitive,
+        inputs: list[Atom],
+        token: Token,
+        stated: list[tuple[Token, ShapedArray | None]],
+    ) -> list[ShapedArray]:
+        """The types of the outputs; ParseError unless they are those that the line states."""
+        avals = tuple([atom.aval for atom in inputs])
+        shown = ", ".join(map(repr, avals))
+        wanted = check_arity(primitive, len(avals))
+        if wanted is not None:
+            raise self.problem(f"must have {wanted} of {primitive.name}; got {shown}", token)
+        try:
+            outs = primitive.types.get(avals) or primitive.out_types(avals)
+        except Exception as error:
+            reason = error.problem if isinstance(error, FunctxError) else str(error)
+            raise self.problem(f"does not fit: {reason}", token) from error
+        if len(outs) != len(stated):
+            raise self.problem(
+                f"must have {len(outs)} outputs of {primitive.name}; got {len(stated)}", token
+            )
+        for (name, given), aval in zip(stated, outs, strict=True):
+            if given is not None and given is not aval:
+                raise self.problem(
+                    f"must state the type {aval!r} for `{name.text}`, which is that of "
+                    f"{primitive.name} on {shown}; got {given!r}",
+                    name,
+                )
+        return list(outs)
+
+    def primitive_class(self) -> tuple[type[Primitive], Token]:
+        """The primitive that the word here names; marks may be part of its name."""
+        first = self.token
+        text = ""
+        while (
+            self.token.kind in ("name", "number", "mark")
+            and self.token.text not in _ENDS_NAME
+            and self.token.start == first.start + len(text)
+        ):
+            text += self.next().text
+        cls = Primitive.registry.get(text)
+        token = first if not text else first._replace(text=text)
+        if cls is None:
+            raise self.error(
+                "the name of a primitive after `=`", token, _did_you_mean(token, Primitive.registry)
+            )
+        return cls, token
+
+    def skip_brackets(self) -> None:
+        """Move behind the brackets that open here, if any do."""
+        if not self.at("["):
+            return
+        depth = 0
+        start = self.token
+        while True:
+            if self.token.kind == "end":
+                raise self.error("a closing bracket", start)
+            token = self.next()
+            if token.kind == "mark":
+                depth += (token.text in _OPENING) - (token.text in _CLOSING)
+            if not depth:
+                return
+
+    def primitive(self, cls: type[Primitive], token: Token) -> Primitive:
+        """The primitive of `cls` with the parameters in the brackets here, if any."""
+        params = dict(self.parameters(cls, token))
+        missing = [f for f in cls.fields if f not in params and f not in cls.defaults]
+        if missing:
+            raise self.problem(
+                f"must give {cls.name} the parameters {', '.join(cls.fields)}; got none for "
+                + ", ".join(f"`{field}`" for field in missing),
+                token,
+            )
+        try:
+            return cls(**params)
+        except Exception as error:
+            raise self.problem(f"does not fit: {error}", token) from error
+
+    def parameters(self, cls: type[Primitive], token: Token) -> list[tuple[str, Any]]:
+        if not self.skip("["):
+            return []
+
+        def parameter() -> tuple[str, Any]:
+            name = self.expect_kind("name", f"a parameter of {cls.name}")
+            if name.text not in cls.fields:
+                takes = ", ".join(cls.fields) or "no parameters"
+                raise self.error(
+                    f"a parameter of {cls.name}, which takes {takes}",
+                    name,
+                    _did_you_mean(name, cls.fields),
+                )
+            self.expect("=", "and a value")
+            return name.text, self.value(cls)
+
+        found = self.separated(parameter, "]")
+        if len(dict(found)) != len(found):
+            raise self.problem(f"must give each parameter of {cls.name} once", token)
+        return found
+
+    def value(self, cls: type[Primitive]) -> Any:
+        """The value here of a parameter of `cls`."""
+        token = self.next()
+        kind, text = token.kind, token.text
+        if kind == "number":
+            return _number(text)
+        if kind == "complex":
+            return complex(text)
+        if kind == "string":
+            return literal_eval(text)
+        if kind == "opaque":
+            return self.opaque(token)
+        if text == "(":
+            return self.tuple(cls)
+        if text == "{":
+            return frozenset(self.separated(lambda: self.value(cls), "}"))
+        if text == "...":
+            return ...
+        if text == "~":
+            self.position -= 1
+            return self.type()
+        if text == "@":
+            return self.primitive(*self.primitive_class())
+        if kind == "name":
+            return self.named_value(cls, token)
+        raise self.error("a value", token)
+
+    def tuple(self, cls: type[Primitive]) -> Any:
+        values: list[Any] = []
+        while not self.at(")"):
+            values.append(self.value(cls))
+            if not self.skip(","):
+                break
+        self.expect(")", "or `,`" if values else "or a value")
+        return tuple(values)
+
+    def opaque(self, token: Token) -> Any:
+        found = opaque(token.text)
+        if found is None:
+            raise self.error(
+                "a value that can be read",
+                token,
+                "Values in <...> have no text of their own; they are read only in the process "
+                "that printed them, while they are alive.",
+            )
+        return found
+
+    def named_value(self, cls: type[Primitive], token: Token) -> Any:
+        """What a word means: a constant, a dtype, a type, a program, or a class by its name."""
+        name = token.text
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        if name in DTYPES_BY_SHORT_NAME:
+            if self.at("["):
+                self.position -= 1
+                return self.type()
+            dtype = DTYPES_BY_SHORT_NAME[name]
+            return dtype.type(*self.arguments(cls)[0]) if self.at("(") else dtype
+        if name in self.programs:
+            return self.programs[name]
+        found = _BUILT_IN.get(name) or named(cls, name)
+        if isinstance(found, type) and issubclass(found, Enum) and self.skip("."):
+            member = self.next()
+            if member.text not in found.__members__:
+                raise self.error(
+                    f"a member of {name}", member, _did_you_mean(member, found.__members__)
+                )
+            return found[member.text]
+        if isinstance(found, type) and self.at("("):
+            positional, keywords = self.arguments(cls)
+            try:
+                return found(*positional, **keywords)
+            except Exception as error:
+                raise self.problem(f"does not fit: {error}", token) from error
+        raise self.error(
+            "a value: a program below the equation, a dtype, a number, a string, a tuple",
+            token,
+            _did_you_mean(token, [*self.programs, *DTYPES_BY_SHORT_NAME, *_CONSTANTS]),
+        )
+
+    def arguments(self, cls: type[Primitive]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call, positional and by keyword."""
+        self.expect("(", "and arguments")
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+
+        def argument() -> None:
+            following = self.tokens[self.position + 1]
+            if self.token.kind == "name" and following.text == "=":
+                name = self.next().text
+                self.next()
+                keywords[name] = self.value(cls)
+            else:
+                positional.append(self.value(cls))
+
+        self.separated(argument, ")")
+        return positional, keywords
+
+    def atom(self, scope: _Scope) -> Atom:
+        token = self.next()
+        if self.at(":"):
+            self.next()
+            return self.literal(token)
+        if token.kind != "name":
+            raise self.error("a variable, or a number with a dtype as in 2.0:f32", token)
+        found = scope.variables.get(token.text)
+        if found is None:
+            raise self.error(
+                "a variable defined above", token, _did_you_mean(token, scope.variables)
+            )
+        return found
+
+    def literal(self, token: Token) -> Atom:
+        weak = self.skip("~")
+        dtype = self.dtype()
+        value = self.scalar(token)
+        literal = scalar_literal(value, dtype, weak, repr(value))
+        problem = literal_problem(literal)
+        if problem:
+            raise self.problem(problem, token)
+        return literal
+
+    def scalar(self, token: Token) -> Any:
+        if token.kind == "number":
+            return _number(token.text)
+        if token.kind == "complex":
+            return complex(token.text)
+        if token.text in ("True", "False"):
+            return token.text == "True"
+        raise self.error("a number before `:`", token)
+
+
+_CONSTANTS: dict[str, Any] = {"None": None, "True": True, "False": False}
+_BUILT_IN: dict[str, Any] = {"slice": slice, "range": range}
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _did_you_mean(token: Token, known: Iterable[str]) -> str:
+    near = get_close_matches(token.text, list(known), 3)
+    return f"Did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""

@@ -1,0 +1,333 @@
+"""Programs as text: what `print` shows of a program, and `Program.parse` reads.
+
+program loss(x: f32[4,3], w: f32[3,5]):
+  a: f32[4,5] = dot_general[contract=((1,), (0,))] x w   # train.py:12 in loss
+  h: f32[4,5] = tanh a
+  b: f32[]    = reduce_sum[axes=(0, 1)] h                # train.py:13 in loss
+  return b
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from itertools import count
+from string import ascii_lowercase
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Literal, Program, Var
+from functx.core.provenance import Derived, assigned_names, describe
+
+RESERVED = frozenset({"None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME})
+"""The words that have a meaning of their own in a text."""
+
+# A part longer than this does not push out the column that the lines around it share.
+_WIDEST_LEFT = 36
+_WIDEST_LINE = 84
+_WIDEST_HEADER = 100
+
+
+def program_text(program: Program) -> str:
+    """The text of `program`, which `parse_program` reads."""
+    printer = _Printer()
+    printer.show(program, printer.programs.unique(program.name), "")
+    column = max([len(line) for line, _ in printer.lines if len(line) <= _WIDEST_LINE], default=0)
+    return "\n".join(
+        f"{line:{column}}   # {comment}" if comment else line for line, comment in printer.lines
+    )
+
+
+def equation_text(program: Program, eqn: Equation) -> str:
+    """The line of `program` that shows `eqn`; the program need not be well-formed."""
+    return " = ".join(_halves(eqn, variable_names(program), _program_name))
+
+
+def primitive_text(
+    primitive: Primitive, program_name: Callable[[Program], str] | None = None
+) -> str:
+    """`reduce_sum[axes=(0,)]`: the primitive and those of its parameters that are no defaults.
+
+    `program_name` says what to call the programs among the parameters.
+    """
+    shown = program_name or _program_name
+    params = []
+    for field in primitive.fields:
+        text = value_text(getattr(primitive, field), primitive, shown)
+        default = primitive.defaults.get(field, _NO_DEFAULT)
+        if default is _NO_DEFAULT or text != value_text(default, primitive, shown):
+            params.append(f"{field}={text}")
+    return f"{primitive.name}[{', '.join(params)}]" if params else primitive.name
+
+
+_NO_DEFAULT = object()
+
+
+def _program_name(program: Program) -> str:
+    return identifier(program.name)
+
+
+class _Printer:
+    """The lines of one text, and the names of the programs in it."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.programs = Names()
+        self.known: dict[Program, str] = {}
+        self.pending: list[tuple[Program, str]] = []
+        self.comment = ""
+
+    def program_name(self, program: Program) -> str:
+        """The name of a program among the parameters, which is shown at its first use."""
+        name = self.known.get(program)
+        if name is None:
+            name = self.known[program] = self.programs.unique(program.name)
+            self.pending.append((program, name))
+        return name
+
+    def show(self, program: Program, name: str, indent: str) -> None:
+        names = variable_names(program)
+        self.header(program, name, names, indent)
+        rows = []
+        for eqn in program.equations:
+            left, right = _halves(eqn, names, self.program_name)
+            rows.append((left, right, eqn.source, self.pending))
+            self.pending = []
+        width = max([len(left) for left, *_ in rows if len(left) <= _WIDEST_LEFT], default=0)
+        for left, right, source, programs in rows:
+            comment = describe(source) if source is not None else self.comment
+            self.lines.append(
+                (f"{indent}  {left:{width}} = {right}", comment if comment != self.comment else "")
+            )
+            self.comment = comment
+            for each, its_name in programs:
+                self.show(each, its_name, indent + "    ")
+        outs = ", ".join([atom_text(atom, names) for atom in program.outputs])
+        self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
+
+    def header(self, program: Program, name: str, names: dict[Var, str], indent: str) -> None:
+        inputs = [f"{names[v]}: {v.aval!r}" for v in program.inputs]
+        line = f"{indent}program {name}({', '.join(inputs)}):"
+        if len(line) <= _WIDEST_HEADER:
+            self.lines.append((line, ""))
+            return
+        self.lines.append((f"{indent}program {name}(", ""))
+        self.lines += [(f"{indent}    {each},", "") for each in inputs]
+        self.lines.append((f"{indent}):", ""))
+
+
+def _halves(
+    eqn: Equation, names: dict[Var, str], program_name: Callable[[Program], str]
+) -> tuple[str, str]:
+    """The two sides of an equation's line."""
+    left = ", ".join([f"{names.get(v, '?')}: {v.aval!r}" for v in eqn.outputs]) or "()"
+    operands = [atom_text(atom, names) for atom in eqn.inputs]
+    return left, " ".join([primitive_text(eqn.primitive, program_name), *operands])
+
+
+def atom_text(atom: Any, names: dict[Var, str]) -> str:
+    """A variable by name, a literal as `2.0:f32`, or `2.0:~f32` where it is weak."""
+    if type(atom) is not Literal:
+        return names.get(atom, "?")
+    weak = "~" if atom.aval.weak_type else ""
+    return f"{_number_text(atom)}:{weak}{SHORT_NAMES[atom.aval.dtype]}"
+
+
+def _number_text(literal: Literal) -> str:
+    value, aval = literal.value, literal.aval
+    if type(value) is complex:
+        return _complex_text(value)
+    if type(value) is not float or aval.weak_type or aval.dtype == np.float64:
+        return repr(value)
+    # The fewest digits that stand for this value among those of the dtype.
+    for digits in range(1, 18):
+        short = float(f"{value:.{digits}g}")
+        if repr(aval.dtype.type(short).item()) == repr(value):
+            return repr(short)
+    return repr(value)
+
+
+def _complex_text(value: complex) -> str:
+    text = repr(value)
+    return text if text.startswith("(") else f"({text})"
+
+
+class Names:
+    """Names given out so far, so that each is given once."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = dict.fromkeys(RESERVED, 1)
+
+    def unique(self, wanted: str) -> str:
+        """`wanted` as an identifier, with a number behind it where it is taken."""
+        name = base = identifier(wanted)
+        if name in self.taken:
+            number = self.taken[base]
+            while (name := f"{base}_{number}") in self.taken:
+                number += 1
+            self.taken[base] = number + 1
+        self.taken[name] = 1
+        return name
+
+    def letters(self) -> Iterator[str]:
+        """The names `a`, `b`, ..., `z`, `aa`, ... that are not taken."""
+        for number in count():
+            name = ""
+            while number >= 0:
+                number, letter = divmod(number, 26)
+                name = ascii_lowercase[letter] + name
+                number -= 1
+            if name not in self.taken:
+                yield name
+
+
+def identifier(text: str) -> str:
+    """`params['w'][0]` as `params_w_0`."""
+    name = re.sub(r"\W+", "_", text).strip("_")
+    return name if name and not name[0].isdigit() else f"f{name}"
+
+
+def variable_names(program: Program) -> dict[Var, str]:
+    """A name for each variable: the user's where the code gives it one, else a letter.
+
+    A name that the code gives belongs to the last equation of those that one instruction
+    asked for; what a transform put beside them gets letters.
+    """
+    names = Names()
+    found: dict[Var, str] = {}
+    wanted = program.in_names() if program.in_names is not None else []
+    for i, v in enumerate(program.inputs):
+        given = getattr(v, "name", None)
+        if given is None and i < len(wanted):
+            given = wanted[i]
+        elif given is None and i >= len(program.inputs) - len(program.captured):
+            given = f"c{i - len(program.inputs) + len(program.captured)}"
+        if given is not None:
+            found[v] = names.unique(given)
+    used = {atom for eqn in program.equations for atom in eqn.inputs if type(atom) is Var}
+    used.update(atom for atom in program.outputs if type(atom) is Var)
+    by_source = _names_by_source(program.equations)
+    for eqn in program.equations:
+        given_names = by_source.get(id(eqn), ())
+        for i, v in enumerate(eqn.outputs):
+            given = getattr(v, "name", None) or (given_names[i] if given_names else None)
+            if v not in used:
+                found[v] = "_"
+            elif given is not None and given.strip("_"):
+                found[v] = names.unique(given)
+    letters = names.letters()
+    for v in [*program.inputs, *(v for eqn in program.equations for v in eqn.outputs)]:
+        if v not in found:
+            found[v] = next(letters)
+    return found
+
+
+def _names_by_source(equations: list[Equation]) -> dict[int, tuple[str, ...]]:
+    """The names that the user's code gives the outputs of equations, by identity."""
+    plain = [e for e in equations if e.source is not None and type(e.source) is not Derived]
+    found = {}
+    for eqn, following in zip(plain, [*plain[1:], None], strict=False):
+        if following is None or following.source != eqn.source:
+            given = assigned_names(eqn.source)  # type: ignore[arg-type]
+            if len(given) == len(eqn.outputs):
+                found[id(eqn)] = given
+    return found
+
+
+def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program], str]) -> str:
+    """The text of a parameter of `primitive`, or of a part of one."""
+
+    def show(part: Any) -> str:
+        return value_text(part, primitive, program_name)
+
+    kind = type(value)
+    if kind in _PLAIN:
+        return repr(value)
+    if kind is tuple:
+        return f"({', '.join(map(show, value))}{',' if len(value) == 1 else ''})"
+    if kind is Program:
+        return program_name(value)
+    if isinstance(value, np.dtype) and value in SHORT_NAMES:
+        return SHORT_NAMES[value]
+    if kind is ShapedArray:
+        return repr(value)
+    if kind is complex:
+        return _complex_text(value)
+    if kind is frozenset:
+        return f"{{{', '.join(sorted(map(show, value)))}}}"
+    if isinstance(value, np.generic) and value.dtype in SHORT_NAMES:
+        return f"{SHORT_NAMES[value.dtype]}({show(value.item())})"
+    if kind is slice:
+        return f"slice({show(value.start)}, {show(value.stop)}, {show(value.step)})"
+    if kind is range:
+        return repr(value)
+    if value is ...:
+        return "..."
+    if isinstance(value, Primitive):
+        return f"@{primitive_text(value, program_name)}"
+    if named(type(primitive), kind.__name__) is kind:
+        if isinstance(value, Enum) and value.name in kind.__members__:
+            return f"{kind.__name__}.{value.name}"
+        parts = _parts(value)
+        if parts is not None:
+            return f"{kind.__name__}({', '.join(f'{n}={show(part)}' for n, part in parts)})"
+    return _opaque_text(value)
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def _parts(value: Any) -> list[tuple[str, Any]] | None:
+    """The arguments that make a named tuple or dataclass like `value` again."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if is_dataclass(value) and all(field.init for field in fields(value)):
+        return [(field.name, getattr(value, field.name)) for field in fields(value)]
+    return None
+
+
+def named(cls: type[Primitive], name: str) -> Any:
+    """What `name` means in the module of a primitive or of one of its families."""
+    for base in cls.__mro__:
+        module = sys.modules.get(base.__module__)
+        if module is not None and hasattr(module, name):
+            return getattr(module, name)
+    return None
+
+
+# Values without a text of their own (functions, say), by the text that stood for them. The
+# text is read as long as the value is alive.
+_alive: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_kept: dict[str, Any] = {}
+
+
+def _opaque_text(value: Any) -> str:
+    shown = repr(value)
+    if shown.startswith("<"):
+        shown = getattr(value, "__name__", type(value).__name__)
+    base = " ".join(re.sub(r"[<>#]", "", shown).split())
+    for number in count(1):
+        text = f"<{base}>" if number == 1 else f"<{base} {number}>"
+        held = opaque(text)
+        if held is None or type(held) is type(value) and held == value:
+            break
+    try:
+        _alive[text] = value
+    except TypeError:
+        if len(_kept) >= 4096:
+            _kept.clear()
+        _kept[text] = value
+    return text
+
+
+def opaque(text: str) -> Any:
+    """The value that `text` stood for in a program printed before; None if it is gone."""
+    return _alive.get(text, _kept.get(text))
