@@ -8,7 +8,7 @@ from typing import Any
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.samples import c64, f32, sample
-from functx.ops.arithmetic import div, mul, neg
+from functx.ops.arithmetic import add, div, mul, neg
 from functx.ops.families import Inexact
 
 
@@ -24,6 +24,33 @@ class Exp(Inexact):
         return stablehlo.exponential(x)
 
 
+class Exp2(Inexact):
+    """2 to the power x."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return mul(out, math.log(2.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.exponential(
+            stablehlo.multiply(x, ctx.constant(math.log(2.0), ctx.avals_in[0]))
+        )
+
+
+class Expm1(Inexact):
+    """exp(x) - 1, accurate near 0."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        # Not out + 1, of which nothing is left for very negative x.
+        return exp(x)
+
+    def lower(self, ctx, x):
+        return stablehlo.exponential_minus_one(x)
+
+
 class Log(Inexact):
     """The natural logarithm."""
 
@@ -34,6 +61,18 @@ class Log(Inexact):
 
     def lower(self, ctx, x):
         return stablehlo.log(x)
+
+
+class Log1p(Inexact):
+    """log(1 + x), accurate near 0."""
+
+    samples = sample(f32[3, 4], domain=(-0.5, 2.0)), sample(c64[3], domain=(0.5, 2.0))
+
+    def partial(self, i, t, out, x):
+        return div(t, add(x, 1.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.log_plus_one(x)
 
 
 class Sqrt(Inexact):
@@ -64,6 +103,22 @@ class Rsqrt(Inexact):
         return stablehlo.rsqrt(x)
 
 
+class Cbrt(Inexact):
+    """The real cube root, also of negative x; infinitely steep at 0."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], nonzero=(0,)),
+        sample(f32[2], values={0: [0.0, 8.0]}, gradients={0: [math.inf, 1.0 / 12.0]}),
+    )
+
+    def partial(self, i, t, out, x):
+        return div(t, mul(mul(out, out), 3.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.cbrt(x)
+
+
 class Logistic(Inexact):
     """1 / (1 + exp(-x)), the logistic sigmoid."""
 
@@ -74,7 +129,8 @@ class Logistic(Inexact):
         return mul(out, logistic(neg(x)))
 
     def lower(self, ctx, x):
-        return stablehlo.logistic(x)
+        one = ctx.constant(1, ctx.avals_in[0])
+        return stablehlo.divide(one, stablehlo.add(one, stablehlo.exponential(stablehlo.negate(x))))
 
 
 def exp(x: Any) -> Any:
@@ -82,9 +138,24 @@ def exp(x: Any) -> Any:
     return Exp()(x)
 
 
+def exp2(x: Any) -> Any:
+    """2 to the power x, elementwise."""
+    return Exp2()(x)
+
+
+def expm1(x: Any) -> Any:
+    """exp(x) - 1, elementwise, accurate near 0."""
+    return Expm1()(x)
+
+
 def log(x: Any) -> Any:
     """The natural logarithm, elementwise."""
     return Log()(x)
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x), elementwise, accurate near 0."""
+    return Log1p()(x)
 
 
 def sqrt(x: Any) -> Any:
@@ -95,6 +166,11 @@ def sqrt(x: Any) -> Any:
 def rsqrt(x: Any) -> Any:
     """1 / sqrt(x), elementwise."""
     return Rsqrt()(x)
+
+
+def cbrt(x: Any) -> Any:
+    """The real cube root, elementwise, also of negative x."""
+    return Cbrt()(x)
 
 
 def logistic(x: Any) -> Any:

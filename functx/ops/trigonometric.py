@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend.mlir.dialects import stablehlo
+from jax import lax
+from jax.extend.mlir.dialects import chlo, stablehlo
 
+from functx.core.dtypes import is_complex
 from functx.core.samples import c64, f32, sample
-from functx.ops.arithmetic import add, mul, neg, sub
-from functx.ops.families import Inexact
+from functx.ops.arithmetic import add, div, mul, neg, square, sub
+from functx.ops.comparison import eq
+from functx.ops.exponential import rsqrt
+from functx.ops.families import Binary, Inexact
+from functx.ops.logical import bitwise_and
+from functx.ops.operands import match
+from functx.ops.selection import select
 
 
 class Sin(Inexact):
@@ -20,6 +27,8 @@ class Sin(Inexact):
         return cos(x)
 
     def lower(self, ctx, x):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.sin, x)
         return stablehlo.sine(x)
 
 
@@ -32,7 +41,107 @@ class Cos(Inexact):
         return neg(mul(t, sin(x)))
 
     def lower(self, ctx, x):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.cos, x)
         return stablehlo.cosine(x)
+
+
+class Tan(Inexact):
+    """The tangent."""
+
+    samples = sample(f32[3, 4], domain=(-1.2, 1.2)), sample(c64[3])
+
+    def derivative(self, out, x):
+        return add(square(out), 1.0)
+
+    def lower(self, ctx, x):
+        return stablehlo.tan(x)
+
+
+class Asin(Inexact):
+    """The angle in [-pi/2, pi/2] whose sine is x."""
+
+    samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
+
+    def derivative(self, out, x):
+        # 1 / sqrt(1 - x**2), without cancellation near -1 and 1.
+        return mul(rsqrt(sub(1.0, x)), rsqrt(add(1.0, x)))
+
+    def lower(self, ctx, x):
+        return chlo.asin(x)
+
+
+class Acos(Inexact):
+    """The angle in [0, pi] whose cosine is x."""
+
+    samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return neg(mul(t, mul(rsqrt(sub(1.0, x)), rsqrt(add(1.0, x)))))
+
+    def lower(self, ctx, x):
+        return chlo.acos(x)
+
+
+class Atan(Inexact):
+    """The angle in [-pi/2, pi/2] whose tangent is x."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return div(t, add(square(x), 1.0))
+
+    def lower(self, ctx, x):
+        return chlo.atan(x)
+
+
+class Atan2(Binary):
+    """The angle of the point with ordinate x and abscissa y."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], f32[3, 4], nonzero=(0, 1)),
+        sample(f32[()], f32[3], nonzero=(0, 1)),
+        sample(
+            f32[2],
+            f32[2],
+            values={0: [0.0, 1.0], 1: [0.0, 0.0]},
+            gradients={0: [0.0, 0.0], 1: [0.0, -1.0]},
+        ),
+    )
+
+    def partial(self, i, t, out, x, y):
+        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2)
+        origin = bitwise_and(eq(x, 0), eq(y, 0))
+        distance = select(origin, 1, add(square(x), square(y)))
+        return div(mul(t, y if i == 0 else neg(x)), distance)
+
+    def lower(self, ctx, x, y):
+        return stablehlo.atan2(x, y)
+
+
+class Sinh(Inexact):
+    """The hyperbolic sine."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return cosh(x)
+
+    def lower(self, ctx, x):
+        return chlo.sinh(x)
+
+
+class Cosh(Inexact):
+    """The hyperbolic cosine."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return sinh(x)
+
+    def lower(self, ctx, x):
+        return chlo.cosh(x)
 
 
 class Tanh(Inexact):
@@ -41,10 +150,66 @@ class Tanh(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
-        return mul(sub(1.0, out), add(1.0, out))
+        if is_complex(x.dtype):
+            return mul(sub(1.0, out), add(1.0, out))
+        # Not 1 - out**2, of which little is left once out is close to 1.
+        return SechSquared()(x)
 
     def lower(self, ctx, x):
         return stablehlo.tanh(x)
+
+
+class SechSquared(Inexact):
+    """1 / cosh(x)**2, the slope of tanh, to full relative accuracy."""
+
+    accepts = "f"
+    samples = (sample(f32[3, 4]),)
+
+    def derivative(self, out, x):
+        return mul(mul(out, -2.0), tanh(x))
+
+    def lower(self, ctx, x):
+        # 4 e / (1 + e)**2 where e = exp(-2 |x|) cannot overflow.
+        one, two, four = [ctx.constant(n, ctx.avals_in[0]) for n in (1, -2, 4)]
+        e = stablehlo.exponential(stablehlo.multiply(stablehlo.abs(x), two))
+        inverse = stablehlo.divide(one, stablehlo.add(e, one))
+        return stablehlo.multiply(stablehlo.multiply(e, four), stablehlo.multiply(inverse, inverse))
+
+
+class Asinh(Inexact):
+    """The inverse of sinh."""
+
+    samples = sample(f32[3, 4]), sample(c64[3], domain=(0.2, 2.0))
+
+    def derivative(self, out, x):
+        return rsqrt(add(square(x), 1.0))
+
+    def lower(self, ctx, x):
+        return chlo.asinh(x)
+
+
+class Acosh(Inexact):
+    """The inverse of cosh, not negative."""
+
+    samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
+
+    def derivative(self, out, x):
+        return mul(rsqrt(sub(x, 1.0)), rsqrt(add(x, 1.0)))
+
+    def lower(self, ctx, x):
+        return chlo.acosh(x)
+
+
+class Atanh(Inexact):
+    """The inverse of tanh."""
+
+    samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return div(t, mul(sub(1.0, x), add(1.0, x)))
+
+    def lower(self, ctx, x):
+        return chlo.atanh(x)
 
 
 def sin(x: Any) -> Any:
@@ -57,6 +222,59 @@ def cos(x: Any) -> Any:
     return Cos()(x)
 
 
+def tan(x: Any) -> Any:
+    """The tangent, elementwise."""
+    return Tan()(x)
+
+
+def asin(x: Any) -> Any:
+    """The angle in [-pi/2, pi/2] whose sine is x, elementwise."""
+    return Asin()(x)
+
+
+def acos(x: Any) -> Any:
+    """The angle in [0, pi] whose cosine is x, elementwise."""
+    return Acos()(x)
+
+
+def atan(x: Any) -> Any:
+    """The angle in [-pi/2, pi/2] whose tangent is x, elementwise."""
+    return Atan()(x)
+
+
+def atan2(x: Any, y: Any) -> Any:
+    """The angle of the point with ordinate x and abscissa y, elementwise, in [-pi, pi].
+
+    The derivatives at the origin, where there is no angle, are 0.
+    """
+    return Atan2()(*match(x, y))
+
+
+def sinh(x: Any) -> Any:
+    """The hyperbolic sine, elementwise."""
+    return Sinh()(x)
+
+
+def cosh(x: Any) -> Any:
+    """The hyperbolic cosine, elementwise."""
+    return Cosh()(x)
+
+
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent, elementwise."""
     return Tanh()(x)
+
+
+def asinh(x: Any) -> Any:
+    """The inverse of sinh, elementwise."""
+    return Asinh()(x)
+
+
+def acosh(x: Any) -> Any:
+    """The inverse of cosh, elementwise."""
+    return Acosh()(x)
+
+
+def atanh(x: Any) -> Any:
+    """The inverse of tanh, elementwise."""
+    return Atanh()(x)
