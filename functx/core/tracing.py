@@ -188,12 +188,45 @@ class LinearBuilder(Builder):
     """A builder that takes only equations on its own variables; others go to its parent."""
 
     def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        if self.owns_any(args):
+            return super().append(primitive, args)
+        with self.outer() as builder:
+            return builder.append(primitive, args)
+
+    def repeat(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+        if self.owns_any(args):
+            return super().repeat(eqn, args)
+        with self.outer() as builder:
+            return builder.repeat(eqn, args)
+
+    def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+        env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
+
+        def read(a: Any) -> Any:
+            return env[a] if type(a) is Var else Tracer(a, self)
+
+        for eqn in program.equations:
+            outs = self.repeat(eqn, [read(a) for a in eqn.inputs])
+            env.update(zip(eqn.outputs, outs, strict=True))
+        return [read(a) for a in program.outputs]
+
+    def owns_any(self, args: Sequence[Any]) -> bool:
         for x in args:
-            if type(x) is Tracer and x.builder is self:
-                return super().append(primitive, args)
-        assert self.parent is not None
-        self.parent.source = self.source
-        return self.parent.append(primitive, args)
+            if type(x) is Tracer and x.builder is self and type(x.atom) is Var:
+                return True
+        return False
+
+    @contextmanager
+    def outer(self) -> Iterator[Builder]:
+        """The parent, at work on what this builder is at work on."""
+        parent = self.parent
+        assert parent is not None
+        before = parent.source
+        parent.source = self.source
+        try:
+            yield parent
+        finally:
+            parent.source = before
 
 
 current_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)

@@ -82,10 +82,11 @@ def jit(
             return compiled.bind(args, kwargs, inline)
         if static:
             args, kwargs = compiled.hashable(args, kwargs)
-        try:
-            return dispatch(compiled.captured, *args, **kwargs)
-        except _NewCaptures:
-            return wrapper(*args, **kwargs)
+        while True:
+            try:
+                return dispatch(compiled.captured, *args, **kwargs)
+            except _NewCaptures:
+                compiled.adopt()
 
     named_after(wrapper, fun, "jit").__name__ = name_of(fun)
     wrapper.lower = compiled.lower  # type: ignore[attr-defined]
@@ -139,8 +140,12 @@ class Compilation:
             if original is x:
                 return captured[i] if i < len(captured) else None
         self.originals.append(x)
-        self.captured = (*self.captured, jax.numpy.array(x))
         return None
+
+    def adopt(self) -> None:
+        """Pass the newly captured arrays from now on, as copies that nobody changes."""
+        new = self.originals[len(self.captured) :]
+        self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
@@ -199,10 +204,11 @@ class Compilation:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""
         args, kwargs = self.hashable(args, kwargs)
-        try:
-            return Lowered(self.dispatch.lower(self.captured, *args, **kwargs), self.captured)
-        except _NewCaptures:
-            return Lowered(self.dispatch.lower(self.captured, *args, **kwargs), self.captured)
+        while True:
+            try:
+                return Lowered(self.dispatch.lower(self.captured, *args, **kwargs), self.captured)
+            except _NewCaptures:
+                self.adopt()
 
     def clear(self) -> None:
         """Forget what was compiled."""
