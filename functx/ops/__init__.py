@@ -29,6 +29,7 @@ from functx.ops import (  # noqa: F401
     selection,
     shaping,
     slicing,
+    sorting,
     special,
     trigonometric,
 )

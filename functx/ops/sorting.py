@@ -1,0 +1,214 @@
+"""Sorting: arrays put in order along an axis, and the largest elements."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from jax import lax
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import canonical_dtype, is_inexact
+from functx.core.errors import ShapeError, ValueRangeError
+from functx.core.primitive import Primitive
+from functx.core.samples import bool_, f32, i32, sample
+from functx.core.tracing import aval_of, current_builder
+from functx.ops.families import check_same_dtype
+from functx.ops.operands import canonical_axes, canonical_axis, literal, without
+
+
+class Sort(Primitive):
+    """The operands in ascending order of the first `num_keys` of them, along `axis`.
+
+    Later keys decide between elements that tie in earlier ones; nan comes last. With
+    `permutation` a last output says where along `axis` each element was.
+    """
+
+    axis: int
+    num_keys: int = 1
+    stable: bool = True
+    permutation: bool = False
+    multiple_results = True
+    samples = (
+        sample(f32[3, 4], axis=0, distinct=True),
+        sample(f32[2, 5], axis=1, distinct=True, permutation=True),
+        sample(i32[7], f32[7], f32[7], axis=0, num_keys=2, distinct=True),
+        sample(f32[3], axis=0, values={0: [2.0, 2.0, 1.0]}, gradients={0: [1.0, 1.0, 1.0]}),
+        sample(bool_[2, 3], i32[2, 3], axis=0),
+        sample(f32[0], axis=0),
+    )
+
+    def abstract_eval(self, *operands):
+        if not 1 <= self.num_keys <= len(operands):
+            raise ValueRangeError(
+                f"sort: num_keys must be in [1, {len(operands)}]; got {self.num_keys}"
+            )
+        first = operands[0]
+        canonical_axes(self.axis, first.ndim)
+        if any(x.shape != first.shape for x in operands):
+            raise ShapeError(
+                f"sort: operands must have one shape; got {' and '.join(map(repr, operands))}"
+            )
+        places = [ShapedArray(first.shape, self.place_dtype(first))] if self.permutation else []
+        return [*operands, *places]
+
+    def place_dtype(self, x: ShapedArray) -> Any:
+        wide = x.shape[self.axis] > np.iinfo(np.int32).max
+        return canonical_dtype(np.int64 if wide else np.int32)
+
+    def with_permutation(self) -> Sort:
+        return Sort(self.axis, self.num_keys, self.stable, True)
+
+    def jvp(self, primals, tangents):
+        outs = self.with_permutation()(*primals)
+        places = outs[-1]
+        out_tangents = [
+            None if t is None else take_along_axis(t, places, self.axis) for t in tangents
+        ]
+        return (outs, [*out_tangents, None]) if self.permutation else (outs[:-1], out_tangents)
+
+    def vjp(self, cts, outs, args, active):
+        places = (outs if self.permutation else self.with_permutation()(*args))[-1]
+        return [
+            None if ct is None or not on else put_along_axis(ct, places, self.axis)
+            for ct, on in zip(cts, active, strict=False)
+        ]
+
+    def batch(self, args, dims):
+        dim = next(d for d in dims if d is not None)
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        axis = self.axis + (self.axis >= dim)
+        outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)
+        return outs, [dim] * len(outs)
+
+    def lower(self, ctx, *operands):
+        if self.permutation:
+            places = ctx.avals_out[-1]
+            operands = (*operands, stablehlo.iota(ctx.type(places), self.axis))
+            ctx.avals_in = [*ctx.avals_in, places]
+
+        def sort(*operands: Any) -> Any:
+            outs = lax.sort(operands, self.axis, self.stable, self.num_keys)
+            return outs if len(outs) > 1 else outs[0]
+
+        outs = ctx.via_jax(sort, *operands)
+        return outs if len(operands) > 1 else [outs]
+
+
+class TopK(Primitive):
+    """The `k` largest elements along the last axis, in descending order, and their places."""
+
+    k: int
+    name = "top_k"
+    multiple_results = True
+    accepts: ClassVar[str] = "iuf"
+    samples = (
+        sample(f32[6], k=2, distinct=True),
+        sample(f32[3, 4], k=4, distinct=True),
+        sample(i32[2, 3], k=1),
+        sample(f32[2, 3], k=0),
+    )
+
+    def abstract_eval(self, x):
+        check_same_dtype(self, (x,))
+        if x.ndim == 0 or not 0 <= self.k <= x.shape[-1]:
+            raise ValueRangeError(
+                f"top_k: k must be between 0 and the length of the last axis; got {self.k} for {x!r}"
+            )
+        shape = (*x.shape[:-1], self.k)
+        return [x.update(shape=shape), ShapedArray(shape, np.dtype("int32"))]
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        values, places = self(x)
+        return [values, places], [take_along_axis(t, places, x.ndim - 1), None]
+
+    def vjp(self, cts, outs, args, active):
+        (x,) = args
+        axis = x.ndim - 1
+        return (None if cts[0] is None else put_along_axis(cts[0], outs[1], axis, x.shape[axis]),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        return self(moveaxis(x, dim, 0)), [0, 0]
+
+    def lower(self, ctx, x):
+        return ctx.via_jax(lambda x: lax.top_k(x, self.k), x)
+
+
+def take_along_axis(x: Any, places: Any, axis: int) -> Any:
+    """The elements of `x` at `places` along `axis`, which are in bounds and distinct."""
+    if places.size == 0:
+        return full(places.shape, literal(0, x.dtype))
+    beside = without(range(x.ndim), (axis,))
+    numbers = GatherDimensionNumbers((), (axis,), (axis,), beside, beside)
+    return gather(
+        x,
+        expand_dims(places, places.ndim),
+        numbers,
+        (1,) * x.ndim,
+        unique_indices=True,
+        mode="promise_in_bounds",
+    )
+
+
+def put_along_axis(updates: Any, places: Any, axis: int, size: int | None = None) -> Any:
+    """Zeros, `size` of them along `axis`, with `updates` at `places`: what takes them back."""
+    shape = list(places.shape)
+    shape[axis] = shape[axis] if size is None else size
+    zeros = full(tuple(shape), literal(0, updates.dtype))
+    if places.size == 0:
+        return zeros
+    beside = without(range(places.ndim), (axis,))
+    numbers = ScatterDimensionNumbers((), (axis,), (axis,), beside, beside)
+    return scatter_add(
+        zeros,
+        expand_dims(places, places.ndim),
+        updates,
+        numbers,
+        unique_indices=True,
+        mode="promise_in_bounds",
+    )
+
+
+def sort(operands: Any, axis: int = -1, stable: bool = True, num_keys: int = 1) -> Any:
+    """`operands`, an array or a sequence, in ascending order along `axis`.
+
+    The first `num_keys` of a sequence decide the order, the later keys between elements
+    that tie in the earlier. nan comes last. A sequence gives a tuple.
+    """
+    several = isinstance(operands, (tuple, list))
+    arrays = list(operands) if several else [operands]
+    if not arrays:
+        raise ShapeError("sort: there must be at least one operand; got none")
+    avals = [aval_of(x) for x in arrays]
+    # A derivative needs to know the order; where it is unused, compiling drops it again.
+    ordered = current_builder.get() is not None and any(is_inexact(a.dtype) for a in avals)
+    primitive = Sort(canonical_axis(axis, avals[0].ndim), num_keys, stable, ordered)
+    outs = primitive(*arrays)[: len(arrays)]
+    return tuple(outs) if several else outs[0]
+
+
+def argsort(x: Any, axis: int = -1, stable: bool = True) -> Any:
+    """Where along `axis` the elements of `x` in ascending order are; nan comes last."""
+    return Sort(canonical_axis(axis, aval_of(x).ndim), 1, stable, True)(x)[-1]
+
+
+def top_k(x: Any, k: int) -> tuple[Any, Any]:
+    """The `k` largest elements along the last axis, in descending order, and their places.
+
+    Of elements that tie, the first comes first.
+    """
+    values, places = TopK(k)(x)
+    return values, places
+
+
+from functx.ops.indexing import (
+    GatherDimensionNumbers,
+    ScatterDimensionNumbers,
+    gather,
+    scatter_add,
+)
+from functx.ops.shaping import batch_at, expand_dims, full, moveaxis
