@@ -14,7 +14,7 @@ from functx.core.avals import ShapedArray
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
-from functx.core.tracing import aval_of
+from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.ops.families import Linear
 from functx.ops.operands import canonical_axes, canonical_axis, literal, match, without
 
@@ -345,7 +345,11 @@ def full(shape: tuple[int, ...], fill_value: Any) -> Any:
 def full_like(x: Any, value: Any) -> Any:
     """An array of the shape and dtype of `x` with the number `value` everywhere."""
     aval = x if type(x) is ShapedArray else x.aval if type(x) is LinearInput else aval_of(x)
-    return Full(aval.shape)(literal(value, aval.dtype))
+    fill = literal(value, aval.dtype)
+    builder = current_builder.get()
+    if not aval.shape and builder is not None:
+        return Tracer(fill, builder)
+    return Full(aval.shape)(fill)
 
 
 def zeros_like(x: Any) -> Any:

@@ -47,7 +47,8 @@ class InNames(NamedTuple):
 def names_of(fun: Callable[..., Any], in_tree: Any) -> InNames:
     """The names of the leaves of a call of `fun` with arguments of structure `in_tree`."""
     skip = 0
-    fun = getattr(fun, "__wrapped__", fun)
+    while hasattr(fun, "__wrapped__"):
+        fun = fun.__wrapped__
     if type(fun) is MethodType:
         fun, skip = fun.__func__, 1
     elif type(fun) is not FunctionType and type(call := getattr(type(fun), "__call__", None)) is FunctionType:
