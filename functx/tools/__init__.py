@@ -1,0 +1,1 @@
+"""Tools around programs and the package itself."""

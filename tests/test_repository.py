@@ -1,0 +1,91 @@
+"""What keeps the repository honest: layers, documentation, examples."""
+
+import ast
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import functx
+from functx.tools.reference import PAGES
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "functx"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Each layer may import itself and those before it.
+LAYERS = ["core", "ops", "transforms", "lowering"]
+TOP = ["numpy", "lax", "nn", "random", "testing", "tools"]
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer_of(module):
+    parts = module.split(".")
+    return parts[1] if parts[0] == "functx" and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_downward(path):
+    own = path.relative_to(PACKAGE).parts[0]
+    if own not in LAYERS:
+        return
+    allowed = {*LAYERS[: LAYERS.index(own) + 1]}
+    found = {layer_of(m) for m in imported_modules(path)} - {None}
+    assert found <= allowed, f"{path.name} imports from {found - allowed}"
+
+
+# The parts of JAX that the core may use: pytrees and the 64-bit switch, no array code.
+CORE_MAY_IMPORT = {"tree.py": {"jax.tree_util"}, "dtypes.py": {"jax"}}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if p.relative_to(PACKAGE).parts[0] in ("core", "transforms")],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_core_and_transforms_import_no_array_code_of_jax(path):
+    found = {m for m in imported_modules(path) if m.split(".")[0] == "jax"}
+    allowed = CORE_MAY_IMPORT.get(path.name, set()) if path.parent.name == "core" else set()
+    assert all(any(m == a or m.startswith(a + ".") for a in allowed) for m in found), found
+
+
+def test_no_private_module_of_jax_is_imported():
+    for path in FILES:
+        assert not any(m.startswith("jax._src") for m in imported_modules(path)), path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_reference_pages_are_what_the_generator_makes(page):
+    written = (ROOT / "docs" / "reference" / page).read_text()
+    assert written == PAGES[page](), "run python -m functx.tools.reference"
+
+
+def test_every_public_name_has_a_docstring():
+    missing = [n for n in functx.__all__ if not getattr(functx, n).__doc__]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("0*.py")), ids=lambda p: p.name)
+def test_every_example_runs(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def test_the_digits_example_trains(capsys):
+    scope = runpy.run_path(str(ROOT / "examples" / "digits.py"))
+    assert scope["main"](steps=150) > 0.8
+    assert "test accuracy" in capsys.readouterr().out
+
+
+def test_importing_functx_starts_no_backend():
+    code = "import functx, jax; from jax.extend import backend; print('imported')"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "imported"
