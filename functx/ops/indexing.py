@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,9 +16,9 @@ from functx.core.dtypes import is_inexact, is_integer, kind
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, i32, sample
+from functx.core.tracing import trace
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import match, without
-from functx.ops.shaping import broadcast_in_dim, moveaxis, zeros_like
+from functx.ops.operands import literal, match, without
 
 Dims = tuple[int, ...]
 
@@ -337,6 +338,16 @@ class Scatter(Indexed, abstract=True):
         )
         return read(x, indices)
 
+    def of(self, scatter: type[Scatter]) -> Scatter:
+        """The scatter of another class to the same places."""
+        flags = self.indices_are_sorted, self.unique_indices, self.mode
+        return scatter(*self.numbers, *flags)
+
+    def writes_once(self, x: Any, indices: Any) -> bool:
+        """Whether it is known that no place is written twice."""
+        places = without(indices.shape[:-1], self.start_indices_batching_dims)
+        return self.unique_indices or prod(places) <= 1
+
     def batch(self, args, dims):
         (x, indices, updates), (dx, di, du) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
@@ -426,9 +437,30 @@ class ScatterAdd(Scatter):
 
 
 class ScatterSet(Scatter):
-    """The operand with the updates in place of what it held, each at its index."""
+    """The operand with the updates in place of what it held; the last one to a place stays."""
 
     samples = (
+        sample(
+            f32[5, 3],
+            i32[5, 1],
+            f32[5, 3],
+            values={1: [[3], [0], [3], [9], [0]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[2, 6, 4],
+            i32[3, 2, 2],
+            f32[3, 2, 3],
+            values={1: [[[0, 1], [2, 2]], [[2, 1], [2, 0]], [[9, 0], [1, 1]]]},
+            offset_dims=(2,),
+            collapsed_slice_dims=(2,),
+            start_index_map=(1, 2),
+            operand_batching_dims=(0,),
+            start_indices_batching_dims=(1,),
+            mode="clip",
+        ),
         sample(
             f32[5, 3],
             i32[3, 1],
@@ -468,10 +500,252 @@ class ScatterSet(Scatter):
 
     def written(self, ct: Any, indices: Any, updates: Any) -> Any:
         """`ct` at each update that shows, zero for those dropped or written over."""
-        return self.gather(ct, indices, updates)
+        written = self.gather(ct, indices, updates)
+        if self.writes_once(ct, indices):
+            return written
+        return select(self.last(ct, indices, updates), written, 0)
+
+    def last(self, x: Any, indices: Any, updates: Any) -> Any:
+        """Whether each element of the updates is the last that is written to its place.
+
+        Found by writing the number of each window, largest last. Of dimensions whole in
+        every window only one place need be looked at.
+        """
+        window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=True))
+        whole = [d for d in window if d not in self.start_index_map]
+        dims, update_dims = [
+            without(range(n), out)
+            for n, out in ((x.ndim, whole), (updates.ndim, [window[d] for d in whole]))
+        ]
+
+        def renumber(named: Dims, among: Dims) -> Dims:
+            return tuple([among.index(d) for d in named])
+
+        highest = ScatterMax(
+            renumber(tuple([window[d] for d in window if d in dims]), update_dims),
+            renumber(self.collapsed_slice_dims, dims),
+            renumber(self.start_index_map, dims),
+            renumber(self.operand_batching_dims, dims),
+            self.start_indices_batching_dims,
+            self.indices_are_sorted,
+            mode=self.mode,
+        )
+        lead = indices.shape[:-1]
+        shape = tuple([updates.shape[d] for d in update_dims])
+        places = renumber(without(range(updates.ndim), self.offset_dims), update_dims)
+        numbers = broadcast_in_dim(reshape(iota(np.int32, prod(lead)), lead), shape, places)
+        nothing = full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
+        written = highest(nothing, indices, numbers)
+        shows = eq(highest.gather(written, indices, numbers, -1), numbers)
+        return broadcast_in_dim(shows, updates.shape, update_dims)
 
     def combine(self, x, update):
         return update
+
+    def lower(self, ctx, x, indices, updates):
+        # Only on CPUs does XLA write one update after the other.
+        if tuple(ctx.platforms) == ("cpu",) or self.writes_once(*ctx.avals_in[:2]):
+            return super().lower(ctx, x, indices, updates)
+        program, _ = trace(self.in_order, ctx.avals_in, name=self.name)
+        return ctx.module.emit(program, [x, indices, updates])[0]
+
+    def in_order(self, x: Any, indices: Any, updates: Any) -> list[Any]:
+        """The last updates alone added to zeros, which any order of writing gives."""
+        shows = self.last(x, indices, updates)
+        # The float that changes nothing when added, not even the sign of zero.
+        zero = literal(-0.0 if is_inexact(x.dtype) else 0, x.dtype)
+        cleared = self.changed(unique_indices=True)(x, indices, full(updates.shape, zero))
+        return [self.of(ScatterAdd)(cleared, indices, select(shows, updates, zero))]
+
+
+class ScatterMul(Scatter):
+    """The operand multiplied by the updates, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[5],
+            i32[6, 1],
+            f32[6],
+            values={1: [[3], [0], [3], [2], [2], [2]], 2: [0.0, 2.0, 3.0, 0.0, 0.0, 2.0]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[5],
+            i32[2, 1],
+            f32[2],
+            values={1: [[3], [0]]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            unique_indices=True,
+        ),
+    )
+
+    def jvp(self, primals, tangents):
+        (x, indices, updates), (dx, _, du) = primals, tangents
+        out_t = None if dx is None else self(dx, indices, updates)
+        if du is not None:
+            # d(x u v) = dx u v + (x v) du + (x u) dv
+            others = self.gather(x, indices, updates)
+            if not self.writes_once(x, indices):
+                others = mul(others, self.product_of_others(x, indices, updates))
+            base = zeros_like(x) if out_t is None else out_t
+            out_t = self.of(ScatterAdd)(base, indices, mul(du, others))
+        return self(*primals), out_t
+
+    def transpose(self, ct, x, indices, updates):
+        return self(ct, indices, updates), None, None
+
+    def product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
+        """For each element of the updates, the product of the others written to its place.
+
+        Made of products alone, since a quotient would fail at zeros.
+        """
+        from functx.ops.sorting import argsort
+
+        shape = updates.shape
+        places = self.gather(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
+        places, updates = reshape(places, (updates.size,)), reshape(updates, (updates.size,))
+        order = argsort(places)
+        runs, values = take(places, order), take(updates, order)
+        before = _products_before(values, runs)
+        after = rev(_products_before(rev(values, (0,)), rev(runs, (0,))), (0,))
+        products = take(mul(before, after), argsort(order))
+        # Those that are dropped form a run too, whose product may overflow.
+        return reshape(select(lt(places, 0), 1, products), shape)
+
+    def combine(self, x, update):
+        return stablehlo.multiply(x, update)
+
+
+class ScatterExtremum(Scatter, abstract=True):
+    """The operand and the updates for each place, of which the most extreme stays."""
+
+    accepts = "biuf"
+
+    def yields(self, out: Any, x: Any) -> Any:
+        """Whether the operand or update `x` is not the one that stayed."""
+        raise NotImplementedError
+
+    def jvp(self, primals, tangents):
+        (x, indices, updates), (dx, _, du) = primals, tangents
+        out = self(*primals)
+        # Those that tie share evenly: the tangent is the mean over them.
+        of_updates = self.of(ScatterAdd)
+        x_lost = self.yields(out, x)
+        updates_lost = self.yields(self.gather(out, indices, updates), updates)
+        zero, one = literal(0, out.dtype), literal(1, out.dtype)
+        count = of_updates(
+            select(x_lost, zero, full(x.shape, one)),
+            indices,
+            select(updates_lost, zero, full(updates.shape, one)),
+        )
+        total = zeros_like(x) if dx is None else select(x_lost, zero, dx)
+        if du is not None:
+            total = of_updates(total, indices, select(updates_lost, zero, du))
+        return out, div(total, count)
+
+
+class ScatterMin(ScatterExtremum):
+    """The operand with the minimum of it and the updates, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            distinct=True,
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[3],
+            i32[3, 1],
+            f32[3],
+            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: [1.0, 2.0, 2.0]},
+            gradients={0: [0.5, 1.0, 0.0], 2: [0.5, 0.5, 0.5]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+    )
+
+    def yields(self, out, x):
+        return lt(out, x)
+
+    def combine(self, x, update):
+        return stablehlo.minimum(x, update)
+
+
+class ScatterMax(ScatterExtremum):
+    """The operand with the maximum of it and the updates, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            distinct=True,
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[3],
+            i32[3, 1],
+            f32[3],
+            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: [1.0, 4.0, 4.0]},
+            gradients={0: [0.5, 1.0, 0.0], 2: [0.5, 0.5, 0.5]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+    )
+
+    def yields(self, out, x):
+        return gt(out, x)
+
+    def combine(self, x, update):
+        return stablehlo.maximum(x, update)
+
+
+def _products_before(updates: Any, places: Any) -> Any:
+    """The product of the earlier elements in the run of equal `places` that each is in."""
+
+    def earlier(x: Any, k: int, fill: Any) -> Any:
+        return pad(x, fill, [(k, -k, 0)])
+
+    size = updates.shape[0]
+    products = select(eq(earlier(places, 1, -2), places), earlier(updates, 1, 1), 1)
+    k = 1
+    while k < size:
+        products = mul(
+            products, select(eq(earlier(places, k, -2), places), earlier(products, k, 1), 1)
+        )
+        k *= 2
+    return products
+
+
+def take(x: Any, places: Any) -> Any:
+    """The elements of the vector `x` at `places`, all of which are in it, each once."""
+    one_each = Gather(
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+        slice_sizes=(1,),
+        unique_indices=True,
+        mode="promise_in_bounds",
+    )
+    return one_each(x, reshape(places, (*places.shape, 1)))
 
 
 def gather(
@@ -539,6 +813,57 @@ def scatter_add(
     )  # fmt: skip
 
 
+def scatter_mul(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with the windows at `scatter_indices` multiplied by updates; see `scatter`."""
+    return _scatter(
+        ScatterMul, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def scatter_min(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with the minimum of windows at `scatter_indices` and updates; see `scatter`."""
+    return _scatter(
+        ScatterMin, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def scatter_max(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with the maximum of windows at `scatter_indices` and updates; see `scatter`."""
+    return _scatter(
+        ScatterMax, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
 def _scatter(
     cls: type[Scatter],
     operand: Any,
@@ -589,3 +914,10 @@ def _increasing(dims: Dims) -> bool:
 
 
 BOOL = np.dtype("bool")
+
+
+from functx.ops.arithmetic import div, mul
+from functx.ops.comparison import eq, gt, lt
+from functx.ops.creation import iota
+from functx.ops.selection import select
+from functx.ops.shaping import broadcast_in_dim, full, moveaxis, pad, reshape, rev, zeros_like
