@@ -561,6 +561,7 @@ class ScatterSet(Scatter):
 class ScatterMul(Scatter):
     """The operand multiplied by the updates, each at its index."""
 
+    linear: ClassVar[tuple[int, ...]] = (0,)
     samples = (
         sample(
             f32[5, 3],
@@ -610,8 +611,6 @@ class ScatterMul(Scatter):
 
         Made of products alone, since a quotient would fail at zeros.
         """
-        from functx.ops.sorting import argsort
-
         shape = updates.shape
         places = self.gather(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
         places, updates = reshape(places, (updates.size,)), reshape(updates, (updates.size,))
@@ -921,3 +920,4 @@ from functx.ops.comparison import eq, gt, lt
 from functx.ops.creation import iota
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, moveaxis, pad, reshape, rev, zeros_like
+from functx.ops.sorting import argsort
