@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_complex, is_inexact, is_integer, real_dtype
+from functx.core.dtypes import is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.core.errors import DTypeError
 from functx.core.samples import c64, f32, i32, sample
 from functx.ops.comparison import eq, ge, gt, lt, ne
-from functx.ops.conversion import convert_element_type
 from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import match
@@ -122,7 +122,7 @@ class Sign(Unary):
         return (mul(conj(out), complex(0.0, turn)),)
 
     def lower(self, ctx, x):
-        if ctx.avals_in[0].dtype.kind == "u":
+        if kind(ctx.avals_in[0].dtype) == "u":
             return ctx.via_jax(lax.sign, x)
         return stablehlo.sign(x)
 
@@ -158,7 +158,7 @@ class Abs(Unary):
         return (mul(complex(ct, 0.0), conj(slope)),)
 
     def lower(self, ctx, x):
-        return x if ctx.avals_in[0].dtype.kind == "u" else stablehlo.abs(x)
+        return x if kind(ctx.avals_in[0].dtype) == "u" else stablehlo.abs(x)
 
 
 class Rem(Binary):
@@ -242,7 +242,7 @@ class Min(_Extremum):
 
 
 class Pow(Binary):
-    """x to the power y; y has the dtype of x, or an integer one."""
+    """x to the power y, which has the dtype of x, or an integer one beside floats."""
 
     accepts = "iufc"
     samples = (
@@ -260,7 +260,8 @@ class Pow(Binary):
     )
 
     def abstract_eval(self, x, y):
-        check_same_dtype(self, (x,) if is_integer(y.dtype) else (x, y))
+        mixed = is_inexact(x.dtype) and is_integer(y.dtype)
+        check_same_dtype(self, (x,) if mixed else (x, y))
         return ShapedArray(elementwise_shape(self, (x, y)), x.dtype, x.weak_type and y.weak_type)
 
     def partial(self, i, t, out, x, y):
@@ -277,6 +278,9 @@ class Pow(Binary):
         source, target = ctx.avals_in[1], ctx.avals_in[0]
         if source.dtype != target.dtype:
             y = ctx.convert(y, source, target)
+        if kind(target.dtype) == "u":
+            # XLA takes the exponent for a signed one.
+            return ctx.via_jax(jnp.power, x, y)
         return stablehlo.power(x, y)
 
 
@@ -335,6 +339,8 @@ class Square(Unary):
         return mul(x, 2)
 
     def lower(self, ctx, x):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.square, x)
         return stablehlo.multiply(x, x)
 
 
@@ -410,7 +416,7 @@ def min(x: Any, y: Any) -> Any:
 
 
 def pow(x: Any, y: Any) -> Any:
-    """x to the power y, elementwise; y has the dtype of x, or is an integer.
+    """x to the power y, elementwise; y has the dtype of x, or an integer one beside floats.
 
     A Python integer is a power of multiplications, `integer_pow`. The derivative of x**0 is
     0 everywhere, and that in `y` is 0 at x = 0 unless y is negative.
@@ -442,6 +448,7 @@ def nextafter(x: Any, y: Any) -> Any:
 
 
 from functx.ops.complexes import complex, conj, imag, real
+from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import log
 from functx.ops.rounding import round
 from functx.ops.shaping import zeros_like

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from functx.core.dtypes import canonical_dtype, is_inexact
-from functx.core.samples import f32, i32, sample
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import DType, canonical_dtype, is_inexact, kind
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import bool_, c64, f32, i32, sample, u8
 from functx.core.tracing import aval_of
-from functx.ops.families import Linear
+from functx.ops.families import Linear, Unary
 
 
 class ConvertElementType(Linear):
-    """`x` in `dtype`: floats to integers towards zero, numbers to bool by `x != 0`."""
+    """`x` in `dtype`: floats to integers towards zero, complex to real by the real part.
 
-    dtype: Any
+    Numbers become bool by `x != 0`.
+    """
+
+    dtype: DType
     weak: bool = False
-    samples = sample(f32[3], dtype="bfloat16"), sample(i32[3], dtype="float32")
+    samples = (
+        sample(f32[3], dtype="bfloat16"),
+        sample(f32[3], dtype="complex64"),
+        sample(c64[3], dtype="float32"),
+        sample(f32[3], dtype="int32"),
+        sample(i32[3], dtype="float32"),
+        sample(bool_[3], dtype="float32"),
+        sample(c64[3], dtype="bool"),
+    )
 
     def abstract_eval(self, x):
         return x.update(dtype=canonical_dtype(self.dtype), weak_type=self.weak)
@@ -34,6 +50,73 @@ class ConvertElementType(Linear):
         return ctx.convert(x, ctx.avals_in[0], ctx.avals_out[0])
 
 
+class BitcastConvertType(Primitive):
+    """The bits of `x` read as `dtype`.
+
+    A narrower dtype adds a last dimension, over the parts of each element; a wider one
+    takes the last dimension away, whose elements together make one.
+    """
+
+    dtype: DType
+    differentiable = False
+    samples = (
+        sample(f32[3, 4], dtype="int32", dtypes=["f32"]),
+        sample(f32[3], dtype="uint8", dtypes=["f32"]),
+        sample(u8[3, 4], dtype="float32", dtypes=["u8"], domain=(0.0, 60.0)),
+    )
+
+    def abstract_eval(self, x):
+        dtype = canonical_dtype(self.dtype)
+        if kind(x.dtype) not in "iuf" or kind(dtype) not in "iuf":
+            raise DTypeError(
+                f"bitcast_convert_type: both dtypes must be int, uint or float; got {x!r} and "
+                f"{dtype}"
+            )
+        return ShapedArray(self._shape(x, bits(x.dtype), bits(dtype)), dtype)
+
+    def _shape(self, x: Any, old: int, new: int) -> tuple[int, ...]:
+        if old == new:
+            return x.shape
+        if old > new:
+            return (*x.shape, old // new)
+        if x.shape[-1:] != (new // old,):
+            raise ShapeError(
+                f"bitcast_convert_type: the last dimension must be {new // old}, the parts of one "
+                f"element of {self.dtype}; got {x!r}"
+            )
+        return x.shape[:-1]
+
+    def batch(self, args, dims):
+        x = moveaxis(args[0], dims[0], 0)
+        return self(x), 0
+
+    def lower(self, ctx, x):
+        return stablehlo.bitcast_convert(ctx.out_types[0], x)
+
+
+class ReducePrecision(Unary):
+    """`x` rounded to a float of that many exponent and mantissa bits, in the dtype it has.
+
+    Rounding moves numbers and leaves differences alone: the derivative is 1.
+    """
+
+    exponent_bits: int
+    mantissa_bits: int
+    accepts = "f"
+    samples = (sample(f32[3], exponent_bits=8, mantissa_bits=7, gradients={0: [1.0, 1.0, 1.0]}),)
+
+    def partial(self, i, t, out, x):
+        return t
+
+    def lower(self, ctx, x):
+        return stablehlo.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
+
+
+def bits(dtype: DType) -> int:
+    """The number of bits of one number of `dtype`."""
+    return 4 if dtype.name in ("int4", "uint4") else dtype.itemsize * 8
+
+
 def convert_element_type(x: Any, dtype: Any, weak: bool = False) -> Any:
     """`x` in `dtype`, which is then no longer weak, or is if `weak`."""
     dtype = canonical_dtype(dtype)
@@ -41,3 +124,20 @@ def convert_element_type(x: Any, dtype: Any, weak: bool = False) -> Any:
     if aval.dtype == dtype and aval.weak_type == weak:
         return x
     return ConvertElementType(dtype, weak)(x)
+
+
+def bitcast_convert_type(x: Any, dtype: Any) -> Any:
+    """The bits of `x` read as `dtype`.
+
+    A narrower dtype adds a last dimension, over the parts of each element; a wider one
+    takes the last dimension away, whose elements together make one.
+    """
+    return BitcastConvertType(canonical_dtype(dtype))(x)
+
+
+def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+    """`x` rounded to a float of that many exponent and mantissa bits, in the dtype it has."""
+    return ReducePrecision(exponent_bits, mantissa_bits)(x)
+
+
+from functx.ops.shaping import moveaxis
