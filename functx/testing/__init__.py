@@ -18,6 +18,7 @@ from functx.core.samples import (
     u32,
     u64,
 )
+from functx.testing.derivatives import check_grads
 from functx.testing.rules import check_rules
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "bool_",
     "c64",
     "c128",
+    "check_grads",
     "check_rules",
     "f16",
     "f32",

@@ -1,0 +1,38 @@
+"""The suite runs on the CPU, in JAX's default 32-bit mode, with every program checked."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+from functx.core.tracing import checking
+
+checking.enabled = True
+
+
+@pytest.fixture
+def x64():
+    """64-bit types on, for one test."""
+    with jax.enable_x64():
+        yield
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.txt")
+
+
+@pytest.fixture
+def golden(request):
+    """Compare a text with the golden file of a name, or rewrite that with --update-golden."""
+
+    def compare(name, text):
+        path = Path(__file__).parent / "golden" / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{text}\n")
+        assert path.read_text() == f"{text}\n"
+
+    return compare
