@@ -7,18 +7,20 @@ from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functx.core.avals import Shape, ShapedArray
 from functx.core.dtypes import canonical_dtype, is_complex, kind
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.lax.precision import canonical_precision
-from functx.numpy.promotion import broadcast, broadcast_shapes, operand, promote
+from functx.numpy.promotion import broadcast, operand, promote
 from functx.ops.arithmetic import mul, sub
 from functx.ops.complexes import conj
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axes, canonical_axis, literal, without
-from functx.ops.reductions import reduce_sum
+from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.shaping import (
     broadcast_in_dim,
     concatenate,
@@ -70,7 +72,9 @@ def product(
 
         def elementwise(x: Any, y: Any) -> Any:
             args = [
-                permute_dims(reshape(a if preferred is None else convert_element_type(a, preferred), s), o)
+                permute_dims(
+                    reshape(a if preferred is None else convert_element_type(a, preferred), s), o
+                )
                 for a, s, o in zip((x, y), shapes, orders, strict=True)
             ]
             return mul(*args)
@@ -109,6 +113,15 @@ def _order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
     return _positions(labels, tuple([label for label in out if label in labels]))
 
 
+def _promoted(*args: Any) -> Sequence[Any]:
+    """`args` in one dtype, at once where they are traced arrays of one."""
+    dtype = args[0].aval.dtype if type(args[0]) is Tracer else None
+    for x in args:
+        if type(x) is not Tracer or x.aval.dtype != dtype:
+            return promote(*args)
+    return args
+
+
 def _preferred(dtype: Any) -> Any:
     return None if dtype is None else canonical_dtype(dtype)
 
@@ -118,9 +131,7 @@ def _typed(out: Any, dtype: Any) -> Any:
     return out if dtype is None else convert_element_type(out, dtype)
 
 
-def matmul(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The matrix product of the last two dimensions, the others broadcast together.
 
     A one-dimensional operand stands for a row on the left and a column on the right, which
@@ -130,7 +141,7 @@ def matmul(
         x, y = a.aval, b.aval
         if x.dtype == y.dtype:
             return _matmul(x, y, None, None)(a, b)
-    a, b = promote(a, b)
+    a, b = _promoted(a, b)
     dtype = _preferred(preferred_element_type)
     product = _matmul(aval_of(a), aval_of(b), canonical_precision(precision), dtype)
     return _typed(product(a, b), dtype)
@@ -173,9 +184,7 @@ def _batched_product(
         )
         raise ShapeError(f"{name}: {places} must have one size; got {x!r} and {y!r}")
     if any(1 != sizes.get(d, 1) != others.get(d, 1) != 1 for d in leading[0]):
-        raise ShapeError(
-            f"{name}: the leading dimensions must broadcast; got {x!r} and {y!r}"
-        )
+        raise ShapeError(f"{name}: the leading dimensions must broadcast; got {x!r} and {y!r}")
     batched = max(leading, key=len)
     out = (*batched, *[label for label in (*left, *right) if label != "k"])
     return product(sizes, others, out, precision, preferred)
@@ -183,22 +192,28 @@ def _batched_product(
 
 def matvec(x1: Any, x2: Any, /) -> Any:
     """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
-    x1, x2 = promote(x1, x2)
+    x1, x2 = _promoted(x1, x2)
     return _batched_product("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
-    x1, x2 = promote(x1, x2)
+    x1, x2 = _promoted(x1, x2)
     product = _batched_product("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
     return product(_conjugate(x1), x2)
 
 
 def vecdot(
-    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None
+    x1: Any,
+    x2: Any,
+    /,
+    *,
+    axis: int = -1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
 ) -> Any:
     """The sum of `conj(x1) * x2` along `axis`, the other dimensions broadcast together."""
-    x1, x2 = promote(x1, x2)
+    x1, x2 = _promoted(x1, x2)
     ndims = aval_of(x1).ndim, aval_of(x2).ndim
     x1, x2 = (
         moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
@@ -235,7 +250,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
     The last of `b` where it has but one; a scalar operand scales the other.
     """
-    a, b = promote(a, b)
+    a, b = _promoted(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = _preferred(preferred_element_type)
@@ -245,7 +260,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimensions; a scalar operand scales the other."""
-    a, b = promote(a, b)
+    a, b = _promoted(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
         dtype = _preferred(preferred_element_type)
@@ -266,7 +281,7 @@ def tensordot(
 
     A number means so many of the last axes of `a` and of the first axes of `b`.
     """
-    a, b = promote(a, b)
+    a, b = _promoted(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
@@ -283,9 +298,7 @@ def tensordot(
                 f"{aval_of(a)!r} and {aval_of(b)!r}"
             )
         groups = [tuple(range(n - count, n)), tuple(range(count))]
-    return _contract(
-        "tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type
-    )
+    return _contract("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
 
 
 def outer(a: Any, b: Any) -> Any:
@@ -297,7 +310,7 @@ def outer(a: Any, b: Any) -> Any:
 
 def kron(a: Any, b: Any) -> Any:
     """The Kronecker product: each element of `a` times all of `b`, as blocks of one array."""
-    a, b = promote(a, b)
+    a, b = _promoted(a, b)
     x, y = aval_of(a).shape, aval_of(b).shape
     rank = max(len(x), len(y))
     x, y = (1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y
@@ -317,7 +330,7 @@ def cross(
     """
     if axis is not None:
         axisa = axisb = axisc = axis
-    a, b = promote(a, b)
+    a, b = _promoted(a, b)
     given = aval_of(a), aval_of(b)
     a, b = (
         moveaxis(x, canonical_axis(k, aval_of(x).ndim, f"cross: {name}"), aval_of(x).ndim - 1)
@@ -375,9 +388,7 @@ def diagonal_of(x: Any, offset: int, axis1: int, axis2: int) -> Any:
     return slice_(x, (*(0 for _ in sizes), first), (*sizes, stop), strides)
 
 
-def trace(
-    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None
-) -> Any:
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum along a diagonal of two dimensions, which leave the shape.
 
     Booleans and narrow integers are summed in the default integer type.
@@ -487,7 +498,7 @@ def einsum(
     """
     if type(subscripts) is not str:
         subscripts, operands = _from_interleaved((subscripts, *operands))
-    operands = promote(*operands) if operands else operands
+    operands = _promoted(*operands) if operands else operands
     shapes = tuple([aval_of(x).shape for x in operands])
     if isinstance(optimize, list):
         optimize = tuple(optimize)
@@ -631,9 +642,7 @@ def _plan(
 def _natural_order(left: str, right: str, needed: set[str]) -> str:
     """The labels of a product in the order in which `dot_general` gives them."""
     both = [c for c in left if c in right and c in needed]
-    return "".join(
-        both + [c for c in left if c not in right] + [c for c in right if c not in left]
-    )
+    return "".join(both + [c for c in left if c not in right] + [c for c in right if c not in left])
 
 
 def _path(terms: list[str], output: str, sizes: dict[str, int], optimize: Any) -> Sequence[Any]:
@@ -670,6 +679,8 @@ def _prepared(term: str, shape: Shape, others: str) -> tuple[Callable[[Any], Any
         x = reshape(x, shape)
         for first, second in diagonals:
             x = diagonal_of(x, 0, first, second)
-        return reduce_sum(x, summed) if summed else x
+        if not summed:
+            return x
+        return (reduce_or if aval_of(x).dtype == np.bool_ else reduce_sum)(x, summed)
 
     return prepare, "".join(without(labels, summed))

@@ -236,7 +236,9 @@ def broadcast_arrays(*args: Any) -> list[Any]:
 
 def broadcast_shapes(*shapes: Any) -> Shape:
     """The shape that arrays of `shapes` broadcast to; an int stands for one dimension."""
-    return promotion.broadcast_shapes(*[canonical_shape(s, "broadcast_shapes: shapes") for s in shapes])
+    return promotion.broadcast_shapes(
+        *[canonical_shape(s, "broadcast_shapes: shapes") for s in shapes]
+    )
 
 
 # Axes.
@@ -289,8 +291,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     places = canonical_axes(destination, ndim, "moveaxis: destination")
     if len(sources) != len(places):
         raise AxisError(
-            "moveaxis: source and destination must have one length; got "
-            f"{source} and {destination}"
+            f"moveaxis: source and destination must have one length; got {source} and {destination}"
         )
     moved = dict(zip(places, sources, strict=True))
     rest = iter(without(range(ndim), sources))
@@ -404,7 +405,9 @@ def dstack(tup: Any, dtype: Any = None) -> Any:
 def column_stack(tup: Any) -> Any:
     """The arrays joined along the second axis, vectors as columns."""
     columns = [as_array(x) for x in _arrays(tup)]
-    columns = [x if aval_of(x).ndim > 1 else shaping.reshape(x, (aval_of(x).size, 1)) for x in columns]
+    columns = [
+        x if aval_of(x).ndim > 1 else shaping.reshape(x, (aval_of(x).size, 1)) for x in columns
+    ]
     return concatenate(columns, 1)
 
 
@@ -580,6 +583,7 @@ def repeat(
 
 def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
     from functx.numpy.sorting import searchsorted
+
     from functx.ops.cumulative import cumsum
 
     n = aval_of(a).shape[axis]
@@ -734,7 +738,9 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> An
     if allowed is None:
         raise ValueRangeError(f"pad: mode must be one of {', '.join(_PAD_OPTIONS)}; got {mode!r}")
     if not kwargs.keys() <= allowed:
-        raise ArgumentError(f"pad: the mode {mode!r} takes the options {allowed}; got {set(kwargs)}")
+        raise ArgumentError(
+            f"pad: the mode {mode!r} takes the options {allowed}; got {set(kwargs)}"
+        )
     if isinstance(pad_width, dict):
         by_axis = {canonical_axis(d, aval.ndim, "pad: axis"): w for d, w in pad_width.items()}
         pad_width = [by_axis.get(d, 0) for d in range(aval.ndim)]
@@ -857,7 +863,9 @@ def _positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
     given = static_integers(obj, f"{name}: the indices")
     if given.dtype == np.bool_:
         if given.shape != (n,):
-            raise ShapeError(f"{name}: a mask must have the length of the axis, {n}; got {given.shape}")
+            raise ShapeError(
+                f"{name}: a mask must have the length of the axis, {n}; got {given.shape}"
+            )
         return np.flatnonzero(given)
     limit = n + 1 if name == "insert" else n
     if (given < -n).any() or (given >= limit).any():
@@ -910,7 +918,9 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     axis = canonical_axis(axis, aval.ndim, "insert: axis")
     n = aval.shape[axis]
     places = _positions("insert", obj, n)
-    values = convert_element_type(values, aval.dtype) if aval_of(values).dtype != aval.dtype else values
+    values = (
+        convert_element_type(values, aval.dtype) if aval_of(values).dtype != aval.dtype else values
+    )
     shape = list(aval.shape)
     if places.size == 1:
         if aval_of(values).ndim < aval.ndim:
@@ -1025,7 +1035,9 @@ def ravel_multi_index(
         if how == "raise":
             value = static_integers(x, 'ravel_multi_index with the mode "raise"')
             if ((value < 0) | (value >= n)).any():
-                raise ValueRangeError(f"ravel_multi_index: indices must be in [0, {n}); got {value}")
+                raise ValueRangeError(
+                    f"ravel_multi_index: indices must be in [0, {n}); got {value}"
+                )
         elif how == "clip":
             x = elementwise.clip(x, 0, n - 1)
         elif how == "wrap":
