@@ -11,10 +11,13 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_integer
 from functx.core.errors import MissingRuleError
 from functx.core.samples import f32, i32, sample
-from functx.ops.arithmetic import add, mul, neg, square
+from functx.ops.arithmetic import add, div, mul, neg, square, sub
+from functx.ops.comparison import lt
 from functx.ops.exponential import exp
 from functx.ops.families import Binary, Inexact, check_same_dtype, elementwise_shape
 from functx.ops.operands import match
+from functx.ops.selection import select
+from functx.ops.trigonometric import sin
 
 
 class Erf(Inexact):
@@ -73,10 +76,14 @@ class Digamma(Inexact):
     """The derivative of log(gamma(x))."""
 
     accepts = "f"
-    samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-0.8, -0.2))
+    samples = sample(f32[3, 4], domain=(0.5, 4.0)), sample(f32[3], domain=(-20.8, -20.2))
 
     def derivative(self, out, x):
-        return polygamma(1, x)
+        # digamma'(x) = (pi / sin(pi x))**2 - digamma'(1 - x), needed where x is negative.
+        negative = lt(x, 0)
+        slope = polygamma(1, select(negative, sub(1, x), x))
+        sine = sin(mul(select(negative, x, 0.5), math.pi))
+        return select(negative, sub(square(div(math.pi, sine)), slope), slope)
 
     def lower(self, ctx, x):
         return chlo.digamma(x)

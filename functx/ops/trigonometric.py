@@ -65,7 +65,7 @@ class Asin(Inexact):
 
     def derivative(self, out, x):
         # 1 / sqrt(1 - x**2), without cancellation near -1 and 1.
-        return mul(rsqrt(sub(1.0, x)), rsqrt(add(1.0, x)))
+        return rsqrt(mul(sub(1.0, x), add(1.0, x)))
 
     def lower(self, ctx, x):
         return chlo.asin(x)
@@ -77,7 +77,7 @@ class Acos(Inexact):
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):
-        return neg(mul(t, mul(rsqrt(sub(1.0, x)), rsqrt(add(1.0, x)))))
+        return neg(mul(t, rsqrt(mul(sub(1.0, x), add(1.0, x)))))
 
     def lower(self, ctx, x):
         return chlo.acos(x)
@@ -194,7 +194,10 @@ class Acosh(Inexact):
     samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
 
     def derivative(self, out, x):
-        return mul(rsqrt(sub(x, 1.0)), rsqrt(add(x, 1.0)))
+        if is_complex(x.dtype):
+            # Not one root of the product, which has the wrong sign left of the imaginary axis.
+            return mul(rsqrt(sub(x, 1.0)), rsqrt(add(x, 1.0)))
+        return rsqrt(mul(sub(x, 1.0), add(x, 1.0)))
 
     def lower(self, ctx, x):
         return chlo.acosh(x)
