@@ -8,7 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from functx.core.dtypes import DType, canonical_dtype, is_floating, is_integer, kind
+from functx.core.dtypes import DType, canonical_dtype, is_floating, is_integer
+from functx.core.dtypes import kind as _kind
 from functx.core.dtypes import promote_types as _promote
 from functx.core.errors import ArgumentError, DTypeError
 from functx.core.tracing import aval_of
@@ -86,7 +87,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
         if is_floating(found):
             arg1 = np.floating
         elif is_integer(found):
-            arg1 = np.signedinteger if kind(found) == "i" else np.unsignedinteger
+            arg1 = np.signedinteger if _kind(found) == "i" else np.unsignedinteger
         else:
             arg1 = found.type
     return issubclass(arg1, arg2)
@@ -107,10 +108,8 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """Whether `dtype` is of `kind`: a name of the array API, a dtype, or a tuple of them."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
-    from functx.core.dtypes import kind as letter
-
     if isinstance(kind, str) and kind in _KINDS:
-        return letter(_dtype_of(dtype)) in _KINDS[kind]
+        return _kind(_dtype_of(dtype)) in _KINDS[kind]
     return _dtype_of(dtype) == _dtype_of(kind)
 
 
@@ -163,7 +162,7 @@ def size(a: Any, axis: Any = None) -> int:
 
 def iscomplexobj(x: Any) -> bool:
     """Whether the dtype of `x` is complex."""
-    return kind(aval_of(operand(x)).dtype) == "c"
+    return _kind(aval_of(operand(x)).dtype) == "c"
 
 
 def isrealobj(x: Any) -> bool:

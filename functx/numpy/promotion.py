@@ -8,7 +8,7 @@ from typing import Any
 from ml_dtypes import iinfo
 
 from functx.core.avals import Shape
-from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_types
+from functx.core.dtypes import inexact_dtype, is_integer, promote_types
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
@@ -50,7 +50,7 @@ def promote_inexact(*args: Any) -> tuple[Any, ...]:
     """`args` in one dtype, the default float type where they are all exact."""
     args = tuple([operand(x) for x in args])
     dtype, weak = result_type(*args)
-    return _converted(args, inexact_dtype(dtype), weak and is_inexact(dtype))
+    return _converted(args, inexact_dtype(dtype), weak)
 
 
 def result_type(*args: Any) -> tuple[Any, bool]:

@@ -24,6 +24,7 @@ from functx.ops import (  # noqa: F401
     gradients,
     indexing,
     logical,
+    numerics,
     reductions,
     rounding,
     selection,
