@@ -10,11 +10,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_complex, real_dtype
+from functx.core.dtypes import is_complex, kind, real_dtype
+from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
-from functx.ops.families import Linear, check_same_dtype
+from functx.ops.families import Linear, align, check_same_dtype
 from functx.ops.operands import canonical_axes, canonical_axis
 
 
@@ -33,44 +34,6 @@ class Cumulative(Primitive, abstract=True):
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
-
-    def first(self, x: Any, distance: int) -> Any:
-        """`x` without the last `distance` elements on the way that this operation goes."""
-        n = x.shape[self.axis]
-        low, high = (distance, n) if self.reverse else (0, n - distance)
-        return slice_in_dim(x, low, high, axis=self.axis)
-
-    def rest(self, x: Any, distance: int) -> Any:
-        """`x` without the first `distance` elements on the way that this operation goes."""
-        n = x.shape[self.axis]
-        low, high = (0, n - distance) if self.reverse else (distance, n)
-        return slice_in_dim(x, low, high, axis=self.axis)
-
-    def delayed(self, x: Any, distance: int, fill: Any) -> Any:
-        """`x` that begins `distance` places later, after as many of the number `fill`."""
-        config = [(0, 0, 0)] * x.ndim
-        config[self.axis] = (0, distance, 0) if self.reverse else (distance, 0, 0)
-        return pad(x, fill, config)
-
-    def recurrence(self, factor: Any, t: Any) -> Any:
-        """The y with y[0] = t[0] and y[i] = factor[i - 1] * y[i - 1] + t[i].
-
-        A boolean factor says whether y[i - 1] counts.
-        """
-        # Of two runs in a row, what the first adds up to goes through the factors of the
-        # second. So runs of twice the length are had at once, at every place.
-        n, distance = t.shape[self.axis], 1
-        while distance < n:
-            carried = self.first(t, distance)
-            if factor.dtype == bool:
-                carried = select(factor, carried, zeros_like(carried))
-            else:
-                carried = mul(factor, carried)
-            t = add(t, self.delayed(carried, distance, 0))
-            if 2 * distance < n:
-                factor = mul(self.first(factor, distance), self.rest(factor, distance))
-            distance *= 2
-        return t
 
     def scan(self, ctx: Any, x: Any, operation: Any, start: Any) -> Any:
         """`x` with a window, open at the front, reduced at each place by an operation class."""
@@ -127,10 +90,8 @@ class CumProd(Cumulative):
         # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1]: no division, so zeros may be.
         (x,), (t,) = primals, tangents
         out = self(x)
-        if x.size == 0:
-            return out, t
-        earlier = self.delayed(self.first(out, 1), 1, 1)
-        return out, self.recurrence(self.rest(x, 1), mul(t, earlier))
+        earlier = delayed(out, self.axis, self.reverse, 1)
+        return out, linear_recurrence(x, mul(t, earlier), self.axis, self.reverse)
 
     def lower(self, ctx, x):
         return self.scan(ctx, x, stablehlo.MulOp, 1)
@@ -143,6 +104,7 @@ class CumExtremum(Cumulative, abstract=True):
     samples = (
         sample(f32[3, 4], axis=1, distinct=True),
         sample(f32[6], axis=0, reverse=True, distinct=True),
+        sample(f32[2], axis=0, values={0: [2.0, 2.0]}, gradients={0: [1.5, 0.5]}),
         sample(i32[5], axis=0),
         sample(bool_[5], axis=0),
     )
@@ -150,15 +112,13 @@ class CumExtremum(Cumulative, abstract=True):
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)
-        if x.size == 0:
-            return out, t
         # The places that have one record lie together: sums over the elements that attain it
         # go on for as long as it stands.
         attains = eq(x, out)
-        stands = eq(self.first(out, 1), self.rest(out, 1))
+        stands = eq(out, delayed(out, self.axis, self.reverse, 0))
         wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
-        count = self.recurrence(stands, convert_element_type(attains, wide))
-        total = self.recurrence(stands, select(attains, t, zeros_like(t)))
+        terms = convert_element_type(attains, wide), select(attains, t, zeros_like(t))
+        count, total = [linear_recurrence(stands, y, self.axis, self.reverse) for y in terms]
         return out, mul(total, convert_element_type(div(1.0, count), x.dtype))
 
 
@@ -192,21 +152,141 @@ class CumLogSumExp(Cumulative):
     samples = (
         sample(f32[3, 4], axis=1),
         sample(f32[5], axis=0, reverse=True),
+        sample(
+            f32[3],
+            axis=0,
+            values={0: [-np.inf, -np.inf, 0.0]},
+            gradients={0: [0.0, 0.0, 1.0]},
+        ),
     )
 
     def jvp(self, primals, tangents):
         # dout[i] = e^(out[i - 1] - out[i]) * dout[i - 1] + e^(x[i] - out[i]) * dx[i]
         (x,), (t,) = primals, tangents
         out = self(x)
-        if x.size == 0:
-            return out, t
         # Where out is -inf everything so far is, and all weights are e^-inf.
-        finite = select(eq(out, -np.inf), zeros_like(out), out)
-        factor = exp(sub(self.first(out, 1), self.rest(finite, 1)))
-        return out, self.recurrence(factor, mul(t, exp(sub(x, finite))))
+        finite = select(eq(out, -np.inf), 0.0, out)
+        factor = exp(sub(delayed(out, self.axis, self.reverse, 0), finite))
+        return out, linear_recurrence(factor, mul(t, exp(sub(x, finite))), self.axis, self.reverse)
 
-    def lower(self, ctx, x):
-        return ctx.via_jax(lambda x: lax.cumlogsumexp(x, self.axis, self.reverse), x)
+    def decompose(self, x):
+        # With m the largest so far, s[i] = e^(m[i - 1] - m[i]) * s[i - 1] + e^(x[i] - m[i]).
+        wide = convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
+        top = cummax(wide, self.axis, self.reverse)
+        finite = select(is_finite(top), top, 0.0)
+        factor = exp(sub(delayed(top, self.axis, self.reverse, 0), finite))
+        sums = linear_recurrence(factor, exp(sub(wide, finite)), self.axis, self.reverse)
+        out = add(finite, log(sums))
+        return convert_element_type(out, x.dtype) if wide is not x else out
+
+
+class LinearRecurrence(Primitive):
+    """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, y[-1] being 0.
+
+    With `reverse`, y[i] comes from y[i + 1]. A boolean factor says whether that counts.
+    """
+
+    axis: int
+    reverse: bool = False
+    accepts: ClassVar[str] = "fc"
+    linear: ClassVar[tuple[int, ...]] = (1,)
+    samples = (
+        sample(f32[3, 7], f32[3, 7], axis=1),
+        sample(f32[6, 2], f32[6, 2], axis=0, reverse=True),
+        sample(bool_[9], f32[9], axis=0),
+        sample(c64[5], c64[5], axis=0),
+    )
+
+    def abstract_eval(self, factor, x):
+        check_same_dtype(self, (x, x if kind(factor.dtype) == "b" else factor))
+        if factor.shape != x.shape:
+            raise ShapeError(
+                f"linear_recurrence: operands must have one shape; got {factor!r} and {x!r}"
+            )
+        canonical_axes(self.axis, x.ndim)
+        return x
+
+    def jvp(self, primals, tangents):
+        (factor, x), (dfactor, dx) = primals, tangents
+        out = self(factor, x)
+        if dfactor is not None:
+            term = mul(dfactor, delayed(out, self.axis, self.reverse, 0))
+            dx = term if dx is None else add(dx, term)
+        return out, self(factor, dx)
+
+    def transpose(self, ct, factor, x):
+        return None, self.back(ct, factor)
+
+    def vjp(self, ct, out, args, active):
+        dx = self.back(ct, args[0])
+        if not active[0]:
+            return None, dx
+        return mul(dx, delayed(out, self.axis, self.reverse, 0)), dx
+
+    def back(self, ct: Any, factor: Any) -> Any:
+        """The cotangent of x: the same recurrence run the other way."""
+        turned = not self.reverse
+        return LinearRecurrence(self.axis, turned)(delayed(factor, self.axis, turned, 0), ct)
+
+    def batch(self, args, dims):
+        (factor, x), dim = align(args, dims)
+        return LinearRecurrence(self.axis + (self.axis >= dim), self.reverse)(factor, x), dim
+
+    def lower(self, ctx, factor, x):
+        return ctx.via_jax(self.run, factor, x)
+
+    def run(self, factor: Any, x: Any) -> Any:
+        """The recurrence as a JAX function."""
+        axis = self.axis
+        if x.shape[axis] < 2:
+            return x
+        if self.reverse:
+            return lax.rev(_recurrence(lax.rev(factor, [axis]), lax.rev(x, [axis]), axis), [axis])
+        return _recurrence(factor, x, axis)
+
+
+_BLOCK = 4
+"""How many elements are taken one after another; more were slower, to compile above all."""
+
+
+def _recurrence(factor: Any, x: Any, axis: int) -> Any:
+    """The recurrence by blocks: within each alone, then across, then what comes in from before."""
+    n = x.shape[axis]
+    length = n if n <= _BLOCK else _BLOCK
+    blocks = -(-n // length)
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (0, blocks * length - n, 0)
+    shape = (*x.shape[:axis], blocks, length, *x.shape[axis + 1 :])
+
+    def places(x: Any) -> list[Any]:
+        x = lax.pad(x, np.zeros((), x.dtype), config).reshape(shape)
+        return [lax.index_in_dim(x, i, axis + 1, keepdims=False) for i in range(length)]
+
+    def times(f: Any, y: Any) -> Any:
+        if f.dtype != bool:
+            return f * y
+        return f & y if y.dtype == bool else lax.select(f, y, lax.full_like(y, 0))
+
+    factors, terms = places(factor), places(x)
+    products, sums = [factors[0]], [terms[0]]
+    for f, t in zip(factors[1:], terms[1:], strict=True):
+        products.append(times(f, products[-1]))
+        sums.append(times(f, sums[-1]) + t)
+    if blocks > 1:
+        config[axis] = (1, 0, 0)
+        carried = lax.slice_in_dim(_recurrence(products[-1], sums[-1], axis), 0, -1, axis=axis)
+        for i, product in enumerate(products):
+            share = times(lax.slice_in_dim(product, 1, None, axis=axis), carried)
+            sums[i] += lax.pad(share, np.zeros((), x.dtype), config)
+    out = lax.concatenate([lax.expand_dims(s, [axis + 1]) for s in sums], axis + 1)
+    return lax.slice_in_dim(lax.collapse(out, axis, axis + 2), 0, n, axis=axis)
+
+
+def delayed(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
+    """`x` moved one place along `axis`, back with `reverse`, and the number `fill` before it."""
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
+    return pad(x, fill, config)
 
 
 def cumsum(x: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -243,11 +323,19 @@ def cumlogsumexp(x: Any, axis: int = 0, reverse: bool = False) -> Any:
     return CumLogSumExp(canonical_axis(axis, aval_of(x).ndim), reverse)(x)
 
 
+def linear_recurrence(factor: Any, x: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The y with y[i] = factor[i] * y[i - 1] + x[i] along `axis`, y[-1] being 0.
+
+    With `reverse`, y[i] comes from y[i + 1]. A boolean factor says whether that counts.
+    """
+    return LinearRecurrence(canonical_axis(axis, aval_of(x).ndim), reverse)(factor, x)
+
+
 from functx.ops.arithmetic import add, div, mul, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import exp
+from functx.ops.exponential import exp, log
 from functx.ops.reductions import highest, lowest
+from functx.ops.rounding import is_finite
 from functx.ops.selection import select
 from functx.ops.shaping import pad, zeros_like
-from functx.ops.slicing import slice_in_dim

@@ -110,6 +110,7 @@ class Extremum(Reduction, abstract=True):
     samples = (
         sample(f32[3, 4], axes=(0,), distinct=True),
         sample(f32[2, 3, 4], axes=(0, 2), distinct=True),
+        sample(f32[4], axes=(0,), values={0: [2.0] * 4}, gradients={0: [0.25] * 4}),
         sample(i32[3, 4], axes=(1,)),
         sample(bool_[3, 4], axes=(1,)),
     )
