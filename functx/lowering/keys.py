@@ -1,0 +1,26 @@
+"""The edge to JAX's typed keys, which functx takes as the words that they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from functx.core.errors import DTypeError
+
+
+def key_words(key: Any) -> Any:
+    """The words of one of JAX's typed key arrays; anything else as it is.
+
+    Raises DTypeError for keys of another generator than Threefry.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    generator = jax.random.key_impl(key)
+    if generator != "threefry2x32":
+        raise DTypeError(
+            f"a key must be of JAX's default generator, threefry2x32; got one of {generator}",
+            fix="Make keys with functx.random.key.",
+        )
+    return jax.random.key_data(key)

@@ -1,0 +1,221 @@
+"""Numbers drawn with a key: the same key, shape and dtype give the same numbers.
+
+They are those of `jax.random`. Derivatives flow to the parameters, as in `mean + std * normal(key)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functx.core.avals import Shape
+from functx.core.dtypes import (
+    DType,
+    canonical_dtype,
+    is_complex,
+    is_floating,
+    is_inexact,
+    is_integer,
+)
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.tracing import aval_of
+from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand
+from functx.ops.arithmetic import add, sub
+from functx.ops.comparison import gt
+from functx.ops.conversion import convert_element_type
+from functx.ops.distributions import (
+    RandomBernoulli,
+    RandomCauchy,
+    RandomExponential,
+    RandomGumbel,
+    RandomIntegers,
+    RandomLaplace,
+    RandomLogistic,
+    RandomNormal,
+    RandomTruncatedNormal,
+    random_uniform,
+)
+from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
+from functx.ops.selection import clamp, select
+from functx.random.keys import one_key
+
+
+def uniform(
+    key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
+) -> Any:
+    """Floating point numbers in [minval, maxval), each equally likely.
+
+    `minval` and `maxval` may be arrays that broadcast to `shape`.
+    """
+    key, shape, dtype = _arguments("uniform", key, shape, dtype)
+    if type(minval) not in PYTHON_SCALARS or type(maxval) not in PYTHON_SCALARS:
+        minval, maxval = [_parameter("uniform", x, shape, dtype) for x in (minval, maxval)]
+        return random_uniform(key, shape, dtype, minval, maxval)
+    return random_uniform(key, shape, dtype, float(minval), float(maxval))
+
+
+def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers with the standard normal distribution.
+
+    With a complex `dtype`, real and imaginary part have half the variance each.
+    """
+    dtype = canonical_dtype(float if dtype is None else dtype)
+    if not is_inexact(dtype):
+        raise DTypeError(f"normal: dtype must be a float or complex type; got {dtype}")
+    return RandomNormal(canonical_shape(shape), dtype)(one_key("normal", key))
+
+
+def truncated_normal(
+    key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None
+) -> Any:
+    """Numbers with the standard normal distribution, given that they lie in (lower, upper)."""
+    lower, upper = operand(lower), operand(upper)
+    shape = _shape_for("truncated_normal", shape, lower, upper)
+    key, shape, dtype = _arguments("truncated_normal", key, shape, dtype)
+    bounds = [_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
+    return RandomTruncatedNormal(shape, dtype)(key, *bounds)
+
+
+def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers with the density exp(-x) for x >= 0."""
+    key, shape, dtype = _arguments("exponential", key, shape, dtype)
+    return RandomExponential(shape, dtype)(key)
+
+
+def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers with the density exp(-|x|) / 2."""
+    key, shape, dtype = _arguments("laplace", key, shape, dtype)
+    return RandomLaplace(shape, dtype)(key)
+
+
+def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers whose distribution function is the logistic sigmoid."""
+    key, shape, dtype = _arguments("logistic", key, shape, dtype)
+    return RandomLogistic(shape, dtype)(key)
+
+
+def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers with the density 1 / (pi (1 + x^2))."""
+    key, shape, dtype = _arguments("cauchy", key, shape, dtype)
+    return RandomCauchy(shape, dtype)(key)
+
+
+def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None) -> Any:
+    """Numbers with the distribution function exp(-exp(-x)).
+
+    With `mode="high"` each takes two draws, so that large ones are as fine as small ones.
+    """
+    key, shape, dtype = _arguments("gumbel", key, shape, dtype)
+    return RandomGumbel(shape, dtype, _is_fine("gumbel", mode))(key)
+
+
+def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> Any:
+    """Booleans that are true with probability `p`, of the shape of `p` or the one given.
+
+    With `mode="high"` each takes two draws, so that small probabilities are met closely.
+    """
+    p = operand(p)
+    aval = aval_of(p)
+    if not is_floating(aval.dtype):
+        raise DTypeError(f"bernoulli: the probability p must be a float; got {aval!r}")
+    shape = _shape_for("bernoulli", shape, p)
+    p = _parameter("bernoulli", p, shape, aval.dtype)
+    return RandomBernoulli(shape, _is_fine("bernoulli", mode))(one_key("bernoulli", key), p)
+
+
+def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """Numbers that are -1 or 1, equally likely."""
+    dtype = canonical_dtype(int if dtype is None else dtype)
+    heads = convert_element_type(bernoulli(key, shape=shape), dtype)
+    return sub(add(heads, heads), 1)
+
+
+def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -> Any:
+    """Integers in [minval, maxval), each equally likely; minval where that is empty.
+
+    The bounds may be arrays that broadcast to `shape`; beyond the range of `dtype` they
+    stand for its ends.
+    """
+    shape, dtype = canonical_shape(shape), canonical_dtype(int if dtype is None else dtype)
+    if not is_integer(dtype):
+        raise DTypeError(f"randint: dtype must be an integer type; got {dtype}")
+    drawn = dtype if dtype.itemsize >= 4 else np.dtype("int32")
+    bounds = (operand(minval), operand(maxval))
+    range_of = _range_of_numbers if all(type(x) in (int, bool) for x in bounds) else _range_of
+    low, count = range_of(*bounds, np.iinfo(dtype), drawn)
+    low, count = [_broadcast("randint", x, shape) for x in (low, count)]
+    integers = RandomIntegers(shape, drawn)(one_key("randint", key), low, count)
+    return convert_element_type(integers, dtype)
+
+
+def _range_of_numbers(minval: int, maxval: int, info: Any, drawn: DType) -> tuple[Any, Any]:
+    """The smallest of the integers and how many they are, modulo what `drawn` can count."""
+    low = min(max(minval, info.min), info.max)
+    count = max(min(maxval, info.max + 1) - low, 1)
+    return literal(low, drawn), literal(count % 2 ** (8 * drawn.itemsize), _unsigned(drawn))
+
+
+def _range_of(minval: Any, maxval: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
+    """The same, worked out on arrays, without a number that `drawn` cannot hold."""
+    (low, _), (high, beyond) = [_clipped(x, info, drawn) for x in (minval, maxval)]
+    unsigned = _unsigned(drawn)
+    span = convert_element_type(sub(high, low), unsigned)
+    span = add(span, convert_element_type(beyond, unsigned))
+    return low, select(gt(high, low), span, 1)
+
+
+def _clipped(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
+    """A bound as `drawn`, within the range that `info` gives, and whether it lay above it."""
+    if type(x) in PYTHON_SCALARS or not is_integer(aval_of(x).dtype):
+        x = convert_element_type(x, np.int64)
+    own = np.iinfo(aval_of(x).dtype)
+    lowest, highest = max(own.min, info.min), min(own.max, info.max)
+    clipped = convert_element_type(clamp(lowest, x, highest), drawn)
+    return clipped, gt(x, highest)
+
+
+def _unsigned(dtype: DType) -> DType:
+    return np.dtype(f"uint{8 * dtype.itemsize}")
+
+
+def _arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:
+    """The words of the key, the shape and the dtype of floating point numbers."""
+    dtype = canonical_dtype(float if dtype is None else dtype)
+    if not is_floating(dtype):
+        raise DTypeError(f"{name}: dtype must be a float type; got {dtype}")
+    return one_key(name, key), canonical_shape(shape), dtype
+
+
+def _shape_for(name: str, shape: Any, *parameters: Any) -> Shape:
+    """`shape`, or where that is None the one that the parameters broadcast to."""
+    if shape is None:
+        return broadcast_shapes(*[aval_of(x).shape for x in parameters])
+    return canonical_shape(shape)
+
+
+def _parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
+    """A parameter of a distribution in `dtype`: a scalar, or of `shape`."""
+    if type(x) in PYTHON_SCALARS:
+        return literal(x, dtype)
+    x = operand(x)
+    if is_complex(aval_of(x).dtype):
+        raise DTypeError(f"{name}: parameters must be real; got {aval_of(x)!r}")
+    return _broadcast(name, convert_element_type(x, dtype), shape)
+
+
+def _broadcast(name: str, x: Any, shape: Shape) -> Any:
+    own = aval_of(x).shape
+    if own in ((), shape):
+        return x
+    if len(own) > len(shape) or broadcast_shapes(own, shape) != shape:
+        raise ShapeError(
+            f"{name}: parameters must broadcast to the shape {shape}; got {aval_of(x)!r}"
+        )
+    return broadcast_to(x, shape)
+
+
+def _is_fine(name: str, mode: str | None) -> bool:
+    if mode not in (None, "low", "high"):
+        raise ValueRangeError(f"{name}: mode must be 'low' or 'high'; got {mode!r}")
+    return mode == "high"

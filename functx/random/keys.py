@@ -1,0 +1,138 @@
+"""Keys: two 32-bit words, made from a seed, split and folded, never changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functx.core.dtypes import canonical_dtype, is_integer, x64_enabled
+from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
+from functx.core.tracing import Tracer, aval_of, current_builder
+from functx.lowering.keys import key_words
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import canonical_shape, literal
+from functx.ops.random_bits import (
+    WORD,
+    random_bits,
+    random_fold_in,
+    random_seed,
+    random_split,
+)
+
+GENERATOR = "threefry2x32"
+
+
+def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+    """The key that begins with an integer `seed`: a uint32 array of shape (2,).
+
+    It holds the words of the key that `jax.random.key(seed)` makes.
+    """
+    _check_generator("key", impl if dtype is None else dtype)
+    if isinstance(seed, int):
+        return _key_of_number(seed)
+    aval = aval_of(seed)
+    if aval.ndim or not is_integer(aval.dtype):
+        raise DTypeError(
+            f"key: the seed must be one integer; got {aval!r}", fix="Use vmap for many keys."
+        )
+    return random_seed(seed)
+
+
+def PRNGKey(seed: Any, *, impl: Any = None) -> Any:  # noqa: N802 - the name that JAX gives it
+    """The key that begins with an integer `seed`; the same as `key(seed)`."""
+    return key(seed, impl=impl)
+
+
+def _key_of_number(seed: int) -> Any:
+    if not -(2**63) <= seed < 2**63:
+        raise ValueRangeError(f"key: a seed must fit 64 bits with a sign; got {seed}")
+    if current_builder.get() is not None:
+        return random_seed(literal(seed, canonical_dtype(np.int64)))
+    high = seed >> 32 if x64_enabled() else 0
+    return np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], WORD)
+
+
+def split(key: Any, num: Any = 2) -> Any:
+    """An array of `num` new keys made from `key`: `num` is an int, or a tuple for a shape."""
+    return random_split(one_key("split", key), canonical_shape(num, "num"))
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """The new key made from `key` and the integer `data`, of which 32 bits count."""
+    key = one_key("fold_in", key)
+    if isinstance(data, int):
+        if not 0 <= data < 2**32:
+            raise ValueRangeError(f"fold_in: the number must fit 32 bits; got {data}")
+        return random_fold_in(key, literal(data, WORD))
+    aval = aval_of(data)
+    if aval.ndim or not is_integer(aval.dtype):
+        raise DTypeError(
+            f"fold_in: data must be one integer; got {aval!r}", fix="Use vmap for many keys."
+        )
+    return random_fold_in(key, convert_element_type(data, WORD))
+
+
+def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
+    """An array of `shape` of random unsigned integers of `dtype`, by default the widest."""
+    dtype = canonical_dtype(np.uint64 if dtype is None else dtype)
+    if dtype.kind != "u":
+        raise DTypeError(f"bits: dtype must be an unsigned integer type; got {dtype}")
+    return random_bits(one_key("bits", key), canonical_shape(shape), dtype)
+
+
+def key_data(keys: Any) -> Any:
+    """The words of `keys`, uint32 of shape (..., 2): functx's own keys as they are."""
+    keys = key_words(keys)
+    aval = _key_aval("key_data", keys)
+    if aval.shape[-1:] != (2,):
+        raise ShapeError(f"key_data: keys must have the shape (..., 2); got {aval!r}")
+    return keys
+
+
+def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
+    """The keys that hold the words given, uint32 of shape (..., 2): that array itself."""
+    _check_generator("wrap_key_data", impl if dtype is None else dtype)
+    return key_data(key_bits_array)
+
+
+def key_impl(keys: Any) -> str:
+    """The name of the generator of `keys`, which is `threefry2x32`."""
+    key_data(keys)
+    return GENERATOR
+
+
+def clone(key: Any) -> Any:
+    """The same key, said to be used on purpose once more."""
+    return key_data(key)
+
+
+def one_key(name: str, key: Any) -> Any:
+    """The words of `key`, which must be a single key; `name` is the function it is given to."""
+    if type(key) is not Tracer:
+        key = key_words(key)
+    aval = _key_aval(name, key)
+    if aval.shape != (2,):
+        raise ShapeError(
+            f"{name}: the key must be one key, u32[2]; got {aval!r}",
+            fix="Use vmap to draw with an array of keys.",
+        )
+    return key
+
+
+def _key_aval(name: str, key: Any) -> Any:
+    try:
+        aval = aval_of(key)
+    except ArgumentError:
+        aval = None
+    if aval is None or aval.dtype != WORD:
+        raise DTypeError(
+            f"{name}: a key must be an array of uint32; got {type_name(key)}",
+            fix="Make keys with functx.random.key(seed), split and fold_in.",
+        )
+    return aval
+
+
+def _check_generator(name: str, impl: Any) -> None:
+    if impl not in (None, GENERATOR):
+        raise ValueRangeError(f"{name}: the generator must be {GENERATOR!r}; got {impl!r}")
