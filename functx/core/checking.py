@@ -49,9 +49,8 @@ def check_program(program: Program) -> None:
 def _error(program: Program, eqn: Equation, problem: str) -> ProgramError:
     from functx.core.printing import equation_text
 
-    return ProgramError(
-        f"{program.name}: {problem}", f"in {equation_text(program, eqn)}", source=eqn.source
-    )
+    shown = [f"in {equation_text(program, eqn)}"] if isinstance(eqn.primitive, Primitive) else []
+    return ProgramError(f"{program.name}: {problem}", *shown, source=eqn.source)
 
 
 def _problem(eqn: Equation, defined: set[Any]) -> str:
@@ -74,7 +73,8 @@ def _problem(eqn: Equation, defined: set[Any]) -> str:
         reason = error.problem if isinstance(error, FunctxError) else repr(error)
         return f"operands must fit; got {reason}"
     if len(outs) != len(eqn.outputs):
-        return f"{primitive.name} must have {len(outs)} outputs; got {len(eqn.outputs)}"
+        wanted = counted(len(outs), "output")
+        return f"{primitive.name} must have {wanted}; got {len(eqn.outputs)}"
     for i, (v, aval) in enumerate(zip(eqn.outputs, outs, strict=True)):
         if type(v) is not Var:
             return f"output {i} of {primitive.name} must be a variable; got {v!r}"
@@ -101,7 +101,7 @@ def literal_problem(literal: Literal) -> str:
         try:
             with np.errstate(over="ignore"):
                 held = aval.dtype.type(value).item()
-            if aval.weak_type and of in "fc" or repr(held) == repr(value):
+            if (aval.weak_type and of in "fc") or repr(held) == repr(value):
                 return ""
         except OverflowError:
             pass
@@ -128,5 +128,9 @@ def check_arity(primitive: Primitive, given: int) -> str | None:
     least, most = _arity(type(primitive))
     if least <= given <= most:
         return None
-    count = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-    return f"{count} operand{'' if count == '1' else 's'}"
+    return counted(least, "operand") if least == most else f"{least:g} to {most:g} operands"
+
+
+def counted(number: float, thing: str) -> str:
+    """`1 output`, `2 outputs`."""
+    return f"{number:g} {thing}{'' if number == 1 else 's'}"

@@ -234,6 +234,7 @@ def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
 
 
 def as_tracer(x: Any) -> Tracer:
+    """`x` as a value of the program being built."""
     builder = current_builder.get()
     assert builder is not None
     return Tracer(builder.atom(x), builder)

@@ -15,67 +15,22 @@ names it first. `#` starts a comment; indentation is for the eye.
 
 from __future__ import annotations
 
-import re
 from ast import literal_eval
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx.core.avals import ShapedArray
-from functx.core.checking import check_arity, literal_problem
+from functx.core.checking import check_arity, counted, literal_problem
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, DType
 from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
-from functx.core.printing import named, opaque
+from functx.core.printing import is_record, named, opaque
 from functx.core.program import Atom, Equation, Program, Var, scalar_literal
+from functx.core.tokens import CLOSING, OPENING, Token, error_at, tokens_of
 
-_TOKEN = re.compile(
-    r"""(?P<space>[ \t\r]+|\#[^\n]*)
-    |(?P<newline>\n)
-    |(?P<string>b?(?:'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
-    |(?P<complex>\([^\s(),'"\[\]{}]*j\))
-    |(?P<number>-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\b(?:inf|nan)\b))
-    |(?P<opaque><[^<>\n]*>)
-    |(?P<name>[^\W\d]\w*)
-    |(?P<mark>\.\.\.|[()\[\]{}:,=~@./-])
-    |(?P<other>.)""",
-    re.VERBOSE,
-)
-_OPENING, _CLOSING = "([{", ")]}"
 _ENDS_NAME = frozenset("()[]{},=~")
-
-
-class Token(NamedTuple):
-    """A word of the text and where it stands."""
-
-    kind: str
-    text: str
-    start: int
-    line: int
-
-
-def tokens_of(text: str) -> list[Token]:
-    """The words of `text`; line ends count outside brackets."""
-    found: list[Token] = []
-    line = 1
-    depth = 0
-    for match in _TOKEN.finditer(text):
-        kind, word = match.lastgroup or "", match.group()
-        if word in _OPENING:
-            depth += 1
-        elif word in _CLOSING:
-            depth -= 1
-        if kind == "newline":
-            if depth <= 0 and found and found[-1].kind != "newline":
-                found.append(Token(kind, word, match.start(), line))
-            line += 1
-        elif kind != "space":
-            found.append(Token(kind, word, match.start(), line))
-    if not found or found[-1].kind != "newline":
-        found.append(Token("newline", "\n", len(text), line))
-    found.append(Token("end", "", len(text), line))
-    return found
 
 
 def parse_program(text: str) -> Program:
@@ -143,12 +98,7 @@ class _Parser:
         return self.problem(f"must have {wanted}; got {got}", token, fix)
 
     def problem(self, problem: str, token: Token, fix: str = "") -> ParseError:
-        """The error that the line of `token` has `problem`, with the line and a pointer."""
-        begin = self.text.rfind("\n", 0, token.start) + 1
-        end = self.text.find("\n", token.start)
-        line = self.text[begin : end if end >= 0 else len(self.text)].rstrip()
-        pointer = " " * (token.start - begin) + "^"
-        return ParseError(f"Program.parse: line {token.line} {problem}", line, pointer, fix=fix)
+        return error_at(self.text, token, problem, fix)
 
     def separated(self, item: Callable[[], Any], end: str) -> list[Any]:
         """Items with commas between them, until the mark `end`."""
@@ -218,8 +168,13 @@ class _Parser:
         weak = self.skip("~")
         dtype = self.dtype()
         self.expect("[", f"and a shape after `{self.tokens[self.position - 1].text}`")
-        shape = self.separated(lambda: int(self.expect_kind("number", "a length").text), "]")
+        shape = self.separated(self.length, "]")
         return ShapedArray(tuple(shape), dtype, weak)
+
+    def length(self) -> int:
+        if not self.token.text.isdecimal():
+            raise self.error("a length")
+        return int(self.next().text)
 
     def dtype(self) -> DType:
         token = self.token
@@ -275,14 +230,11 @@ class _Parser:
         wanted = check_arity(primitive, len(avals))
         if wanted is not None:
             raise self.problem(f"must have {wanted} of {primitive.name}; got {shown}", token)
-        try:
-            outs = primitive.types.get(avals) or primitive.out_types(avals)
-        except Exception as error:
-            reason = error.problem if isinstance(error, FunctxError) else str(error)
-            raise self.problem(f"does not fit: {reason}", token) from error
+        outs = primitive.types.get(avals) or self.made(token, primitive.out_types, avals)
         if len(outs) != len(stated):
             raise self.problem(
-                f"must have {len(outs)} outputs of {primitive.name}; got {len(stated)}", token
+                f"must have {counted(len(outs), 'output')} of {primitive.name}; got {len(stated)}",
+                token,
             )
         for (name, given), aval in zip(stated, outs, strict=True):
             if given is not None and given is not aval:
@@ -313,18 +265,10 @@ class _Parser:
 
     def skip_brackets(self) -> None:
         """Move behind the brackets that open here, if any do."""
-        if not self.at("["):
-            return
         depth = 0
-        start = self.token
-        while True:
-            if self.token.kind == "end":
-                raise self.error("a closing bracket", start)
-            token = self.next()
-            if token.kind == "mark":
-                depth += (token.text in _OPENING) - (token.text in _CLOSING)
-            if not depth:
-                return
+        while depth or self.at("["):
+            text = self.next().text
+            depth += (text in OPENING) - (text in CLOSING)
 
     def primitive(self, cls: type[Primitive], token: Token) -> Primitive:
         """The primitive of `cls` with the parameters in the brackets here, if any."""
@@ -336,10 +280,15 @@ class _Parser:
                 + ", ".join(f"`{field}`" for field in missing),
                 token,
             )
+        return self.made(token, cls, **params)
+
+    def made(self, token: Token, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`make(*args, **kwargs)`; ParseError at `token` when that raises."""
         try:
-            return cls(**params)
+            return make(*args, **kwargs)
         except Exception as error:
-            raise self.problem(f"does not fit: {error}", token) from error
+            reason = error.problem if isinstance(error, FunctxError) else error
+            raise self.problem(f"does not fit: {reason}", token) from error
 
     def parameters(self, cls: type[Primitive], token: Token) -> list[tuple[str, Any]]:
         if not self.skip("["):
@@ -369,13 +318,13 @@ class _Parser:
         if kind == "number":
             return _number(text)
         if kind == "complex":
-            return complex(text)
+            return self.made(token, complex, text)
         if kind == "string":
-            return literal_eval(text)
+            return self.made(token, literal_eval, text)
         if kind == "opaque":
             return self.opaque(token)
         if text == "(":
-            return self.tuple(cls)
+            return tuple(self.separated(lambda: self.value(cls), ")"))
         if text == "{":
             return frozenset(self.separated(lambda: self.value(cls), "}"))
         if text == "...":
@@ -388,15 +337,6 @@ class _Parser:
         if kind == "name":
             return self.named_value(cls, token)
         raise self.error("a value", token)
-
-    def tuple(self, cls: type[Primitive]) -> Any:
-        values: list[Any] = []
-        while not self.at(")"):
-            values.append(self.value(cls))
-            if not self.skip(","):
-                break
-        self.expect(")", "or `,`" if values else "or a value")
-        return tuple(values)
 
     def opaque(self, token: Token) -> Any:
         found = opaque(token.text)
@@ -419,10 +359,12 @@ class _Parser:
                 self.position -= 1
                 return self.type()
             dtype = DTYPES_BY_SHORT_NAME[name]
-            return dtype.type(*self.arguments(cls)[0]) if self.at("(") else dtype
+            return self.call(cls, dtype.type, token) if self.at("(") else dtype
         if name in self.programs:
             return self.programs[name]
-        found = _BUILT_IN.get(name) or named(cls, name)
+        if name in _BUILT_IN and self.at("("):
+            return self.call(cls, _BUILT_IN[name], token)
+        found = named(cls, name)
         if isinstance(found, type) and issubclass(found, Enum) and self.skip("."):
             member = self.next()
             if member.text not in found.__members__:
@@ -430,20 +372,16 @@ class _Parser:
                     f"a member of {name}", member, _did_you_mean(member, found.__members__)
                 )
             return found[member.text]
-        if isinstance(found, type) and self.at("("):
-            positional, keywords = self.arguments(cls)
-            try:
-                return found(*positional, **keywords)
-            except Exception as error:
-                raise self.problem(f"does not fit: {error}", token) from error
+        if is_record(found) and self.at("("):
+            return self.call(cls, found, token)
         raise self.error(
             "a value: a program below the equation, a dtype, a number, a string, a tuple",
             token,
             _did_you_mean(token, [*self.programs, *DTYPES_BY_SHORT_NAME, *_CONSTANTS]),
         )
 
-    def arguments(self, cls: type[Primitive]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call, positional and by keyword."""
+    def call(self, cls: type[Primitive], make: Callable[..., Any], token: Token) -> Any:
+        """What `make` makes of the arguments in the parentheses here."""
         self.expect("(", "and arguments")
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
@@ -458,7 +396,7 @@ class _Parser:
                 positional.append(self.value(cls))
 
         self.separated(argument, ")")
-        return positional, keywords
+        return self.made(token, make, *positional, **keywords)
 
     def atom(self, scope: _Scope) -> Atom:
         token = self.next()
@@ -488,7 +426,7 @@ class _Parser:
         if token.kind == "number":
             return _number(token.text)
         if token.kind == "complex":
-            return complex(token.text)
+            return self.made(token, complex, token.text)
         if token.text in ("True", "False"):
             return token.text == "True"
         raise self.error("a number before `:`", token)

@@ -27,7 +27,9 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.provenance import Derived, assigned_names, describe
 
-RESERVED = frozenset({"None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME})
+RESERVED = frozenset(
+    {"program", "return", "None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME}
+)
 """The words that have a meaning of their own in a text."""
 
 # A part longer than this does not push out the column that the lines around it share.
@@ -276,22 +278,25 @@ def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program
     if named(type(primitive), kind.__name__) is kind:
         if isinstance(value, Enum) and value.name in kind.__members__:
             return f"{kind.__name__}.{value.name}"
-        parts = _parts(value)
-        if parts is not None:
-            return f"{kind.__name__}({', '.join(f'{n}={show(part)}' for n, part in parts)})"
+        if is_record(kind):
+            parts = ", ".join(f"{n}={show(part)}" for n, part in _record_parts(value).items())
+            return f"{kind.__name__}({parts})"
     return _opaque_text(value)
 
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def _parts(value: Any) -> list[tuple[str, Any]] | None:
+def is_record(cls: Any) -> bool:
+    """Whether `cls` is a class of named tuples or dataclasses, known by their fields."""
+    return isinstance(cls, type) and (is_dataclass(cls) or hasattr(cls, "_fields"))
+
+
+def _record_parts(value: Any) -> dict[str, Any]:
     """The arguments that make a named tuple or dataclass like `value` again."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return list(zip(value._fields, value, strict=True))
-    if is_dataclass(value) and all(field.init for field in fields(value)):
-        return [(field.name, getattr(value, field.name)) for field in fields(value)]
-    return None
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    return dict(zip(value._fields, value, strict=True))
 
 
 def named(cls: type[Primitive], name: str) -> Any:
@@ -317,7 +322,7 @@ def _opaque_text(value: Any) -> str:
     for number in count(1):
         text = f"<{base}>" if number == 1 else f"<{base} {number}>"
         held = opaque(text)
-        if held is None or type(held) is type(value) and held == value:
+        if held is None or (type(held) is type(value) and held == value):
             break
     try:
         _alive[text] = value
