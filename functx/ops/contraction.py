@@ -88,10 +88,17 @@ class DotGeneral(Primitive):
         (xc, yc), (xb, yb) = self.contract, self.batched
         y_free = without(range(y.ndim), yc + yb)
         ct_y = position[len(position) - len(y_free) :]
-        dx = self._like(x, (ct_y, y_free), (position[: len(xb)], yb))(ct, self._cast(y, ct))
-        # Its dimensions: batch, what x alone brought in, then y's contracted ones in order.
-        order = (*xb, *without(range(x.ndim), xc + xb), *[xc[i] for i in _order(yc)])
-        return permute_dims(dx, _inverse(order))
+        # Both products below hold the batch dimensions first, then what x alone brought in and
+        # y's contracted ones, in one or the other order; the better one needs no permutation.
+        x_free = without(range(x.ndim), xc + xb)
+        from_y = tuple([xc[i] for i in _order(yc)])
+        y = self._cast(y, ct)
+        ct_b = position[: len(xb)]
+        straight = (*xb, *x_free, *from_y)
+        if straight != tuple(range(x.ndim)) == (*xb, *from_y, *x_free):
+            return self._like(x, (y_free, ct_y), (yb, ct_b))(y, ct)
+        dx = self._like(x, (ct_y, y_free), (ct_b, yb))(ct, y)
+        return permute_dims(dx, _inverse(straight))
 
     def _like(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
         wide = self.preferred_element_type is not None
