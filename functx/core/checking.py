@@ -13,6 +13,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import kind
 from functx.core.errors import FunctxError, ProgramError
 from functx.core.primitive import Primitive
+from functx.core.printing import equation_text
 from functx.core.program import Equation, Literal, Program, Var, subprograms
 
 
@@ -47,8 +48,6 @@ def check_program(program: Program) -> None:
 
 
 def _error(program: Program, eqn: Equation, problem: str) -> ProgramError:
-    from functx.core.printing import equation_text
-
     shown = [f"in {equation_text(program, eqn)}"] if isinstance(eqn.primitive, Primitive) else []
     return ProgramError(f"{program.name}: {problem}", *shown, source=eqn.source)
 

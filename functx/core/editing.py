@@ -11,7 +11,7 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.checking import check_program
 from functx.core.dtypes import kind
-from functx.core.errors import ArgumentError, ProgramError, TreeError, type_name
+from functx.core.errors import ArgumentError, ProgramError, TreeError, ValueRangeError, type_name
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
@@ -85,13 +85,12 @@ def number_as(x: Any, aval: ShapedArray) -> Any:
     of = "buifc".index(kind(aval.dtype))
     if rank is None or aval.shape or rank > max(of - 1, of == 1):
         return x
-    if aval.weak_type:
-        return _NUMBERS[max(of - 1, of == 1)](x)
     try:
         with np.errstate(over="ignore"):
-            return aval.dtype.type(x)
+            number = aval.dtype.type(x)
     except OverflowError:
-        return x
+        raise ValueRangeError(f"a number must fit the dtype of {aval!r}; got {x}") from None
+    return _NUMBERS[max(of - 1, of == 1)](x) if aval.weak_type else number
 
 
 _NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
