@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
@@ -242,7 +241,10 @@ class Min(_Extremum):
 
 
 class Pow(Binary):
-    """x to the power y, which has the dtype of x, or an integer one beside floats."""
+    """x to the power y, which has the dtype of x, or an integer one beside floats.
+
+    An integer to a negative power is the quotient 1 / x**-y rounded towards zero.
+    """
 
     accepts = "iufc"
     samples = (
@@ -278,9 +280,6 @@ class Pow(Binary):
         source, target = ctx.avals_in[1], ctx.avals_in[0]
         if source.dtype != target.dtype:
             y = ctx.convert(y, source, target)
-        if kind(target.dtype) == "u":
-            # XLA takes the exponent for a signed one.
-            return ctx.via_jax(jnp.power, x, y)
         return stablehlo.power(x, y)
 
 

@@ -194,10 +194,8 @@ class Acosh(Inexact):
     samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
 
     def derivative(self, out, x):
-        if is_complex(x.dtype):
-            # Not one root of the product, which has the wrong sign left of the imaginary axis.
-            return mul(rsqrt(sub(x, 1.0)), rsqrt(add(x, 1.0)))
-        return rsqrt(mul(sub(x, 1.0), add(x, 1.0)))
+        # Not one root of the product, whose sign is wrong where the real part is negative.
+        return mul(rsqrt(sub(x, 1.0)), rsqrt(add(x, 1.0)))
 
     def lower(self, ctx, x):
         return chlo.acosh(x)
