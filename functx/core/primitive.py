@@ -9,8 +9,8 @@ from typing import Any, ClassVar, dataclass_transform
 from weakref import WeakValueDictionary
 
 from functx.core.avals import ShapedArray
-from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError, type_name
-from functx.core.tracing import Tracer, bind
+from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
+from functx.core.tracing import bind
 
 
 class _PrimitiveType(type):
@@ -141,7 +141,7 @@ class Primitive(metaclass=_PrimitiveType):
 
     def abstract_eval(self, *avals: Any) -> Any:
         """The type of the output (a sequence of them with `multiple_results`)."""
-        raise MissingRuleError(f"{self.name} has no `abstract_eval` rule")
+        raise self.missing("abstract_eval")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """The output and its tangent.
@@ -149,7 +149,7 @@ class Primitive(metaclass=_PrimitiveType):
         A tangent is None where its operand does not vary; at least one is given. The
         output's tangent may be None too. Must be linear in the tangents.
         """
-        raise MissingRuleError(f"{self.name} has no `jvp` rule")
+        raise self.missing("jvp")
 
     def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
         """The cotangent of each linear operand, given the cotangent of the output.
@@ -158,7 +158,7 @@ class Primitive(metaclass=_PrimitiveType):
         the program is linear in, and values for the rest. Returns one entry an operand,
         None for those not linear. Only reached for primitives that occur in linear programs.
         """
-        raise MissingRuleError(f"{self.name} has no `transpose` rule")
+        raise self.missing("transpose")
 
     vjp: ClassVar[Callable[..., Any] | None] = None
     """Optional `vjp(self, ct, out, args, active)`: the cotangent of each operand.
@@ -180,20 +180,28 @@ class Primitive(metaclass=_PrimitiveType):
         operand that all share; at least one is not None. The dimension of an output may be
         None only when it does not depend on the batch.
         """
-        raise MissingRuleError(f"{self.name} has no `batch` rule")
+        raise self.missing("batch")
 
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value (a sequence with `multiple_results`) for operand values.
 
         `ctx` gives `avals_in`, `avals_out`, `out_types` and `platforms`.
         """
-        raise MissingRuleError(f"{self.name} has no `lower` rule")
+        raise self.missing("lower")
 
     decompose: ClassVar[Callable[..., Any] | None] = None
     """Optional `decompose(self, *args)`: the same output, made of other primitives.
 
     It stands in for every rule that the class does not define.
     """
+
+    def missing(self, rule: str) -> MissingRuleError:
+        """The error for a rule that is needed and not there."""
+        cls = type(self)
+        return MissingRuleError(
+            f"{self.name}: the primitive must have a `{rule}` rule to be transformed so; got none",
+            fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`.",
+        )
 
     @classmethod
     def has_rule(cls, rule: str) -> bool:
@@ -209,17 +217,3 @@ class LinearInput:
     def __init__(self, aval: ShapedArray):
         self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
         self.ndim, self.size = aval.ndim, aval.size
-
-
-def missing_rule(primitive: Primitive, rule: str, why: str) -> MissingRuleError:
-    """The error for a rule that a transform needs and neither class nor decomposition gives."""
-    cls = type(primitive)
-    return MissingRuleError(
-        f"{primitive.name} has no `{rule}` rule",
-        why,
-        fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`.",
-    )
-
-
-def describe_operands(args: Sequence[Any]) -> str:
-    return ", ".join(repr(x.aval) if isinstance(x, Tracer) else type_name(x) for x in args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from functx.core.interpret import forward, interpret
-from functx.core.primitive import Primitive, missing_rule
+from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracing import rewritten, trace
 
@@ -30,8 +30,6 @@ class Expand(NamedTuple):
             primitive = eqn.primitive
             if not self.lacks(primitive):
                 return forward(eqn, *args)
-            if primitive.decompose is None:
-                raise missing_rule(primitive, self.rules[0], f"needed in {program.name}")
             out = primitive.decompose(*args)
             return out if primitive.multiple_results else [out]
 
