@@ -66,15 +66,13 @@ def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     return RandomNormal(canonical_shape(shape), dtype)(one_key("normal", key))
 
 
-def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None
-) -> Any:
+def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Numbers with the standard normal distribution, given that they lie in (lower, upper)."""
     lower, upper = operand(lower), operand(upper)
     shape = _shape_for("truncated_normal", shape, lower, upper)
     key, shape, dtype = _arguments("truncated_normal", key, shape, dtype)
     bounds = [_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
-    return RandomTruncatedNormal(shape, dtype)(key, *bounds)
+    return RandomTruncatedNormal(shape)(key, *bounds)
 
 
 def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -145,23 +143,21 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
     range_of = _range_of_numbers if all(type(x) in (int, bool) for x in bounds) else _range_of
     low, count = range_of(*bounds, np.iinfo(dtype), drawn)
     low, count = [_broadcast("randint", x, shape) for x in (low, count)]
-    integers = RandomIntegers(shape, drawn)(one_key("randint", key), low, count)
+    integers = RandomIntegers(shape)(one_key("randint", key), low, count)
     return convert_element_type(integers, dtype)
 
 
 def _range_of_numbers(minval: int, maxval: int, info: Any, drawn: DType) -> tuple[Any, Any]:
-    """The smallest of the integers and how many they are, modulo what `drawn` can count."""
+    """The smallest of the integers, and how many they are, as far as the bits of `drawn` go."""
     low = min(max(minval, info.min), info.max)
     count = max(min(maxval, info.max + 1) - low, 1)
-    return literal(low, drawn), literal(count % 2 ** (8 * drawn.itemsize), _unsigned(drawn))
+    return literal(low, drawn), literal(count % 2 ** (8 * drawn.itemsize), drawn)
 
 
 def _range_of(minval: Any, maxval: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
     """The same, worked out on arrays, without a number that `drawn` cannot hold."""
     (low, _), (high, beyond) = [_clipped(x, info, drawn) for x in (minval, maxval)]
-    unsigned = _unsigned(drawn)
-    span = convert_element_type(sub(high, low), unsigned)
-    span = add(span, convert_element_type(beyond, unsigned))
+    span = add(sub(high, low), convert_element_type(beyond, drawn))
     return low, select(gt(high, low), span, 1)
 
 
@@ -173,10 +169,6 @@ def _clipped(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
     lowest, highest = max(own.min, info.min), min(own.max, info.max)
     clipped = convert_element_type(clamp(lowest, x, highest), drawn)
     return clipped, gt(x, highest)
-
-
-def _unsigned(dtype: DType) -> DType:
-    return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
 def _arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:

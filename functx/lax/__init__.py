@@ -1,0 +1,1 @@
+"""JAX's names for the primitives."""

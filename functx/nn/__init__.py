@@ -1,0 +1,1 @@
+"""Activations and other functions of neural networks."""

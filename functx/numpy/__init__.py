@@ -1,0 +1,13 @@
+"""NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
+
+from functx.numpy import methods as _methods
+from functx.numpy.constants import *
+from functx.numpy.contraction import *
+from functx.numpy.creation import *
+from functx.numpy.elementwise import *
+from functx.numpy.indexing import put_along_axis, take, take_along_axis
+from functx.numpy.manipulation import *
+from functx.numpy.reductions import *
+from functx.numpy.sorting import *
+
+del _methods

@@ -1,0 +1,80 @@
+"""Every rule of every primitive on every sample, by `functx.testing`."""
+
+from functools import lru_cache
+
+import pytest
+from functx.testing import rules
+from functx.testing.trials import trials
+
+from tests import reference
+from tests.ops.registry import PRIMITIVES, SAMPLES, label
+
+# By module, so that the checks of one sample follow each other and share what they compile.
+each_sample = pytest.mark.parametrize("case", SAMPLES, ids=label, scope="module")
+
+
+@lru_cache(maxsize=2)
+def trials_of(case):
+    cls, number = case
+    return trials(cls, cls.samples[number], complex_too=number == 0)
+
+
+def run(check, case):
+    for trial in trials_of(case):
+        check(trial)
+
+
+@pytest.mark.parametrize("cls", PRIMITIVES, ids=lambda cls: cls.name)
+def test_every_primitive_has_samples_and_a_reference(cls):
+    assert cls.samples, f"{cls.__name__} ({cls.__module__}) needs `samples`"
+    assert cls.__name__ in reference.MEANING, f"tests/reference.py needs {cls.__name__!r}"
+
+
+@each_sample
+def test_abstract_eval_states_the_types_that_lower_produces(case):
+    run(rules.abstract_eval_states_the_types_that_lower_produces, case)
+
+
+@each_sample
+def test_jvp_matches_differences(case):
+    run(rules.jvp_matches_differences, case)
+
+
+@each_sample
+def test_gradients_at_kinks_are_those_stated(case):
+    run(rules.gradients_at_kinks_are_those_stated, case)
+
+
+@each_sample
+def test_vjp_is_the_transpose_of_jvp(case):
+    run(rules.vjp_is_the_transpose_of_jvp, case)
+
+
+@each_sample
+def test_transpose_receives_and_returns_what_is_linear(case):
+    run(rules.transpose_receives_and_returns_what_is_linear, case)
+
+
+@each_sample
+def test_batch_matches_a_loop(case):
+    run(rules.batch_matches_a_loop, case)
+
+
+@each_sample
+def test_overridden_rules_agree_with_the_derived(case):
+    run(rules.overridden_rules_agree_with_the_derived, case)
+
+
+@each_sample
+def test_second_derivatives_match_differences(case):
+    run(rules.second_derivatives_match_differences, case)
+
+
+@each_sample
+def test_dtypes_survive_each_transform(case):
+    run(rules.dtypes_survive_each_transform, case)
+
+
+@each_sample
+def test_programs_are_well_formed_and_print_and_hash_stably(case):
+    run(rules.programs_are_well_formed_and_print_and_hash_stably, case)
