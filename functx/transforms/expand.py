@@ -20,7 +20,8 @@ class Expand(NamedTuple):
         # What never varies needs no rule for its derivative.
         if not cls.differentiable and _DERIVATIVES.issuperset(self.rules):
             return False
-        return not any(cls.has_rule(rule) for rule in self.rules)
+        # Without a decomposition it stays, and an error says so where the rule is used.
+        return cls.decompose is not None and not any(cls.has_rule(rule) for rule in self.rules)
 
     def __call__(self, program: Program) -> Program:
         if not any(self.lacks(primitive) for primitive in {e.primitive for e in program}):
