@@ -37,7 +37,7 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
         programs.put(key, compiled)
         return compiled(*args)
     if entry is _NOT_YET:
-        entry = executable(rewritten(rewrite, lift_literals(program)))
+        entry = executable(lift_literals(rewrite, program))
         lifted.put(form, entry)
     return entry(*args, *literal_values(program))
 
@@ -58,18 +58,30 @@ def literal_values(program: Program) -> list[Any]:
     ]
 
 
-def lift_literals(program: Program) -> Program:
-    """`program` with the literals of its equations as further inputs, in order."""
-    inputs = list(program.inputs)
+def lift_literals(rewrite: Any, program: Program) -> Program:
+    """`rewrite(program)` with the literals of the equations of `program` as further inputs."""
+    lifted: dict[Literal, Var] = {}
 
-    def lift(atom: Any) -> Any:
+    # A rewrite knows how many inputs its program has, so literals become inputs after it: till
+    # then each is told apart by its number.
+    def number(atom: Any) -> Any:
         if type(atom) is Var:
             return atom
-        inputs.append(Var(atom.aval))
-        return inputs[-1]
+        literal = Literal(atom.value, atom.aval)
+        literal.key = f"literal {len(lifted)}", atom.aval
+        lifted[literal] = Var(atom.aval)
+        return literal
 
-    equations = [eqn.replace(inputs=[lift(a) for a in eqn.inputs]) for eqn in program.equations]
-    return Program(program.name, inputs, equations, program.outputs)
+    def lift(atom: Any) -> Any:
+        return atom if type(atom) is Var else lifted.get(atom, atom)
+
+    def changed(equations: Sequence[Equation], change: Any) -> list[Equation]:
+        return [eqn.replace(inputs=[change(a) for a in eqn.inputs]) for eqn in equations]
+
+    numbered = changed(program.equations, number)
+    result = rewritten(rewrite, Program(program.name, program.inputs, numbered, program.outputs))
+    equations, outputs = changed(result.equations, lift), [lift(a) for a in result.outputs]
+    return Program(result.name, [*result.inputs, *lifted.values()], equations, outputs)
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
