@@ -91,16 +91,18 @@ def complex_dtype(dtype: DType) -> DType:
 
 
 def inexact_dtype(dtype: DType) -> DType:
-    """`dtype` itself when inexact, else the default float type."""
-    return dtype if is_inexact(dtype) else canonical_dtype(np.float64)
+    """`dtype` itself when inexact, else float64 for 64-bit integers and float32 for the rest."""
+    if is_inexact(dtype):
+        return dtype
+    return np.dtype("float64" if dtype.itemsize == 8 else "float32")
 
 
 # JAX's lattice (JEP 9407): each type and the types directly above it. Starred: weak.
 _ABOVE: dict[str, tuple[str, ...]] = {
     "bool": ("i*",),
-    "i*": ("u4", "i4"),
-    "u4": ("u8",),
-    "i4": ("i8",),
+    "i*": ("u4", "i4", "u8", "i8"),
+    "u4": (),
+    "i4": (),
     "u8": ("i16", "u16"),
     "i8": ("i16",),
     "u16": ("i32", "u32"),
