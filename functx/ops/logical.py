@@ -81,7 +81,7 @@ class PopulationCount(Bitwise):
     """The number of bits of x that are set."""
 
     accepts = "iu"
-    samples = sample(u32[3, 4]), sample(i32[3])
+    samples = sample(u32[3, 4]), sample(i32[3], domain=(0, 9))
 
     def lower(self, ctx, x):
         return stablehlo.popcnt(x)
