@@ -18,11 +18,12 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample, u32
 from functx.core.tracing import aval_of
-from functx.ops.arithmetic import abs, add, div, max, mul, neg, nextafter, rem, sign, sub
+from functx.ops.arithmetic import BOOL, abs, add, div, max, mul, neg, nextafter, rem, sign, sub
 from functx.ops.comparison import lt
 from functx.ops.complexes import complex
 from functx.ops.conversion import bitcast_convert_type, convert_element_type
 from functx.ops.exponential import log, log1p
+from functx.ops.families import check_same_dtype
 from functx.ops.logical import bitwise_or, shift_right_logical
 from functx.ops.operands import literal
 from functx.ops.random_bits import WORD, check_key, random_bits, random_fold_in
@@ -34,7 +35,6 @@ from functx.ops.special import erf, erf_inv
 from functx.ops.trigonometric import tan
 
 F32 = np.dtype("float32")
-I32 = np.dtype("int32")
 
 
 class Draw(Primitive, abstract=True):
@@ -58,22 +58,30 @@ class Draw(Primitive, abstract=True):
 
 
 class DrawWith(Primitive, abstract=True):
-    """Values of one `dtype`, one drawn at each index of `shape`, with parameters.
+    """Values drawn at each index of `shape` for each key of a batch, with parameters.
 
-    Those are further operands: scalars, or arrays of `shape`.
+    Those are operands of one dtype: scalars, or arrays of the shape of the result. The
+    result has that dtype too.
     """
 
     shape: Shape
+    accepts: ClassVar[str] = "f"
 
     def abstract_eval(self, key, *parameters):
         check_key(self, key)
+        check_same_dtype(self, parameters)
+        shape = (*key.shape[:-1], *self.shape)
         for parameter in parameters:
-            if parameter.shape not in ((), self.shape):
+            if parameter.shape not in ((), shape):
                 raise ShapeError(
-                    f"{self.name}: parameters must be scalars or have the shape {self.shape} "
-                    f"of the result; got {parameter!r}"
+                    f"{self.name}: parameters must be scalars or have the shape {shape} of the "
+                    f"result; got {parameter!r}"
                 )
-        return ShapedArray(self.shape, self.dtype)
+        return ShapedArray(shape, self.out_dtype(parameters[0].dtype))
+
+    def out_dtype(self, dtype: DType) -> DType:
+        """The dtype of the result, given that of the parameters."""
+        return dtype
 
 
 class RandomUniform(Draw):
@@ -93,14 +101,14 @@ class RandomUniform(Draw):
 class RandomUniformBetween(DrawWith):
     """Floating point numbers in [low, high)."""
 
-    dtype: DType
     samples = (
-        sample(u32[2], f32[()], f32[()], shape=(3, 4), dtype=F32),
-        sample(u32[2], f32[3], f32[()], shape=(3,), dtype=F32),
+        sample(u32[2], f32[()], f32[()], shape=(3, 4)),
+        sample(u32[2], f32[3], f32[()], shape=(3,)),
+        sample(u32[3, 2], f32[()], f32[()], shape=(2,)),
     )
 
     def decompose(self, key, low, high):
-        unit = random_uniform(key, self.shape, self.dtype)
+        unit = random_uniform(key, self.shape, low.dtype)
         return max(low, add(mul(unit, sub(high, low)), low))
 
 
@@ -121,16 +129,15 @@ class RandomNormal(Draw):
 class RandomTruncatedNormal(DrawWith):
     """Numbers with the standard normal distribution, given that they lie in (low, high)."""
 
-    dtype: DType
     samples = (
-        sample(u32[2], f32[()], f32[()], shape=(3, 4), dtype=F32, values={1: -1.0, 2: 1.5}),
-        sample(u32[2], f32[2], f32[()], shape=(2,), dtype=F32, values={1: [-2.0, 0.0], 2: 1.0}),
+        sample(u32[2], f32[()], f32[()], shape=(3, 4), values={1: -1.0, 2: 1.5}),
+        sample(u32[2], f32[2], f32[()], shape=(2,), values={1: [-2.0, 0.0], 2: 1.0}),
     )
 
     def decompose(self, key, low, high):
         root = math.sqrt(2.0)
         bounds = [erf(div(x, root)) for x in (low, high)]
-        drawn = mul(erf_inv(random_uniform(key, self.shape, self.dtype, *bounds)), root)
+        drawn = mul(erf_inv(random_uniform(key, self.shape, low.dtype, *bounds)), root)
         # Rounding must not reach the bounds; how they move does not move the numbers.
         inside = [nextafter(low, math.inf), nextafter(high, -math.inf)]
         return clamp(inside[0], drawn, inside[1])
@@ -196,12 +203,14 @@ class RandomBernoulli(DrawWith):
     """
 
     fine: bool = False
-    dtype: ClassVar[DType] = np.dtype("bool")
     differentiable = False
     samples = (
         sample(u32[2], f32[()], shape=(3, 4), domain=(0.0, 1.0)),
         sample(u32[2], f32[3], shape=(3,), fine=True, domain=(0.0, 1.0)),
     )
+
+    def out_dtype(self, dtype):
+        return BOOL
 
     def decompose(self, key, p):
         if not self.fine:
@@ -212,23 +221,27 @@ class RandomBernoulli(DrawWith):
 
 
 class RandomIntegers(DrawWith):
-    """Integers of `dtype` from `low`, each of the next `count` values equally likely.
+    """Integers from `low`, each of the next `count` equally likely.
 
-    `count` is unsigned; 0 stands for all values of the dtype.
+    `count` has the bits of an unsigned number; 0 stands for all numbers of the dtype.
     """
 
-    dtype: DType
+    accepts = "iu"
     differentiable = False
-    samples = (sample(u32[2], i32[()], u32[()], shape=(3, 4), dtype=I32, values={2: 7}),)
+    samples = (
+        sample(u32[2], i32[()], i32[()], shape=(3, 4), values={2: 7}),
+        sample(u32[3, 2], u32[()], u32[()], shape=(2,), values={2: 0}),
+    )
 
     def decompose(self, key, low, count):
-        bits = self.dtype.itemsize * 8
+        bits = low.dtype.itemsize * 8
         unsigned = np.dtype(f"uint{bits}")
+        count = convert_element_type(count, unsigned)
         high_bits, low_bits = [random_bits(subkey(key, i), self.shape, unsigned) for i in (0, 1)]
         # (high * 2^bits + low) mod count, where 2^bits mod count is a square of remainders.
         root = rem(literal(2 ** (bits // 2), unsigned), count)
         offset = add(mul(rem(high_bits, count), rem(mul(root, root), count)), rem(low_bits, count))
-        return add(convert_element_type(rem(offset, count), self.dtype), low)
+        return add(convert_element_type(rem(offset, count), low.dtype), low)
 
 
 class RandomShuffle(Primitive):
@@ -275,4 +288,4 @@ def random_uniform(key: Any, shape: Shape, dtype: DType, low: Any = 0.0, high: A
         if (low, high) == (0.0, 1.0):
             return RandomUniform(shape, dtype)(key)
         low, high = literal(low, dtype), literal(high, dtype)
-    return RandomUniformBetween(shape, dtype)(key, low, high)
+    return RandomUniformBetween(shape)(key, low, high)

@@ -1,4 +1,61 @@
-"""Random numbers."""
+"""Random numbers from explicit keys: the names, arguments and numbers of `jax.random`.
 
-from functx.random.draws import bernoulli, normal, randint, uniform
-from functx.random.keys import bits, fold_in, key, split
+A key is a uint32 array of shape (2,), which JAX's typed keys turn into where they are given.
+
+>>> from functx import random
+>>> first, second = random.split(random.key(0))
+>>> random.randint(first, (3,), 0, 10).shape
+(3,)
+"""
+
+from functx.random.choosing import categorical, choice, permutation
+from functx.random.draws import (
+    bernoulli,
+    cauchy,
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    normal,
+    rademacher,
+    randint,
+    truncated_normal,
+    uniform,
+)
+from functx.random.keys import (
+    PRNGKey,
+    bits,
+    clone,
+    fold_in,
+    key,
+    key_data,
+    key_impl,
+    split,
+    wrap_key_data,
+)
+
+__all__ = [
+    "PRNGKey",
+    "bernoulli",
+    "bits",
+    "categorical",
+    "cauchy",
+    "choice",
+    "clone",
+    "exponential",
+    "fold_in",
+    "gumbel",
+    "key",
+    "key_data",
+    "key_impl",
+    "laplace",
+    "logistic",
+    "normal",
+    "permutation",
+    "rademacher",
+    "randint",
+    "split",
+    "truncated_normal",
+    "uniform",
+    "wrap_key_data",
+]

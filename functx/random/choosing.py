@@ -6,13 +6,11 @@ from math import prod
 from operator import index
 from typing import Any
 
-import numpy as np
-
 from functx.core.dtypes import canonical_dtype, is_floating, is_inexact
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy.indexing import take
-from functx.numpy.promotion import operand, promote_inexact
+from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
 from functx.numpy.sorting import searchsorted
 from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
@@ -20,9 +18,9 @@ from functx.ops.creation import iota
 from functx.ops.cumulative import cumsum
 from functx.ops.distributions import RandomShuffle
 from functx.ops.exponential import log
-from functx.ops.operands import canonical_axis, canonical_shape
+from functx.ops.operands import canonical_axis, canonical_shape, literal
 from functx.ops.reductions import argmax
-from functx.ops.shaping import expand_dims, full, moveaxis, reshape
+from functx.ops.shaping import full, moveaxis, reshape
 from functx.ops.slicing import slice_in_dim
 from functx.ops.sorting import top_k
 from functx.random.draws import gumbel, randint, uniform
@@ -41,7 +39,8 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
         return RandomShuffle(0)(key, _numbers(_length("permutation", x)))
     if independent or aval.ndim == 1:
         return RandomShuffle(axis)(key, x)
-    return take(x, RandomShuffle(0)(key, _numbers(aval.shape[axis])), axis)
+    order = RandomShuffle(0)(key, _numbers(aval.shape[axis]))
+    return take(x, order, axis, "clip", unique_indices=True)
 
 
 def choice(
@@ -69,7 +68,7 @@ def choice(
     drawn = prod(shape)
     if not drawn:
         dtype = aval.dtype if aval.ndim else canonical_dtype(int)
-        return full(shape, np.zeros((), dtype)[()])
+        return full(shape, literal(0, dtype))
     if count <= 0 or (not replace and drawn > count):
         raise ValueRangeError(
             f"choice: there must be enough to choose from; got {count} for {drawn} "
@@ -82,12 +81,10 @@ def choice(
     else:
         ordered = permutation(key, a if aval.ndim else count, axis)
         return reshape(slice_in_dim(ordered, 0, drawn, axis=axis if aval.ndim else 0), out_shape)
-    return reshape(take(a, places, axis) if aval.ndim else places, out_shape)
+    return reshape(take(a, places, axis, "clip") if aval.ndim else places, out_shape)
 
 
-def _weighted(
-    key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None
-) -> Any:
+def _weighted(key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None) -> Any:
     """The places chosen when the one at i has the probability `p[i]`."""
     (p,) = promote_inexact(p)
     aval = aval_of(p)
@@ -127,24 +124,25 @@ def categorical(
     lanes = (*aval.shape[:axis], *aval.shape[axis + 1 :])
     shape = lanes if shape is None else canonical_shape(shape)
     lead = len(shape) - len(lanes)
-    if lead < 0 or shape[lead:] != lanes:
+    wide = shape[max(lead, 0) :]
+    if lead < 0 or broadcast_shapes(wide, lanes) != wide:
         raise ShapeError(
             f"categorical: shape must end in the shape {lanes} of the logits without the axis; "
             f"got {shape}"
         )
-    if not replace:
-        count = prod(shape[:lead])
-        if count > aval.shape[axis]:
-            raise ValueRangeError(
-                f"categorical: without replacement there can be {aval.shape[axis]} draws; "
-                f"got {count}"
-            )
-        noisy = add(logits, gumbel(key, aval.shape, aval.dtype, mode))
-        _, chosen = top_k(moveaxis(noisy, axis, aval.ndim - 1), count)
-        return reshape(moveaxis(chosen, aval.ndim - 1, 0), shape)
-    noise = gumbel(key, (*shape[:lead], *aval.shape), aval.dtype, mode)
-    logits = expand_dims(logits, tuple(range(lead)))
-    return argmax(_add_broadcast(noise, logits), lead + axis, canonical_dtype(int))
+    if replace:
+        whole = (*shape[: lead + axis], aval.shape[axis], *shape[lead + axis :])
+        noise = gumbel(key, whole, aval.dtype, mode)
+        return argmax(add(noise, broadcast_to(logits, whole)), lead + axis, canonical_dtype(int))
+    count = prod(shape[:lead])
+    if wide != lanes or count > aval.shape[axis]:
+        raise ValueRangeError(
+            f"categorical: without replacement at most {aval.shape[axis]} can be drawn, for "
+            f"logits of the shape {lanes} beside the axis; got the shape {shape}"
+        )
+    noisy = add(logits, gumbel(key, aval.shape, aval.dtype, mode))
+    _, chosen = top_k(moveaxis(noisy, axis, aval.ndim - 1), count)
+    return reshape(moveaxis(chosen, aval.ndim - 1, 0), shape)
 
 
 def _numbers(count: int) -> Any:
