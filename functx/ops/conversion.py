@@ -74,7 +74,7 @@ class BitcastConvertType(Primitive):
             )
         return ShapedArray(self._shape(x, bits(x.dtype), bits(dtype)), dtype)
 
-    def _shape(self, x: Any, old: int, new: int) -> tuple[int, ...]:
+    def _shape(self, x: ShapedArray, old: int, new: int) -> tuple[int, ...]:
         if old == new:
             return x.shape
         if old > new:
