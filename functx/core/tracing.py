@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype
+from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
 from functx.core.provenance import Source, _is_ours, describe
@@ -229,7 +229,25 @@ class LinearBuilder(Builder):
             parent.source = before
 
 
-current_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
+class _CurrentBuilder:
+    """The builder at work in this context, if any; one that has ended counts no more.
+
+    A task that was started inside a trace keeps its context when the trace has ended.
+    """
+
+    def __init__(self) -> None:
+        variable: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
+        self._get, self.set, self.reset = variable.get, variable.set, variable.reset
+
+    def get(self) -> Builder | None:
+        """The innermost builder that is open."""
+        builder = self._get()
+        while builder is not None and not builder.open:
+            builder = builder.parent
+        return builder
+
+
+current_builder = _CurrentBuilder()
 
 
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
@@ -301,8 +319,10 @@ def literal_of(x: Any) -> Literal | None:
     if name is not None:
         return scalar_literal(x, canonical_dtype(name), kind is not bool, repr(x))
     if isinstance(x, np.generic):
-        value = x.item()
-        return scalar_literal(value, canonical_dtype(x.dtype), False, repr(value))
+        dtype = canonical_dtype(x.dtype)
+        if dtype in SHORT_NAMES:
+            value = x.item()
+            return scalar_literal(value, dtype, False, repr(value))
     return None
 
 
@@ -314,24 +334,23 @@ def aval_of(x: Any) -> ShapedArray:
     if type(x) is Tracer or type(x) is Literal:
         return x.aval  # type: ignore[no-any-return]
     if type(x) is np.ndarray:
-        if x.dtype.kind not in "OSUMmV" or x.dtype.name in _EXTENDED:
-            return ShapedArray(x.shape, canonical_dtype(x.dtype))
+        dtype = canonical_dtype(x.dtype)
+        if dtype in SHORT_NAMES:
+            return ShapedArray(x.shape, dtype)
     else:
         aval = execution.aval_of_array(x)
         if aval is not None:
             return aval
-    literal = literal_of(x)
-    if literal is not None:
-        return literal.aval
-    if isinstance(x, np.ndarray):
-        return aval_of(np.asarray(x))
+        literal = literal_of(x)
+        if literal is not None:
+            return literal.aval
+        if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+            return aval_of(np.asarray(x))
     raise ArgumentError(
         f"arguments must be arrays or numbers; got {type_name(x)} {str(x)[:60]!r}",
-        fix="Convert it to an array, or make it static (static_argnums, a closure).",
+        fix="Convert it to an array of a dtype that functx has, in the machine's byte order, or "
+        "make it static (static_argnums, a closure).",
     )
-
-
-_EXTENDED = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"}
 
 
 def trace(

@@ -9,7 +9,7 @@ import jax
 from jax.core import ShapedArray as JaxShapedArray
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype
+from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.tracing import execution
 
 
@@ -25,12 +25,14 @@ _seen: dict[int, tuple[Any, ShapedArray]] = {}
 
 
 def aval_of_array(x: Any) -> ShapedArray | None:
-    """The aval of one of JAX's arrays, traced ones included; None for anything else."""
+    """The aval of one of JAX's arrays of numbers, traced ones too; None for anything else."""
     aval = getattr(x, "aval", None)
     if aval is None or not isinstance(x, jax.Array):
         return None
     found = _seen.get(id(aval))
     if found is None:
+        if aval.dtype not in SHORT_NAMES:
+            return None
         if len(_seen) > 8192:
             _seen.clear()
         ours = ShapedArray(tuple(aval.shape), canonical_dtype(aval.dtype), bool(aval.weak_type))

@@ -18,7 +18,7 @@ from functx.transforms.call import Call
 def program_of(fun, *avals, names=None, name=None):
     """The program of a function of tracers that returns a list of them."""
     in_names = None if names is None else lambda: names
-    return trace(fun, avals, name=name or fun.__name__, in_names=in_names)[0]
+    return trace(fun, avals, name=name or fun.__name__.strip("<>"), in_names=in_names)[0]
 
 
 def loss(x, w):
