@@ -70,8 +70,8 @@ def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
     x = number_as(x, aval)
     given = aval_of(x)
     if given.shape != aval.shape or given.dtype != aval.dtype:
-        names = program.in_names() if program.in_names is not None else []
-        name = f"`{names[i]}`" if i < len(names) else f"{i}"
+        names = program.input_names()
+        name = f"{i}" if names is None else f"`{names[i]}`"
         raise ArgumentError(
             f"{program.name}: argument {name} must be {aval!r}; got {type_name(x)}",
             fix="Make a program for arguments of this type, or convert the argument.",

@@ -247,5 +247,6 @@ def describe_input(builder: Any, tracer: Any) -> str:
     """`argument x: f32[3] of jit(f)`: the input of a builder that `tracer` is."""
     position = builder.inputs.index(tracer.atom)
     names = builder.in_names
-    name = f"`{names()[position]}`" if names is not None else f"number {position}"
+    given = names() if names is not None else []
+    name = f"`{given[position]}`" if position < len(given) else f"number {position}"
     return f"argument {name}: {tracer.aval!r} of {builder.owner}"

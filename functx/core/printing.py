@@ -205,15 +205,8 @@ def variable_names(program: Program) -> dict[Var, str]:
     """
     names = Names()
     found: dict[Var, str] = {}
-    wanted = program.in_names() if program.in_names is not None else []
-    for i, v in enumerate(program.inputs):
-        given = getattr(v, "name", None)
-        if given is None and i < len(wanted):
-            given = wanted[i]
-        elif given is None and i >= len(program.inputs) - len(program.captured):
-            given = f"c{i - len(program.inputs) + len(program.captured)}"
-        if given is not None:
-            found[v] = names.unique(given)
+    for v, given in zip(program.inputs, program.input_names() or [], strict=False):
+        found[v] = names.unique(given)
     used = {atom for eqn in program.equations for atom in eqn.inputs if type(atom) is Var}
     used.update(atom for atom in program.outputs if type(atom) is Var)
     by_source = _names_by_source(program.equations)

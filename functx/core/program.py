@@ -137,6 +137,10 @@ class Program:
     def out_avals(self) -> list[ShapedArray]:
         return [atom.aval for atom in self.outputs]
 
+    def input_names(self) -> list[str] | None:
+        """A name for each input, `c0`, `c1`, ... behind those of `in_names`; None without it."""
+        return None if self.in_names is None else padded(self.in_names(), len(self.inputs))
+
     @property
     def key(self) -> ProgramKey:
         """The canonical form: what two programs share exactly when they are equal."""
@@ -244,6 +248,11 @@ def subprograms(primitive: Primitive) -> list[Program]:
         elif isinstance(value, tuple):
             pending = [*value, *pending]
     return found
+
+
+def padded(names: Sequence[str], count: int) -> list[str]:
+    """`count` names: those given, then `c0`, `c1`, ... for what a function captured."""
+    return [*names, *[f"c{i}" for i in range(count - len(names))]]
 
 
 class ProgramKey:

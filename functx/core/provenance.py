@@ -143,7 +143,8 @@ def describe(source: Source | None) -> str:
     if source is None:
         return "unknown line"
     code = source[0]
-    return f"{os.path.basename(code.co_filename)}:{line_number(source)} in {code.co_qualname}"
+    function = code.co_qualname.replace(".<locals>", "")
+    return f"{os.path.basename(code.co_filename)}:{line_number(source)} in {function}"
 
 
 def source_line(source: Source | None) -> str:

@@ -74,7 +74,8 @@ class NaturalBatch(NamedTuple):
             add_axis(v.aval, dim, self.size)
             for v, dim in zip(program.inputs, self.in_dims, strict=True)
         ]
-        return trace(body, avals, name=f"vmap_{program.name}")[0], tuple(out_dims)
+        batched, _ = trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)
+        return batched, tuple(out_dims)
 
 
 class BatchedOutput(Exception):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
-from functx.core.program import Equation, Program
+from functx.core.program import Equation, Program, padded
 from functx.core.tracing import LinearBuilder, build, current_builder, trace
 from functx.ops.shaping import zeros_like
 from functx.transforms.expand import expand
@@ -38,7 +38,23 @@ class PushForward(NamedTuple):
             return [x for x, _ in outs] + tangents_of(outs)
 
         varying = [v.aval for v, on in zip(program.inputs, self.varying, strict=True) if on]
-        return trace(body, [*program.in_avals, *varying], name=f"jvp_{program.name}")[0]
+        names = tangent_names(program, self.varying, with_primals=True)
+        avals = [*program.in_avals, *varying]
+        return trace(body, avals, name=f"jvp_{program.name}", in_names=names)[0]
+
+
+def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool) -> Any:
+    """The names `dx` for the tangents of inputs `x`, behind those of the inputs if asked."""
+    in_names = program.in_names
+    if in_names is None:
+        return None
+
+    def names() -> list[str]:
+        primals = padded(in_names(), len(varying))
+        tangents = [f"d{name}" for name, on in zip(primals, varying, strict=True) if on]
+        return [*primals, *tangents] if with_primals else tangents
+
+    return names
 
 
 def push_equation(eqn: Equation, *operands: Pair) -> list[Pair]:
@@ -82,11 +98,14 @@ class Linearize(NamedTuple):
                 return tangents_of(results)
 
             tangents = [builder.add_input(x.aval) for x, v in zip(args, self.varying, strict=True) if v]
+            builder.in_names = tangent_names(program, self.varying, with_primals=False)
             tangent_program, residuals = build(builder, push, tangents)
             linear.append(tangent_program)
             return [*outs, *residuals]
 
-        values, _ = trace(body, program.in_avals, name=program.name)
+        values, _ = trace(
+            body, program.in_avals, name=program.name, in_names=program.in_names
+        )
         return values, linear[0]
 
 

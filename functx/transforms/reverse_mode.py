@@ -195,7 +195,10 @@ class SplitVJP(NamedTuple):
                 return backward_sweep(program, tape, cts, self.active)
 
             ct_avals = [out.aval for out in outs if is_inexact(out.dtype)]
-            pullback, residuals = trace(pull_back, ct_avals, name=f"pullback_{program.name}")
+            names = ["ct"] if len(ct_avals) == 1 else [f"ct_{i}" for i in range(len(ct_avals))]
+            pullback, residuals = trace(
+                pull_back, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names
+            )
             backward.append(pullback)
             return [*outs, *residuals]
 

@@ -183,7 +183,7 @@ def test_the_line_is_shown_once_for_a_run_of_equations():
 
     comments = [line.partition("#")[2].strip() for line in lines(program_of(f, f32[3]))[1:-1]]
     first = f.__code__.co_firstlineno + 1
-    where = "test_the_line_is_shown_once_for_a_run_of_equations.<locals>.f"
+    where = "test_the_line_is_shown_once_for_a_run_of_equations.f"
     assert comments == [
         f"test_printing.py:{first} in {where}",
         "",

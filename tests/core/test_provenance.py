@@ -197,7 +197,7 @@ class TestDescriptions:
 
         (source,) = sources(f)
         line = f.__code__.co_firstlineno + 1
-        where = f"test_provenance.py:{line} in {f.__qualname__}"
+        where = f"test_provenance.py:{line} in {f.__qualname__.replace('.<locals>', '')}"
         assert describe(source) == where
         assert source_line(source) == f"{where}: y = sin(x)  # the line"
 
