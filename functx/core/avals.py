@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from functx.core.dtypes import SHORT_NAMES, DType
@@ -32,6 +32,10 @@ class ShapedArray(metaclass=_Interned):
     weak_type: bool
     ndim: int
     size: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, shape: Shape, dtype: DType, weak_type: bool = False): ...
 
     def update(self, **changes: Any) -> ShapedArray:
         """This aval with some of `shape`, `dtype` and `weak_type` replaced."""

@@ -27,6 +27,22 @@ from functx.core.tracing import (
 )
 
 
+class Retype(NamedTuple):
+    """The rewrite to a program for operands of `avals`: what its primitives make of those."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, program: Program) -> Program:
+        def step(eqn: Equation, *args: Any) -> Any:
+            outs = eqn.primitive(*args)
+            return outs if eqn.primitive.multiple_results else [outs]
+
+        def body(*args: Any) -> list[Any]:
+            return interpret(program, args, step, constant=lambda c: c)
+
+        return trace(body, self.avals, name=program.name, in_names=program.in_names)[0]
+
+
 def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The outputs of `program`: traced inside a trace, computed outside it.
 
@@ -81,35 +97,19 @@ def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
 
 def number_as(x: Any, aval: ShapedArray) -> Any:
     """The Python number `x` as a scalar of `aval`, where the kind of its dtype allows it."""
-    rank = _NUMBERS.index(type(x)) if type(x) in _NUMBERS else None
-    of = "buifc".index(kind(aval.dtype))
-    if rank is None or aval.shape or rank > max(of - 1, of == 1):
+    rank = _RANKS[kind(aval.dtype)]
+    if type(x) not in _NUMBERS[: rank + 1] or aval.shape:
         return x
     try:
         with np.errstate(over="ignore"):
             number = aval.dtype.type(x)
     except OverflowError:
         raise ValueRangeError(f"a number must fit the dtype of {aval!r}; got {x}") from None
-    return _NUMBERS[max(of - 1, of == 1)](x) if aval.weak_type else number
+    return _NUMBERS[rank](x) if aval.weak_type else number
 
 
 _NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
-
-
-class Retype(NamedTuple):
-    """The rewrite to a program for operands of `avals`: what its primitives make of those."""
-
-    avals: tuple[ShapedArray, ...]
-
-    def __call__(self, program: Program) -> Program:
-        def step(eqn: Equation, *args: Any) -> Any:
-            outs = eqn.primitive(*args)
-            return outs if eqn.primitive.multiple_results else [outs]
-
-        def body(*args: Any) -> list[Any]:
-            return interpret(program, args, step, constant=lambda c: c)
-
-        return trace(body, self.avals, name=program.name, in_names=program.in_names)[0]
+_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | None) -> Equation:

@@ -147,7 +147,7 @@ class _Parser:
     def input(self, scope: _Scope) -> Var:
         token = self.expect_kind("name", "the name of an input")
         self.expect(":", f"and the type of `{token.text}`")
-        return self.define(scope, token, self.type())
+        return self.define(scope, token, self.aval())
 
     def define(self, scope: _Scope, token: Token, aval: ShapedArray) -> Var:
         var = Var(aval)
@@ -164,7 +164,7 @@ class _Parser:
         var.name = token.text
         return var
 
-    def type(self) -> ShapedArray:
+    def aval(self) -> ShapedArray:
         weak = self.skip("~")
         dtype = self.dtype()
         self.expect("[", f"and a shape after `{self.tokens[self.position - 1].text}`")
@@ -213,7 +213,7 @@ class _Parser:
         found = []
         while True:
             name = self.expect_kind("name", "the name of an output, or `return`")
-            found.append((name, self.type() if self.skip(":") else None))
+            found.append((name, self.aval() if self.skip(":") else None))
             if not self.skip(","):
                 return found
 
@@ -280,7 +280,8 @@ class _Parser:
                 + ", ".join(f"`{field}`" for field in missing),
                 token,
             )
-        return self.made(token, cls, **params)
+        primitive: Primitive = self.made(token, cls, **params)
+        return primitive
 
     def made(self, token: Token, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`make(*args, **kwargs)`; ParseError at `token` when that raises."""
@@ -331,7 +332,7 @@ class _Parser:
             return ...
         if text == "~":
             self.position -= 1
-            return self.type()
+            return self.aval()
         if text == "@":
             return self.primitive(*self.primitive_class())
         if kind == "name":
@@ -357,7 +358,7 @@ class _Parser:
         if name in DTYPES_BY_SHORT_NAME:
             if self.at("["):
                 self.position -= 1
-                return self.type()
+                return self.aval()
             dtype = DTYPES_BY_SHORT_NAME[name]
             return self.call(cls, dtype.type, token) if self.at("(") else dtype
         if name in self.programs:

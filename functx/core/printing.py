@@ -213,11 +213,11 @@ def variable_names(program: Program) -> dict[Var, str]:
     for eqn in program.equations:
         given_names = by_source.get(id(eqn), ())
         for i, v in enumerate(eqn.outputs):
-            given = getattr(v, "name", None) or (given_names[i] if given_names else None)
+            wanted = getattr(v, "name", None) or (given_names[i] if given_names else "")
             if v not in used:
                 found[v] = "_"
-            elif given is not None and given.strip("_"):
-                found[v] = names.unique(given)
+            elif wanted.strip("_"):
+                found[v] = names.unique(wanted)
     letters = names.letters()
     for v in [*program.inputs, *(v for eqn in program.equations for v in eqn.outputs)]:
         if v not in found:

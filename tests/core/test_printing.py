@@ -14,8 +14,8 @@ from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.trigonometric import Tanh, cos, sin, tanh
 from functx.transforms.batching import Batch
 from functx.transforms.call import Call
-from functx.transforms.forward_mode import PushForward
-from functx.transforms.reverse_mode import ValueAndGrad
+from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 
 from .programs import (
     Announce,
@@ -78,6 +78,18 @@ def test_different_programs_of_one_name_get_different_names():
 
 def test_inputs_are_named_after_the_arguments():
     assert lines(loss_program())[0] == "program loss(x: f32[4,3], params_w_0: f32[3,5]):"
+
+
+def test_tangents_and_cotangents_are_named_after_what_they_belong_to():
+    program = loss_program()
+    header = lines(PushForward((True, True))(program))[0]
+    assert header.endswith(
+        "(x: f32[4,3], params_w_0: f32[3,5], dx: f32[4,3], dparams_w_0: f32[3,5]):"
+    )
+    _, pullback = SplitVJP((True, True))(program)
+    assert lines(pullback)[0].startswith("program pullback_loss(ct: f32[]")
+    _, linear = Linearize((True, False))(program)
+    assert lines(linear)[0].startswith("program linear_loss(dx: f32[4,3]")
 
 
 def test_captured_inputs_are_numbered():
