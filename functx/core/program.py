@@ -131,10 +131,12 @@ class Program:
 
     @property
     def in_avals(self) -> list[ShapedArray]:
+        """The types of the inputs, those of captured values last."""
         return [v.aval for v in self.inputs]
 
     @property
     def out_avals(self) -> list[ShapedArray]:
+        """The types of the outputs."""
         return [atom.aval for atom in self.outputs]
 
     def input_names(self) -> list[str] | None:
@@ -172,6 +174,11 @@ class Program:
         return self.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs: inlined inside a trace, computed outside one.
+
+        With `trees`, arguments and result are the pytrees of the function; otherwise there
+        is one argument an input, and the result is a list.
+        """
         from functx.core.editing import call_program
 
         return call_program(self, args, kwargs)
