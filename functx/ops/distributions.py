@@ -230,7 +230,7 @@ class RandomIntegers(DrawWith):
     differentiable = False
     samples = (
         sample(u32[2], i32[()], i32[()], shape=(3, 4), values={2: 7}),
-        sample(u32[3, 2], u32[()], u32[()], shape=(2,), values={2: 0}),
+        sample(u32[3, 2], u32[()], u32[()], shape=(2,), values={2: 9}),
     )
 
     def decompose(self, key, low, count):

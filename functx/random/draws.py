@@ -5,6 +5,7 @@ They are those of `jax.random`. Derivatives flow to the parameters, as in `mean 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -141,22 +142,24 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
     drawn = dtype if dtype.itemsize >= 4 else np.dtype("int32")
     bounds = (operand(minval), operand(maxval))
     range_of = _range_of_numbers if all(type(x) in (int, bool) for x in bounds) else _range_of
-    low, count = range_of(*bounds, np.iinfo(dtype), drawn)
+    low, count = range_of(*bounds, dtype, drawn)
     low, count = [_broadcast("randint", x, shape) for x in (low, count)]
     integers = RandomIntegers(shape)(one_key("randint", key), low, count)
     return convert_element_type(integers, dtype)
 
 
-def _range_of_numbers(minval: int, maxval: int, info: Any, drawn: DType) -> tuple[Any, Any]:
+@lru_cache(maxsize=1024)
+def _range_of_numbers(minval: int, maxval: int, dtype: DType, drawn: DType) -> tuple[Any, Any]:
     """The smallest of the integers, and how many they are, as far as the bits of `drawn` go."""
+    info = np.iinfo(dtype)
     low = min(max(minval, info.min), info.max)
     count = max(min(maxval, info.max + 1) - low, 1)
     return literal(low, drawn), literal(count % 2 ** (8 * drawn.itemsize), drawn)
 
 
-def _range_of(minval: Any, maxval: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
+def _range_of(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:
     """The same, worked out on arrays, without a number that `drawn` cannot hold."""
-    (low, _), (high, beyond) = [_clipped(x, info, drawn) for x in (minval, maxval)]
+    (low, _), (high, beyond) = [_clipped(x, np.iinfo(dtype), drawn) for x in (minval, maxval)]
     span = add(sub(high, low), convert_element_type(beyond, drawn))
     return low, select(gt(high, low), span, 1)
 
