@@ -53,6 +53,7 @@ class Reduction(Primitive, abstract=True):
 class ReduceSum(Reduction, Linear):
     """Sum over `axes`; the summed axes leave the shape."""
 
+    rearranges = True
     samples = (
         sample(f32[3, 4], axes=(0,)),
         sample(f32[2, 3, 4], axes=(0, 2)),
@@ -209,7 +210,13 @@ class ArgExtremum(Primitive, abstract=True):
         sample(f32[3, 4], axis=0, index_dtype=np.dtype("int32")),
         sample(i32[2, 3, 4], axis=2, index_dtype=np.dtype("int32")),
         sample(bool_[5], axis=0, index_dtype=np.dtype("uint32")),
-        sample(f32[3], axis=0, index_dtype=np.dtype("int32"), values={0: [1.0, np.nan, 2.0]}),
+        sample(
+            f32[3],
+            axis=0,
+            index_dtype=np.dtype("int32"),
+            values={0: [1.0, np.nan, 2.0]},
+            dtypes=("f32", "bf16", "f16"),
+        ),
     )
 
     def abstract_eval(self, x):
