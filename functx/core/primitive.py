@@ -167,6 +167,13 @@ class Primitive(metaclass=_PrimitiveType):
     Without it, the cotangents come from transposing what `jvp` computes.
     """
 
+    def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Where the cotangent of each operand can be other than zero, as a boolean array.
+
+        `live` says so of the output's cotangent. None means anywhere, and is always right.
+        """
+        return [None] * len(args)
+
     forward: ClassVar[Callable[..., Any] | None] = None
     """Optional `forward(self, args, active)`: the outputs, and what `vjp` gets in their place.
 

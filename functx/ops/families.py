@@ -9,6 +9,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
+from functx.ops.operands import literal
 
 
 class Elementwise(Primitive, abstract=True):
@@ -52,10 +53,27 @@ class Elementwise(Primitive, abstract=True):
         return out, total
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
-        return [
-            sum_to_scalar(self.partial(i, ct, out, *args), x) if active[i] else None
-            for i, x in enumerate(args)
-        ]
+        return self.vjp_where(None, ct, out, args, active)
+
+    def vjp_where(
+        self, live: Any, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]
+    ) -> list[Any]:
+        """As `vjp`, with zeros wherever `live` says that the cotangent is zero.
+
+        So an infinite derivative at a place without influence makes no nan.
+        """
+        cts: list[Any] = []
+        for i, x in enumerate(args):
+            found = self.partial(i, ct, out, *args) if active[i] else None
+            if found is not None:
+                if live is not None and found is not ct:
+                    found = where_live(live, found)
+                found = sum_to_scalar(found, x)
+            cts.append(found)
+        return cts
+
+    def live_operands(self, live: Any, args: Sequence[Any]) -> list[Any]:
+        return [live if live is not None and live.shape in ((), x.shape) else None for x in args]
 
     def transpose(self, ct: Any, *args: Any) -> list[Any]:
         return [
@@ -108,6 +126,9 @@ class Bitwise(Elementwise, abstract=True):
 class Linear(Primitive, abstract=True):
     """Linear in all its operands together: tangents go through the operation itself."""
 
+    rearranges: ClassVar[bool] = False
+    """True: of one operand, each of whose elements goes to one of the output."""
+
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         tangents = [zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
         return self(*primals), self(*tangents)
@@ -116,6 +137,12 @@ class Linear(Primitive, abstract=True):
         return self.transpose(
             ct, *[LinearInput(x.aval) for x in args]
         )
+
+
+    def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
+        if live is None or not self.rearranges or not live.shape:
+            return [live if self.rearranges else None] * len(args)
+        return self.transpose(live, LinearInput(args[0].aval.update(dtype=BOOL)))
 
 
 class Constant(Primitive, abstract=True):
@@ -185,6 +212,11 @@ def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], i
     return aligned, dim
 
 
+def where_live(live: Any, x: Any) -> Any:
+    """`x` where `live` holds, zero elsewhere."""
+    return select(live, x, literal(0, x.dtype))
+
+
 def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
     """`x`, as an array of `shape` if it is a scalar."""
     return full(shape, x) if x.shape != shape else x
@@ -199,4 +231,5 @@ def sum_to_scalar(x: Any, like: Any) -> Any:
 
 from functx.ops.arithmetic import BOOL, add, mul  # noqa: E402 - the families of the ops above them
 from functx.ops.reductions import reduce_sum  # noqa: E402
+from functx.ops.selection import select  # noqa: E402
 from functx.ops.shaping import broadcast_in_dim, full, moveaxis, zeros_like  # noqa: E402

@@ -12,7 +12,7 @@ from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.comparison import ge, gt, lt
 from functx.ops.families import Elementwise, broadcast_scalar, check_same_dtype, elementwise_shape
-from functx.ops.logical import bitwise_and, bitwise_or
+from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
 from functx.ops.operands import literal, match
 
 
@@ -48,6 +48,19 @@ class Select(Elementwise):
     def partial(self, i, t, out, which, on_false, on_true):
         zero = literal(0, t.dtype)
         return self(which, t, zero) if i == 1 else self(which, zero, t)
+
+    def live_operands(self, live, args):
+        which, on_false, on_true = args
+        taken = [(on_false, bitwise_not(which)), (on_true, which)]
+        return [
+            None,
+            *[
+                (here if live is None else bitwise_and(live, here))
+                if which.shape in ((), x.shape)
+                else None
+                for x, here in taken
+            ],
+        ]
 
     def lower(self, ctx, which, on_false, on_true):
         return stablehlo.select(which, on_true, on_false)

@@ -83,6 +83,7 @@ class Reshape(Linear):
     """The elements of `x`, in row-major order, as an array of `shape`."""
 
     shape: tuple[int, ...]
+    rearranges = True
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
 
     def abstract_eval(self, x):
@@ -108,6 +109,7 @@ class PermuteDims(Linear):
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
 
     axes: tuple[int, ...]
+    rearranges = True
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))
 
     def abstract_eval(self, x):

@@ -13,6 +13,8 @@ from functx.core.program import Equation, Program, Var
 from functx.core.provenance import derived
 from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace
 from functx.ops.arithmetic import add
+from functx.ops.families import Elementwise, where_live
+from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
 from functx.transforms.expand import expand
 
@@ -56,41 +58,77 @@ def backward_sweep(
     """The cotangents of the active inputs, given those of the outputs (None for zero)."""
     builder = current_builder.get()
     assert builder is not None
-    cts: dict[Var, Any] = {}
+    cts = Cotangents()
     for atom, ct in zip(program.outputs, out_cts, strict=True):
-        accumulate(cts, atom, ct)
+        cts.add(atom, ct)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
-        given = [cts.pop(v, None) for v in eqn.outputs]
+        given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
             builder.source = derived(eqn.source)
-            for atom, on, ct in zip(
-                eqn.inputs, flags, pull(eqn.primitive, given, saved, args, flags), strict=True
-            ):
+            primitive = eqn.primitive
+            found = pull(primitive, given, live, saved, args, flags)
+            lives = primitive.live_operands(live, args)
+            for atom, on, ct, there in zip(eqn.inputs, flags, found, lives, strict=True):
                 if on:
-                    accumulate(cts, atom, ct)
+                    cts.add(atom, ct, there)
     builder.source = outer
     return [
-        cts[v] if v in cts else zeros_like(v.aval)
+        cts.values[v] if v in cts.values else zeros_like(v.aval)
         for v, on in zip(program.inputs, active, strict=True)
         if on
     ]
 
 
-def accumulate(cts: dict[Var, Any], atom: Any, ct: Any) -> None:
-    if ct is not None and type(atom) is Var:
-        cts[atom] = add(cts[atom], ct) if atom in cts else ct
+class Cotangents:
+    """The cotangents of variables so far, and for some, where they can be other than zero."""
+
+    def __init__(self) -> None:
+        self.values: dict[Any, Any] = {}
+        self.live: dict[Any, Any] = {}
+
+    def add(self, atom: Any, ct: Any, live: Any = None) -> None:
+        """Add `ct`, which is zero wherever `live` does not hold, to the cotangent of `atom`."""
+        if ct is None or type(atom) is not Var:
+            return
+        if atom not in self.values:
+            self.values[atom] = ct
+            if live is not None:
+                self.live[atom] = live
+            return
+        self.values[atom] = add(self.values[atom], ct)
+        before = self.live.pop(atom, None)
+        if live is not None and before is not None and live.shape == before.shape:
+            self.live[atom] = bitwise_or(before, live)
+
+    def take(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
+        """The cotangents of the outputs of an equation, None for zero, and where they live."""
+        values = [self.values.pop(v, None) for v in variables]
+        live = self.live.pop(variables[0], None) if self.live and len(variables) == 1 else None
+        return values, live
 
 
 def pull(
-    primitive: Primitive, cts: list[Any], saved: Any, args: Sequence[Any], active: Sequence[bool]
+    primitive: Primitive,
+    cts: list[Any],
+    live: Any,
+    saved: Any,
+    args: Sequence[Any],
+    active: Sequence[bool],
 ) -> Sequence[Any]:
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
         return transposed_jvp(primitive, cts, args, active)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
-    return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
+    if live is None or not isinstance(primitive, Elementwise):
+        return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
+    if type(primitive).vjp is Elementwise.vjp:
+        return primitive.vjp_where(live, cts[0], saved[0], args, active)
+    return [
+        where_live(live, ct) if ct is not None and live.shape in ((), ct.shape) else ct
+        for ct in primitive.vjp(cts[0], saved[0], args, active)
+    ]
 
 
 def transposed_jvp(
@@ -108,26 +146,26 @@ def transposed_jvp(
         current_builder.reset(token)
     if not primitive.multiple_results:
         out_tangents = [out_tangents]
-    found: dict[Var, Any] = {}
+    found = Cotangents()
     for t, ct in zip(out_tangents, cts, strict=True):
-        if t is not None and ct is not None:
-            accumulate(found, builder.atom(t), ct)
+        if t is not None:
+            found.add(builder.atom(t), ct)
     known = {var: value for var, value in builder.captures.values()}
     transpose_equations(builder.equations, known, found)
     return [
-        None if t is None else found.get(t.atom) for t in tangents
+        None if t is None else found.values.get(t.atom) for t in tangents
     ]
 
 
 def transpose_equations(
-    equations: Sequence[Equation], known: dict[Var, Any], cts: dict[Var, Any]
+    equations: Sequence[Equation], known: dict[Var, Any], cts: Cotangents
 ) -> None:
     """Carry cotangents through linear equations, last to first.
 
     `known` holds the values of the variables that the equations are not linear in.
     """
     for eqn in reversed(equations):
-        given = [cts.pop(v, None) for v in eqn.outputs]
+        given, _ = cts.take(eqn.outputs)
         if all(ct is None for ct in given):
             continue
         primitive = eqn.primitive
@@ -140,7 +178,7 @@ def transpose_equations(
             )
         for atom, x, ct in zip(eqn.inputs, args, results, strict=True):
             if type(x) is LinearInput:
-                accumulate(cts, atom, ct)
+                cts.add(atom, ct)
 
 
 def operand(atom: Any, known: dict[Var, Any]) -> Any:
@@ -219,15 +257,16 @@ class Transpose(NamedTuple):
         def body(*args: Any) -> list[Any]:
             n = len(args) - (len(program.inputs) - self.linear)
             known: dict[Var, Any] = dict(zip(program.inputs[self.linear :], args[n:], strict=True))
-            cts: dict[Var, Any] = {}
+            cts = Cotangents()
             rest = iter(args[:n])
             for atom in program.outputs:
                 if is_inexact(atom.aval.dtype):
-                    accumulate(cts, atom, next(rest))
+                    cts.add(atom, next(rest))
             linear_equations = evaluate_known(program, known)
             transpose_equations(linear_equations, known, cts)
             return [
-                cts[v] if v in cts else zeros_like(v.aval) for v in program.inputs[: self.linear]
+                cts.values[v] if v in cts.values else zeros_like(v.aval)
+                for v in program.inputs[: self.linear]
             ]
 
         ct_avals = [a for a in program.out_avals if is_inexact(a.dtype)]
