@@ -9,11 +9,11 @@ from jax import lax
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype, is_inexact
+from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracing import aval_of
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import canonical_axes, canonical_axis, literal, without
 
@@ -68,8 +68,12 @@ class Sort(Primitive):
         ]
         return (outs, [*out_tangents, None]) if self.permutation else (outs[:-1], out_tangents)
 
-    def vjp(self, cts, outs, args, active):
-        places = (outs if self.permutation else self.with_permutation()(*args))[-1]
+    def forward(self, args, active):
+        outs = self.with_permutation()(*args)
+        return outs[: len(args) + self.permutation], outs
+
+    def vjp(self, cts, saved, args, active):
+        places = saved[-1]
         return [
             None if ct is None or not on else put_along_axis(ct, places, self.axis)
             for ct, on in zip(cts, active, strict=False)
@@ -183,11 +187,8 @@ def sort(operands: Any, axis: int = -1, stable: bool = True, num_keys: int = 1) 
     arrays = list(operands) if several else [operands]
     if not arrays:
         raise ShapeError("sort: there must be at least one operand; got none")
-    avals = [aval_of(x) for x in arrays]
-    # A derivative needs to know the order; where it is unused, compiling drops it again.
-    ordered = current_builder.get() is not None and any(is_inexact(a.dtype) for a in avals)
-    primitive = Sort(canonical_axis(axis, avals[0].ndim), num_keys, stable, ordered)
-    outs = primitive(*arrays)[: len(arrays)]
+    axis = canonical_axis(axis, aval_of(arrays[0]).ndim)
+    outs = Sort(axis, num_keys, stable)(*arrays)
     return tuple(outs) if several else outs[0]
 
 
