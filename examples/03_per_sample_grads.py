@@ -1,8 +1,9 @@
 """One gradient an example, in one program: look at how `vmap` moved into the products."""
 
+import numpy as onp
+
 import functx
 import functx.numpy as np
-import numpy as onp
 from functx import grad, jit, vmap
 
 

@@ -1,7 +1,8 @@
 """Second derivatives three ways: in full, along a direction, and as a function of one's own."""
 
-import functx.numpy as np
 import numpy as onp
+
+import functx.numpy as np
 from functx import grad, hessian, hvp, jacfwd, jvp
 
 

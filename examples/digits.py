@@ -9,9 +9,10 @@ import gzip
 import time
 from pathlib import Path
 
+import numpy as onp
+
 import functx
 import functx.numpy as np
-import numpy as onp
 from functx import grad, jit, make_ir, nn, random, vmap
 
 SIZES = (64, 128, 64, 10)
@@ -96,7 +97,9 @@ def main(steps=STEPS):
         if (i + 1) % max(1, steps // 10) == 0:
             train = float(accuracy(parameters, x, labels))
             test = float(accuracy(parameters, x_test, labels_test))
-            print(f"step {i + 1:4d}  train accuracy {train:.3f}  test accuracy {test:.3f}", flush=True)
+            print(
+                f"step {i + 1:4d}  train accuracy {train:.3f}  test accuracy {test:.3f}", flush=True
+            )
     print("\nThe gradient of one batch, as it runs:\n")
     print(make_ir(private_gradient)(parameters, x[:BATCH], labels[:BATCH], random.key(2)))
     print(f"\n{1e3 * onp.median(seconds):.2f} ms a step of {BATCH} per-example gradients")

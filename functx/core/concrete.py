@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.dtypes import is_inexact
+from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.tracing import Builder, Tracer, check_alive, current_builder, execution
 
@@ -55,9 +55,10 @@ def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
     positions: set[int] = set()
     while pending:
         a = pending.pop()
-        if type(a) is Literal or a in values and type(values[a]) is not Tracer or a in needed:
+        if isinstance(a, Literal) or a in needed:
             continue
-        assert isinstance(a, Var)
+        if a in values and type(values[a]) is not Tracer:
+            continue
         needed.add(a)
         position = builder.producer(a)
         if position is not None:
@@ -89,7 +90,7 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
 
 
 def _value(builder: Builder, atom: Atom) -> Any:
-    if type(atom) is Literal:
+    if isinstance(atom, Literal):
         return np.asarray(atom.value, atom.aval.dtype)[()]
     return builder.values[atom]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -34,7 +34,9 @@ _NARROW = {
     np.dtype("float64"): np.dtype("float32"),
     np.dtype("complex128"): np.dtype("complex64"),
 }
-_FLOATING_EXTRA = {np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}
+_FLOATING_EXTRA = {
+    np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+}
 _INTEGER_EXTRA = {np.dtype(ml_dtypes.int4): "i", np.dtype(ml_dtypes.uint4): "u"}
 
 
@@ -48,13 +50,19 @@ def canonical_dtype(dtype: Any) -> DType:
     if isinstance(dtype, type) and dtype in _SCALAR_DTYPES:
         dtype = _SCALAR_DTYPES[dtype]
     dtype = np.dtype(dtype)
-    return dtype if x64_enabled() else _NARROW.get(dtype, dtype)
+    wide: DType = dtype
+    return wide if x64_enabled() else _NARROW.get(wide, wide)
 
 
-_SCALAR_DTYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+_SCALAR_DTYPES: dict[type, str] = {
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    complex: "complex128",
+}
 
 
-@lru_cache(maxsize=None)
+@cache
 def kind(dtype: DType) -> str:
     """One of `b` (bool), `u`, `i`, `f`, `c`: the extended float types count as `f`."""
     if dtype in _FLOATING_EXTRA:
@@ -125,13 +133,13 @@ _ABOVE: dict[str, tuple[str, ...]] = {
 _WEAK_DTYPES = {"i*": np.dtype("int64"), "f*": np.dtype("float64"), "c*": np.dtype("complex128")}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _upper_bounds(node: str) -> frozenset[str]:
     above = _ABOVE[node]
     return frozenset({node}).union(*(_upper_bounds(up) for up in above))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _join(nodes: frozenset[str]) -> str | None:
     common = frozenset.intersection(*(_upper_bounds(node) for node in nodes))
     least = [node for node in common if _upper_bounds(node) == common]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,8 @@ from functx.core.tracing import (
 )
 
 
-class Retype(NamedTuple):
+@dataclass(frozen=True)
+class Retype:
     """The rewrite to a program for operands of `avals`: what its primitives make of those."""
 
     avals: tuple[ShapedArray, ...]

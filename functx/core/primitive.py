@@ -99,7 +99,9 @@ class Primitive(metaclass=_PrimitiveType):
     @classmethod
     def _make(cls, *args: Any, **kwargs: Any) -> Primitive:
         if len(args) > len(cls.fields) or not kwargs.keys() <= set(cls.fields):
-            raise TypeError(f"{cls.__name__} takes the parameters {cls.fields}; got {args} {kwargs}")
+            raise TypeError(
+                f"{cls.__name__} takes the parameters {cls.fields}; got {args} {kwargs}"
+            )
         values = {**cls.defaults, **dict(zip(cls.fields, args, strict=False)), **kwargs}
         if missing := [field for field in cls.fields if field not in values]:
             raise TypeError(f"{cls.__name__} needs the parameters {missing}")

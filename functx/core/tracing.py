@@ -149,9 +149,7 @@ class Builder:
 
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
         """Append a copy of `program` applied to `args`; its outputs."""
-        env: dict[Any, Atom] = {
-            v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)
-        }
+        env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
         source = self.source
         for eqn in program.equations:
@@ -332,7 +330,7 @@ def aval_of(x: Any) -> ShapedArray:
     Raises ArgumentError for what is neither an array nor a number.
     """
     if type(x) is Tracer or type(x) is Literal:
-        return x.aval  # type: ignore[no-any-return]
+        return x.aval
     if type(x) is np.ndarray:
         dtype = canonical_dtype(x.dtype)
         if dtype in SHORT_NAMES:
@@ -403,7 +401,9 @@ def collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def apply(rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]) -> list[Any]:
+def apply(
+    rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]
+) -> list[Any]:
     """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
 
     `rewrite` must be hashable by value, since results are remembered by it.
@@ -416,21 +416,19 @@ def apply(rewrite: Callable[[Program], Program] | None, program: Program, args: 
         return builder.inline(result, args)
 
 
-def rewritten(rewrite: Callable[[Program], Program] | None, program: Program) -> Program:
+def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
     """`rewrite(program)`, remembered on the program."""
     if rewrite is None:
         return program
-    # The class too, since named tuples of two classes are equal when their fields are.
-    key = type(rewrite), rewrite
-    result = program.memo.get(key)
+    result = program.memo.get(rewrite)
     if result is None:
-        result = program.memo[key] = rewrite(program)
-    return result  # type: ignore[no-any-return]
+        result = program.memo[rewrite] = rewrite(program)
+    return result
 
 
 def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     """`rewrite(program)`, remembered for all programs that equal this one."""
-    key = type(rewrite), rewrite, program.key
+    key = rewrite, program.key
     result = _rewritten.get(key)
     if result is None:
         if len(_rewritten) >= 1024:

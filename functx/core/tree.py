@@ -8,18 +8,18 @@ from jax import tree_util
 
 from functx.core.errors import TreeError
 
-flatten = tree_util.tree_flatten
-unflatten = tree_util.tree_unflatten
-structure = tree_util.tree_structure
-leaves = tree_util.tree_leaves
-map = tree_util.tree_map  # noqa: A001 - the field's name
-all = tree_util.tree_all  # noqa: A001
+flatten: Any = tree_util.tree_flatten
+unflatten: Any = tree_util.tree_unflatten
+structure: Any = tree_util.tree_structure
+leaves: Any = tree_util.tree_leaves
+map = tree_util.tree_map
+all = tree_util.tree_all
 reduce = tree_util.tree_reduce
 leaves_with_path = tree_util.tree_leaves_with_path
 flatten_with_path = tree_util.tree_flatten_with_path
 path_text = tree_util.keystr
 Partial = tree_util.Partial
-TreeDef = tree_util.PyTreeDef
+TreeDef = Any
 
 
 def flatten_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:

@@ -19,18 +19,21 @@ lifted = Cache("lifted", 2048)
 operations = Cache("operations", 4096)
 
 
+Executable = Callable[..., list[Any]]
+
+
 def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
 
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with the literals as inputs, and then never again.
     """
-    key = type(rewrite), rewrite, program.key
-    compiled = programs.get(key)
+    key = rewrite, program.key
+    compiled: Executable | None = programs.get(key)
     if compiled is not None:
         return compiled(*args)
-    form = type(rewrite), rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
-    entry = lifted.get(form)
+    form = rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
+    entry: Any = lifted.get(form)
     if entry is None:
         lifted.put(form, _NOT_YET)
         compiled = executable(rewritten(rewrite, program))
@@ -39,7 +42,8 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     if entry is _NOT_YET:
         entry = executable(lift_literals(rewrite, program))
         lifted.put(form, entry)
-    return entry(*args, *literal_values(program))
+    outs: list[Any] = entry(*args, *literal_values(program))
+    return outs
 
 
 _NOT_YET = object()
@@ -107,7 +111,9 @@ def _value(x: Any) -> Any:
 def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
     inputs = [Var(aval) for aval in avals]
     outputs = [Var(aval) for aval in primitive.types.get(avals) or primitive.out_types(avals)]
-    return Program(primitive.name, inputs, [Equation(primitive, list(inputs), outputs, None)], outputs)
+    return Program(
+        primitive.name, inputs, [Equation(primitive, list(inputs), outputs, None)], outputs
+    )
 
 
 execution.run = run

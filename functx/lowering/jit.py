@@ -12,12 +12,20 @@ from typing import Any
 import jax
 
 from functx.core import tree
+from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.tracing import Tracer, current_builder
 from functx.lowering.cache import Cache
 from functx.lowering.call import functx_call
 from functx.transforms.call import Call
-from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, named_after, trace_call
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    check_callable,
+    name_of,
+    named_after,
+    trace_call,
+)
 from functx.transforms.make_ir import eval_shape
 
 Names = str | Sequence[str] | None
@@ -114,7 +122,7 @@ class Compilation:
             return self.trace_for_jax(captured, args, kwargs)
 
         call.__name__ = call.__qualname__ = name_of(fun)
-        self.dispatch = jax.jit(call, **options)
+        self.dispatch: Any = jax.jit(call, **options)
 
     def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What JAX traces: the one equation that carries the program."""
@@ -155,10 +163,11 @@ class Compilation:
         fun, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
-        static = tuple(args[n] for n in self.nums if n < len(args)), tuple(
-            (k, kwargs[k]) for k in sorted(self.names) if k in kwargs
+        static = (
+            tuple(args[n] for n in self.nums if n < len(args)),
+            tuple((k, kwargs[k]) for k in sorted(self.names) if k in kwargs),
         )
-        key = in_tree, tuple(avals), static, jax.config.jax_enable_x64
+        key = in_tree, tuple(avals), static, x64_enabled()
         traced: TracedCall | None = self.traced.get(key)
         if traced is None:
             traced = trace_call(fun, in_tree, avals, "jit")
@@ -305,7 +314,7 @@ def _by_value(x: Any, which: str, fun: Callable[..., Any]) -> Any:
             f"jit({name_of(fun)}): static arguments must be Python values; "
             f"got {type_name(x)} for argument {which}",
         )
-    by_identity = type(x).__hash__ is object.__hash__ and hasattr(x, "__dict__")
+    by_identity = getattr(type(x), "__hash__", None) is object.__hash__ and hasattr(x, "__dict__")
     return ByValue(x) if by_identity and not isinstance(x, _FIXED) else x
 
 
@@ -322,7 +331,9 @@ def _both(
     """Positions and names of the same arguments, whichever of the two was given."""
     if numbers is None and names is None:
         return (), ()
-    nums = () if numbers is None else tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
+    nums = (
+        () if numbers is None else tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
+    )
     words = () if names is None else (names,) if isinstance(names, str) else tuple(names)
     for n in nums:
         if isinstance(n, bool) or not isinstance(n, int):
@@ -332,7 +343,9 @@ def _both(
     except (ValueError, TypeError):
         return tuple(map(index, nums)), words
     positional = [
-        p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        p.name
+        for p in parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     if not open_ended and any(not -len(positional) <= n < len(positional) for n in nums):
@@ -342,7 +355,9 @@ def _both(
         )
     keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if not keywords and (unknown := [w for w in words if w not in parameters]):
-        raise ArgumentError(f"jit({name_of(fun)}): {what}_argnames must name parameters; got {unknown}")
+        raise ArgumentError(
+            f"jit({name_of(fun)}): {what}_argnames must name parameters; got {unknown}"
+        )
     nums = tuple(n % len(positional) if n < 0 else n for n in nums)
     if names is None:
         words = tuple(positional[n] for n in nums if n < len(positional))

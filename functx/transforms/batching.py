@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from functx.core.avals import ShapedArray
 from functx.core.errors import RuleError
@@ -13,7 +14,8 @@ from functx.ops.shaping import broadcast_in_dim, moveaxis
 from functx.transforms.expand import expand
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """The rewrite to a program of whole batches of length `size`.
 
     `in_dims` gives the batch dimension of each input, None for one that all share;
@@ -54,7 +56,8 @@ class Batch(NamedTuple):
         return moveaxis(x, dim, wanted)
 
 
-class NaturalBatch(NamedTuple):
+@dataclass(frozen=True)
+class NaturalBatch:
     """As `Batch`, for outputs laid out as they come: the program, and their batch dimensions."""
 
     size: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-
-from typing import Any, NamedTuple
-
+from dataclasses import dataclass
+from typing import Any
 
 from functx.core.dtypes import is_inexact
 from functx.core.primitive import LinearInput, Primitive
@@ -82,7 +81,8 @@ class Call(Primitive):
         return ctx.call(self.program, values)
 
 
-class TransposeIn(NamedTuple):
+@dataclass(frozen=True)
+class TransposeIn:
     """The rewrite to the transpose of a program that is linear in the inputs marked `linear`."""
 
     linear: tuple[bool, ...]

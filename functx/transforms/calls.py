@@ -33,7 +33,9 @@ class InNames(NamedTuple):
     def __call__(self) -> list[str]:
         args, kwargs = tree.unflatten(self.in_tree, range(self.in_tree.num_leaves))
         positional = (
-            self.code.co_varnames[self.skip : self.code.co_argcount] if self.code is not None else ()
+            self.code.co_varnames[self.skip : self.code.co_argcount]
+            if self.code is not None
+            else ()
         )
         names: list[str] = []
         for i, arg in enumerate(args):
@@ -51,7 +53,10 @@ def names_of(fun: Callable[..., Any], in_tree: Any) -> InNames:
         fun = fun.__wrapped__
     if type(fun) is MethodType:
         fun, skip = fun.__func__, 1
-    elif type(fun) is not FunctionType and type(call := getattr(type(fun), "__call__", None)) is FunctionType:
+    elif (
+        type(fun) is not FunctionType
+        and type(call := getattr(type(fun), "__call__", None)) is FunctionType
+    ):
         fun, skip = call, 1
     return InNames(getattr(fun, "__code__", None), skip, in_tree)
 
@@ -65,7 +70,9 @@ def name_of(fun: Callable[..., Any]) -> str:
 def check_callable(fun: Any, transform: str) -> None:
     """Raise ArgumentError unless `fun` can be called."""
     if not callable(fun):
-        raise ArgumentError(f"{transform}: the first argument must be a function; got {type_name(fun)}")
+        raise ArgumentError(
+            f"{transform}: the first argument must be a function; got {type_name(fun)}"
+        )
 
 
 def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
@@ -105,6 +112,7 @@ def trace_call(
                 f"{kind}: with has_aux=True the function must return a pair (output, aux); "
                 f"got {type_name(out)}"
             )
+        outs: list[Any]
         outs, out_tree = tree.flatten(tuple(out) if has_aux else out)
         for x in outs:
             if type(x) is not Tracer:
@@ -134,7 +142,9 @@ def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:
         ) from None
 
 
-def avals_of(leaves: Sequence[Any], kind: str, fun: Callable[..., Any], in_tree: Any) -> list[ShapedArray]:
+def avals_of(
+    leaves: Sequence[Any], kind: str, fun: Callable[..., Any], in_tree: Any
+) -> list[ShapedArray]:
     """The avals of argument leaves; ArgumentError names the argument that is no array."""
     try:
         return [aval_of(x) for x in leaves]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
@@ -10,7 +11,8 @@ from functx.core.program import Program
 from functx.core.tracing import rewritten, trace
 
 
-class Expand(NamedTuple):
+@dataclass(frozen=True)
+class Expand:
     """The rewrite that decomposes every primitive that has none of `rules`."""
 
     rules: tuple[str, ...]
@@ -47,4 +49,5 @@ _DERIVATIVES = frozenset({"jvp", "vjp", "transpose"})
 
 def expand(program: Program, *rules: str) -> Program:
     """`program` with every primitive that has none of `rules` decomposed."""
-    return rewritten(Expand(rules), program)
+    expanded: Program = rewritten(Expand(rules), program)
+    return expanded

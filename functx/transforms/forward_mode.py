@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
@@ -15,7 +16,8 @@ from functx.transforms.expand import expand
 Pair = tuple[Any, Any]
 
 
-class PushForward(NamedTuple):
+@dataclass(frozen=True)
+class PushForward:
     """The rewrite to a program of values and tangents.
 
     `varying` marks the inputs that have tangents, which follow all the inputs. The outputs
@@ -31,8 +33,7 @@ class PushForward(NamedTuple):
             count = len(program.inputs)
             tangents = iter(args[count:])
             pairs = [
-                (x, next(tangents) if v else None)
-                for x, v in zip(args, self.varying, strict=False)
+                (x, next(tangents) if v else None) for x, v in zip(args, self.varying, strict=False)
             ]
             outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
             return [x for x, _ in outs] + tangents_of(outs)
@@ -70,7 +71,8 @@ def push_equation(eqn: Equation, *operands: Pair) -> list[Pair]:
     return list(zip(outs, out_tangents, strict=True))
 
 
-class Linearize(NamedTuple):
+@dataclass(frozen=True)
+class Linearize:
     """The split of `program` into a program of its values and one of its tangents.
 
     The first returns the outputs, then what the second needs of them. The second takes the
@@ -90,22 +92,21 @@ class Linearize(NamedTuple):
             def push(*tangents: Any) -> list[Any]:
                 rest = iter(tangents)
                 pairs = [
-                    (x, next(rest) if v else None)
-                    for x, v in zip(args, self.varying, strict=True)
+                    (x, next(rest) if v else None) for x, v in zip(args, self.varying, strict=True)
                 ]
                 results = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
                 outs.extend(x for x, _ in results)
                 return tangents_of(results)
 
-            tangents = [builder.add_input(x.aval) for x, v in zip(args, self.varying, strict=True) if v]
+            tangents = [
+                builder.add_input(x.aval) for x, v in zip(args, self.varying, strict=True) if v
+            ]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
             tangent_program, residuals = build(builder, push, tangents)
             linear.append(tangent_program)
             return [*outs, *residuals]
 
-        values, _ = trace(
-            body, program.in_avals, name=program.name, in_names=program.in_names
-        )
+        values, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
 
 

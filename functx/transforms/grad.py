@@ -10,7 +10,14 @@ from functx.core import tree
 from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.tracing import apply
-from functx.transforms.calls import avals_of, check_callable, name_of, named_after, names_of, trace_call
+from functx.transforms.calls import (
+    avals_of,
+    check_callable,
+    name_of,
+    named_after,
+    names_of,
+    trace_call,
+)
 from functx.transforms.reverse_mode import ValueAndGrad
 
 Argnums = int | Sequence[int]
@@ -39,7 +46,9 @@ def grad(
     12.0
     """
     if fun is None:
-        return partial(grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+        return partial(
+            grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
+        )
     check_callable(fun, "grad")
     return _differentiated(fun, argnums, has_aux, holomorphic, allow_int, with_value=False)
 
@@ -62,7 +71,11 @@ def value_and_grad(
     """
     if fun is None:
         return partial(
-            value_and_grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
+            value_and_grad,
+            argnums=argnums,
+            has_aux=has_aux,
+            holomorphic=holomorphic,
+            allow_int=allow_int,
         )
     check_callable(fun, "value_and_grad")
     return _differentiated(fun, argnums, has_aux, holomorphic, allow_int, with_value=True)
@@ -100,7 +113,9 @@ def _differentiated(
         found = dict(zip(sorted(chosen), outs[split:], strict=True))
         grads = _unflatten_grads([found.get(i) for i in positions], grad_trees, argnums)
         if has_aux:
-            primal = tree.unflatten(traced.out_tree, outs[:split] if with_value else [None, *outs[:split]])
+            primal = tree.unflatten(
+                traced.out_tree, outs[:split] if with_value else [None, *outs[:split]]
+            )
             return (primal, grads) if with_value else (grads, primal[1])
         return (outs[0], grads) if with_value else grads
 
@@ -111,7 +126,9 @@ def check_argnums(argnums: Any, kind: str) -> None:
     """Raise ArgnumsError unless `argnums` is an int or a tuple of distinct ints."""
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     if not numbers or any(type(n) is bool or not isinstance(n, int) for n in numbers):
-        raise ArgnumsError(f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}")
+        raise ArgnumsError(
+            f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}"
+        )
 
 
 def argument_leaves(
@@ -151,9 +168,15 @@ def _unflatten_grads(grads: list[Any], trees: list[Any], argnums: Any) -> Any:
 
 
 def _check_input(
-    aval: Any, i: int, kind: str, fun: Callable[..., Any], in_tree: Any, holomorphic: bool, allow_int: bool
+    aval: Any,
+    i: int,
+    kind: str,
+    fun: Callable[..., Any],
+    in_tree: Any,
+    holomorphic: bool,
+    allow_int: bool,
 ) -> None:
-    if not is_inexact(aval.dtype) and allow_int or is_complex(aval.dtype) and not holomorphic:
+    if (not is_inexact(aval.dtype) and allow_int) or (is_complex(aval.dtype) and not holomorphic):
         return
     name = names_of(fun, in_tree)()[i]
     wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
@@ -164,7 +187,9 @@ def _check_input(
     )
 
 
-def _check_scalar(traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool) -> None:
+def _check_scalar(
+    traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool
+) -> None:
     out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
     what = f"{kind}({name_of(fun)}): the function must return a"
     if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
@@ -179,7 +204,9 @@ def _check_scalar(traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool
             fix="Reduce it (`.sum()`, `.mean()`), or use jacrev, jacfwd or vjp.",
         )
     if not is_inexact(aval.dtype) or is_complex(aval.dtype) != holomorphic:
-        wanted = "complex scalar (holomorphic=True)" if holomorphic else "real floating point scalar"
+        wanted = (
+            "complex scalar (holomorphic=True)" if holomorphic else "real floating point scalar"
+        )
         raise GradientError(
             f"{what} {wanted}; got {aval!r}",
             fix="Return a real part or a modulus, or pass holomorphic=True for complex functions.",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_complex, is_inexact
@@ -18,7 +19,15 @@ from functx.ops.creation import broadcasted_iota
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
-from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, named_after, names_of, trace_call
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    check_callable,
+    name_of,
+    named_after,
+    names_of,
+    trace_call,
+)
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import Argnums, argument_leaves, check_argnums, floats_for_ints, grad
 from functx.transforms.jvp import check_outputs, jvp
@@ -101,7 +110,8 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     return jvp(grad(fun, argnums=tuple(range(len(primals)))), primals, tangents)[1]
 
 
-class ForwardJacobian(NamedTuple):
+@dataclass(frozen=True)
+class ForwardJacobian:
     """The rewrite to the outputs, then the derivative of each by each active input."""
 
     active: tuple[bool, ...]
@@ -130,10 +140,13 @@ class ForwardJacobian(NamedTuple):
                 ],
             ]
 
-        return trace(body, program.in_avals, name=f"jacfwd_{program.name}", in_names=program.in_names)[0]
+        return trace(
+            body, program.in_avals, name=f"jacfwd_{program.name}", in_names=program.in_names
+        )[0]
 
 
-class ReverseJacobian(NamedTuple):
+@dataclass(frozen=True)
+class ReverseJacobian:
     """As `ForwardJacobian`, by pulling back each element of each output."""
 
     active: tuple[bool, ...]
@@ -156,7 +169,9 @@ class ReverseJacobian(NamedTuple):
             blocks = [split_first(x, [a.shape for a in inexact[: self.outputs]]) for x in found]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
-        return trace(body, program.in_avals, name=f"jacrev_{program.name}", in_names=program.in_names)[0]
+        return trace(
+            body, program.in_avals, name=f"jacrev_{program.name}", in_names=program.in_names
+        )[0]
 
 
 def inline(program: Program, args: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,14 @@ from functx.core.errors import ArgumentError, GradientError, TangentError, type_
 from functx.core.program import Var
 from functx.core.tracing import apply, aval_of, rewritten_alike
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, names_of, trace_call
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    check_callable,
+    name_of,
+    names_of,
+    trace_call,
+)
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.grad import floats_for_ints
 
@@ -102,9 +109,13 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         return result[0] if has_aux else result
 
     out = tree.unflatten(traced.out_tree, outs[:count])
-    return (out[0], tree.Partial(push, residuals), out[1]) if has_aux else (
-        out,
-        tree.Partial(push, residuals),
+    return (
+        (out[0], tree.Partial(push, residuals), out[1])
+        if has_aux
+        else (
+            out,
+            tree.Partial(push, residuals),
+        )
     )
 
 
@@ -129,7 +140,9 @@ def _matching_tangents(
     try:
         leaves = in_tree.flatten_up_to(tangents)
     except ValueError:
-        tree.check_same_structure(in_tree, tree.structure(tangents), f"{kind}({name_of(fun)}): tangents", "primals")
+        tree.check_same_structure(
+            in_tree, tree.structure(tangents), f"{kind}({name_of(fun)}): tangents", "primals"
+        )
         raise
     return [
         check_like(t, aval, kind, fun, in_tree, i)
@@ -143,7 +156,7 @@ def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: A
     if type(t) is int:
         t = float(t)
     given = aval_of(t)
-    if given.shape != aval.shape or given.dtype != aval.dtype and not given.weak_type:
+    if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
         name = names_of(fun, in_tree)()[i]
         raise TangentError(
             f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal; "

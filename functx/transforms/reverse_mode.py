@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
@@ -152,9 +153,7 @@ def transposed_jvp(
             found.add(builder.atom(t), ct)
     known = {var: value for var, value in builder.captures.values()}
     transpose_equations(builder.equations, known, found)
-    return [
-        None if t is None else found.values.get(t.atom) for t in tangents
-    ]
+    return [None if t is None else found.values.get(t.atom) for t in tangents]
 
 
 def transpose_equations(
@@ -187,7 +186,8 @@ def operand(atom: Any, known: dict[Var, Any]) -> Any:
     return known[atom] if atom in known else LinearInput(atom.aval)
 
 
-class ValueAndGrad(NamedTuple):
+@dataclass(frozen=True)
+class ValueAndGrad:
     """The rewrite to the outputs, then the gradients of the first of them.
 
     `active` marks the inputs to differentiate in. With `with_value` false, the first
@@ -211,7 +211,8 @@ class ValueAndGrad(NamedTuple):
         )[0]
 
 
-class SplitVJP(NamedTuple):
+@dataclass(frozen=True)
+class SplitVJP:
     """The split of `program` into a forward and a backward program.
 
     The first returns the outputs, then what the second needs of them. The second takes the
@@ -240,11 +241,14 @@ class SplitVJP(NamedTuple):
             backward.append(pullback)
             return [*outs, *residuals]
 
-        forward_program, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        forward_program, _ = trace(
+            body, program.in_avals, name=program.name, in_names=program.in_names
+        )
         return forward_program, backward[0]
 
 
-class Transpose(NamedTuple):
+@dataclass(frozen=True)
+class Transpose:
     """The rewrite to the transpose of a program that is linear in its first inputs.
 
     The result takes the cotangents of the inexact outputs, then the other inputs, and

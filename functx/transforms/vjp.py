@@ -91,7 +91,7 @@ def _matching_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct:
         if type(x) is int:
             x = float(x)
         given = aval_of(x)
-        if given.shape != aval.shape or given.dtype != aval.dtype and not given.weak_type:
+        if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
             path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(leaves))))[i]
             raise TangentError(
                 f"pullback of {name_of(fun)}: a cotangent must have the shape and dtype of its "

@@ -19,7 +19,15 @@ from functx.core.errors import (
 )
 from functx.core.tracing import apply, aval_of
 from functx.transforms.batching import Batch, BatchedOutput
-from functx.transforms.calls import TracedCall, avals_of, check_callable, name_of, named_after, names_of, trace_call
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    check_callable,
+    name_of,
+    named_after,
+    names_of,
+    trace_call,
+)
 
 
 def vmap(
@@ -62,9 +70,7 @@ def vmap(
         avals = avals_of(leaves, "vmap", fun, in_tree)
         size = _common_size(avals, dims, axis_size, fun, in_tree)
         lanes = [
-            aval
-            if dim is None
-            else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
+            aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
             for aval, dim in zip(avals, dims, strict=True)
         ]
         traced = trace_call(fun, in_tree, lanes, "vmap")
@@ -113,7 +119,7 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
 def _canonical_dims(
     leaves: Sequence[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
 ) -> tuple[int | None, ...]:
-    dims = []
+    dims: list[int | None] = []
     for i, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
         if axis is None:
             dims.append(None)
@@ -145,7 +151,9 @@ def _common_size(
     fun: Callable[..., Any],
     in_tree: Any,
 ) -> int:
-    sizes = {aval.shape[dim] for aval, dim in zip(avals, dims, strict=True) if dim is not None}
+    sizes: set[int] = {
+        aval.shape[dim] for aval, dim in zip(avals, dims, strict=True) if dim is not None
+    }
     if axis_size is not None:
         sizes.add(axis_size)
     if len(sizes) == 1:
@@ -184,7 +192,7 @@ def _out_dims_of_leaves(
         axes = tree.flatten_prefix(out_axes, example, f"vmap({name_of(fun)}): out_axes")
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
-    dims = []
+    dims: list[int | None] = []
     for axis, aval in zip(axes, traced.program.out_avals, strict=True):
         rank = aval.ndim + 1
         if axis is not None and not -rank <= axis < rank:
@@ -197,7 +205,9 @@ def _out_dims_of_leaves(
 
 
 def _unmappable(i: int, traced: TracedCall, fun: Callable[..., Any]) -> OutAxesError:
-    path, _ = tree.leaves_with_path(tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves)))[i]
+    path, _ = tree.leaves_with_path(
+        tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
+    )[i]
     return OutAxesError(
         f"vmap({name_of(fun)}): a result with out_axes None must not depend on mapped arguments; "
         f"got output{tree.path_text(path)}: {traced.program.out_avals[i]!r}, which does",

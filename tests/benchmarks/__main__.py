@@ -38,7 +38,11 @@ def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, 
 def import_milliseconds(module: str) -> float:
     code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
     runs = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        float(
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            ).stdout
+        )
         for _ in range(5)
     ]
     return 1e3 * min(runs)
@@ -49,11 +53,16 @@ def main(names: list[str]) -> None:
     for name in names or [*TASKS, "import"]:
         if name == "import":
             ours, theirs = import_milliseconds("functx"), import_milliseconds("jax")
-            print(f"{name:14}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms")
+            print(
+                f"{name:14}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms"
+            )
             continue
         task, wanted = TASKS[name]
         ours, theirs = compare(task(FUNCTX), task(JAX))
-        print(f"{name:14}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}", flush=True)
+        print(
+            f"{name:14}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

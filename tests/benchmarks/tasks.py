@@ -40,7 +40,10 @@ def normal(*shape: int, scale: float = 1.0) -> Any:
 
 
 def layers(*sizes: int) -> list[Any]:
-    return [(normal(a, b, scale=0.1), normal(b, scale=0.1)) for a, b in zip(sizes, sizes[1:], strict=False)]
+    return [
+        (normal(a, b, scale=0.1), normal(b, scale=0.1))
+        for a, b in zip(sizes, sizes[1:], strict=False)
+    ]
 
 
 def mlp(fx: Any, params: Any, x: Any) -> Any:
@@ -153,8 +156,7 @@ def train(fx: Any) -> Callable[[], Any]:
     def step(params: Any, x: Any, y: Any) -> Any:
         gradients = fx.grad(loss)(params, x, y)
         return [
-            (w - 0.1 * dw, b - 0.1 * db)
-            for (w, b), (dw, db) in zip(params, gradients, strict=True)
+            (w - 0.1 * dw, b - 0.1 * db) for (w, b), (dw, db) in zip(params, gradients, strict=True)
         ]
 
     f = fx.jit(step)

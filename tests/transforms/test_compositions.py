@@ -16,9 +16,13 @@ import pytest
 import functx
 from tests import reference
 
-FUNCTX = SimpleNamespace(np=functx.numpy, fx=functx, make_ir=lambda f: lambda x: functx.make_ir(f)(x)(x))
+FUNCTX = SimpleNamespace(
+    np=functx.numpy, fx=functx, make_ir=lambda f: lambda x: functx.make_ir(f)(x)(x)
+)
 JAX = SimpleNamespace(
-    np=jax.numpy, fx=jax, make_ir=lambda f: lambda x: jax.core.jaxpr_as_fun(jax.make_jaxpr(f)(x))(x)[0]
+    np=jax.numpy,
+    fx=jax,
+    make_ir=lambda f: lambda x: jax.core.jaxpr_as_fun(jax.make_jaxpr(f)(x))(x)[0],
 )
 
 VERBS = {
@@ -129,7 +133,11 @@ def test_transforms_nest_five_deep_and_more(names, program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-@pytest.mark.parametrize("names", [("jit", "vmap", "grad"), ("grad", "jit", "jvp"), ("vmap", "jit", "jacrev")], ids="-".join)
+@pytest.mark.parametrize(
+    "names",
+    [("jit", "vmap", "grad"), ("grad", "jit", "jvp"), ("vmap", "jit", "jacrev")],
+    ids="-".join,
+)
 def test_a_compiled_triple_agrees_with_jax(names, program):
     got = compose(FUNCTX, names, program)(POINT)
     np.testing.assert_allclose(got, compose(JAX, names, program)(POINT), rtol=1e-8, atol=1e-8)
