@@ -16,6 +16,66 @@ from functx.core.tracing import aval_of
 from functx.numpy.promotion import operand
 from functx.ops.operands import canonical_axes
 
+__all__ = [
+    "ScalarType",
+    "bfloat16",
+    "bool_",
+    "can_cast",
+    "cdouble",
+    "complex64",
+    "complex128",
+    "complex_",
+    "complexfloating",
+    "csingle",
+    "double",
+    "dtype",
+    "e",
+    "euler_gamma",
+    "finfo",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "float_",
+    "floating",
+    "generic",
+    "half",
+    "iinfo",
+    "inexact",
+    "inf",
+    "int4",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "int_",
+    "integer",
+    "iscomplexobj",
+    "isdtype",
+    "isrealobj",
+    "isscalar",
+    "issubdtype",
+    "nan",
+    "ndim",
+    "newaxis",
+    "number",
+    "pi",
+    "promote_types",
+    "result_type",
+    "shape",
+    "signedinteger",
+    "single",
+    "size",
+    "uint",
+    "uint4",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "unsignedinteger",
+]
+
 pi = math.pi
 e = math.e
 inf = math.inf
@@ -38,6 +98,7 @@ class ScalarType:
         self.dtype = np.dtype(dtype)
 
     def __call__(self, x: Any = 0) -> Any:
+        """`x` as an array of this dtype."""
         from functx.numpy.creation import asarray
 
         return asarray(x, dtype=self.dtype)

@@ -42,6 +42,44 @@ from functx.ops.shaping import (
     reshape,
 )
 
+__all__ = [
+    "arange",
+    "array",
+    "asanyarray",
+    "asarray",
+    "diag",
+    "diag_indices",
+    "diag_indices_from",
+    "diagflat",
+    "diagonal",
+    "empty",
+    "empty_like",
+    "eye",
+    "fromfunction",
+    "full",
+    "full_like",
+    "geomspace",
+    "identity",
+    "indices",
+    "linspace",
+    "logspace",
+    "meshgrid",
+    "mgrid",
+    "ogrid",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "tril_indices",
+    "tril_indices_from",
+    "triu",
+    "triu_indices",
+    "triu_indices_from",
+    "vander",
+    "zeros",
+    "zeros_like",
+]
+
 FLOAT, INT = np.dtype("float64"), np.dtype("int64")
 
 
@@ -55,7 +93,7 @@ def asarray(
         return _of_list(a, dtype)
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
-        found = literal_of(a) if dtype is None else literal(_number(a), canonical_dtype(dtype))
+        found = literal_of(a) if dtype is None else _number_in(a, canonical_dtype(dtype))
         assert found is not None
         if builder is None:
             return np.array(found.value, found.aval.dtype)
@@ -97,32 +135,33 @@ def _of_list(items: Any, dtype: Any) -> Any:
         return asarray(np.array(items, _list_dtype(leaves, dtype)))
     if dtype is None:
         leaves = list(promote(*leaves))
-    inner = aval_of(leaves[0]).shape
-    rows = []
-    for x in leaves:
-        x = literal(_number(x), dtype) if dtype is not None and type(x) in PYTHON_SCALARS else x
-        if aval_of(x).shape != inner:
-            raise ShapeError(
-                "array: the items of a list must have one shape; got "
-                f"{inner} and {aval_of(x).shape}"
-            )
-        row = bind(Full((1,)), (x,)) if not inner else reshape(x, (1, *inner))
-        rows.append(row if dtype is None else convert_element_type(row, dtype))
+    rows = [_row(x, dtype) for x in leaves]
     joined = rows[0] if len(rows) == 1 else concatenate(rows, 0)
-    return reshape(convert_element_type(joined, aval_of(joined).dtype), (*shape, *inner))
+    joined = convert_element_type(joined, aval_of(joined).dtype)
+    return reshape(joined, shape)
+
+
+def _row(x: Any, dtype: Any) -> Any:
+    """`x` as a vector of its elements, in `dtype` where it is given."""
+    if dtype is not None:
+        x = asarray(x, dtype)
+    aval = aval_of(x)
+    return reshape(x, (aval.size,)) if aval.ndim else bind(Full((1,)), (x,))
 
 
 def _collect(items: Any, leaves: list[Any]) -> tuple[int, ...]:
-    """Append what nested lists hold to `leaves`; the lengths of the lists."""
+    """Append what nested lists hold to `leaves`; the shape of the whole."""
     if not isinstance(items, (list, tuple)):
         leaves.append(items)
-        return ()
+        return aval_of(items).shape
     shapes = [_collect(x, leaves) for x in items]
     if any(s != shapes[0] for s in shapes):
-        raise ShapeError(
-            f"array: nested lists must have one length; got {len(shapes)} items of different shapes"
-        )
+        raise ShapeError(f"array: the items of a list must have one shape; got {_distinct(shapes)}")
     return (len(items), *(shapes[0] if shapes else ()))
+
+
+def _distinct(shapes: Sequence[Any]) -> str:
+    return " and ".join(map(str, dict.fromkeys(shapes)))
 
 
 def _list_dtype(leaves: Sequence[Any], dtype: Any) -> DType:
@@ -175,8 +214,14 @@ def _cast(value: Any, dtype: DType) -> Any:
 
 
 def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True,
-    shape: Any = None, *, device: Any = None,
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: Any = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
 ) -> Any:
     """An array of the shape and dtype of `a`, or those given, with `fill_value` everywhere."""
     a = asarray(a) if isinstance(a, (list, tuple)) else a
@@ -192,8 +237,10 @@ def full_like(
 
 def _as_given(like: Any, make: Callable[[], Any]) -> Any:
     """What `make` makes, as a JAX array outside a trace if `like` is one."""
-    if current_builder.get() is not None or isinstance(like, (np.ndarray, np.generic)) or (
-        type(like) in PYTHON_SCALARS
+    if (
+        current_builder.get() is not None
+        or isinstance(like, (np.ndarray, np.generic))
+        or (type(like) in PYTHON_SCALARS)
     ):
         return make()
     program, captured = trace(lambda: [make()], [])
@@ -201,24 +248,39 @@ def _as_given(like: Any, make: Callable[[], Any]) -> Any:
 
 
 def zeros_like(
-    a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None,
-    *, device: Any = None,
+    a: Any,
+    dtype: Any = None,
+    order: Any = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
 ) -> Any:
     """Zeros of the shape and dtype of `a`, or those given."""
     return full_like(a, 0, dtype, shape=shape)
 
 
 def ones_like(
-    a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None,
-    *, device: Any = None,
+    a: Any,
+    dtype: Any = None,
+    order: Any = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
 ) -> Any:
     """Ones of the shape and dtype of `a`, or those given."""
     return full_like(a, 1, dtype, shape=shape)
 
 
 def empty_like(
-    a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None,
-    *, device: Any = None,
+    a: Any,
+    dtype: Any = None,
+    order: Any = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: Any = None,
 ) -> Any:
     """An array to be written into, of the shape and dtype of `a`; here, of zeros."""
     return full_like(a, 0, dtype, shape=shape)
@@ -273,8 +335,15 @@ def _at_least_single(dtype: DType) -> DType:
 
 
 def linspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False,
-    dtype: Any = None, axis: int = 0, *, device: Any = None,
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
 ) -> Any:
     """`num` numbers evenly from `start` to exactly `stop`, which comes last if `endpoint`.
 
@@ -304,15 +373,18 @@ def linspace(
     numbers = convert_element_type(numbers, wanted)
     if not retstep:
         return numbers
-    step = div(sub(stop, start), float(gaps)) if gaps else literal(math.nan, wide)
-    return numbers, convert_element_type(reshape(step, shape), inexact_dtype(wanted))
+    gap = sub(stop, start) if gaps else full(shape, math.nan, wide)
+    step = reshape(div(gap, float(gaps or 1)), shape)
+    return numbers, convert_element_type(step, inexact_dtype(wanted))
 
 
 def _count(name: str, num: Any) -> int:
     try:
         count = index(num)
     except TypeError:
-        raise ArgumentError(f"{name}: the number of samples must be an integer; got {num!r}") from None
+        raise ArgumentError(
+            f"{name}: the number of samples must be an integer; got {num!r}"
+        ) from None
     if count < 0:
         raise ValueRangeError(f"{name}: the number of samples must not be negative; got {count}")
     return count
@@ -332,8 +404,13 @@ def _spread(x: Any, dims: tuple[int, ...], axis: int) -> Any:
 
 
 def logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0,
-    dtype: Any = None, axis: int = 0,
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    base: Any = 10.0,
+    dtype: Any = None,
+    axis: int = 0,
 ) -> Any:
     """`base` to the powers of `linspace(start, stop, num)`."""
     from functx.numpy.elementwise import power
@@ -368,7 +445,12 @@ def geomspace(
 
 
 def eye(
-    N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None  # noqa: N803
+    N: int,  # noqa: N803 - NumPy's names
+    M: int | None = None,  # noqa: N803
+    k: int = 0,
+    dtype: Any = None,
+    *,
+    device: Any = None,
 ) -> Any:
     """A matrix of `N` rows and `M` columns (`N` if left out) with ones on diagonal `k`."""
     rows, columns = _matrix_shape("eye", N, M)
@@ -427,29 +509,29 @@ def _triangle(name: str, m: Any, k: Any, lower: bool) -> Any:
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """The rows and the columns of the places on diagonal `k` and below it, as NumPy arrays."""
-    return np.tril_indices(n, k, m)
+    return _places(np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """The rows and the columns of the places on diagonal `k` and above it, as NumPy arrays."""
-    return np.triu_indices(n, k, m)
+    return _places(np.triu_indices(n, k, m))
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
     """`tril_indices` for a matrix."""
     rows, columns = aval_of(arr).shape
-    return np.tril_indices(rows, k, columns)
+    return tril_indices(rows, k, columns)
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
     """`triu_indices` for a matrix."""
     rows, columns = aval_of(arr).shape
-    return np.triu_indices(rows, k, columns)
+    return triu_indices(rows, k, columns)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     """The places on the main diagonal of a cube of `ndim` dimensions, as NumPy arrays."""
-    return np.diag_indices(n, ndim)
+    return _places(np.diag_indices(n, ndim))
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
@@ -459,7 +541,11 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
         raise ShapeError(
             f"diag_indices_from: the array must have equal dimensions, at least two; got {shape}"
         )
-    return np.diag_indices(shape[0], len(shape))
+    return diag_indices(shape[0], len(shape))
+
+
+def _places(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([x.astype(canonical_dtype(INT)) for x in found])
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -508,7 +594,8 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     if aval.ndim != 1:
         raise ShapeError(f"vander: the array must have one dimension; got {aval!r}")
     count = aval.shape[0] if N is None else _count("vander", N)
-    exponents = arange(count) if increasing else arange(count - 1, -1, -1)
+    found = aval.dtype if kind(aval.dtype) in "iu" else np.int32
+    exponents = arange(count, dtype=found) if increasing else arange(count - 1, -1, -1, found)
     return power(expand_dims(x, 1), exponents)
 
 
@@ -555,7 +642,9 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     return stack(grids) if grids else zeros((0,), found)
 
 
-def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+def fromfunction(
+    function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any
+) -> Any:
     """`function` of the arrays of indices of an array of `shape`."""
     grids = meshgrid(*[arange(n, dtype=dtype) for n in canonical_shape(shape)], indexing="ij")
     return function(*grids, **kwargs)

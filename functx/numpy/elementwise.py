@@ -10,24 +10,155 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo, iinfo
 
-from functx.core.dtypes import canonical_dtype, is_complex, is_floating, is_inexact, kind
+from functx.core.dtypes import is_complex, is_floating, is_inexact, kind
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.promotion import binary, broadcast, operand, promote, promote_inexact
+from functx.numpy.creation import asarray
+from functx.numpy.promotion import (
+    binary,
+    broadcast,
+    number_like,
+    operand,
+    promote,
+    promote_inexact,
+)
 from functx.ops import arithmetic, comparison, logical, numerics, rounding, selection
 from functx.ops import complexes as parts
 from functx.ops import exponential as exponentials
 from functx.ops import trigonometric as angles
 from functx.ops.arithmetic import BOOL, div, mul, neg, rem, sub
-from functx.ops.comparison import eq, ge, gt, lt, ne
+from functx.ops.comparison import eq, gt, lt, ne
 from functx.ops.conversion import bitcast_convert_type, convert_element_type
 from functx.ops.logical import bitwise_and as both
 from functx.ops.logical import bitwise_or as either
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.selection import Select
 from functx.ops.shaping import full, full_like, zeros_like
+
+__all__ = [
+    "abs",
+    "absolute",
+    "acos",
+    "acosh",
+    "add",
+    "allclose",
+    "angle",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "around",
+    "array_equal",
+    "array_equiv",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_count",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "cbrt",
+    "ceil",
+    "clip",
+    "conj",
+    "conjugate",
+    "copysign",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "degrees",
+    "divide",
+    "divmod",
+    "equal",
+    "exp",
+    "exp2",
+    "expm1",
+    "fabs",
+    "fix",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frexp",
+    "gcd",
+    "greater",
+    "greater_equal",
+    "heaviside",
+    "hypot",
+    "imag",
+    "invert",
+    "isclose",
+    "iscomplex",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "isreal",
+    "lcm",
+    "ldexp",
+    "left_shift",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mod",
+    "modf",
+    "multiply",
+    "nan_to_num",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "piecewise",
+    "positive",
+    "pow",
+    "power",
+    "rad2deg",
+    "radians",
+    "real",
+    "reciprocal",
+    "remainder",
+    "right_shift",
+    "rint",
+    "round",
+    "select",
+    "sign",
+    "signbit",
+    "sin",
+    "sinc",
+    "sinh",
+    "sqrt",
+    "square",
+    "subtract",
+    "tan",
+    "tanh",
+    "true_divide",
+    "trunc",
+    "where",
+]
 
 # Making functions of primitives.
 
@@ -139,7 +270,7 @@ def _parts(x: Any) -> tuple[Any, Any]:
     return parts.real(x), parts.imag(x)
 
 
-def _boolean(x: Any) -> Any:
+def boolean(x: Any) -> Any:
     """Whether each element is not zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
@@ -150,7 +281,7 @@ def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
             _no_out(name, out, where)
-        return bind(primitive, broadcast(_boolean(x), _boolean(y)))
+        return bind(primitive, broadcast(boolean(x), boolean(y)))
 
     return _named(function, name, doc)
 
@@ -162,7 +293,7 @@ def _rounding(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
         if out is not None or where is not True:
             _no_out(name, out, where)
         x = operand(x)
-        return x if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
+        return asarray(x) if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
 
     return _named(function, name, doc)
 
@@ -176,7 +307,7 @@ def _numeric(*args: Any) -> tuple[Any, ...]:
 
 
 def _integer(x: Any) -> Any:
-    dtype = canonical_dtype(np.int64)
+    dtype = np.dtype(np.int32)
     return literal(x.value, dtype) if type(x) is Literal else convert_element_type(x, dtype)
 
 
@@ -195,7 +326,9 @@ negative = _unary("negative", arithmetic.Neg(), "-x, which booleans do not have.
 sign = _unary("sign", arithmetic.Sign(), "-1, 0 or 1; for complex x, x / |x|, and 0 at 0.")
 fabs = _inexact("fabs", arithmetic.Abs(), "The magnitude of x, as floating point.")
 arctan2 = _binary_inexact(
-    "arctan2", angles.Atan2(), "The angle of the point (y, x), given as arctan2(y, x), in (-pi, pi]."
+    "arctan2",
+    angles.Atan2(),
+    "The angle of the point (y, x), given as arctan2(y, x), in (-pi, pi].",
 )
 nextafter = _binary_inexact(
     "nextafter", arithmetic.NextAfter(), "The number of its dtype that follows x on the way to y."
@@ -211,14 +344,14 @@ logaddexp = _binary_inexact(
 @_ufunc
 def positive(x: Any, /) -> Any:
     """`x` itself, as an array."""
-    return operand(x)
+    return asarray(x)
 
 
 @_ufunc
 def absolute(x: Any, /) -> Any:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
-    return x if aval_of(x).dtype == BOOL else arithmetic.abs(x)
+    return asarray(x) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
 
 
 abs = absolute
@@ -247,8 +380,10 @@ def floor_divide(x: Any, y: Any, /) -> Any:
     quotient = div(x, safe)
     if dtype.kind == "i":
         off = _rounded_up(rem(x, safe), safe)
-        quotient = sub(quotient, convert_element_type(off, dtype))
-    return quotient if safe is y else selection.select(eq(y, 0), 0, quotient)
+        quotient = sub(quotient, convert_element_type(off, dtype, aval_of(x).weak_type))
+    if safe is y:
+        return quotient
+    return selection.select(eq(y, 0), number_like(0, quotient), quotient)
 
 
 @_ufunc
@@ -284,14 +419,16 @@ def _divisor(y: Any) -> Any:
     """The integers `y` with 1 in place of 0: by those the division of any machine is defined."""
     if type(y) is Literal and y.value != 0:
         return y
-    return selection.select(eq(y, 0), 1, y)
+    return selection.select(eq(y, 0), number_like(1, y), y)
 
 
 def _rounded_up(r: Any, y: Any) -> Any:
     """Where rounding x / y towards zero, with the remainder r, rounded it up."""
     if type(y) is Literal and y.value > 0:
         return lt(r, 0)
-    return both(ne(r, 0), ne(lt(r, 0), lt(y, 0)))
+    if is_inexact(aval_of(r).dtype):
+        return both(ne(r, 0), ne(lt(r, 0), lt(y, 0)))
+    return both(ne(r, 0), lt(logical.bitwise_xor(r, y), 0))
 
 
 def _signed_as(r: Any, y: Any) -> Any:
@@ -393,7 +530,7 @@ def clip(
     _no_out("clip", out, None)
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:
-        return operand(a)
+        return asarray(a)
     given = [x for x in (a, low, high) if x is not None]
     a, *bounds = broadcast(*promote(*given))
     dtype = aval_of(a).dtype
@@ -424,7 +561,7 @@ def lcm(x: Any, y: Any, /) -> Any:
     """The least common multiple of |x| and |y|."""
     x, y = _numeric(x, y)
     divisor = numerics.gcd(x, y)
-    safe = selection.select(eq(divisor, 0), 1, divisor)
+    safe = _divisor(divisor)
     return mul(arithmetic.abs(x), div(arithmetic.abs(y), safe))
 
 
@@ -501,7 +638,7 @@ def trunc(x: Any, /) -> Any:
     """The whole part of `x`: rounded towards zero."""
     x = operand(x)
     if kind(aval_of(x).dtype) in "biu":
-        return x
+        return asarray(x)
     return selection.select(lt(x, _zero(x)), rounding.ceil(x), rounding.floor(x))
 
 
@@ -511,13 +648,13 @@ fix = trunc
 @_ufunc
 def rint(x: Any, /) -> Any:
     """The nearest whole number, halves to the even one, as floating point."""
-    return _on_parts(lambda x: rounding.round(x, to_even=True), *promote_inexact(x))
+    return on_parts(lambda x: rounding.round(x, to_even=True), *promote_inexact(x))
 
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     """`a` to so many decimals, halves to the even digit; negative `decimals` count tens."""
     _no_out("round", out, None)
-    a = operand(a)
+    a = asarray(a)
     dtype = aval_of(a).dtype
     if kind(dtype) in "biu":
         return a if decimals >= 0 or dtype == BOOL else _round_integers(a, 10 ** (-decimals))
@@ -525,7 +662,7 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
         return rint(a)
     scale = float(10 ** (decimals if decimals > 0 else -decimals))
     apply, undo = (mul, div) if decimals > 0 else (div, mul)
-    return undo(rint(apply(a, scale)), scale)
+    return undo(*promote(rint(apply(*promote(a, scale))), scale))
 
 
 around = round
@@ -543,7 +680,7 @@ def _round_integers(x: Any, unit: int) -> Any:
     return mul(arithmetic.add(quotient, convert_element_type(up, dtype)), unit)
 
 
-def _on_parts(function: Callable[..., Any], x: Any) -> Any:
+def on_parts(function: Callable[..., Any], x: Any) -> Any:
     """`function` of `x`, or of its real and its imaginary part."""
     if is_complex(aval_of(x).dtype):
         return parts.complex(function(parts.real(x)), function(parts.imag(x)))
@@ -647,7 +784,9 @@ def isnan(x: Any, /) -> Any:
 @_ufunc
 def isinf(x: Any, /) -> Any:
     """Whether each element is infinite."""
-    return _float_test(x, lambda x: eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False)
+    return _float_test(
+        x, lambda x: eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False
+    )
 
 
 @_ufunc
@@ -673,7 +812,7 @@ def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
     """`x` with numbers in place of nan and of the infinities, by default the largest finite ones."""
-    x = operand(x)
+    x = asarray(x)
     dtype = aval_of(x).dtype
     if not is_inexact(dtype):
         return x
@@ -690,7 +829,7 @@ def nan_to_num(
             x = where(which, number, x)
         return x
 
-    return _on_parts(replaced, x)
+    return on_parts(replaced, x)
 
 
 # Signs and bits.
@@ -771,7 +910,7 @@ def frexp(x: Any, /) -> Any:
 @_ufunc
 def real(x: Any, /) -> Any:
     """The real part."""
-    x = operand(x)
+    x = asarray(x)
     return parts.real(x) if is_complex(aval_of(x).dtype) else x
 
 
@@ -785,7 +924,7 @@ def imag(x: Any, /) -> Any:
 @_ufunc
 def conjugate(x: Any, /) -> Any:
     """The complex conjugate."""
-    x = operand(x)
+    x = asarray(x)
     return parts.conj(x) if is_complex(aval_of(x).dtype) else x
 
 
@@ -798,7 +937,8 @@ def angle(z: Any, deg: bool = False) -> Any:
     if is_complex(aval_of(z).dtype):
         found = angles.atan2(parts.imag(z), parts.real(z))
     else:
-        found = selection.select(ge(z, _zero(z)), 0.0, selection.select(ne(z, z), z, math.pi))
+        found = selection.select(signbit(z), number_like(math.pi, z), number_like(0.0, z))
+        found = selection.select(ne(z, z), z, found)
     return rad2deg(found) if deg else found
 
 
@@ -820,7 +960,13 @@ def isreal(x: Any, /) -> Any:
 
 
 def where(
-    condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None
+    condition: Any,
+    x: Any = None,
+    y: Any = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
 ) -> Any:
     """`x` where `condition` is not zero, else `y`; what is not taken has no influence.
 
@@ -832,14 +978,15 @@ def where(
         from functx.numpy.sorting import nonzero
 
         return nonzero(condition, size=size, fill_value=fill_value)
-    if not (
-        type(condition) is Tracer
-        and type(x) is type(y) is Tracer
-        and x.aval is y.aval
-        and condition.aval.dtype == BOOL
-        and condition.aval.shape == x.aval.shape
-    ):
-        condition, x, y = broadcast(_boolean(condition), *promote(x, y))
+    if type(condition) is Tracer and condition.aval.dtype == BOOL:
+        shape = condition.aval.shape
+        if type(x) is Tracer and x.aval.shape == shape:
+            if type(y) is Tracer:
+                if x.aval is y.aval:
+                    return bind(Select(), (condition, y, x))
+            elif type(y) is float and x.aval.dtype.kind == "f" and not x.aval.weak_type:
+                return bind(Select(), (condition, literal(y, x.aval.dtype), x))
+    condition, x, y = broadcast(boolean(condition), *promote(x, y))
     return bind(Select(), (condition, y, x))
 
 
@@ -863,9 +1010,10 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     which is 0 otherwise. Every function runs on all of `x`, its result chosen from.
     """
     x = operand(x)
-    if not isinstance(condlist, (list, tuple)) or (not isinstance(condlist[0], (list, tuple)) and (
-        aval_of(x).ndim > 0 and aval_of(condlist[0]).ndim == 0
-    )):
+    if not isinstance(condlist, (list, tuple)) or (
+        not isinstance(condlist[0], (list, tuple))
+        and (aval_of(x).ndim > 0 and aval_of(condlist[0]).ndim == 0)
+    ):
         condlist = [condlist]
     functions = list(funclist)
     if len(functions) == len(condlist):
@@ -879,7 +1027,9 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 
     def value(function: Any) -> Any:
         out = function(x, *args, **kw) if callable(function) else function
-        return literal(out, dtype) if type(out) in PYTHON_SCALARS else convert_element_type(out, dtype)
+        return (
+            literal(out, dtype) if type(out) in PYTHON_SCALARS else convert_element_type(out, dtype)
+        )
 
     chosen = broadcast(value(functions[-1]), full_like(x, 0))[0]
     for condition, function in zip(condlist, functions, strict=False):
@@ -890,9 +1040,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
 # Closeness.
 
 
-def isclose(
-    a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False
-) -> Any:
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether |a - b| <= atol + rtol * |b|, infinities being close to themselves."""
     a, b = _pair(a, b)
     gap, size = absolute(sub(a, b)), absolute(b)
@@ -901,9 +1049,7 @@ def isclose(
     return either(near, both(isnan(a), isnan(b))) if equal_nan else near
 
 
-def allclose(
-    a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False
-) -> Any:
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether `isclose` holds of all elements."""
     from functx.numpy.reductions import all
 

@@ -29,15 +29,22 @@ def operand(x: Any) -> Any:
 
 def binary(primitive: Primitive, x: Any, y: Any) -> Any:
     """`primitive(x, y)` with operands promoted and broadcast."""
+    # Equal types, and a number that takes the dtype of the array beside it, are most of all.
     if type(x) is Tracer:
+        aval = x.aval
         if type(y) is Tracer:
-            if x.aval is y.aval:
+            if aval is y.aval:
                 return bind(primitive, (x, y))
-        elif type(y) is float and x.aval.dtype.kind == "f" and not x.aval.weak_type:
-            return bind(primitive, (x, literal(y, x.aval.dtype)))
-    elif type(x) is float and type(y) is Tracer and y.aval.dtype.kind == "f" and not y.aval.weak_type:
-        return bind(primitive, (literal(x, y.aval.dtype), y))
+        elif type(y) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
+            return bind(primitive, (x, number(y, aval.dtype)))
+    elif type(y) is Tracer:
+        aval = y.aval
+        if type(x) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
+            return bind(primitive, (number(x, aval.dtype), y))
     return bind(primitive, broadcast(*promote(x, y)))
+
+
+_KINDS_BESIDE: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
 def promote(*args: Any) -> tuple[Any, ...]:
@@ -65,21 +72,28 @@ def result_type(*args: Any) -> tuple[Any, bool]:
     return found
 
 
+def number_like(value: Any, x: Any) -> Literal:
+    """The Python number `value` with the dtype of `x`, and weak if that is."""
+    aval = aval_of(x)
+    return number(value, aval.dtype, aval.weak_type)
+
+
 def _converted(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]:
     return tuple([_convert(x, dtype, weak) for x in args])
 
 
 def _convert(x: Any, dtype: Any, weak: bool) -> Any:
     if type(x) in PYTHON_SCALARS or type(x) is Literal:
-        return _literal(x.value if type(x) is Literal else x, dtype, weak)
+        return number(x.value if type(x) is Literal else x, dtype, weak)
     # A dtype that all operands have is weak only if they all are, without a conversion.
     return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype, weak)
 
 
-def _literal(value: Any, dtype: Any, weak: bool) -> Literal:
+def number(value: Any, dtype: Any, weak: bool = False) -> Literal:
+    """The Python number `value` in `dtype`, which an int must fit."""
     if type(value) is int and is_integer(dtype):
-        limits = iinfo(dtype)
-        if not limits.min <= value <= limits.max:
+        low, high = _bounds(dtype)
+        if not low <= value <= high:
             raise ValueRangeError(
                 f"a Python int must fit the dtype beside it; got {value} for {dtype}",
                 fix="Convert the array with astype first.",
@@ -88,12 +102,20 @@ def _literal(value: Any, dtype: Any, weak: bool) -> Literal:
     return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact
 
 
+@lru_cache(maxsize=64)
+def _bounds(dtype: Any) -> tuple[int, int]:
+    return int(iinfo(dtype).min), int(iinfo(dtype).max)
+
+
 def broadcast(*args: Any) -> tuple[Any, ...]:
     """`args` in the one shape that NumPy's rule gives them; scalars stay scalars beside arrays."""
     shapes = tuple([aval_of(x).shape for x in args])
     shape = broadcast_shapes(*shapes)
     return tuple(
-        [x if s == shape or not s else broadcast_to(x, shape) for x, s in zip(args, shapes, strict=True)]
+        [
+            x if s == shape or not s else broadcast_to(x, shape)
+            for x, s in zip(args, shapes, strict=True)
+        ]
     )
 
 

@@ -1,0 +1,168 @@
+"""Differences of neighbours, slopes and areas."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import (
+    ArgumentError,
+    ShapeError,
+    ValueRangeError,
+)
+from functx.core.tracing import aval_of
+from functx.numpy import elementwise
+from functx.numpy.creation import asarray
+from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
+from functx.numpy.reductions import (
+    raveled,
+    sum,
+)
+from functx.ops import arithmetic
+from functx.ops.arithmetic import div, mul, sub
+from functx.ops.comparison import ne
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import canonical_axes, canonical_axis
+from functx.ops.shaping import (
+    concatenate,
+    moveaxis,
+    reshape,
+)
+from functx.ops.slicing import slice_in_dim
+
+__all__ = [
+    "diff",
+    "ediff1d",
+    "gradient",
+    "trapezoid",
+]
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """The difference of each element along `axis` from the one before it, taken `n` times."""
+    x = asarray(a)
+    if aval_of(x).ndim == 0:
+        raise ShapeError(f"diff: the array must have a dimension; got {aval_of(x)!r}")
+    if n < 0:
+        raise ValueRangeError(f"diff: n must not be negative; got {n}")
+    axis = canonical_axis(axis, aval_of(x).ndim)
+    parts = [_edge(part, x, axis) for part in (prepend, append)]
+    joined = [part for part in (parts[0], x, parts[1]) if part is not None]
+    if len(joined) > 1:
+        x = concatenate(promote(*joined), axis)
+    apart = ne if aval_of(x).dtype == np.bool_ else sub
+    for _ in range(n):
+        length = aval_of(x).shape[axis]
+        last = builtins.max(length - 1, 0)
+        later = slice_in_dim(x, builtins.min(1, length), length, 1, axis)
+        x = apart(later, slice_in_dim(x, 0, last, 1, axis))
+    return x
+
+
+def _edge(part: Any, x: Any, axis: int) -> Any:
+    """What `diff` is to join to `x`, a number being one element everywhere."""
+    if part is None:
+        return None
+    part = asarray(part)
+    if aval_of(part).ndim:
+        return part
+    shape = tuple([1 if d == axis else n for d, n in enumerate(aval_of(x).shape)])
+    return broadcast_to(part, shape)
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """The differences of consecutive elements, between `to_begin` and `to_end`."""
+    x = asarray(ary)
+    x = reshape(x, (aval_of(x).size,))
+    parts = [to_begin, diff(x), to_end]
+    flat = [
+        part if part is parts[1] else convert_element_type(raveled(part), aval_of(x).dtype)
+        for part in parts
+        if part is not None
+    ]
+    return flat[0] if len(flat) == 1 else concatenate(flat, 0)
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """The area under `y` along `axis` by straight lines between points at `x`, or `dx` apart."""
+    if x is None:
+        (y,) = promote_inexact(y)
+        y = asarray(y)
+    else:
+        y, x = promote_inexact(y, x)
+        y, x = asarray(y), asarray(x)
+        rank = aval_of(x).ndim
+        dx = diff(x) if rank == 1 else moveaxis(diff(x, axis=axis), axis % rank, rank - 1)
+    axis = canonical_axis(axis, aval_of(y).ndim)
+    y = moveaxis(y, axis, aval_of(y).ndim - 1)
+    n = aval_of(y).shape[-1]
+    heights = arithmetic.add(
+        slice_in_dim(y, builtins.min(1, n), n, 1, -1),
+        slice_in_dim(y, 0, builtins.max(n - 1, 0), 1, -1),
+    )
+    return mul(sum(elementwise.multiply(heights, dx), -1), 0.5)
+
+
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """The derivative of `f` along each of `axis` by central differences, one-sided at the ends.
+
+    `varargs` gives the distances of the points, or their places, for all axes or each. For
+    several axes a list.
+    """
+    if edge_order not in (1, None):
+        raise ValueRangeError(f"gradient: edge_order must be 1; got {edge_order}")
+    (x,) = promote_inexact(f)
+    x = asarray(x)
+    axes = canonical_axes(axis, aval_of(x).ndim)
+    if len(varargs) not in (0, 1, len(axes)):
+        raise ArgumentError(
+            f"gradient: distances must be given for all axes or each; got {len(varargs)} for "
+            f"{len(axes)} axes"
+        )
+    spacings = varargs if len(varargs) == len(axes) else (varargs or (1.0,)) * len(axes)
+    slopes = [_slope(x, h, d) for h, d in zip(spacings, axes, strict=True)]
+    return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _slope(x: Any, spacing: Any, axis: int) -> Any:
+    aval = aval_of(x)
+    n = aval.shape[axis]
+    if n < 2:
+        raise ShapeError(f"gradient: an axis must have two elements; got {aval!r}, axis {axis}")
+
+    def part(start: int, stop: int) -> Any:
+        return slice_in_dim(x, start, stop, 1, axis)
+
+    first, last = sub(part(1, 2), part(0, 1)), sub(part(n - 1, n), part(n - 2, n - 1))
+    before, after = part(0, n - 2), part(2, n)
+    spacing = operand(spacing)
+    if aval_of(spacing).ndim == 0:
+        inner = mul(sub(after, before), 0.5)
+        joined = concatenate([first, inner, last] if n > 2 else [first, last], axis)
+        return elementwise.divide(joined, spacing)
+    if aval_of(spacing).shape != (n,):
+        raise ShapeError(
+            f"gradient: places must be as many as the axis is long, {n}; got {aval_of(spacing)!r}"
+        )
+    dims = tuple([-1 if d == axis else 1 for d in range(aval.ndim)])
+    h = convert_element_type(diff(spacing), aval.dtype)
+    h = reshape(h, tuple([n - 1 if d == -1 else 1 for d in dims]))
+    left, right = (
+        slice_in_dim(h, 0, n - 2, 1, axis),
+        slice_in_dim(h, 1, n - 1, 1, axis),
+    )
+    # The parabola through three points: weights -r / (l (l + r)), (r - l) / (l r), l / (r (l + r))
+    total = arithmetic.add(left, right)
+    slope = elementwise.subtract(
+        elementwise.multiply(after, div(left, mul(right, total))),
+        elementwise.multiply(before, div(right, mul(left, total))),
+    )
+    middle = elementwise.multiply(part(1, n - 1), div(sub(right, left), mul(left, right)))
+    ends = [
+        elementwise.divide(step, slice_in_dim(h, i, i + 1, 1, axis))
+        for step, i in ((first, 0), (last, n - 2))
+    ]
+    inner = [arithmetic.add(slope, middle)] if n > 2 else []
+    return concatenate([ends[0], *inner, ends[1]], axis)

@@ -1,0 +1,216 @@
+"""Reductions that leave out the elements that are nan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from functx.core.dtypes import (
+    DType,
+    is_inexact,
+)
+from functx.core.tracing import aval_of
+from functx.numpy import elementwise
+from functx.numpy.creation import asarray
+from functx.numpy.reductions import (
+    any,
+    argmax,
+    argmin,
+    cumprod,
+    cumsum,
+    masked,
+    max,
+    mean,
+    min,
+    part_dtype,
+    prod,
+    std,
+    sum,
+    var,
+)
+from functx.ops import reductions as ops
+from functx.ops.selection import select
+
+__all__ = [
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+]
+
+
+def _valid(x: Any) -> Any:
+    """Where `x` is not nan; None where it cannot be."""
+    if not is_inexact(aval_of(x).dtype):
+        return None
+    return elementwise.logical_not(elementwise.isnan(x))
+
+
+def _both(valid: Any, where: Any) -> Any:
+    if valid is None or where is None:
+        return where if valid is None else valid
+    return elementwise.logical_and(valid, where)
+
+
+def nansum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Any:
+    """The sum along `axis` of the elements that are not nan."""
+    x = asarray(a)
+    return sum(x, axis, dtype, out, keepdims, initial, _both(_valid(x), where))
+
+
+def nanprod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Any:
+    """The product along `axis` of the elements that are not nan."""
+    x = asarray(a)
+    return prod(x, axis, dtype, out, keepdims, initial, _both(_valid(x), where))
+
+
+def nanmean(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+) -> Any:
+    """The average along `axis` of the elements that are not nan; nan where all are."""
+    x = asarray(a)
+    return mean(x, axis, dtype, out, keepdims, where=_both(_valid(x), where))
+
+
+def nanvar(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+) -> Any:
+    """The variance along `axis` of the elements that are not nan."""
+    x = asarray(a)
+    where = _both(_valid(x), where)
+    return var(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
+
+
+def nanstd(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+) -> Any:
+    """The standard deviation along `axis` of the elements that are not nan."""
+    x = asarray(a)
+    where = _both(_valid(x), where)
+    return std(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
+
+
+def nanmax(
+    a: Any,
+    axis: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Any:
+    """The largest element along `axis` that is not nan; nan where all are."""
+    return _nan_extremum(max, ops.lowest, a, axis, out, keepdims, initial, where)
+
+
+def nanmin(
+    a: Any,
+    axis: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Any:
+    """The smallest element along `axis` that is not nan; nan where all are."""
+    return _nan_extremum(min, ops.highest, a, axis, out, keepdims, initial, where)
+
+
+def _nan_extremum(
+    reduce: Callable[..., Any],
+    start: Callable[[DType], Any],
+    a: Any,
+    axis: Any,
+    out: Any,
+    keepdims: bool,
+    initial: Any,
+    where: Any,
+) -> Any:
+    x = asarray(a)
+    valid = _valid(x)
+    if valid is None:
+        return reduce(x, axis, out, keepdims, initial, where)
+    filled = masked(x, valid, start(part_dtype(aval_of(x).dtype)))
+    best = reduce(filled, axis, out, keepdims, initial, where)
+    if initial is not None:
+        return best
+    return select(any(valid, axis, keepdims=keepdims), best, math.nan)
+
+
+def nanargmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """The position of the first largest element that is not nan; -1 where all are."""
+    return _nan_position(argmax, ops.lowest, a, axis, out, keepdims)
+
+
+def nanargmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    """The position of the first smallest element that is not nan; -1 where all are."""
+    return _nan_position(argmin, ops.highest, a, axis, out, keepdims)
+
+
+def _nan_position(
+    find: Callable[..., Any],
+    start: Callable[[DType], Any],
+    a: Any,
+    axis: Any,
+    out: Any,
+    keepdims: bool,
+) -> Any:
+    x = asarray(a)
+    valid = _valid(x)
+    if valid is None:
+        return find(x, axis, out, keepdims)
+    found = find(masked(x, valid, start(aval_of(x).dtype)), axis, out, keepdims)
+    return select(any(valid, axis, keepdims=keepdims), found, -1)
+
+
+def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """The sum up to each element along `axis`, nan counting as 0."""
+    x = asarray(a)
+    return cumsum(masked(x, _valid(x), 0), axis, dtype, out)
+
+
+def nancumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """The product up to each element along `axis`, nan counting as 1."""
+    x = asarray(a)
+    return cumprod(masked(x, _valid(x), 1), axis, dtype, out)
