@@ -10,7 +10,7 @@ from functx.core.dtypes import canonical_dtype, is_floating, is_inexact
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy.indexing import take
-from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand, promote_inexact
+from functx.numpy.promotion import broadcast_to, operand, promote_inexact
 from functx.numpy.sorting import searchsorted
 from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
@@ -23,7 +23,7 @@ from functx.ops.reductions import argmax
 from functx.ops.shaping import full, moveaxis, reshape
 from functx.ops.slicing import slice_in_dim
 from functx.ops.sorting import top_k
-from functx.random.draws import gumbel, randint, uniform
+from functx.random.draws import fits, gumbel, randint, uniform
 from functx.random.keys import one_key
 
 
@@ -125,7 +125,7 @@ def categorical(
     shape = lanes if shape is None else canonical_shape(shape)
     lead = len(shape) - len(lanes)
     wide = shape[max(lead, 0) :]
-    if lead < 0 or broadcast_shapes(wide, lanes) != wide:
+    if lead < 0 or not fits(lanes, wide):
         raise ShapeError(
             f"categorical: shape must end in the shape {lanes} of the logits without the axis; "
             f"got {shape}"

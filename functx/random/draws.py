@@ -140,10 +140,11 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
     if not is_integer(dtype):
         raise DTypeError(f"randint: dtype must be an integer type; got {dtype}")
     drawn = dtype if dtype.itemsize >= 4 else np.dtype("int32")
-    bounds = (operand(minval), operand(maxval))
-    range_of = _range_of_numbers if all(type(x) in (int, bool) for x in bounds) else _range_of
-    low, count = range_of(*bounds, dtype, drawn)
-    low, count = [_broadcast("randint", x, shape) for x in (low, count)]
+    if type(minval) is int and type(maxval) is int:
+        low, count = _range_of_numbers(minval, maxval, dtype, drawn)
+    else:
+        bounds = [_broadcast("randint", operand(x), shape) for x in (minval, maxval)]
+        low, count = _range_of(*bounds, dtype, drawn)
     integers = RandomIntegers(shape)(one_key("randint", key), low, count)
     return convert_element_type(integers, dtype)
 
@@ -203,11 +204,17 @@ def _broadcast(name: str, x: Any, shape: Shape) -> Any:
     own = aval_of(x).shape
     if own in ((), shape):
         return x
-    if len(own) > len(shape) or broadcast_shapes(own, shape) != shape:
+    if not fits(own, shape):
         raise ShapeError(
             f"{name}: parameters must broadcast to the shape {shape}; got {aval_of(x)!r}"
         )
     return broadcast_to(x, shape)
+
+
+def fits(own: Shape, shape: Shape) -> bool:
+    """Whether an array of the shape `own` broadcasts to `shape`."""
+    lead = len(shape) - len(own)
+    return lead >= 0 and all(n in (1, m) for n, m in zip(own, shape[lead:], strict=True))
 
 
 def _is_fine(name: str, mode: str | None) -> bool:
