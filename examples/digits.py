@@ -7,6 +7,7 @@ NumPy-style code, under `jit`; the program of the step is printed at the end.
 
 import gzip
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as onp
@@ -30,7 +31,7 @@ def load():
 def initial_parameters(key):
     """Weights and biases of each layer."""
     layers = []
-    for inputs, outputs in zip(SIZES, SIZES[1:], strict=False):
+    for inputs, outputs in pairwise(SIZES):
         key, own = random.split(key)
         layers.append((random.normal(own, (inputs, outputs)) / inputs**0.5, np.zeros(outputs)))
     return layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class CacheInfo(NamedTuple):
@@ -17,7 +17,7 @@ class CacheInfo(NamedTuple):
 class Cache:
     """The most recently added `limit` entries, by key."""
 
-    all: list[Cache] = []
+    all: ClassVar[list[Cache]] = []
 
     def __init__(self, name: str, limit: int):
         self.name, self.limit = name, limit

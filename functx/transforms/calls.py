@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -53,11 +54,8 @@ def names_of(fun: Callable[..., Any], in_tree: Any) -> InNames:
         fun = fun.__wrapped__
     if type(fun) is MethodType:
         fun, skip = fun.__func__, 1
-    elif (
-        type(fun) is not FunctionType
-        and type(call := getattr(type(fun), "__call__", None)) is FunctionType
-    ):
-        fun, skip = call, 1
+    elif type(fun) is not FunctionType:
+        fun, skip = getattr(type(fun), "__call__", fun), 1  # noqa: B004
     return InNames(getattr(fun, "__code__", None), skip, in_tree)
 
 
@@ -78,10 +76,8 @@ def check_callable(fun: Any, transform: str) -> None:
 def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
     """`wrapper` with the docstring, name and signature of `fun`."""
     for attribute in WRAPPER_ASSIGNMENTS:
-        try:
+        with suppress(AttributeError):
             setattr(wrapper, attribute, getattr(fun, attribute))
-        except AttributeError:
-            pass
     wrapper.__name__ = f"{transform}_{name_of(fun)}"
     wrapper.__wrapped__ = fun
     return wrapper

@@ -151,7 +151,7 @@ def transposed_jvp(
     for t, ct in zip(out_tangents, cts, strict=True):
         if t is not None:
             found.add(builder.atom(t), ct)
-    known = {var: value for var, value in builder.captures.values()}
+    known = dict(builder.captures.values())
     transpose_equations(builder.equations, known, found)
     return [None if t is None else found.values.get(t.atom) for t in tangents]
 

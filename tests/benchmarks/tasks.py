@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,10 +41,7 @@ def normal(*shape: int, scale: float = 1.0) -> Any:
 
 
 def layers(*sizes: int) -> list[Any]:
-    return [
-        (normal(a, b, scale=0.1), normal(b, scale=0.1))
-        for a, b in zip(sizes, sizes[1:], strict=False)
-    ]
+    return [(normal(a, b, scale=0.1), normal(b, scale=0.1)) for a, b in pairwise(sizes)]
 
 
 def mlp(fx: Any, params: Any, x: Any) -> Any:
