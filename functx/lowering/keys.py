@@ -15,7 +15,7 @@ def key_words(key: Any) -> Any:
     Raises DTypeError for keys of another generator than Threefry.
     """
     dtype = getattr(key, "dtype", None)
-    if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return key
     generator = jax.random.key_impl(key)
     if generator != "threefry2x32":

@@ -16,7 +16,7 @@ from functx.core.avals import Shape, ShapedArray
 from functx.core.dtypes import DType, is_complex, real_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
-from functx.core.samples import f32, i32, sample, u32
+from functx.core.samples import Sample, f32, i32, sample, u32
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import BOOL, abs, add, div, max, mul, neg, nextafter, rem, sign, sub
 from functx.ops.comparison import lt
@@ -43,7 +43,7 @@ class Draw(Primitive, abstract=True):
     shape: Shape
     dtype: DType
     differentiable = False
-    samples = (
+    samples: ClassVar[tuple[Sample, ...]] = (
         sample(u32[2], shape=(3, 4), dtype=F32),
         sample(u32[3, 2], shape=(2,), dtype=F32),
         sample(u32[2], shape=(0,), dtype=F32),

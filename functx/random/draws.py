@@ -143,8 +143,8 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
     if type(minval) is int and type(maxval) is int:
         low, count = _range_of_numbers(minval, maxval, dtype, drawn)
     else:
-        bounds = [_broadcast("randint", operand(x), shape) for x in (minval, maxval)]
-        low, count = _range_of(*bounds, dtype, drawn)
+        minval, maxval = [_broadcast("randint", operand(x), shape) for x in (minval, maxval)]
+        low, count = _range_of(minval, maxval, dtype, drawn)
     integers = RandomIntegers(shape)(one_key("randint", key), low, count)
     return convert_element_type(integers, dtype)
 
