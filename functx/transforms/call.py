@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from functx.core.dtypes import is_inexact
+from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
-from functx.core.samples import f32, sample
+from functx.core.samples import f64, sample
 from functx.core.tracing import rewritten, trace
 from functx.ops.arithmetic import Mul
 from functx.ops.shaping import zeros_like
@@ -22,7 +23,7 @@ def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
         return [Sin()(Mul()(x, y))]
 
-    return trace(body, [f32[3], f32[3]], name="example")[0]
+    return trace(body, [f64[3], f64[3]], name="example")[0]
 
 
 class Call(Primitive):
@@ -30,9 +31,15 @@ class Call(Primitive):
 
     program: Program
     multiple_results = True
-    samples = (sample(f32[3], f32[3], program=_example()),)
+    samples = (sample(f64[3], f64[3], program=_example()),)
 
     def abstract_eval(self, *avals):
+        wanted = self.program.in_avals
+        if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
+            raise DTypeError(
+                "call: operands must have the types of the program's inputs; got "
+                f"{', '.join(map(repr, avals))} for {', '.join(map(repr, wanted))}"
+            )
         return self.program.out_avals
 
     def jvp(self, primals, tangents):
