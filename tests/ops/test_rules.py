@@ -3,9 +3,9 @@
 from functools import lru_cache
 
 import pytest
+
 from functx.testing import rules
 from functx.testing.trials import trials
-
 from tests import reference
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 

@@ -1,0 +1,634 @@
+"""The NumPy meaning of each primitive, by class name.
+
+`MEANING[name](*operands, **parameters)` gives the output, or a list of them. `apply` calls
+it with operands as wide as they come: float64 and complex128, so that what is lowered is
+measured by something more precise. Meanings that depend on the dtype itself, or on random
+bits, get the operands as they are: those are `EXACT`.
+"""
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+import jax
+import numpy as np
+import scipy.special
+
+MEANING = {}
+EXACT = set()
+
+
+def meaning(function):
+    """Register a function named as the class."""
+    MEANING[function.__name__] = function
+    return function
+
+
+def exact(function):
+    """Register a function that needs the operands in their own dtype."""
+    EXACT.add(function.__name__)
+    return meaning(function)
+
+
+def apply(primitive, args):
+    """What NumPy makes of `primitive(*args)`: always a list."""
+    name = type(primitive).__name__
+    params = {field: getattr(primitive, field) for field in primitive.fields}
+    args = [np.asarray(x) for x in args]
+    with np.errstate(all="ignore"):
+        out = MEANING[name](*(args if name in EXACT else map(widened, args)), **params)
+    return [np.asarray(x) for x in out] if primitive.multiple_results else [np.asarray(out)]
+
+
+def widened(x):
+    if np.iscomplexobj(x):
+        return x.astype(np.complex128)
+    return x if x.dtype.kind in "biu" else x.astype(np.float64)
+
+
+def evaluate(program, args):
+    """The outputs of a program, each equation by its meaning."""
+    env = dict(zip(program.inputs, args, strict=True))
+
+    def read(atom):
+        return env[atom] if atom in env else np.asarray(atom.value, atom.aval.dtype)
+
+    for eqn in program:
+        outs = apply(eqn.primitive, [read(atom) for atom in eqn.inputs])
+        outs = [x.astype(v.aval.dtype) for x, v in zip(outs, eqn.outputs, strict=True)]
+        env.update(zip(eqn.outputs, outs, strict=True))
+    return [read(atom) for atom in program.outputs]
+
+
+# Elementwise
+
+MEANING |= {
+    "Abs": np.abs,
+    "Acos": np.arccos,
+    "Acosh": np.arccosh,
+    "Add": np.add,
+    "And": np.bitwise_and,
+    "Asin": np.arcsin,
+    "Asinh": np.arcsinh,
+    "Atan": np.arctan,
+    "Atan2": np.arctan2,
+    "Atanh": np.arctanh,
+    "Cbrt": np.cbrt,
+    "Ceil": np.ceil,
+    "Conj": np.conj,
+    "Cos": np.cos,
+    "Cosh": np.cosh,
+    "Eq": np.equal,
+    "Erf": scipy.special.erf,
+    "ErfInv": scipy.special.erfinv,
+    "Erfc": scipy.special.erfc,
+    "Exp": np.exp,
+    "Exp2": np.exp2,
+    "Expm1": np.expm1,
+    "Floor": np.floor,
+    "Ge": np.greater_equal,
+    "GreatestCommonDivisor": np.gcd,
+    "Gt": np.greater,
+    "Hypot": np.hypot,
+    "Imag": np.imag,
+    "IsFinite": np.isfinite,
+    "Le": np.less_equal,
+    "Log": np.log,
+    "Log1p": np.log1p,
+    "Lt": np.less,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Mul": np.multiply,
+    "Ne": np.not_equal,
+    "Neg": np.negative,
+    "Not": np.invert,
+    "Or": np.bitwise_or,
+    "PopulationCount": np.bitwise_count,
+    "Real": np.real,
+    "Rem": np.fmod,
+    "RootOfSquares": np.sqrt,
+    "Rsqrt": lambda x: 1 / np.sqrt(x),
+    "SechSquared": lambda x: 1 / np.cosh(x) ** 2,
+    "Sign": np.sign,
+    "Sin": np.sin,
+    "Sinh": np.sinh,
+    "Sqrt": np.sqrt,
+    "Square": np.square,
+    "StopGradient": np.copy,
+    "Sub": np.subtract,
+    "Tan": np.tan,
+    "Tanh": np.tanh,
+    "Xor": np.bitwise_xor,
+}
+
+
+@meaning
+def Div(x, y):
+    if x.dtype.kind == "f" or x.dtype.kind == "c":
+        return x / y
+    quotient = x // y
+    return quotient + ((x % y != 0) & ((x < 0) != (y < 0)))
+
+
+@meaning
+def Pow(x, y):
+    if x.dtype.kind in "fc":
+        return x**y
+    # Integer powers wrap; a negative exponent gives the reciprocal, rounded towards zero.
+    powers = x ** np.maximum(y, 0)
+    reciprocal = np.where(x == 1, 1, np.where((x == -1) if x.dtype.kind == "i" else False, 1, 0))
+    sign = np.where((y % 2 == 1) & (x != 1), -1, 1)
+    return np.where(y >= 0, powers, reciprocal * sign).astype(x.dtype)
+
+
+@meaning
+def IntegerPow(x, exponent):
+    return x**exponent if exponent >= 0 else 1 / x**-exponent
+
+
+@meaning
+def Logistic(x):
+    return 1 / (1 + np.exp(-x)) if np.iscomplexobj(x) else scipy.special.expit(x)
+
+
+@meaning
+def Complex(real, imag):
+    # Not real + 1j * imag, which is nan where imag is infinite.
+    out = np.empty(np.broadcast_shapes(real.shape, imag.shape), np.complex128)
+    out.real, out.imag = real, imag
+    return out
+
+
+@meaning
+def Logaddexp(x, y):
+    return np.log(np.exp(x) + np.exp(y)) if np.iscomplexobj(x) else np.logaddexp(x, y)
+
+
+@meaning
+def Lgamma(x):
+    return np.where(x == -np.inf, np.inf, scipy.special.gammaln(x))
+
+
+@meaning
+def Digamma(x):
+    # At 0 too, as at the other poles.
+    return np.where(x == 0, np.nan, scipy.special.digamma(x))
+
+
+@meaning
+def Sinc(x, order):
+    # sinc(x) is the integral of cos(pi x t) over t in [0, 1]; by quadrature.
+    nodes, weights = np.polynomial.legendre.leggauss(48)
+    t, weights = (nodes + 1) / 2, weights / 2
+    wave = np.cos(np.pi * x[..., np.newaxis] * t + order * np.pi / 2)
+    return (wave * (np.pi * t) ** order) @ weights
+
+
+@meaning
+def Polygamma(m, x):
+    return np.where(m == 0, scipy.special.digamma(x), scipy.special.polygamma(m, x))
+
+
+@meaning
+def Clamp(low, x, high):
+    return np.minimum(np.maximum(x, low), high)
+
+
+@meaning
+def Select(which, on_false, on_true):
+    return np.where(which, on_true, on_false)
+
+
+@meaning
+def Round(x, to_even):
+    return np.round(x) if to_even else np.trunc(x + np.copysign(np.nextafter(0.5, 0.0), x))
+
+
+def bits_of(x):
+    return x.dtype.itemsize * 8
+
+
+@meaning
+def ShiftLeft(x, y):
+    inside = (y >= 0) & (y < bits_of(x))
+    return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0).astype(x.dtype)
+
+
+@meaning
+def ShiftRightLogical(x, y):
+    unsigned = np.dtype(f"u{x.dtype.itemsize}")
+    inside = (y >= 0) & (y < bits_of(x))
+    shifted = np.right_shift(x.astype(unsigned), np.where(inside, y, 0).astype(unsigned))
+    return np.where(inside, shifted, 0).astype(x.dtype)
+
+
+@meaning
+def ShiftRightArithmetic(x, y):
+    signed = np.dtype(f"i{x.dtype.itemsize}")
+    steps = np.where((y >= 0) & (y < bits_of(x)), y, bits_of(x) - 1)
+    return np.right_shift(x.astype(signed), steps.astype(signed)).astype(x.dtype)
+
+
+@meaning
+def CountLeadingZeros(x):
+    unsigned = x.astype(f"u{x.dtype.itemsize}")
+    count = np.vectorize(lambda n: bits_of(x) - int(n).bit_length(), otypes=[x.dtype])
+    return count(unsigned)
+
+
+@exact
+def NextAfter(x, y):
+    return np.nextafter(x, y)
+
+
+# Dtypes
+
+
+@meaning
+def ConvertElementType(x, dtype, weak):
+    dtype = np.dtype(dtype)
+    if np.iscomplexobj(x) and dtype.kind not in "cb":
+        x = x.real
+    return (x != 0) if dtype.kind == "b" else x.astype(dtype)
+
+
+@exact
+def BitcastConvertType(x, dtype):
+    dtype = np.dtype(dtype)
+    old, new = x.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return x.view(dtype)
+    if old > new:
+        return x[..., np.newaxis].view(dtype)
+    return x.view(dtype)[..., 0]
+
+
+@exact
+def ReducePrecision(x, exponent_bits, mantissa_bits):
+    return jax.lax.reduce_precision(x, exponent_bits, mantissa_bits)
+
+
+# Shapes
+
+
+@meaning
+def BroadcastInDim(x, shape, dims):
+    unit = [1] * len(shape)
+    for n, d in zip(x.shape, dims, strict=True):
+        unit[d] = n
+    return np.broadcast_to(x.reshape(unit), shape)
+
+
+@meaning
+def Full(x, shape):
+    return np.full(shape, x)
+
+
+@meaning
+def Reshape(x, shape):
+    return x.reshape(shape)
+
+
+@meaning
+def PermuteDims(x, axes):
+    return x.transpose(axes)
+
+
+@meaning
+def Concatenate(*parts, axis):
+    return np.concatenate(parts, axis)
+
+
+@meaning
+def Split(x, sizes, axis):
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
+@meaning
+def Pad(x, fill, config):
+    dilated = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
+    spread = np.full(dilated, fill)
+    spread[tuple([slice(None, None, inner + 1) for _, _, inner in config])] = x
+    wide = np.pad(
+        spread,
+        [(max(low, 0), max(high, 0)) for low, high, _ in config],
+        constant_values=fill,
+    )
+    cut = [
+        slice(-min(low, 0), n + min(high, 0))
+        for n, (low, high, _) in zip(wide.shape, config, strict=True)
+    ]
+    return wide[tuple(cut)]
+
+
+@meaning
+def Rev(x, axes):
+    return np.flip(x, axes)
+
+
+@meaning
+def Iota(dtype, shape, dimension):
+    return np.indices(shape, np.int64)[dimension].astype(dtype)
+
+
+# Reductions
+
+
+def reduction(function):
+    return lambda x, axes: function(x, axis=tuple(axes))
+
+
+def typed_reduction(function):
+    return lambda x, axes: function(x, axis=tuple(axes), dtype=x.dtype)
+
+
+MEANING |= {
+    "ReduceSum": typed_reduction(np.sum),
+    "ReduceProd": typed_reduction(np.prod),
+    "ReduceAnd": reduction(np.bitwise_and.reduce),
+    "ReduceOr": reduction(np.bitwise_or.reduce),
+    "ReduceXor": reduction(np.bitwise_xor.reduce),
+}
+
+
+def lowest(dtype):
+    if dtype.kind in "fc":
+        return -highest(dtype)
+    return False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def highest(dtype):
+    if dtype.kind in "fc":
+        return complex(np.inf, np.inf) if dtype.kind == "c" else np.inf
+    return True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+@meaning
+def ReduceMax(x, axes):
+    return np.max(x, axis=tuple(axes), initial=lowest(x.dtype))
+
+
+@meaning
+def ReduceMin(x, axes):
+    return np.min(x, axis=tuple(axes), initial=highest(x.dtype))
+
+
+@meaning
+def ArgMax(x, axis, index_dtype):
+    return np.argmax(x, axis).astype(index_dtype)
+
+
+@meaning
+def ArgMin(x, axis, index_dtype):
+    return np.argmin(x, axis).astype(index_dtype)
+
+
+def cumulative(function):
+    def along(x, axis, reverse):
+        x = np.flip(x, axis) if reverse else x
+        out = function(x, axis)
+        return np.flip(out, axis) if reverse else out
+
+    return along
+
+
+MEANING |= {
+    "CumSum": cumulative(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
+    "CumProd": cumulative(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype)),
+    "CumMax": cumulative(np.maximum.accumulate),
+    "CumMin": cumulative(np.minimum.accumulate),
+    "CumLogSumExp": cumulative(np.logaddexp.accumulate),
+}
+
+
+@meaning
+def LinearRecurrence(factor, x, axis, reverse):
+    factor, x = [np.moveaxis(a, axis, 0)[:: -1 if reverse else 1] for a in (factor, x)]
+    out = np.array(x)
+    for i in range(1, len(x)):
+        out[i] += factor[i] * out[i - 1]
+    return np.moveaxis(out[:: -1 if reverse else 1], 0, axis)
+
+
+# Contractions
+
+
+@meaning
+def DotGeneral(x, y, contract, batched, precision, preferred_element_type):
+    if preferred_element_type is not None and x.dtype.kind in "iu":
+        x, y = x.astype(preferred_element_type), y.astype(preferred_element_type)
+    letters = iter("abcdefghijklmnop")
+    left, right = [None] * x.ndim, [None] * y.ndim
+    for i, j in (*zip(*batched, strict=True), *zip(*contract, strict=True)):
+        left[i] = right[j] = next(letters)
+    lead = "".join([left[i] for i in batched[0]])
+    free = ["", ""]
+    for k, labels in enumerate((left, right)):
+        for i, label in enumerate(labels):
+            if label is None:
+                labels[i] = next(letters)
+                free[k] += labels[i]
+    return np.einsum(f"{''.join(left)},{''.join(right)}->{lead}{free[0]}{free[1]}", x, y)
+
+
+# Slices and indices
+
+
+@meaning
+def Slice(x, start, limit, strides):
+    strides = strides or (1,) * x.ndim
+    return x[tuple(map(slice, start, limit, strides))]
+
+
+def part_of(x, sizes, indices):
+    starts = [
+        min(max(int(i), 0), n - size) for i, n, size in zip(indices, x.shape, sizes, strict=True)
+    ]
+    return tuple([slice(i, i + size) for i, size in zip(starts, sizes, strict=True)])
+
+
+@meaning
+def DynamicSlice(x, *indices, sizes):
+    return x[part_of(x, sizes, indices)]
+
+
+@meaning
+def DynamicUpdateSlice(x, update, *indices):
+    out = x.copy()
+    out[part_of(x, update.shape, indices)] = update
+    return out
+
+
+def windows(x, indices, sizes, params):
+    """For each index vector: its place, where its window lies in `x`, and whether inside.
+
+    A window that does not lie inside is moved there.
+    """
+    for place in np.ndindex(indices.shape[:-1]):
+        starts = [0] * x.ndim
+        for i, d in zip(indices[place], params["start_index_map"], strict=True):
+            starts[d] = int(i)
+        pairs = params["operand_batching_dims"], params["start_indices_batching_dims"]
+        for d, k in zip(*pairs, strict=True):
+            starts[d] = place[k]
+        clipped = [min(max(i, 0), n - m) for i, n, m in zip(starts, x.shape, sizes, strict=True)]
+        where = tuple([slice(i, i + m) for i, m in zip(clipped, sizes, strict=True)])
+        yield place, where, clipped == starts
+
+
+def window_place(place, offset_dims, rank):
+    """The window of an index vector at `place` among all windows."""
+    lead = iter(place)
+    return tuple([slice(None) if d in offset_dims else next(lead) for d in range(rank)])
+
+
+@meaning
+def Gather(x, indices, slice_sizes, fill_value, mode, **params):
+    offset = params["offset_dims"]
+    absent = params["collapsed_slice_dims"] + params["operand_batching_dims"]
+    rank = indices.ndim - 1 + len(offset)
+    lead = iter(indices.shape)
+    kept = iter([n for d, n in enumerate(slice_sizes) if d not in absent])
+    out = np.zeros([next(kept) if d in offset else next(lead) for d in range(rank)], x.dtype)
+    fill = default_fill(x.dtype) if fill_value is None else fill_value
+    for place, where, inside in windows(x, indices, slice_sizes, params):
+        window = x[where].squeeze(absent) if inside or mode != "fill" else fill
+        out[window_place(place, offset, rank)] = window
+    return out
+
+
+def default_fill(dtype):
+    if dtype.kind in "fc":
+        return np.nan
+    return True if dtype.kind == "b" else lowest(dtype) if dtype.kind == "i" else highest(dtype)
+
+
+def scatter(combine):
+    def scattered(x, indices, updates, mode, **params):
+        offset = params["offset_dims"]
+        absent = params["collapsed_slice_dims"] + params["operand_batching_dims"]
+        kept = iter([updates.shape[d] for d in offset])
+        sizes = [1 if d in absent else next(kept) for d in range(x.ndim)]
+        out = x.copy()
+        for place, where, inside in windows(x, indices, sizes, params):
+            if inside or mode == "clip":
+                update = updates[window_place(place, offset, updates.ndim)]
+                out[where] = combine(out[where], np.expand_dims(update, absent))
+        return out
+
+    return scattered
+
+
+MEANING |= {
+    "ScatterAdd": scatter(np.add),
+    "ScatterMul": scatter(np.multiply),
+    "ScatterMin": scatter(np.minimum),
+    "ScatterMax": scatter(np.maximum),
+    "ScatterSet": scatter(lambda old, new: new),
+}
+
+
+# Sorting
+
+
+@meaning
+def Sort(*operands, axis, num_keys, stable, permutation):
+    keys = [_orderable(x) for x in operands[:num_keys]]
+    order = np.lexsort(keys[::-1], axis=axis)
+    outs = [np.take_along_axis(x, order, axis) for x in operands]
+    return [*outs, order] if permutation else outs
+
+
+def _orderable(x):
+    """Numbers in the order of `x`, which need not have one in NumPy."""
+    return x.astype(np.int8) if x.dtype == bool else x
+
+
+@meaning
+def TopK(x, k):
+    order = np.argsort(-x.astype(np.float64), axis=-1, kind="stable")[..., :k]
+    return [np.take_along_axis(x, order, -1), order]
+
+
+@meaning
+def SearchSorted(x, values, side, method, batched):
+    rows = x.reshape(-1, x.shape[-1]) if batched else x[np.newaxis]
+    sought = values.reshape(len(rows), -1)
+    found = [np.searchsorted(row, v, side) for row, v in zip(rows, sought, strict=True)]
+    return np.stack(found).reshape(values.shape)
+
+
+# Random numbers: what JAX draws with the same keys.
+
+
+def drawn(function):
+    """`function(key, *operands, **params)`, for each key of a batch."""
+
+    def for_each_key(key, *operands, **params):
+        rows = [
+            np.asarray(function(jax.random.wrap_key_data(row), *operands, **params))
+            for row in key.reshape(-1, 2)
+        ]
+        return np.stack(rows).reshape(*key.shape[:-1], *rows[0].shape)
+
+    return for_each_key
+
+
+@exact
+def RandomSeed(seed):
+    with jax.enable_x64(seed.dtype.itemsize == 8):
+        rows = [np.asarray(jax.random.key_data(jax.random.key(s))) for s in seed.ravel()]
+    return np.stack(rows).reshape(*seed.shape, 2)
+
+
+@exact
+def RandomFoldIn(key, data):
+    # `data` has the dimensions of the keys first.
+    keys = np.broadcast_to(
+        np.expand_dims(key, tuple(range(key.ndim - 1, data.ndim))), (*data.shape, 2)
+    )
+    rows = [
+        np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(k), d)))
+        for k, d in zip(keys.reshape(-1, 2), data.ravel(), strict=True)
+    ]
+    return np.stack(rows).reshape(keys.shape)
+
+
+DRAWS = {
+    "RandomSplit": lambda key, shape: jax.random.key_data(jax.random.split(key, shape)),
+    "RandomBits": jax.random.bits,
+    "RandomUniform": jax.random.uniform,
+    "RandomUniformBetween": lambda key, low, high, shape: jax.random.uniform(
+        key, shape, low.dtype, low, high
+    ),
+    "RandomNormal": jax.random.normal,
+    "RandomTruncatedNormal": lambda key, low, high, shape: jax.random.truncated_normal(
+        key, low, high, shape, low.dtype
+    ),
+    "RandomExponential": jax.random.exponential,
+    "RandomLaplace": jax.random.laplace,
+    "RandomLogistic": jax.random.logistic,
+    "RandomCauchy": jax.random.cauchy,
+    "RandomGumbel": lambda key, shape, dtype, fine: jax.random.gumbel(
+        key, shape, dtype, mode="high" if fine else "low"
+    ),
+    "RandomBernoulli": lambda key, p, shape, fine: jax.random.bernoulli(
+        key, p, shape, mode="high" if fine else "low"
+    ),
+    "RandomIntegers": lambda key, low, count, shape: jax.random.randint(
+        key, shape, low, low + count, low.dtype
+    ),
+    "RandomShuffle": lambda key, x, axis: jax.random.permutation(key, x, axis, independent=True),
+}
+MEANING |= {name: drawn(function) for name, function in DRAWS.items()}
+EXACT |= DRAWS.keys()
+
+
+# Calls
+
+
+@exact
+def Call(*args, program):
+    return evaluate(program, args)
+
+
+@exact
+def Cond(index, *args, branches):
+    return evaluate(branches[int(index)], args)
