@@ -185,6 +185,22 @@ class EscapedTracerError(FunctxError, RuntimeError):
     """
 
 
+class BranchTypeError(FunctxError, TypeError):
+    """The functions that a condition chooses between return values of different types.
+
+    Smallest failing code: `functx.lax.cond(True, lambda: 1, lambda: functx.numpy.ones(3))`.
+    Cure: return one structure with leaves of one shape and dtype each.
+    """
+
+
+class CarryTypeError(FunctxError, TypeError):
+    """The body of a loop returns a carry of another type than it takes.
+
+    Smallest failing code: `functx.lax.fori_loop(0, 3, lambda i, x: functx.numpy.ones(3), 0.0)`.
+    Cure: begin with a carry of the type that the body returns, or convert it in the body.
+    """
+
+
 class MissingRuleError(FunctxError, NotImplementedError):
     """A primitive lacks the rule that a transform needs.
 

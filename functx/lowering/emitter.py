@@ -13,6 +13,7 @@ from jax.interpreters import mlir
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, kind
 from functx.core.program import Equation, Program, Var
+from functx.lowering import regions
 from functx.transforms.expand import expand
 
 
@@ -101,6 +102,18 @@ class LoweringContext:
     def call(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """A call of `program`, emitted as a function of its own, once a module."""
         return self.module.call(program, values)
+
+    def case(self, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
+        """The outputs of `branches[index]` on `values`; only that branch runs."""
+        return regions.case(self, index, branches, values)
+
+    def scan(self, loop: Any, values: Sequence[Any]) -> list[Any]:
+        """The outputs of the primitive `Scan` on `values`."""
+        return regions.scan(self, loop, values)
+
+    def while_loop(self, loop: Any, values: Sequence[Any]) -> list[Any]:
+        """The outputs of the primitive `While` on `values`."""
+        return regions.while_loop(self, loop, values)
 
 
 def _single(value: Any) -> Any:
@@ -243,6 +256,9 @@ class Template:
         owner = getattr(results[0].owner, "operation", None)
         passed_on = any(result in operands for result in results)
         if owner is None or passed_on or len(owner.results) != len(results):
+            return None
+        # An operand that is not the operation's may be used inside its regions.
+        if any(x not in list(owner.operands) for x in operands):
             return None
         positions = []
         for i, used in enumerate(owner.operands):

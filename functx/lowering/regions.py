@@ -1,0 +1,114 @@
+"""Control flow as StableHLO: operations whose regions hold the bodies of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import mlir
+
+from functx.core.avals import ShapedArray
+from functx.core.program import Program
+
+_COUNTER = ShapedArray((), np.dtype("int32"))
+
+
+def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
+    """The outputs of `branches[index]` on `values`, which the regions use from around them."""
+    op = stablehlo.CaseOp(ctx.out_types, index, len(branches))
+    for region, program in zip(op.regions, branches, strict=True):
+        with ir.InsertionPoint(region.blocks.append()):
+            stablehlo.return_(ctx.module.emit(program, values))
+    return list(op.results)
+
+
+def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
+    """The carry of a `While` when its condition no longer holds."""
+    m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
+
+    def condition(args: Sequence[Any]) -> Any:
+        return ctx.module.emit(loop.condition, [*args[:m], *args[n:]])[0]
+
+    def body(args: Sequence[Any]) -> list[Any]:
+        return [*args[:n], *ctx.module.emit(loop.body, args[m:])]
+
+    return _while(values, condition, body)[n:]
+
+
+def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
+    """The last carry of a `Scan`, and its stacked outputs."""
+    module, program, length = ctx.module, loop.program, loop.length
+    first, last = loop.consts, loop.consts + loop.carries
+    consts, xs = values[:first], values[last:]
+    x_types = [module.type(a) for a in program.in_avals[last:]]
+    state = list(values[first:last])
+    state += [module.constant(0, a) for a in ctx.avals_out[loop.carries :]]
+
+    def step(i: Any, consts: Sequence[Any], xs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """The carry and the stacks after step `i`."""
+        if loop.reverse:
+            i = stablehlo.subtract(_counter(length - 1), i)
+        rows = [_row(ctx, x, i, type_) for x, type_ in zip(xs, x_types, strict=True)]
+        outs = module.emit(program, [*consts, *state[: loop.carries], *rows])
+        stacks = zip(state[loop.carries :], outs[loop.carries :], strict=True)
+        return outs[: loop.carries] + [_with_row(ctx, stack, y, i) for stack, y in stacks]
+
+    # A loop of rounds of `unroll` steps, then the steps that are left; one round is no loop.
+    unroll = max(loop.unroll, 1)
+    looped = length // unroll * unroll if length > unroll else 0
+    if looped:
+        a, b = 1 + len(consts), 1 + len(consts) + len(xs)
+
+        def condition(args: Sequence[Any]) -> Any:
+            return ctx.compare(args[0], _counter(looped), "LT", _COUNTER)
+
+        def body(args: Sequence[Any]) -> list[Any]:
+            i, consts, xs, state = args[0], args[1:a], args[a:b], args[b:]
+            for j in range(unroll):
+                at = stablehlo.add(i, _counter(j)) if j else i
+                state = step(at, consts, xs, state)
+            return [stablehlo.add(i, _counter(unroll)), *consts, *xs, *state]
+
+        state = _while([_counter(0), *consts, *xs, *state], condition, body)[b:]
+    for j in range(looped, length):
+        state = step(_counter(j), consts, xs, state)
+    return state
+
+
+def _while(
+    values: Sequence[Any], condition: Callable[..., Any], body: Callable[..., Any]
+) -> list[Any]:
+    """The values when `condition` of them no longer holds; `body` makes the next of them."""
+    types = [x.type for x in values]
+    op = stablehlo.WhileOp(types, list(values))
+    for region, emit in zip(op.regions, (lambda args: [condition(args)], body), strict=True):
+        block = region.blocks.append(*types)
+        with ir.InsertionPoint(block):
+            stablehlo.return_(emit(list(block.arguments)))
+    return list(op.results)
+
+
+def _counter(i: int) -> Any:
+    return mlir.ir_constant(np.asarray(i, np.int32))
+
+
+def _row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
+    """`x[i]`."""
+    sizes = [1, *row_type.shape]
+    return stablehlo.reshape(
+        row_type, stablehlo.dynamic_slice(x, _position(i, len(sizes)), ctx.i64s(sizes))
+    )
+
+
+def _with_row(ctx: Any, stack: Any, row: Any, i: Any) -> Any:
+    """`stack` with `row` at place `i`."""
+    wide = ir.RankedTensorType.get([1, *row.type.shape], row.type.element_type)
+    position = _position(i, len(wide.shape))
+    return stablehlo.dynamic_update_slice(stack, stablehlo.reshape(wide, row), position)
+
+
+def _position(i: Any, rank: int) -> list[Any]:
+    return [i, *[_counter(0)] * (rank - 1)]

@@ -1,0 +1,203 @@
+"""What branches and loops share: their traced bodies, and which values in them vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_inexact, promote_types
+from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
+from functx.core.primitive import Primitive
+from functx.core.program import Atom, Program, Var, remove_dead
+from functx.core.tracing import LinearBuilder, Tracer, apply, aval_of, current_builder, trace
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.shaping import zeros_like
+from functx.transforms.calls import TracedCall, name_of
+
+
+def captures_first(traced: TracedCall) -> Program:
+    """The program of a traced call with what it captured as its first inputs."""
+    program = traced.program
+    own = len(program.inputs) - len(traced.captured)
+    return rewired(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+
+
+def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
+    """The equations of `program` between other inputs and outputs, without those not needed."""
+    return Program(program.name, inputs, remove_dead(program.equations, outputs), outputs)
+
+
+def settle(
+    trace_with: Callable[[Sequence[ShapedArray]], TracedCall],
+    avals: Sequence[ShapedArray],
+    carry_tree: Any,
+    carry_of: Callable[[Any], Any],
+    what: str,
+) -> tuple[TracedCall, list[ShapedArray]]:
+    """A loop body traced with carries of types that it returns, and those types.
+
+    A weak type gives way to the one that the body makes of it, until none changes.
+    `carry_of` picks the structure of the carry from that of the result.
+    """
+    avals = list(avals)
+    while True:
+        traced = trace_with(avals)
+        out_tree = carry_of(traced.out_tree)
+        if out_tree != carry_tree:
+            raise CarryTypeError(
+                f"{what}: the body must return a carry of the structure that it takes; "
+                "got another one",
+                f"expected {carry_tree}",
+                f"got      {out_tree}",
+            )
+        outs = traced.program.out_avals[: len(avals)]
+        settled = [common_type((a, out), a) for a, out in zip(avals, outs, strict=True)]
+        if None in settled:
+            raise CarryTypeError(
+                f"{what}: the body must return a carry of the types that it takes; got "
+                + " and ".join(
+                    f"carry{path}: {out!r} for {aval!r}"
+                    for path, aval, out, fits in zip(
+                        leaf_paths(carry_tree), avals, outs, settled, strict=True
+                    )
+                    if fits is None
+                ),
+                fix="Convert it in the body with astype, or begin with a carry of that type.",
+            )
+        if settled == avals:
+            return traced, avals
+        avals = settled  # type: ignore[assignment]
+
+
+def leaf_paths(structure: Any) -> list[str]:
+    """The paths of the leaves of a structure, as messages show them."""
+    leaves = tree.leaves_with_path(tree.unflatten(structure, range(structure.num_leaves)))
+    return [tree.path_text(path) for path, _ in leaves]
+
+
+def common_type(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
+    """The one type that values of `avals` take on, weak ones giving way; None without one.
+
+    Those of `fixed` that are not weak must have that type already.
+    """
+    first = avals[0]
+    if any(a.shape != first.shape for a in avals):
+        return None
+    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if found is None or any(a.dtype != found[0] for a in (fixed or avals) if not a.weak_type):
+        return None
+    dtype, weak = found
+    if any(a.dtype != dtype and not a.weak_type for a in avals):
+        return None
+    # A carry that is not weak stays so when the body returns a weak one.
+    return ShapedArray(first.shape, dtype, weak)
+
+
+def with_output_types(program: Program, avals: Sequence[ShapedArray]) -> Program:
+    """`program` with its first outputs converted to the dtypes of `avals`."""
+    if all(atom.aval.dtype == a.dtype for atom, a in zip(program.outputs, avals, strict=False)):
+        return program
+
+    def body(*args: Any) -> list[Any]:
+        outs = apply(None, program, args)
+        return [as_type(x, a) for x, a in zip(outs, avals, strict=False)] + outs[len(avals) :]
+
+    return trace(body, program.in_avals, name=program.name)[0]
+
+
+def as_type(x: Any, aval: ShapedArray) -> Any:
+    """`x` in the dtype of `aval`, which it can take on."""
+    if aval_of(x).dtype == aval.dtype:
+        return x
+    if type(x) in PYTHON_SCALARS:
+        return literal(x, aval.dtype)
+    return convert_element_type(x, aval.dtype)
+
+
+def check_operands(
+    primitive: Primitive, given: Sequence[ShapedArray], expected: Sequence[ShapedArray]
+) -> None:
+    """Raise unless operands have the shapes and dtypes that the programs of `primitive` take."""
+    same_count = len(given) == len(expected)
+    if same_count and all(
+        a is b or (a.shape == b.shape and a.dtype == b.dtype)
+        for a, b in zip(given, expected, strict=True)
+    ):
+        return
+    dtypes = same_count and any(a.dtype != b.dtype for a, b in zip(given, expected, strict=True))
+    raise (DTypeError if dtypes else ShapeError)(
+        f"{primitive.name}: operands must be {list(expected)}, as its programs take them; "
+        f"got {list(given)}"
+    )
+
+
+def depends(program: Program, flags: Sequence[bool]) -> list[bool]:
+    """Which outputs can vary smoothly with the inputs marked in `flags`."""
+    reached = {v for v, on in zip(program.inputs, flags, strict=True) if on}
+    for eqn in program.equations:
+        if eqn.primitive.differentiable and any(
+            type(a) is Var and a in reached for a in eqn.inputs
+        ):
+            reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
+    return [type(atom) is Var and atom in reached for atom in program.outputs]
+
+
+def carried_dependence(
+    program: Program, start: int, count: int, flags: Sequence[bool]
+) -> tuple[tuple[bool, ...], list[bool]]:
+    """`flags` with those carries added that come to vary in a loop, and the outputs that do.
+
+    `program` takes its `count` carries from input `start` on, and returns them first.
+    """
+    found = list(flags)
+    while True:
+        outs = depends(program, found)
+        grown = [a or b for a, b in zip(found[start : start + count], outs, strict=False)]
+        if grown == found[start : start + count]:
+            return tuple(found), outs
+        found[start : start + count] = grown
+
+
+def linearizing() -> bool:
+    """Whether equations on tangents must be linear in them, since they will be transposed."""
+    return isinstance(current_builder.get(), LinearBuilder)
+
+
+def inexact_cotangents(cts: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
+    """The cotangents of the inexact outputs, zeros for None."""
+    return [
+        zeros_like(aval) if ct is None else ct
+        for ct, aval in zip(cts, avals, strict=True)
+        if is_inexact(aval.dtype)
+    ]
+
+
+def chosen(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    """The items whose flag is set."""
+    return [x for x, on in zip(items, flags, strict=True) if on]
+
+
+def spread(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    """The next of `items` for each flag that is set, None for the others."""
+    rest = iter(items)
+    return [next(rest) if on else None for on in flags]
+
+
+def owner_of(x: Any) -> Any:
+    """What two captured values share exactly when they are one."""
+    return x.atom if type(x) is Tracer else id(x)
+
+
+def body_name(kind: str, fun: Any) -> str:
+    """`scan(step)`: a loop or branch as messages name it."""
+    return f"{kind}({name_of(fun)})"
+
+
+def check_functions(what: str, **functions: Any) -> None:
+    """Raise ArgumentError unless each of `functions`, which `what` takes, can be called."""
+    for name, fun in functions.items():
+        if not callable(fun):
+            raise ArgumentError(f"{what}: `{name}` must be a function; got {type_name(fun)}")
