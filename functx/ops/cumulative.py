@@ -50,7 +50,7 @@ class Cumulative(Primitive, abstract=True):
             [x],
             [ctx.constant(start, scalar)],
             ctx.i64s(window),
-            padding=ir.DenseIntElementsAttr.get(padding),
+            padding=ir.DenseIntElementsAttr.get(padding.data),
         )
         element = ctx.type(scalar)
         block = op.regions[0].blocks.append(element, element)
@@ -71,6 +71,11 @@ class CumSum(Cumulative, Linear):
 
     def transpose(self, ct, x):
         return (CumSum(self.axis, not self.reverse)(ct),)
+
+    def live_operands(self, live, args):
+        if live is None or not live.shape:
+            return [live]
+        return [cummax(live, self.axis, not self.reverse)]
 
     def lower(self, ctx, x):
         return self.scan(ctx, x, stablehlo.AddOp, 0)

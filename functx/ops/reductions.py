@@ -45,6 +45,11 @@ class Reduction(Primitive, abstract=True):
         axes, out_dim = batched_axes(self.axes, dim)
         return type(self)(axes)(x), out_dim
 
+    def live_operands(self, live, args):
+        (x,) = args
+        out_shape = without(x.shape, self.axes)
+        return [live if live is None or live.shape != out_shape else self.broadcast_back(live, x)]
+
     def broadcast_back(self, out: Any, x: Any) -> Any:
         """`out`, of the reduced shape, repeated along the axes that `x` had."""
         return broadcast_in_dim(out, x.shape, without(range(x.ndim), self.axes))
@@ -132,6 +137,14 @@ class Extremum(Reduction, abstract=True):
         chosen = eq(x, self.broadcast_back(out, x))
         ct = self.broadcast_back(mul(ct, self.share(chosen, x.dtype)), x)
         return (select(chosen, ct, zeros_like(ct)),)
+
+    def live_operands(self, live, args):
+        (x,) = args
+        if x.size == 0:
+            return [None]
+        chosen = eq(x, self.broadcast_back(self(x), x))
+        (beside,) = super().live_operands(live, args)
+        return [chosen if beside is None else bitwise_and(chosen, spread(beside, x.shape))]
 
     def share(self, chosen: Any, dtype: DType) -> Any:
         """One over the number of elements chosen, counted where a half float would overflow."""
@@ -361,6 +374,7 @@ from functx.ops.arithmetic import div, mul
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.cumulative import cumprod
+from functx.ops.logical import bitwise_and
 from functx.ops.selection import select
 from functx.ops.shaping import (
     broadcast_in_dim,
@@ -368,5 +382,6 @@ from functx.ops.shaping import (
     pad,
     permute_dims,
     reshape,
+    spread,
     zeros_like,
 )

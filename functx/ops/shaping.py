@@ -43,9 +43,19 @@ class BroadcastInDim(Linear):
         return x.update(shape=self.shape)
 
     def transpose(self, ct, x):
+        return (reshape(reduce_sum(ct, self.added(x)), x.shape),)
+
+    def added(self, x: Any) -> tuple[int, ...]:
+        """The dimensions of the result along which `x` is repeated."""
         repeated = [d for d in range(len(self.shape)) if d not in self.dims]
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
-        return (reshape(reduce_sum(ct, tuple(sorted(repeated + stretched))), x.shape),)
+        return tuple(sorted(repeated + stretched))
+
+    def live_operands(self, live, args):
+        if live is None or not live.shape:
+            return [live]
+        (x,) = args
+        return [reshape(reduce_or(live, self.added(x)), x.shape)]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -70,6 +80,9 @@ class Full(Linear):
 
     def transpose(self, ct, x):
         return (reduce_sum(ct, tuple(range(ct.ndim))),)
+
+    def live_operands(self, live, args):
+        return [live if live is None else reduce_or(live)]
 
     def batch(self, args, dims):
         (x,) = args
@@ -165,6 +178,11 @@ class Concatenate(Linear):
 
     def vjp(self, ct, out, args, active):
         return self.cut(ct, args, active)
+
+    def live_operands(self, live, args):
+        if live is None or not live.shape:
+            return [live] * len(args)
+        return self.cut(live, args, [True] * len(args))
 
     def cut(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """The parts of `ct` that come from each operand that is wanted."""
@@ -280,6 +298,13 @@ class Pad(Linear):
             reduce_sum(select(self.padding(x), ct, zeros_like(ct))) if to_value else None
         )
 
+    def live_operands(self, live, args):
+        x, value = args
+        if live is None and all(low >= 0 <= high for low, high, _ in self.config):
+            return [None, None]
+        out = self.abstract_eval(x.aval, value.aval)
+        return [self.undo(spread(live, out.shape), x), None]
+
     def undo(self, ct: Any, x: Any) -> Any:
         """The elements of `ct` where those of `x` lie, zero for those cut off."""
         config = tuple([(-low, -high, 0) for low, high, _ in self.config])
@@ -315,6 +340,7 @@ class Rev(Linear):
     """`x` with its elements in reverse order along `axes`."""
 
     axes: tuple[int, ...]
+    rearranges = True
     samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
 
     def abstract_eval(self, x):
@@ -357,6 +383,13 @@ def full_like(x: Any, value: Any) -> Any:
 def zeros_like(x: Any) -> Any:
     """Zeros of the shape and dtype of `x`."""
     return full_like(x, 0)
+
+
+def spread(live: Any, shape: tuple[int, ...]) -> Any:
+    """The boolean `live` as an array of `shape`; None stands for true, a scalar for an array."""
+    if live is None:
+        return full(shape, True)
+    return live if live.shape == shape else full(shape, live)
 
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
@@ -436,6 +469,6 @@ def batch_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
     return broadcast_in_dim(x, shape, tuple([d + (d >= wanted) for d in range(x.ndim)]))
 
 
-from functx.ops.reductions import reduce_sum
+from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.selection import select
 from functx.ops.slicing import slice, slice_in_dim

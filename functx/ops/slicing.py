@@ -59,6 +59,11 @@ class Slice(Linear):
         ]
         return (pad(ct, 0, config),)
 
+    def live_operands(self, live, args):
+        (x,) = args
+        live = spread(live, self.abstract_eval(x.aval).shape)
+        return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)))
+
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         strides = insert(self.strides, dim, 1) if self.strides else None
@@ -99,6 +104,11 @@ class DynamicSlice(Primitive):
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
+    def live_operands(self, live, args):
+        x, *indices = args
+        live = spread(live, self.sizes)
+        return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
+
     def batch(self, args, dims):
         (x, *indices), (dim, *index_dims) = args, dims
         if all(d is None for d in index_dims):
@@ -107,8 +117,8 @@ class DynamicSlice(Primitive):
         return batched_gather(x, dim, self.sizes, indices, index_dims), 0
 
     def lower(self, ctx, x, *indices):
-        indices = common_indices(ctx, indices, ctx.avals_in[1:])
-        return stablehlo.dynamic_slice(x, indices, ctx.i64s(self.sizes))
+        starts = common_indices(ctx, indices, ctx.avals_in[1:])
+        return stablehlo.dynamic_slice(x, starts, ctx.i64s(self.sizes))
 
 
 class DynamicUpdateSlice(Primitive):
@@ -149,6 +159,12 @@ class DynamicUpdateSlice(Primitive):
         part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
         return (kept, part, *[None] * len(indices))
 
+    def live_operands(self, live, args):
+        x, update, *indices = args
+        kept = self(spread(live, x.shape), full(update.shape, False), *indices)
+        part = None if live is None else DynamicSlice(update.shape)(spread(live, x.shape), *indices)
+        return [kept, part, *[None] * len(indices)]
+
     def batch(self, args, dims):
         (x, update, *indices), (dim, update_dim, *index_dims) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
@@ -160,8 +176,8 @@ class DynamicUpdateSlice(Primitive):
         return batched_scatter(x, update, indices, index_dims), 0
 
     def lower(self, ctx, x, update, *indices):
-        indices = common_indices(ctx, indices, ctx.avals_in[2:])
-        return stablehlo.dynamic_update_slice(x, update, indices)
+        starts = common_indices(ctx, indices, ctx.avals_in[2:])
+        return stablehlo.dynamic_update_slice(x, update, starts)
 
 
 def insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
@@ -218,7 +234,7 @@ def batched_gather(
 ) -> Any:
     """The parts of `x` of shape `sizes` at batched indices, the batch first."""
     rank, both = len(sizes), dim is not None
-    if both:
+    if dim is not None:
         x = moveaxis(x, dim, 0)
         sizes = (min(1, x.shape[0]), *sizes)
     numbers = GatherDimensionNumbers(
@@ -327,4 +343,13 @@ from functx.ops.indexing import (
     scatter,
 )
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, concatenate, moveaxis, pad, reshape, zeros_like
+from functx.ops.shaping import (
+    batch_at,
+    concatenate,
+    full,
+    moveaxis,
+    pad,
+    reshape,
+    spread,
+    zeros_like,
+)

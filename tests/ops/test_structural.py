@@ -28,6 +28,7 @@ from functx.ops.cumulative import (
     cumsum,
     linear_recurrence,
 )
+from functx.ops.exponential import sqrt
 from functx.ops.gradients import stop_gradient
 from functx.ops.reductions import (
     argmax,
@@ -537,3 +538,44 @@ def test_indices_of_different_dtypes():
     same(dynamic_slice(x, (i[0], j[0]), (2, 2)), x[1:3, 2:4])
     same(dynamic_slice(x, (i[1], j[1]), (2, 2)), x[2:4, 3:5])
     same(vmap(lambda i, j: dynamic_slice(x, (i, j), (2, 2)))(i, j)[1], x[2:4, 3:5])
+
+
+# Roots of zero, whose derivative is infinite, in places that have no influence.
+WITHOUT_INFLUENCE = {
+    "reduce_max": (lambda r: reduce_max(r, (0,)), [0.0, 1.0, 4.0]),
+    "reduce_max_all": (reduce_max, [0.0, 1.0, 4.0]),
+    "slice": (lambda r: slice(r, (1,), (3,)), [0.0, 1.0, 4.0]),
+    "slice_strided": (lambda r: slice(r, (0,), (3,), (2,)), [1.0, 0.0, 4.0]),
+    "slice_of_a_slice": (lambda r: slice_in_dim(slice_in_dim(r, 0, 2), 1, 2), [0.0, 4.0, 0.0]),
+    "pad_cut": (lambda r: pad(r, 0.0, [(-1, 2, 1)]), [0.0, 1.0, 4.0]),
+    "concatenate": (lambda r: slice_in_dim(concatenate([r, r], 0), 1, 3), [1.0, 0.0, 4.0]),
+    "rev": (lambda r: slice_in_dim(rev(r, (0,)), 0, 2), [0.0, 1.0, 4.0]),
+    "dynamic_slice": (lambda r: dynamic_slice(r, (np.int32(5),), (2,)), [0.0, 1.0, 4.0]),
+    "dead_store": (
+        lambda r: dynamic_update_slice(r, np.ones(1, "float32"), (np.int32(0),)),
+        [0.0, 1.0, 4.0],
+    ),
+    "live_store": (
+        lambda r: slice_in_dim(dynamic_update_slice(np.ones(4, "f"), r, (0,)), 1, 4),
+        [0.0, 1.0, 4.0],
+    ),
+    "cumsum": (lambda r: slice_in_dim(cumsum(r), 0, 2), [1.0, 4.0, 0.0]),
+    "reduce_sum": (
+        lambda r: slice_in_dim(reduce_sum(concatenate([r, r], 0), ()), 1, 3),
+        [1.0, 0.0, 4.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_INFLUENCE)
+def test_infinite_derivatives_without_influence_leave_no_nan(name):
+    f, x = WITHOUT_INFLUENCE[name]
+    x = np.array(x, "float32")
+    found = np.asarray(grad(lambda x: reduce_sum(f(sqrt(x))))(x))
+    eps = 1e-3
+    shifted = [np.maximum(x + eps * (np.arange(3) == i) * (x > 0), 0) for i in range(3)]
+    slopes = [(f(np.sqrt(s)).sum() - f(np.sqrt(x)).sum()) / eps for s in shifted]
+    influential = np.isinf(found)
+    assert not np.isnan(found).any()
+    close(found[~influential], np.array(slopes)[~influential], 1e-2)
+    assert influential.any() == (name in ("concatenate", "reduce_sum"))
