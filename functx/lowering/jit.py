@@ -116,6 +116,7 @@ class Compilation:
         self.fun, self.nums, self.names = fun, nums, names
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
+        self.adopted = False
         self.traced = Cache(f"jit({name_of(fun)})", 256)
 
         def call(captured: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,6 +138,7 @@ class Compilation:
         hidden = [self.passed(x, captured) for x in traced.captured]
         if any(x is None for x in hidden):
             raise _NewCaptures
+        self.adopted = False
         outs = functx_call.bind(*leaves, *hidden, program=traced.program)
         return tree.unflatten(traced.out_tree, outs)
 
@@ -147,11 +149,15 @@ class Compilation:
         for i, original in enumerate(self.originals):
             if original is x:
                 return captured[i] if i < len(captured) else None
+        if self.adopted:
+            # New in every trace: the function makes it itself.
+            return x
         self.originals.append(x)
         return None
 
     def adopt(self) -> None:
         """Pass the newly captured arrays from now on, as copies that nobody changes."""
+        self.adopted = True
         new = self.originals[len(self.captured) :]
         self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
 
