@@ -632,3 +632,20 @@ def Call(*args, program):
 @exact
 def Cond(index, *args, branches):
     return evaluate(branches[int(index)], args)
+
+
+@exact
+def Scan(*args, program, consts, carries, length, reverse, unroll):
+    constants, carry, xs = args[:consts], args[consts : consts + carries], args[consts + carries :]
+    rows = []
+    for i in reversed(range(length)) if reverse else range(length):
+        outs = evaluate(program, [*constants, *carry, *[x[i] for x in xs]])
+        carry = outs[:carries]
+        rows.append(outs[carries:])
+    rows = rows[::-1] if reverse else rows
+    types = [atom.aval for atom in program.outputs[carries:]]
+    stacks = [
+        np.array([row[k] for row in rows], a.dtype).reshape(length, *a.shape)
+        for k, a in enumerate(types)
+    ]
+    return [*carry, *stacks]

@@ -1,3 +1,4 @@
 """JAX's names for the primitives."""
 
 from functx.transforms.control.cond import cond, switch
+from functx.transforms.control.scan import map, scan  # noqa: A004

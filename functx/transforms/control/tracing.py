@@ -148,7 +148,7 @@ def depends(program: Program, flags: Sequence[bool]) -> list[bool]:
 def carried_dependence(
     program: Program, start: int, count: int, flags: Sequence[bool]
 ) -> tuple[tuple[bool, ...], list[bool]]:
-    """`flags` with those carries added that come to vary in a loop, and the outputs that do.
+    """`flags` with the carries added that come to vary in a loop, and the results that do.
 
     `program` takes its `count` carries from input `start` on, and returns them first.
     """
@@ -157,7 +157,8 @@ def carried_dependence(
         outs = depends(program, found)
         grown = [a or b for a, b in zip(found[start : start + count], outs, strict=False)]
         if grown == found[start : start + count]:
-            return tuple(found), outs
+            # A carry keeps a variation that it begins with, for there may be no steps.
+            return tuple(found), [*grown, *outs[count:]]
         found[start : start + count] = grown
 
 
