@@ -1,0 +1,379 @@
+"""What an index selects: one window of an array, or one at each of many places.
+
+A selection is read by a slice, a dynamic slice or a gather, the cheapest that can, and written
+by their counterparts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.avals import Shape
+from functx.core.dtypes import is_complex, is_inexact, kind
+from functx.core.errors import DTypeError, IndexingError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.tracing import aval_of, bind
+from functx.numpy.index_entries import Mode, Point, Points, Span, entries, index_dtype, item_of
+from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand
+from functx.ops import arithmetic
+from functx.ops.conversion import convert_element_type
+from functx.ops.indexing import (
+    Gather,
+    GatherDimensionNumbers,
+    Scatter,
+    ScatterAdd,
+    ScatterMax,
+    ScatterMin,
+    ScatterMul,
+    ScatterSet,
+)
+from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.selection import select
+from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, pad, reshape, rev
+from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
+
+
+class Update(NamedTuple):
+    """How values are written: combined with what is there, None to replace it."""
+
+    combine: Callable[[Any, Any], Any] | None
+    scatter: type[Scatter]
+
+
+SET = Update(None, ScatterSet)
+ADD = Update(arithmetic.add, ScatterAdd)
+MULTIPLY = Update(arithmetic.mul, ScatterMul)
+MIN = Update(arithmetic.min, ScatterMin)
+MAX = Update(arithmetic.max, ScatterMax)
+
+
+class Selection:
+    """What an index selects of an array of `shape`, and how that is read and written.
+
+    Along an axis a window begins at `starts` and has the length `sizes`; `strided` holds
+    the (start, limit, stride) of axes that are thinned out first. With `Points` there is a
+    window at each place of the shape `block`, which is None without.
+    """
+
+    def __init__(self, shape: Shape, found: Sequence[Any], mode: Mode):
+        self.shape = shape
+        self.found = found
+        self.mode = mode
+        self.starts: list[Any] = [0] * len(shape)
+        self.sizes = [1] * len(shape)
+        self.strided: dict[int, tuple[int, int, int]] = {}
+        self.backwards: list[int] = []
+        self.pointed: list[int] = []
+        for entry in found:
+            if type(entry) is Span:
+                self._add_span(entry)
+            elif type(entry) in (Point, Points) and entry.axis is not None:
+                self.starts[entry.axis] = entry.at
+                self.pointed.append(entry.axis)
+        blocks = [aval_of(entry.at).shape for entry in found if type(entry) is Points]
+        self.block: Shape | None = broadcast_shapes(*blocks) if blocks else None
+        self.static = self.block is None and all(
+            type(start) is int and 0 <= start <= n - size
+            for start, size, n in zip(self.starts, self.sizes, shape, strict=True)
+        )
+        self._lay_out()
+
+    def _add_span(self, span: Span) -> None:
+        axis, start, size, step = span
+        self.sizes[axis] = size
+        if step < 0:
+            self.backwards.append(axis)
+        if abs(step) == 1:
+            self.starts[axis] = start
+        else:
+            self.strided[axis] = start, start + (size - 1) * abs(step) + 1, abs(step)
+
+    def _lay_out(self) -> None:
+        """Find the shape of the result, and of the windows, which lack its new axes.
+
+        The block comes where its indices stand if they stand together, else first.
+        """
+        at = [i for i, entry in enumerate(self.found) if type(entry) in (Point, Points)]
+        block = self.block or ()
+        together = bool(at) and at[-1] - at[0] < len(at)
+        result, window = ([], []) if together else (list(block), list(block))
+        self.offset_dims: list[int] = []
+        self.window_backwards: list[int] = []
+        for i, entry in enumerate(self.found):
+            if together and i == at[0]:
+                result += block
+                window += block
+            if entry is None:
+                result.append(1)
+            elif type(entry) is Span:
+                self.offset_dims.append(len(window))
+                if entry.step < 0:
+                    self.window_backwards.append(len(window))
+                result.append(entry.size)
+                window.append(entry.size)
+        self.result_shape = tuple(result)
+        self.window_shape = tuple(window)
+
+    def read(self, x: Any) -> Any:
+        """The elements of `x` that are selected."""
+        if self.static:
+            for step in self.static_steps():
+                x = bind(step, (x,))
+            return x
+        if self.is_empty():
+            return full(self.result_shape, literal(0, aval_of(x).dtype))
+        if self.strided:
+            return self.thinned().read(self.thin(x))
+        if self.block is None and self.mode.outside != "fill":
+            window = rev(self.one_window(x), self.backwards)
+        else:
+            window = rev(self.gather(x), self.window_backwards)
+        return reshape(window, self.result_shape)
+
+    def write(self, x: Any, value: Any, update: Update) -> Any:
+        """`x` with `value` written to what is selected."""
+        value = self.fitted(value, aval_of(x).dtype)
+        if self.is_empty():
+            return x
+        if self.strided and not self.static:
+            part = self.thinned().write(self.thin(x), value, update)
+            return _put(x, part, self.thinning())
+        if self.block is None and (self.static or self.mode.outside in TRUSTED):
+            return self.write_window(x, value, update)
+        value = self.arranged(value, self.window_shape, self.window_backwards)
+        places = self.places()
+        scatter = update.scatter(
+            *self.numbers(),
+            self.mode.indices_are_sorted,
+            self.writes_once(places),
+            self.mode.outside if self.mode.outside in TRUSTED else "drop",
+        )
+        return scatter(x, places, filled(value, self.window_shape))
+
+    def write_window(self, x: Any, value: Any, update: Update) -> Any:
+        """`x` with `value` written to its one window, which lies inside it."""
+        sizes = tuple(self.sizes)
+        value = self.arranged(value, sizes, self.backwards)
+        if update.combine is not None:
+            value = update.combine(self.one_window(x), value)
+        value = filled(value, sizes)
+        if self.static:
+            return _put(x, value, self.bounds())
+        return DynamicUpdateSlice()(x, value, *self.scalar_starts())
+
+    def one_window(self, x: Any) -> Any:
+        """The one window of `x`, its elements in the order that `x` has them."""
+        if self.static:
+            return _cut(x, self.bounds())
+        return DynamicSlice(tuple(self.sizes))(x, *self.scalar_starts())
+
+    def bounds(self) -> list[Bounds]:
+        """The (start, limit, stride) of the one window, whose place is known."""
+        return [
+            self.strided.get(axis, (start, start + size, 1))
+            for axis, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True))
+        ]
+
+    def static_steps(self) -> tuple[Primitive, ...]:
+        """The operations that read the one window, whose place is known."""
+        steps: list[Primitive] = []
+        bounds = self.bounds()
+        if bounds != _whole(self.shape):
+            starts, limits, strides = zip(*bounds, strict=True)
+            steps.append(Slice(starts, limits, strides if self.strided else None))
+        if self.backwards:
+            steps.append(Rev(tuple(self.backwards)))
+        if tuple(self.sizes) != self.result_shape:
+            steps.append(Reshape(self.result_shape))
+        return tuple(steps)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is selected. Raises where something is to be, of an axis without any."""
+        empty = 0 in self.result_shape
+        for axis in self.pointed:
+            if not self.shape[axis] and not empty:
+                raise IndexingError(
+                    "x[...]: an axis of length 0 has no elements to index; got axis "
+                    f"{axis} of an array of shape {self.shape}"
+                )
+        return empty
+
+    def thinning(self) -> list[Bounds]:
+        """The (start, limit, stride) of what the strided axes keep of the array."""
+        return [self.strided.get(axis, (0, n, 1)) for axis, n in enumerate(self.shape)]
+
+    def thin(self, x: Any) -> Any:
+        """`x` with only the elements that the strided axes keep."""
+        return _cut(x, self.thinning())
+
+    def thinned(self) -> Selection:
+        """What is selected of the array with only the elements that the strided axes keep."""
+        shape = tuple([len(range(*bounds)) for bounds in self.thinning()])
+        found = [
+            Span(entry.axis, 0, entry.size, entry.step // abs(entry.step))
+            if type(entry) is Span and entry.axis in self.strided
+            else entry
+            for entry in self.found
+        ]
+        return Selection(shape, found, self.mode)
+
+    def gather(self, x: Any) -> Any:
+        """The windows of `x`, one at each place."""
+        mode = self.mode
+        read = Gather(
+            *self.numbers(),
+            mode.indices_are_sorted,
+            mode.unique_indices,
+            mode.outside or "clip",
+            tuple(self.sizes),
+            mode.fill_value,
+        )
+        return read(x, self.places())
+
+    def numbers(self) -> GatherDimensionNumbers:
+        """Which dimensions do what when the windows are gathered."""
+        return GatherDimensionNumbers(
+            tuple(self.offset_dims), tuple(sorted(self.pointed)), tuple(self.indexed())
+        )
+
+    def indexed(self) -> list[int]:
+        """The axes along which windows begin elsewhere than at 0."""
+        return [axis for axis, at in enumerate(self.starts) if type(at) is not int or at != 0]
+
+    def places(self) -> Any:
+        """Where the windows begin: index vectors, along the last dimension of an array."""
+        block = self.block or ()
+        columns = [self.starts[axis] for axis in self.indexed()]
+        if all(isinstance(at, int | np.ndarray) for at in columns):
+            vectors = np.zeros((*block, len(columns)), index_dtype(self.shape))
+            for k, at in enumerate(columns):
+                vectors[..., k] = at
+            return vectors
+        if len(columns) == 1:
+            return _column(columns[0], block)
+        wide = any(aval_of(at).dtype.itemsize == 8 for at in columns if type(at) is not int)
+        dtype = np.dtype("int64" if wide else "int32")
+        columns = [self.in_dtype(axis, dtype) for axis in self.indexed()]
+        return concatenate([_column(at, block) for at in columns], len(block))
+
+    def in_dtype(self, axis: int, dtype: Any) -> Any:
+        """Where windows begin along `axis`, in the signed `dtype`."""
+        at = self.starts[axis]
+        if type(at) is int:
+            return literal(at, dtype)
+        if isinstance(at, np.ndarray):
+            return at.astype(dtype)
+        if kind(at.dtype) == "u" and at.dtype.itemsize == dtype.itemsize:
+            at = arithmetic.min(at, self.shape[axis])
+        return convert_element_type(at, dtype)
+
+    def scalar_starts(self) -> list[Any]:
+        """Where the one window begins: a scalar an axis, all in one dtype where that is free."""
+        dtypes = [at.dtype for at in self.starts if type(at) is not int]
+        dtype = dtypes[0] if dtypes else np.dtype("int32")
+        return [literal(at, dtype) if type(at) is int else at for at in self.starts]
+
+    def writes_once(self, places: Any) -> bool:
+        """Whether it is known that no element is written twice."""
+        if self.mode.unique_indices or self.block is None or prod(self.block) <= 1:
+            return True
+        if not isinstance(places, np.ndarray) or places.size > _EXAMINED:
+            return False
+        sizes = [self.shape[axis] for axis in self.indexed()]
+        weights = np.cumprod([1, *sizes[:0:-1]])[::-1]
+        return np.unique(places.astype(np.int64) @ weights).size == prod(self.block)
+
+    def fitted(self, value: Any, dtype: Any) -> Any:
+        """`value` as an array of the shape of the selection, or a scalar, of `dtype`."""
+        value = cast(value, dtype)
+        shape = aval_of(value).shape
+        if not shape:
+            return value
+        extra = len(shape) - len(self.result_shape)
+        if extra > 0 and prod(shape[:extra]) == 1:
+            value, shape = reshape(value, shape[extra:]), shape[extra:]
+        if len(shape) > len(self.result_shape) or any(
+            n not in (1, m)
+            for n, m in zip(reversed(shape), reversed(self.result_shape), strict=False)
+        ):
+            raise ShapeError(
+                "x.at[...]: the value must broadcast to the shape of what is indexed; got "
+                f"{aval_of(value)!r} for shape {self.result_shape}"
+            )
+        return broadcast_to(value, self.result_shape)
+
+    def arranged(self, value: Any, shape: Shape, backwards: Sequence[int]) -> Any:
+        """`value` in the shape and order of the windows; a scalar stays one."""
+        return rev(reshape(value, shape), backwards) if aval_of(value).shape else value
+
+
+TRUSTED = "clip", "promise_in_bounds"
+_EXAMINED = 1 << 16
+"""The largest number of known indices that are searched for repetitions."""
+
+Bounds = tuple[int, int, int]
+
+
+def _whole(shape: Shape) -> list[Bounds]:
+    return [(0, n, 1) for n in shape]
+
+
+def _cut(x: Any, bounds: Sequence[Bounds]) -> Any:
+    """The elements of `x` within (start, limit, stride) along each axis."""
+    if bounds == _whole(aval_of(x).shape):
+        return x
+    starts, limits, strides = zip(*bounds, strict=True)
+    return Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
+
+
+def _put(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
+    """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
+    shape = aval_of(x).shape
+    if bounds == _whole(shape):
+        return part
+    if all(stride == 1 for _, _, stride in bounds):
+        starts = [literal(start, np.dtype("int32")) for start, _, _ in bounds]
+        return DynamicUpdateSlice()(x, part, *starts)
+    config = [
+        (start, n - limit, stride - 1)
+        for (start, limit, stride), n in zip(bounds, shape, strict=True)
+    ]
+    replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
+    return select(replaced, pad(part, 0, config), x)
+
+
+def _column(at: Any, block: Shape) -> Any:
+    """`at`, broadcast to `block`, with a last dimension of length 1."""
+    shape = aval_of(at).shape
+    if shape == block:
+        return reshape(at, (*block, 1))
+    return broadcast_in_dim(at, (*block, 1), tuple(range(len(block) - len(shape), len(block))))
+
+
+def filled(value: Any, shape: Shape) -> Any:
+    return value if aval_of(value).shape == shape else full(shape, value)
+
+
+def cast(value: Any, dtype: Any) -> Any:
+    """`value` in `dtype`, as assignment converts it."""
+    value = operand(value)
+    aval = aval_of(value)
+    if is_complex(aval.dtype) and not is_complex(dtype):
+        raise DTypeError(
+            f"x.at[...]: a complex value must not be written to an array of {dtype}; got {aval!r}",
+            fix="Write its real part, or convert the array with astype.",
+        )
+    if type(value) in PYTHON_SCALARS:
+        return literal(value if is_inexact(dtype) else int(value), dtype)
+    return convert_element_type(value, dtype)
+
+
+def selection(x: Any, idx: Any, mode: Mode) -> Selection:
+    """What `idx` selects of `x`."""
+    shape = aval_of(x).shape
+    items = [item_of(item) for item in (idx if type(idx) is tuple else (idx,))]
+    return Selection(shape, entries(shape, items, mode), mode)
