@@ -649,3 +649,12 @@ def Scan(*args, program, consts, carries, length, reverse, unroll):
         for k, a in enumerate(types)
     ]
     return [*carry, *stacks]
+
+
+@exact
+def While(*args, condition, body, condition_consts, body_consts):
+    m, n = condition_consts, condition_consts + body_consts
+    carry = args[n:]
+    while evaluate(condition, [*args[:m], *carry])[0]:
+        carry = evaluate(body, [*args[m:n], *carry])
+    return carry

@@ -2,3 +2,4 @@
 
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.scan import map, scan  # noqa: A004
+from functx.transforms.control.while_loop import fori_loop, while_loop

@@ -472,7 +472,7 @@ def scan(
     traced, carry = settle(trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what)
     body = with_output_types(captures_first(traced), carry)
     start = [as_type(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
-    rounds = _unroll(what, unroll, length)
+    rounds = rounds_of(what, unroll, length)
     loop = Scan(body, len(traced.captured), count, length, bool(reverse), rounds)
     outs = loop(*traced.captured, *start, *x_leaves)
     y_tree = traced.out_tree.children()[1]
@@ -512,7 +512,8 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
     return size
 
 
-def _unroll(what: str, unroll: Any, length: int) -> int:
+def rounds_of(what: str, unroll: Any, length: int) -> int:
+    """How many of `length` steps make one round of the loop."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
     try:

@@ -1,0 +1,379 @@
+"""`while_loop` and `fori_loop`: a program run until a condition fails, or from a number to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.concrete import concrete
+from functx.core.dtypes import is_inexact, is_integer, promote_types
+from functx.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DTypeError,
+    MissingRuleError,
+    ValueRangeError,
+    type_name,
+)
+from functx.core.primitive import Primitive
+from functx.core.program import Program, Var
+from functx.core.samples import i32, sample
+from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
+from functx.ops.arithmetic import add, mul
+from functx.ops.comparison import lt
+from functx.ops.reductions import reduce_or
+from functx.ops.selection import select
+from functx.ops.shaping import batch_at, broadcast_in_dim, zeros_like
+from functx.transforms.batching import Batch, NaturalBatch
+from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
+from functx.transforms.control.scan import Scan, rounds_of
+from functx.transforms.control.tracing import (
+    as_type,
+    body_name,
+    captures_first,
+    carried_dependence,
+    check_functions,
+    check_operands,
+    linearizing,
+    rewired,
+    settle,
+    spread,
+    with_output_types,
+)
+from functx.transforms.forward_mode import PushForward
+
+
+def _examples() -> tuple[Program, Program]:
+    def condition(limit: Any, n: Any, x: Any) -> list[Any]:
+        return [lt(n, limit)]
+
+    def body(factor: Any, n: Any, x: Any) -> list[Any]:
+        return [add(n, 1), mul(x, factor)]
+
+    return (
+        trace(condition, [i32[()], i32[()], i32[3]], name="condition")[0],
+        trace(body, [i32[()], i32[()], i32[3]], name="body")[0],
+    )
+
+
+class While(Primitive):
+    """`body` run on what it returned the time before, as long as `condition` of that holds.
+
+    Operands: the consts of the condition, the consts of the body, the carry at first. Both
+    programs take their consts, then the carry.
+    """
+
+    condition: Program
+    body: Program
+    condition_consts: int
+    body_consts: int
+    multiple_results = True
+    samples = (
+        sample(
+            i32[()], i32[()], i32[()], i32[3],
+            condition=_examples()[0], body=_examples()[1], condition_consts=1, body_consts=1,
+            values={0: 4, 2: 1}, dtypes=("i32",),
+        ),
+        sample(
+            i32[()], i32[()], i32[()], i32[3],
+            condition=_examples()[0], body=_examples()[1], condition_consts=1, body_consts=1,
+            values={0: 1, 2: 1}, dtypes=("i32",),
+        ),
+    )  # fmt: skip
+
+    def abstract_eval(self, *avals):
+        m, n = self.condition_consts, self.condition_consts + self.body_consts
+        carry = self.body.in_avals[self.body_consts :]
+        check_operands(self, avals[:m] + avals[n:], self.condition.in_avals)
+        check_operands(self, avals[m:], self.body.in_avals)
+        check_operands(self, self.body.out_avals, carry)
+        return carry
+
+    def groups(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """`items`, one an operand: those of the condition, of the body, and of the carry."""
+        m, n = self.condition_consts, self.condition_consts + self.body_consts
+        return items[:m], items[m:n], items[n:]
+
+    def jvp(self, primals, tangents):
+        shared, consts, carry = self.groups(primals)
+        _, dconsts, dcarry = self.groups(tangents)
+        given = [t is not None for t in (*dconsts, *dcarry)]
+        flags, out_flags = carried_dependence(self.body, len(consts), len(carry), given)
+        moving = [
+            zeros_like(x) if t is None else t
+            for x, t, on in zip(carry, dcarry, out_flags, strict=True)
+            if on
+        ]
+        body = rewritten(PushedBody(len(consts), flags), self.body)
+        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
+        moved_consts = [t for t in dconsts if t is not None]
+        both = While(condition, body, len(shared), len(consts) + len(moved_consts))
+        found = both(*shared, *consts, *moved_consts, *carry, *moving)
+        # When linearizing, the loop on tangents is not where values may come from.
+        outs = self(*primals) if linearizing() else found[: len(carry)]
+        return outs, spread(found[len(carry) :], out_flags)
+
+    def transpose(self, cts, *args):
+        raise MissingRuleError(
+            "while_loop: a loop must have a number of steps known while tracing to be "
+            "differentiated in reverse mode; got one that runs as long as a condition holds",
+            fix="Use functx.lax.fori_loop with bounds that are known, or functx.lax.scan; or "
+            "differentiate in forward mode (jvp, jacfwd).",
+        )
+
+    def batch(self, args, dims):
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        shared_on, consts_on, carry_on = self.groups([d is not None for d in dims])
+        while True:
+            in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
+            _, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)  # type: ignore[misc]
+            # Lanes that stop at different times carry different values.
+            in_dims = tuple([0 if on else None for on in (*consts_on, *carry_on)])
+            _, natural = rewritten(NaturalBatch(size, in_dims), self.body)  # type: ignore[misc]
+            grown = [
+                on or d is not None or stops is not None
+                for on, d in zip(carry_on, natural, strict=True)
+            ]
+            if grown == carry_on:
+                break
+            carry_on = grown
+        args = [
+            batch_at(x, d, 0, size) if on else x
+            for x, d, on in zip(args, dims, (*shared_on, *consts_on, *carry_on), strict=True)
+        ]
+        shared, consts, carry = self.groups(args)
+        condition = Batch(
+            size,
+            tuple([0 if on else None for on in (*shared_on, *carry_on)]),
+            (None if stops is None else 0,),
+        )
+        out_dims = tuple([0 if on else None for on in carry_on])
+        body = rewritten(Batch(size, in_dims, out_dims), self.body)
+        runs = rewritten(condition, self.condition)
+        if stops is None:
+            return While(runs, body, len(shared), len(consts))(*args), out_dims
+        lanes = LaneByLane(runs, len(shared), len(consts))
+        any_lane, loop = rewritten(lanes, body)  # type: ignore[misc,arg-type]
+        active = apply(None, runs, [*shared, *carry])
+        outs = While(any_lane, loop, 0, len(shared) + len(consts))(
+            *shared, *consts, *active, *carry
+        )
+        return outs[1:], out_dims
+
+    def lower(self, ctx, *values):
+        return ctx.while_loop(self, values)
+
+
+class PushedBody(NamedTuple):
+    """The rewrite of a body to one of values and tangents: consts, theirs, carry, theirs."""
+
+    consts: int
+    flags: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        pushed = rewritten(PushForward(self.flags), program)
+        count, n = len(program.inputs), self.consts
+        tangents = spread(pushed.inputs[count:], self.flags)
+        dconsts = [t for t in tangents[:n] if t is not None]
+        dcarry = [t for t in tangents[n:] if t is not None]
+        outs = pushed.outputs[: len(program.outputs)]
+        found = spread(
+            pushed.outputs[len(outs) :], [is_inexact(a.dtype) for a in program.out_avals]
+        )
+        moved = [t for t, on in zip(found, self.flags[n:], strict=True) if on]
+        inputs = [*pushed.inputs[:n], *dconsts, *pushed.inputs[n:count], *dcarry]
+        return rewired(pushed, inputs, [*outs, *moved])
+
+
+class Ignoring(NamedTuple):
+    """The rewrite to a program with further inputs, of types `avals`, that it does not use."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, program: Program) -> Program:
+        inputs = [*program.inputs, *[Var(aval) for aval in self.avals]]
+        return rewired(program, inputs, program.outputs)
+
+
+class LaneByLane(NamedTuple):
+    """The rewrite of a batched body to one that leaves alone the lanes that have stopped.
+
+    Its carry begins with which lanes still run, as `runs` of the rest of the carry says.
+    """
+
+    runs: Program
+    shared: int
+    consts: int
+
+    def __call__(self, body: Program) -> tuple[Program, Program]:
+        def step(*args: Any) -> list[Any]:
+            n = self.shared + self.consts
+            shared, consts, active, carry = (
+                args[: self.shared],
+                args[self.shared : n],
+                args[n],
+                args[n + 1 :],
+            )
+            moved = apply(None, body, [*consts, *carry])
+            kept = [
+                select(broadcast_in_dim(active, x.shape, (0,)), new, x)
+                for x, new in zip(carry, moved, strict=True)
+            ]
+            return [*apply(None, self.runs, [*shared, *kept]), *kept]
+
+        avals = [
+            *self.runs.in_avals[: self.shared],
+            *body.in_avals[: self.consts],
+            *self.runs.out_avals,
+            *body.in_avals[self.consts :],
+        ]
+        loop = trace(step, avals, name=body.name)[0]
+        carry = avals[self.shared + self.consts :]
+        any_lane = trace(lambda active, *_: [reduce_or(active)], carry, name=self.runs.name)[0]
+        return any_lane, loop
+
+
+def while_loop(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
+) -> Any:
+    """What `body_fun` makes of `init_val`, applied again as long as `cond_fun` of it holds.
+
+    Both are traced once and may use values around them. `body_fun` must return a carry of
+    the types it takes, where weak types give way; `cond_fun` a boolean scalar. Under `vmap`
+    each lane runs as long as its own condition holds. Differentiates in forward mode alone.
+
+    Raises CarryTypeError for a carry that changes its type, MissingRuleError in reverse mode.
+
+    >>> import functx
+    >>> int(functx.lax.while_loop(lambda n: n < 100, lambda n: n * 3, 1))
+    243
+    """
+    check_functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
+    leaves, carry_tree = tree.flatten(init_val)
+    in_tree = tree.structure(((init_val,), {}))
+    avals = avals_of(leaves, "while_loop", body_fun, in_tree)
+
+    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
+        return trace_call(body_fun, in_tree, carry, "while_loop")
+
+    what = body_name("while_loop", body_fun)
+    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t, what)
+    condition = trace_call(cond_fun, in_tree, carry, "while_loop")
+    _check_condition(condition, cond_fun)
+    loop = While(
+        captures_first(condition),
+        with_output_types(captures_first(traced), carry),
+        len(condition.captured),
+        len(traced.captured),
+    )
+    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
+    return tree.unflatten(carry_tree, loop(*condition.captured, *traced.captured, *start))
+
+
+def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
+    avals = traced.program.out_avals
+    if traced.out_tree.num_nodes != 1 or avals[0].shape or avals[0].dtype != np.bool_:
+        given = avals[0] if traced.out_tree.num_nodes == 1 else traced.out_tree
+        raise DTypeError(
+            f"{body_name('while_loop', cond_fun)}: the condition must return a boolean scalar; "
+            f"got {given!r}",
+            fix="Compare with something, and reduce with .any() or .all().",
+        )
+
+
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, Any], Any],
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+) -> Any:
+    """What `body_fun(i, value)` makes of `init_val`, for i from `lower` to before `upper`.
+
+    With bounds that are known while tracing it is a `scan`, which differentiates in every
+    mode; else a `while_loop`. `unroll` is as in `scan`, and needs known bounds.
+
+    Raises CarryTypeError for a value that changes its type.
+
+    >>> import functx
+    >>> float(functx.lax.fori_loop(0, 4, lambda i, x: x + i, 0.0))
+    6.0
+    """
+    check_functions("fori_loop", body_fun=body_fun)
+    counter = _counter_type(lower, upper)
+    first, last = _known(lower), _known(upper)
+    leaves, carry_tree = tree.flatten(init_val)
+    in_tree = tree.structure(((init_val, 0), {}))
+    avals = avals_of([0, *leaves], "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+    what = body_name("fori_loop", body_fun)
+
+    def step(value: Any, i: Any) -> tuple[Any, Any]:
+        return body_fun(i, value), add(i, 1)
+
+    step.__name__ = name_of(body_fun)
+
+    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
+        return trace_call(step, in_tree, [*carry, counter], "fori_loop")
+
+    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what)
+    body = with_output_types(captures_first(traced), carry)
+    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
+    operands = [*traced.captured, *start, as_type(lower, counter)]
+    consts, carries = len(traced.captured), len(start) + 1
+    if first is not None and last is not None:
+        length = max(last - first, 0)
+        rounds = rounds_of(what, 1 if unroll is None else unroll, length)
+        outs = Scan(body, consts, carries, length, False, rounds)(*operands)
+    elif unroll is not None:
+        raise ValueRangeError(
+            f"{what}: the bounds must be known while tracing to unroll; got unroll={unroll} for "
+            f"bounds {type_name(lower)} and {type_name(upper)}"
+        )
+    else:
+        condition = rewritten(Below((*carry, counter)), body)
+        outs = While(condition, body, 1, consts)(as_type(upper, counter), *operands)
+    return tree.unflatten(carry_tree, outs[:-1])
+
+
+class Below(NamedTuple):
+    """The condition that the last of a carry of types `avals` is below the const before it."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, body: Program) -> Program:
+        avals = [self.avals[-1], *self.avals]
+        return trace(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")[0]
+
+
+def _counter_type(lower: Any, upper: Any) -> ShapedArray:
+    avals = []
+    for name, x in (("lower", lower), ("upper", upper)):
+        try:
+            aval = aval_of(x)
+        except ArgumentError:
+            raise ArgumentError(
+                f"fori_loop: `{name}` must be an integer; got {type_name(x)}"
+            ) from None
+        if aval.shape or not is_integer(aval.dtype):
+            raise DTypeError(f"fori_loop: `{name}` must be an integer scalar; got {aval!r}")
+        avals.append(aval)
+    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if found is None or not is_integer(found[0]):
+        raise DTypeError(
+            f"fori_loop: the bounds must have a common integer dtype; got {avals[0]!r} and {avals[1]!r}"
+        )
+    return ShapedArray((), *found)
+
+
+def _known(x: Any) -> int | None:
+    """The value of a bound, if it has one while tracing."""
+    try:
+        return int(concrete(x, "fori_loop")) if type(x) is Tracer else index(x)
+    except (ConcretizationError, TypeError):
+        return None
