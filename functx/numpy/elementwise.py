@@ -258,12 +258,12 @@ def _compared(primitive: Primitive, x: Any, y: Any) -> Any:
 
 
 def _beyond(x: Any, number: int) -> tuple[Any, Any]:
-    """Two operands that compare as integers `x` and `number` do, where it does not fit."""
-    dtype = aval_of(operand(x)).dtype
-    if dtype.kind not in "iu":
+    """Two operands that compare as all integers `x` do with a `number` beyond their dtype."""
+    x = operand(x)
+    if aval_of(x).dtype.kind not in "iu":
         return x, number
-    limits = iinfo(dtype)
-    return zeros_like(operand(x)), (number > limits.max) - (number < limits.min)
+    above = int(number > 0)
+    return full_like(x, 1 - above), above
 
 
 def _parts(x: Any) -> tuple[Any, Any]:
@@ -440,9 +440,12 @@ def _signed_as(r: Any, y: Any) -> Any:
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     # (x - r) / y is within rounding of a whole number, where x / y may be rounded across one.
-    r = _signed_as(rem(x, y), y)
+    r = rem(x, y)
+    off = _rounded_up(r, y)
     quotient = rounding.round(div(sub(x, r), y), to_even=True)
-    return selection.select(eq(y, 0), div(x, y), quotient), r
+    quotient = selection.select(off, sub(quotient, 1.0), quotient)
+    quotient = selection.select(eq(y, 0), div(x, y), quotient)
+    return quotient, selection.select(off, arithmetic.add(r, y), r)
 
 
 @_ufunc
@@ -1026,10 +1029,9 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     dtype = aval_of(x).dtype
 
     def value(function: Any) -> Any:
-        out = function(x, *args, **kw) if callable(function) else function
-        return (
-            literal(out, dtype) if type(out) in PYTHON_SCALARS else convert_element_type(out, dtype)
-        )
+        out = operand(function(x, *args, **kw) if callable(function) else function)
+        same = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
+        return out if same else asarray(out, dtype)
 
     chosen = broadcast(value(functions[-1]), full_like(x, 0))[0]
     for condition, function in zip(condlist, functions, strict=False):

@@ -87,7 +87,7 @@ class Sinc(Inexact):
         sample(f32[3], order=2, tolerance=(64.0, "the recurrence cancels two digits near 0")),
         sample(c64[3], tolerance=(16.0, "the recurrence cancels a digit near 0")),
         sample(f32[3], values={0: [0.0, 1.0, 2.0]}, gradients={0: [0.0, -1.0, 0.5]}),
-        sample(f32[1], order=1, values={0: [0.0]}, gradients={0: [-math.pi**2 / 3]}),
+        sample(f32[1], order=1, values={0: [0.0]}, gradients={0: [-(math.pi**2) / 3]}),
     )
 
     def derivative(self, out, x):
