@@ -103,7 +103,7 @@ def static_integers(x: Any, asked: str) -> np.ndarray[Any, Any]:
 
     Raises ConcretizationError, saying that `asked` needs a value, where there is none.
     """
-    value = concrete(x, asked) if type(x) is Tracer else np.asarray(x)
+    value = concrete(x, asked) if type(x) is Tracer else np.asarray(getattr(x, "value", x))
     if value.size == 0:
         value = value.astype(np.int64)
     if value.dtype.kind not in "iub":
@@ -388,45 +388,45 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
 
 def vstack(tup: Any, dtype: Any = None) -> Any:
     """The arrays joined along the first axis, vectors as rows."""
-    return concatenate([_leading(as_array(x), 2) for x in _arrays(tup)], 0, dtype)
+    return concatenate([atleast_2d(x) for x in _promoted("vstack", _arrays(tup), dtype)])
 
 
 def hstack(tup: Any, dtype: Any = None) -> Any:
     """The arrays joined along the second axis, vectors and scalars along the first."""
-    arrays = [atleast_1d(x) for x in _arrays(tup)]
-    return concatenate(arrays, 0 if arrays and aval_of(arrays[0]).ndim == 1 else 1, dtype)
+    arrays = [atleast_1d(x) for x in _promoted("hstack", _arrays(tup), dtype)]
+    return concatenate(arrays, 0 if aval_of(arrays[0]).ndim == 1 else 1)
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
     """The arrays joined along the third axis, which those of fewer dimensions are given."""
-    return concatenate([atleast_3d(x) for x in _arrays(tup)], 2, dtype)
+    return concatenate([atleast_3d(x) for x in _promoted("dstack", _arrays(tup), dtype)], 2)
 
 
 def column_stack(tup: Any) -> Any:
     """The arrays joined along the second axis, vectors as columns."""
-    columns = [as_array(x) for x in _arrays(tup)]
-    columns = [
-        x if aval_of(x).ndim > 1 else shaping.reshape(x, (aval_of(x).size, 1)) for x in columns
-    ]
+    arrays = [as_array(x) for x in _promoted("column_stack", _arrays(tup), None)]
+    columns = [x if aval_of(x).ndim > 1 else expand_dims(ravel(x), 1) for x in arrays]
     return concatenate(columns, 1)
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """`values` joined to the end of `arr` along `axis`; both flattened where it is None."""
-    return concatenate((as_array(arr), as_array(values)), axis)
+    return concatenate(promote(arr, values), axis)
 
 
 def block(arrays: Any) -> Any:
     """An array put together from nested lists of blocks, the innermost along the last axis."""
     depth = _depth(arrays)
-    rank = max([depth, *[aval_of(x).ndim for x in _leaves(arrays)]])
+    leaves = [as_array(x) for x in promote(*_leaves(arrays))]
+    rank = max([depth, *[aval_of(x).ndim for x in leaves]])
+    rest = iter(leaves)
 
     def join(part: Any, axis: int) -> Any:
         if not isinstance(part, list):
-            return _leading(as_array(part), rank)
+            return _leading(next(rest), rank)
         return concatenate([join(x, axis + 1) for x in part], axis)
 
-    return join(arrays, rank - depth) if depth else as_array(arrays)
+    return join(arrays, rank - depth) if depth else leaves[0]
 
 
 def _depth(nested: Any) -> int:
@@ -583,7 +583,6 @@ def repeat(
 
 def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
     from functx.numpy.sorting import searchsorted
-
     from functx.ops.cumulative import cumsum
 
     n = aval_of(a).shape[axis]
@@ -691,7 +690,10 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
         return shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    shifts = shift if isinstance(shift, (tuple, list)) else _shifts(shift)
+    if type(shift) is Tracer:
+        shifts: Sequence[Any] = unstack(shift) if shift.aval.ndim else (shift,)
+    else:
+        shifts = shift if isinstance(shift, (tuple, list)) else np.ravel(shift).tolist()
     if len(axes) != len(shifts):
         if 1 not in (len(axes), len(shifts)):
             raise AxisError(f"roll: shifts and axes must pair; got {shift} and {axis}")
@@ -699,10 +701,6 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     for one, by in zip(axes, shifts, strict=True):
         a = _rolled(a, by, canonical_axis(one, aval.ndim, "roll: axis"))
     return a
-
-
-def _shifts(shift: Any) -> Sequence[Any]:
-    return unstack(shift) if aval_of(shift).ndim else (shift,)
 
 
 def _rolled(a: Any, shift: Any, axis: int) -> Any:
@@ -816,23 +814,23 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
-    dtype = aval_of(array).dtype
     if not _is_sequence(values):
         config = tuple([(low, high, 0) for low, high in widths])
-        return shaping.pad(array, _fill(values, dtype), config)
+        return shaping.pad(array, _fill(values, array), config)
     for axis, pair in enumerate(_pairs(values, len(widths), "constant_values")):
         for side, value in enumerate(pair):
             config = [(0, 0, 0)] * len(widths)
             width = widths[axis][side]
             config[axis] = (0, width, 0) if side else (width, 0, 0)
-            array = shaping.pad(array, _fill(value, dtype), tuple(config))
+            array = shaping.pad(array, _fill(value, array), tuple(config))
     return array
 
 
-def _fill(value: Any, dtype: Any) -> Any:
+def _fill(value: Any, like: Any) -> Any:
     if type(value) in PYTHON_SCALARS:
-        return literal(np.asarray(value).astype(dtype).item(), dtype)
-    return convert_element_type(operand(value), dtype)
+        value = np.asarray(value).astype(aval_of(like).dtype).item()
+        return promotion.number_like(value, like)
+    return convert_element_type(operand(value), aval_of(like).dtype)
 
 
 def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 from functx.core.errors import AxisError, ShapeError, ValueRangeError
 from functx.numpy import contraction
 from functx.transforms.make_ir import make_ir
-from tests.numpy.agreement import agree, agree_in_derivatives, label
+from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, label
 
 CALLS = [
     *[
@@ -193,6 +193,11 @@ LINALG = [
 @pytest.mark.parametrize("call", CALLS, ids=label)
 def test_products_agree_with_jax(call):
     agree(contraction, jnp, *call)
+
+
+@pytest.mark.parametrize("call", CALLS[::12], ids=label)
+def test_products_agree_with_jax_step_by_step(call):
+    agree_at_once(contraction, jnp, *call)
 
 
 @pytest.mark.parametrize("call", LINALG, ids=label)
