@@ -1,0 +1,202 @@
+"""`grad` and `value_and_grad`: what comes back, and what is refused."""
+
+from collections import namedtuple
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as xp
+from functx import grad, value_and_grad
+from functx.core.errors import ArgnumsError, ArgumentError, GradientError
+
+x32 = np.array([1.0, 2.0, 3.0], "float32")
+
+
+def test_the_gradient_has_the_structure_of_its_argument():
+    Layer = namedtuple("Layer", "weights bias")
+    tree = {"a": Layer(np.ones((2, 3), "f"), None), "b": [np.float32(2.0), ()]}
+    g = grad(lambda t: (t["a"].weights ** 2).sum() * t["b"][0])(tree)
+    assert jax.tree_util.tree_structure(g) == jax.tree_util.tree_structure(tree)
+    np.testing.assert_allclose(g["a"].weights, 4 * np.ones((2, 3)))
+    np.testing.assert_allclose(g["b"][0], 6.0)
+
+
+def test_registered_dataclasses_are_pytrees():
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Point:
+        x: float
+        y: float
+
+    g = grad(lambda p: p.x * p.y)(Point(2.0, 5.0))
+    assert (float(g.x), float(g.y)) == (5.0, 2.0)
+
+
+def test_an_argument_without_influence_has_a_zero_gradient():
+    np.testing.assert_array_equal(grad(lambda x, y: y.sum())(x32, x32), np.zeros(3))
+
+
+def test_a_function_that_returns_a_captured_array_has_a_zero_gradient():
+    np.testing.assert_array_equal(grad(lambda x: np.float32(3.0))(x32), np.zeros(3))
+
+
+def test_argnums_may_be_negative_or_several_and_keep_their_order():
+    f = lambda a, b, c: a * a * b + c * 0.0  # noqa: E731
+    assert float(grad(f, argnums=-2)(2.0, 3.0, 1.0)) == 4.0
+    b, a = grad(f, argnums=(1, 0))(2.0, 3.0, 1.0)
+    assert (float(a), float(b)) == (12.0, 4.0)
+    assert isinstance(grad(f, argnums=(0,))(2.0, 3.0, 1.0), tuple)
+
+
+def test_keyword_arguments_are_passed_on_and_not_differentiated():
+    assert float(grad(lambda x, scale: x * scale)(2.0, scale=5.0)) == 5.0
+
+
+def test_aux_values_come_back_beside_the_gradient():
+    f = lambda x: ((x**2).sum(), {"twice": 2 * x})  # noqa: E731
+    g, aux = grad(f, has_aux=True)(x32)
+    np.testing.assert_allclose(g, 2 * x32)
+    np.testing.assert_allclose(aux["twice"], 2 * x32)
+    (value, aux), g = value_and_grad(f, has_aux=True)(x32)
+    assert float(value) == 14.0
+    np.testing.assert_allclose(aux["twice"], g)
+
+
+def test_grad_is_a_decorator_with_and_without_arguments():
+    @grad
+    def f(x):
+        return x**2
+
+    @grad(argnums=1)
+    def g(x, y):
+        return x * y
+
+    assert (float(f(3.0)), float(g(3.0, 4.0))) == (6.0, 3.0)
+
+
+def test_methods_partials_and_callable_objects_are_functions():
+    import functools
+
+    class Model:
+        k = 3.0
+
+        def loss(self, x):
+            return self.k * x * x
+
+        def __call__(self, x):
+            return x**3
+
+    assert float(grad(functools.partial(lambda k, x: k * x, 4.0))(1.0)) == 4.0
+    assert float(grad(Model().loss)(2.0)) == 12.0
+    assert float(grad(Model())(2.0)) == 12.0
+
+
+def test_the_dtype_of_the_gradient_is_that_of_the_argument():
+    for dtype in ("float16", "bfloat16", "float32"):
+        x = jax.numpy.ones(3, dtype)
+        assert grad(lambda x: (x * 2.0).sum())(x).dtype == x.dtype
+
+
+def test_a_python_int_counts_as_a_float():
+    np.testing.assert_allclose(grad(xp.tanh)(2), 1 - np.tanh(2.0) ** 2, rtol=1e-6)
+
+
+def test_holomorphic_functions_have_their_complex_derivative():
+    got = grad(lambda z: z**3, holomorphic=True)(np.complex64(1 + 1j))
+    np.testing.assert_allclose(got, 6j, atol=1e-6)
+
+
+def test_complex_arguments_of_real_functions_follow_jax():
+    z = np.complex64(1 + 1j)
+    np.testing.assert_allclose(grad(lambda z: xp.abs(z) ** 2)(z), 2 - 2j, rtol=1e-6)
+
+
+def test_nested_derivatives_do_not_confuse_their_perturbations():
+    assert float(grad(lambda x: x * grad(lambda y: x * y * y)(1.0))(4.0)) == 16.0
+
+
+def test_a_fresh_lambda_finds_the_compiled_program():
+    functx.clear_caches()
+    for _ in range(5):
+        grad(lambda x: (x**2).sum())(x32)
+    assert functx.cache_info()["programs"].misses == 1
+
+
+def test_a_changing_literal_compiles_twice_at_most():
+    functx.clear_caches()
+    values = [float(grad(lambda x, s=s: x * x * s)(3.0)) for s in (1.0, 2.0, 3.0, 4.0, 5.5)]
+    assert values == [6.0, 12.0, 18.0, 24.0, 33.0]
+    info = functx.cache_info()
+    assert info["programs"].size + info["lifted"].size <= 2
+
+
+def refused(error, call, *says):
+    with pytest.raises(error) as caught:
+        call()
+    for words in says:
+        assert words in str(caught.value)
+    assert "test_grad.py" in str(caught.value)
+    assert f"docs/reference/errors.md#{type(caught.value).__name__}" in str(caught.value)
+
+
+def test_an_output_that_is_no_scalar_is_refused_with_its_shape():
+    refused(GradientError, lambda: grad(lambda x: xp.sin(x))(np.ones((2, 3), "f")), "f32[2,3]", ".sum()", "jacrev")
+    refused(GradientError, lambda: grad(lambda x: x[:1])(x32), "f32[1]", "scalar")
+    assert issubclass(GradientError, TypeError)
+
+
+def test_an_output_that_is_no_array_is_refused_with_its_type():
+    refused(ArgumentError, lambda: grad(lambda x: "loss")(x32), "str")
+    refused(GradientError, lambda: grad(lambda x: (x.sum(), x))(x32), "has_aux")
+    refused(GradientError, lambda: grad(lambda x: None)(x32), "single scalar")
+
+
+def test_integer_outputs_and_complex_outputs_are_refused():
+    refused(GradientError, lambda: grad(lambda x: (x > 1).sum())(x32), "i32[]")
+    refused(GradientError, lambda: grad(lambda x: (x + 1j).sum())(x32), "c64[]", "holomorphic")
+
+
+def test_integer_arguments_are_refused_by_path():
+    tree = {"w": np.arange(3)}
+    refused(GradientError, lambda: grad(lambda t: t["w"].sum())(tree), "t['w']", "i32[3]", "astype")
+    assert grad(lambda x: (x * 1.0).sum(), allow_int=True)(np.arange(3)) is None
+
+
+def test_bad_argnums_are_refused():
+    f = lambda x, y: x * y  # noqa: E731
+    refused(ArgnumsError, lambda: grad(f, argnums=2)(1.0, 2.0), "2", "2 positional")
+    refused(ArgnumsError, lambda: grad(f, argnums=(0, -2))(1.0, 2.0), "distinct")
+    for argnums in ([0], True, (), 1.0, "x"):
+        refused(ArgnumsError, lambda argnums=argnums: grad(f, argnums=argnums), "argnums")
+
+
+def test_aux_must_be_a_pair():
+    refused(ArgumentError, lambda: grad(lambda x: x.sum(), has_aux=True)(x32), "pair", "has_aux")
+
+
+def test_arguments_that_are_no_arrays_are_refused_by_name():
+    refused(ArgumentError, lambda: grad(lambda x, name: x)(1.0, "n"), "`name`", "str")
+
+
+def test_what_is_no_function_is_refused():
+    refused(ArgumentError, lambda: grad(3.0), "function", "float")
+
+
+def test_a_chain_of_a_hundred_thousand_equations_is_traced_differentiated_lowered_and_freed():
+    from functx.lowering.call import executable
+    from functx.transforms.reverse_mode import ValueAndGrad
+
+    def chain(x):
+        for _ in range(100_000):
+            x = x * 1.0001
+        return x
+
+    program = functx.make_ir(chain)(1.0)
+    assert len(program) == 100_000
+    gradient = ValueAndGrad((True,), False)(program)
+    assert len(gradient) >= 100_000
+    executable(gradient).lower(jax.ShapeDtypeStruct((), "float32"))
+    del program, gradient
