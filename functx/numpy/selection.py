@@ -74,8 +74,7 @@ class Selection:
             elif type(entry) in (Point, Points) and entry.axis is not None:
                 self.starts[entry.axis] = entry.at
                 self.pointed.append(entry.axis)
-        blocks = [aval_of(entry.at).shape for entry in found if type(entry) is Points]
-        self.block: Shape | None = broadcast_shapes(*blocks) if blocks else None
+        self.block = _block([aval_of(entry.at).shape for entry in found if type(entry) is Points])
         self.static = self.block is None and all(
             type(start) is int and 0 <= start <= n - size
             for start, size, n in zip(self.starts, self.sizes, shape, strict=True)
@@ -316,6 +315,16 @@ _EXAMINED = 1 << 16
 """The largest number of known indices that are searched for repetitions."""
 
 Bounds = tuple[int, int, int]
+
+
+def _block(shapes: Sequence[Shape]) -> Shape | None:
+    """The one shape that index arrays of `shapes` have together, None without any."""
+    try:
+        return broadcast_shapes(*shapes) if shapes else None
+    except ShapeError:
+        raise IndexingError(
+            f"x[...]: index arrays must broadcast; got shapes {' and '.join(map(str, shapes))}"
+        ) from None
 
 
 def _whole(shape: Shape) -> list[Bounds]:

@@ -172,7 +172,10 @@ class Indexed(Primitive, abstract=True):
         """The indices with every window moved inside the operand."""
         x, aval = ctx.avals_in[:2]
         limits = self.limits(x, sizes, aval.dtype)
-        limit = stablehlo.constant(ir.DenseElementsAttr.get(limits))
+        element = ctx.type(aval).element_type
+        limit = stablehlo.constant(
+            ir.DenseElementsAttr.get(limits, type=element, shape=limits.shape)
+        )
         limit = stablehlo.broadcast_in_dim(ctx.type(aval), limit, ctx.i64s([aval.ndim - 1]))
         return stablehlo.clamp(ctx.constant(0, aval), indices, limit)
 
@@ -762,11 +765,11 @@ def gather(
 
     `dimension_numbers` are `GatherDimensionNumbers`, or JAX's of that name. `mode` says
     what becomes of windows that do not lie inside the operand: with "clip" they are moved
-    inside; with "fill" (the default) they are read as `fill_value` (None: nan, or the least
+    inside (the default); with "fill" they are read as `fill_value` (None: nan, or the least
     integer); "promise_in_bounds" says that there are none.
     """
     numbers = [tuple(getattr(dimension_numbers, field)) for field in GatherDimensionNumbers._fields]
-    mode = canonical_mode(mode, "fill")
+    mode = "clip" if mode is None else canonical_mode(mode, "fill")
     return Gather(
         *numbers, indices_are_sorted, unique_indices, mode, tuple(slice_sizes), fill_value
     )(operand, start_indices)
