@@ -157,6 +157,18 @@ def Complex(real, imag):
 
 
 @meaning
+def Softplus(x):
+    return np.logaddexp(x, 0)
+
+
+@meaning
+def Gelu(x, approximate):
+    if approximate:
+        return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return x * scipy.special.ndtr(x)
+
+
+@meaning
 def Logaddexp(x, y):
     return np.log(np.exp(x) + np.exp(y)) if np.iscomplexobj(x) else np.logaddexp(x, y)
 
@@ -341,6 +353,9 @@ def typed_reduction(function):
 
 MEANING |= {
     "ReduceSum": typed_reduction(np.sum),
+    "LogSumExp": lambda x, axes: scipy.special.logsumexp(x, axes),
+    "Softmax": lambda x, axes: scipy.special.softmax(x, axes) if x.size else x,
+    "LogSoftmax": lambda x, axes: scipy.special.log_softmax(x, axes) if x.size else x,
     "ReduceProd": typed_reduction(np.prod),
     "ReduceAnd": reduction(np.bitwise_and.reduce),
     "ReduceOr": reduction(np.bitwise_or.reduce),

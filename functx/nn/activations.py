@@ -1,0 +1,179 @@
+"""Activations: functions of each element alone, of floats and of integers made floats."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from functx.core.errors import ShapeError
+from functx.core.tracing import Tracer, aval_of, bind
+from functx.numpy.elementwise import where
+from functx.numpy.promotion import binary, operand, promote_inexact
+from functx.ops import activations
+from functx.ops.arithmetic import Add, Div, Mul, abs, add, div, max, min, mul, neg
+from functx.ops.comparison import ge, gt, le
+from functx.ops.exponential import exp, expm1, log, log1p, sqrt
+from functx.ops.exponential import logistic as logistic_op
+from functx.ops.operands import canonical_axis, literal
+from functx.ops.selection import Select, clamp, select
+from functx.ops.slicing import slice_in_dim
+from functx.ops.trigonometric import tanh as tanh_op
+
+
+def identity(x: Any) -> Any:
+    """`x` as it is."""
+    return operand(x)
+
+
+def relu(x: Any) -> Any:
+    """The larger of `x` and 0; the derivative at 0 is 0."""
+    x = operand(x)
+    # A comparison rather than a maximum: nan stays nan, and a tie with 0 takes the 0.
+    zero = literal(0, aval_of(x).dtype)
+    return bind(Select(), (le(x, zero), x, zero))
+
+
+def relu6(x: Any) -> Any:
+    """`x` between 0 and 6; the derivative at both is 0."""
+    return clamp(0.0, _float(x), 6.0)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return logistic_op(_float(x))
+
+
+def log_sigmoid(x: Any) -> Any:
+    """log(1 / (1 + exp(-x))), without overflow."""
+    return neg(activations.softplus(neg(_float(x))))
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)), without overflow."""
+    return activations.softplus(_float(x))
+
+
+def sparse_plus(x: Any) -> Any:
+    """0 up to -1, `x` from 1 on, and (x + 1)**2 / 4 between."""
+    x = _float(x)
+    root = add(x, 1.0)
+    return select(le(x, -1.0), 0.0, select(ge(x, 1.0), x, mul(mul(root, root), 0.25)))
+
+
+def sparse_sigmoid(x: Any) -> Any:
+    """(x + 1) / 2 between 0 and 1."""
+    return mul(clamp(0.0, add(_float(x), 1.0), 2.0), 0.5)
+
+
+def soft_sign(x: Any) -> Any:
+    """x / (1 + |x|)."""
+    x = _float(x)
+    return div(x, add(abs(x), 1.0))
+
+
+def silu(x: Any) -> Any:
+    """x / (1 + exp(-x))."""
+    x = _float(x)
+    return mul(x, logistic_op(x))
+
+
+swish = silu
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    return tanh_op(_float(x))
+
+
+def mish(x: Any) -> Any:
+    """x tanh(log(1 + exp(x)))."""
+    x = _float(x)
+    return mul(x, tanh_op(activations.softplus(x)))
+
+
+def gelu(x: Any, approximate: bool = True) -> Any:
+    """x times the normal distribution function at x.
+
+    With `approximate`, that is (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2.
+    """
+    return activations.gelu(_float(x), bool(approximate))
+
+
+def elu(x: Any, alpha: Any = 1.0) -> Any:
+    """`x` above 0, and alpha (exp(x) - 1) elsewhere."""
+    x = _float(x)
+    positive = gt(x, 0.0)
+    # What is not taken must not overflow, since its derivative would be infinite.
+    below = expm1(select(positive, 0.0, x))
+    return where(positive, x, below if alpha == 1.0 else binary(Mul(), alpha, below))
+
+
+def selu(x: Any) -> Any:
+    """1.05070 elu(x, 1.67326), which keeps mean 0 and variance 1 through layers."""
+    return mul(elu(x, 1.6732632423543772), 1.0507009873554805)
+
+
+def celu(x: Any, alpha: Any = 1.0) -> Any:
+    """`x` above 0, and alpha (exp(x / alpha) - 1) elsewhere, which is smooth."""
+    x = _float(x)
+    below = binary(Mul(), alpha, expm1(binary(Div(), min(x, 0.0), alpha)))
+    return binary(Add(), max(x, 0.0), below)
+
+
+def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+    """`x` from 0 on, and negative_slope x below."""
+    x = _float(x)
+    return where(ge(x, 0.0), x, binary(Mul(), negative_slope, x))
+
+
+def hard_tanh(x: Any) -> Any:
+    """`x` between -1 and 1."""
+    x = operand(x)
+    return select(gt(x, 1), 1, select(le(x, -1), -1, x))
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """relu6(x + 3) / 6."""
+    return div(relu6(add(_float(x), 3.0)), 6.0)
+
+
+def hard_silu(x: Any) -> Any:
+    """x relu6(x + 3) / 6."""
+    x = _float(x)
+    return mul(x, hard_sigmoid(x))
+
+
+hard_swish = hard_silu
+
+
+def squareplus(x: Any, b: Any = 4) -> Any:
+    """(x + sqrt(x**2 + b)) / 2."""
+    x = _float(x)
+    return mul(binary(Add(), x, sqrt(binary(Add(), mul(x, x), b))), 0.5)
+
+
+def glu(x: Any, axis: int = -1) -> Any:
+    """The first half of `x` along `axis` times the sigmoid of the second."""
+    x = _float(x)
+    shape = aval_of(x).shape
+    axis = canonical_axis(axis, len(shape))
+    half, odd = divmod(shape[axis], 2)
+    if odd:
+        raise ShapeError(f"glu: the axis must have an even length; got {shape[axis]}")
+    first, second = slice_in_dim(x, 0, half, axis=axis), slice_in_dim(x, half, None, axis=axis)
+    return mul(first, logistic_op(second))
+
+
+def log1mexp(x: Any) -> Any:
+    """log(1 - exp(-x)) for x > 0, accurate near 0 and for large x."""
+    x = _float(x)
+    small = le(x, math.log(2.0))
+    near, far = log(neg(expm1(neg(x)))), log1p(neg(exp(neg(x))))
+    return select(small, near, far)
+
+
+def _float(x: Any) -> Any:
+    """`x` as an array of floats."""
+    if type(x) is Tracer and x.aval.dtype.kind == "f":
+        return x
+    return promote_inexact(x)[0]

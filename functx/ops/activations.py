@@ -1,0 +1,73 @@
+"""Activations that keep digits or derivatives where their plain formula would lose them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from functx.core.samples import f32, sample
+from functx.ops.arithmetic import abs, add, max, mul, neg, sub
+from functx.ops.exponential import exp, log1p, logistic
+from functx.ops.families import Inexact
+from functx.ops.special import erfc
+from functx.ops.trigonometric import tanh
+
+
+class Softplus(Inexact):
+    """log(1 + exp(x)), without overflow."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[3], values={0: [0.0, 100.0, -100.0]}, gradients={0: [0.5, 1.0, 0.0]}),
+    )
+
+    def derivative(self, out, x):
+        return logistic(x)
+
+    def decompose(self, x):
+        return add(max(x, 0), log1p(exp(neg(abs(x)))))
+
+
+class Gelu(Inexact):
+    """x times the normal distribution function at x, or the approximation of it by a tanh."""
+
+    approximate: bool
+    accepts = "f"
+    samples = sample(f32[3, 4], approximate=True), sample(f32[3, 4], approximate=False)
+
+    def derivative(self, out, x):
+        # d(x F(x)) = F(x) + x F'(x)
+        if not self.approximate:
+            density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
+            return add(self.distribution(x), mul(x, density))
+        t = tanh(self.argument(x))
+        slope = mul(add(mul(mul(x, x), 3 * CUBIC), 1.0), SLOPE)
+        density = mul(mul(sub(1.0, mul(t, t)), slope), 0.5)
+        return add(mul(add(t, 1.0), 0.5), mul(x, density))
+
+    def decompose(self, x):
+        return mul(x, self.distribution(x))
+
+    def distribution(self, x: Any) -> Any:
+        if self.approximate:
+            return mul(add(tanh(self.argument(x)), 1.0), 0.5)
+        return mul(erfc(mul(x, -math.sqrt(0.5))), 0.5)
+
+    def argument(self, x: Any) -> Any:
+        # sqrt(2 / pi) (x + 0.044715 x^3)
+        return mul(add(x, mul(mul(mul(x, x), x), CUBIC)), SLOPE)
+
+
+CUBIC = 0.044715
+SLOPE = math.sqrt(2 / math.pi)
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)), elementwise, without overflow."""
+    return Softplus()(x)
+
+
+def gelu(x: Any, approximate: bool = True) -> Any:
+    """x times the normal distribution function at x, or an approximation of it by a tanh."""
+    return Gelu(approximate)(x)
