@@ -146,7 +146,9 @@ def _row(x: Any, dtype: Any) -> Any:
     if dtype is not None:
         x = asarray(x, dtype)
     aval = aval_of(x)
-    return reshape(x, (aval.size,)) if aval.ndim else bind(Full((1,)), (x,))
+    if aval.ndim:
+        return reshape(x, (aval.size,))
+    return bind(Full((1,)), (literal(x.value, aval.dtype) if type(x) is Literal else x,))
 
 
 def _collect(items: Any, leaves: list[Any]) -> tuple[int, ...]:
