@@ -162,6 +162,11 @@ def Softplus(x):
 
 
 @meaning
+def Silu(x):
+    return x * scipy.special.expit(x)
+
+
+@meaning
 def Gelu(x, approximate):
     if approximate:
         return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

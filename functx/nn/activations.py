@@ -73,8 +73,7 @@ def soft_sign(x: Any) -> Any:
 
 def silu(x: Any) -> Any:
     """x / (1 + exp(-x))."""
-    x = _float(x)
-    return mul(x, logistic_op(x))
+    return activations.silu(_float(x))
 
 
 swish = silu

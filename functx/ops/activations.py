@@ -29,6 +29,21 @@ class Softplus(Inexact):
         return add(max(x, 0), log1p(exp(neg(abs(x)))))
 
 
+class Silu(Inexact):
+    """x / (1 + exp(-x))."""
+
+    accepts = "f"
+    samples = (sample(f32[3, 4]),)
+
+    def derivative(self, out, x):
+        # s (1 + x (1 - s)) for the sigmoid s
+        s = logistic(x)
+        return mul(s, add(mul(x, sub(1.0, s)), 1.0))
+
+    def decompose(self, x):
+        return mul(x, logistic(x))
+
+
 class Gelu(Inexact):
     """x times the normal distribution function at x, or the approximation of it by a tanh."""
 
@@ -66,6 +81,11 @@ SLOPE = math.sqrt(2 / math.pi)
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), elementwise, without overflow."""
     return Softplus()(x)
+
+
+def silu(x: Any) -> Any:
+    """x / (1 + exp(-x)), elementwise."""
+    return Silu()(x)
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functx.core.primitive import Primitive
-from functx.core.samples import f32, sample
+from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import add, div, mul, sub
 from functx.ops.comparison import eq
@@ -67,7 +67,7 @@ class Normalization(Primitive, abstract=True):
 
     axes: tuple[int, ...]
     accepts: ClassVar[str] = "f"
-    samples = (
+    samples: ClassVar[tuple[Sample, ...]] = (
         sample(f32[3, 4], axes=(1,)),
         sample(f32[2, 3, 4], axes=(0, 2)),
         sample(f32[0, 4], axes=(0,)),
