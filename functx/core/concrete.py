@@ -98,14 +98,14 @@ def _value(builder: Builder, atom: Atom) -> Any:
 def _outside_traces(eqn: Equation, args: list[Any]) -> list[Any]:
     token = current_builder.set(None)
     try:
-        outs = execution.evaluate(eqn.primitive, args)
+        outs = execution.evaluate_now(eqn.primitive, args)
     finally:
         current_builder.reset(token)
     return outs if eqn.primitive.multiple_results else [outs]
 
 
 def inputs_reached(builder: Builder, atom: Atom) -> Iterable[Var]:
-    """The inputs and captured values that `atom` depends on."""
+    """The inputs and captured values that `atom` varies smoothly with."""
     seen: set[Var] = set()
     pending = [atom]
     while pending:
@@ -115,7 +115,7 @@ def inputs_reached(builder: Builder, atom: Atom) -> Iterable[Var]:
             position = builder.producer(a)
             if position is None:
                 yield a
-            else:
+            elif builder.equations[position].primitive.differentiable:
                 pending += builder.equations[position].inputs
 
 

@@ -264,6 +264,8 @@ class _Execution:
 
     evaluate: Callable[[Primitive, Sequence[Any]], Any]
     """Compute one operation on concrete operands."""
+    evaluate_now: Callable[[Primitive, Sequence[Any]], Any]
+    """As `evaluate`, whatever JAX may be tracing at the time."""
     run: Callable[[Any, Program, Sequence[Any]], list[Any]]
     """Run `rewrite(program)` on concrete operands, compiled once per structure."""
     aval_of_array: Callable[[Any], ShapedArray | None]

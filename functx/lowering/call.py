@@ -36,11 +36,22 @@ def _lower(ctx: Any, *values: Any, program: Program) -> list[Any]:
 mlir.register_lowering(functx_call, _lower)
 
 
+def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
+    """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
+    used = {atom for eqn in program.equations for atom in eqn.inputs} | {*program.outputs}
+    kept = [i for i, v in enumerate(program.inputs) if v in used]
+    if len(kept) < len(args):
+        inputs = [program.inputs[i] for i in kept]
+        program = Program(program.name, inputs, program.equations, program.outputs)
+    outs: list[Any] = functx_call.bind(*[args[i] for i in kept], program=program)
+    return outs
+
+
 def executable(program: Program, **options: Any) -> Callable[..., list[Any]]:
     """`program` as a compiled JAX function of its inputs, which returns a list of outputs."""
 
     def call(*args: Any) -> Any:
-        return functx_call.bind(*args, program=program)
+        return call_in_jax(program, args)
 
     call.__name__ = call.__qualname__ = program.name
     return jax.jit(call, **options)

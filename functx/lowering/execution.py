@@ -117,4 +117,13 @@ def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
 
 
 execution.run = run
+
+
+def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
+    """As `evaluate`, also while JAX is tracing: the operands are concrete, and so is the result."""
+    with jax.ensure_compile_time_eval():
+        return evaluate(primitive, args)
+
+
 execution.evaluate = evaluate
+execution.evaluate_now = evaluate_now

@@ -16,7 +16,7 @@ from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.tracing import Tracer, current_builder
 from functx.lowering.cache import Cache
-from functx.lowering.call import functx_call
+from functx.lowering.call import call_in_jax
 from functx.transforms.call import Call
 from functx.transforms.calls import (
     TracedCall,
@@ -139,7 +139,7 @@ class Compilation:
         if any(x is None for x in hidden):
             raise _NewCaptures
         self.adopted = False
-        outs = functx_call.bind(*leaves, *hidden, program=traced.program)
+        outs = call_in_jax(traced.program, [*leaves, *hidden])
         return tree.unflatten(traced.out_tree, outs)
 
     def passed(self, x: Any, captured: Sequence[Any]) -> Any:

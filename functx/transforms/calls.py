@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype
-from functx.core.errors import ArgumentError, type_name
+from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, type_name
 from functx.core.program import Program
-from functx.core.tracing import Tracer, aval_of, trace
+from functx.core.provenance import user_frame
+from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.ops.conversion import convert_element_type
 
 
 class TracedCall(NamedTuple):
@@ -102,7 +104,11 @@ def trace_call(
     def flat(*tracers: Tracer) -> list[Any]:
         nonlocal out_tree
         args, kwargs = tree.unflatten(in_tree, tracers)
-        out = fun(*args, **kwargs)
+        try:
+            out = fun(*args, **kwargs)
+        except (IndexError, TypeError) as error:
+            refuse_foreign(error)
+            raise
         if has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise ArgumentError(
                 f"{kind}: with has_aux=True the function must return a pair (output, aux); "
@@ -125,6 +131,34 @@ def trace_call(
         in_names=names_of(fun, in_tree),
     )
     return TracedCall(program, captured, out_tree)
+
+
+def refuse_foreign(error: Exception) -> None:
+    """Raise ForeignCodeError if `error` comes from other code that was given a traced array."""
+    text = str(error)
+    if isinstance(error, FunctxError) or ("Traced<" not in text and _TRACER not in text):
+        return
+    line = None
+    trail = error.__traceback__
+    while trail is not None:
+        if user_frame(trail.tb_frame) is trail.tb_frame:
+            line = trail.tb_frame.f_code, trail.tb_lasti
+        trail = trail.tb_next
+    raise ForeignCodeError(
+        f"code outside functx was given a traced array and refused it; got {text.splitlines()[0]}",
+        fix="Use functx.numpy; to index an array with a traced value, functx.numpy.asarray(table)[i].",
+        source=line,
+    ) from error
+
+
+_TRACER = f"{Tracer.__module__}.{Tracer.__qualname__}"
+
+
+def retyped(x: Any, aval: ShapedArray) -> Any:
+    """`x`, which may differ from `aval` in weakness, such that it can stand for it in a trace."""
+    if current_builder.get() is None or aval_of(x) is aval:
+        return x
+    return convert_element_type(x, aval.dtype, aval.weak_type)
 
 
 def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:

@@ -188,7 +188,9 @@ def standard_basis(avals: Sequence[Any]) -> list[Any]:
     for aval in avals:
         rows = broadcasted_iota("int32", (total, aval.size), 0)
         columns = broadcasted_iota("int32", (total, aval.size), 1)
-        ones = convert_element_type(eq(rows, columns + start if start else columns), aval.dtype)
+        ones = convert_element_type(
+            eq(rows, columns + start if start else columns), aval.dtype, aval.weak_type
+        )
         parts.append(reshape(ones, (total, *aval.shape)))
         start += aval.size
     return parts

@@ -17,6 +17,7 @@ from functx.transforms.calls import (
     check_callable,
     name_of,
     names_of,
+    retyped,
     trace_call,
 )
 from functx.transforms.forward_mode import Linearize, PushForward
@@ -162,7 +163,7 @@ def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: A
             f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal; "
             f"got {given!r} for `{name}`: {aval!r}"
         )
-    return t
+    return retyped(t, aval)
 
 
 def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, TangentError, TreeError
 from functx.core.tracing import apply, aval_of, rewritten_alike
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import avals_of, check_callable, name_of, trace_call
+from functx.transforms.calls import avals_of, check_callable, name_of, retyped, trace_call
 from functx.transforms.grad import floats_for_ints
 from functx.transforms.jvp import check_outputs
 from functx.transforms.reverse_mode import SplitVJP
@@ -97,5 +97,5 @@ def _matching_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct:
                 f"pullback of {name_of(fun)}: a cotangent must have the shape and dtype of its "
                 f"output; got {given!r} for output{tree.path_text(path)}: {aval!r}"
             )
-        cts.append(x)
+        cts.append(retyped(x, aval))
     return cts

@@ -53,7 +53,9 @@ def test_values_that_are_not_differentiated_become_floats():
     assert float(grad(lambda x: x * float(functx.stop_gradient(x)))(3.0)) == 3.0
 
 
-@pytest.mark.parametrize("ask", [float, complex, np.asarray, lambda x: x.item(), lambda x: x.tolist()])
+@pytest.mark.parametrize(
+    "ask", [float, complex, np.asarray, lambda x: x.item(), lambda x: x.tolist()]
+)
 def test_plain_numbers_of_differentiated_values_are_refused(ask):
     with pytest.raises(DifferentiatedValueError) as caught:
         grad(lambda x: ask(x) * x)(1.0)

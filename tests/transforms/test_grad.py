@@ -143,7 +143,13 @@ def refused(error, call, *says):
 
 
 def test_an_output_that_is_no_scalar_is_refused_with_its_shape():
-    refused(GradientError, lambda: grad(lambda x: xp.sin(x))(np.ones((2, 3), "f")), "f32[2,3]", ".sum()", "jacrev")
+    refused(
+        GradientError,
+        lambda: grad(lambda x: xp.sin(x))(np.ones((2, 3), "f")),
+        "f32[2,3]",
+        ".sum()",
+        "jacrev",
+    )
     refused(GradientError, lambda: grad(lambda x: x[:1])(x32), "f32[1]", "scalar")
     assert issubclass(GradientError, TypeError)
 

@@ -56,7 +56,9 @@ def test_hessian_of_aux_and_under_vmap_and_jit():
 def test_hvp_is_the_hessian_times_a_vector():
     g = lambda x, y: xp.sin(x).sum() * y  # noqa: E731
     hx, hy = hvp(g, (x32, 2.0), (x32, 1.0))
-    want = jax.jvp(jax.grad(lambda x, y: jax.numpy.sin(x).sum() * y, (0, 1)), (x32, 2.0), (x32, 1.0))[1]
+    want = jax.jvp(
+        jax.grad(lambda x, y: jax.numpy.sin(x).sum() * y, (0, 1)), (x32, 2.0), (x32, 1.0)
+    )[1]
     same((hx, hy), want)
 
 
@@ -77,7 +79,9 @@ def test_complex_and_integer_arrays_are_refused(jacobian):
 
 
 def test_the_text_of_a_jacobian_does_not_grow_with_its_size():
-    sizes = [len(jit(jacrev(lambda x: x[1:])).lower(np.zeros(n, "f")).as_text()) for n in (100, 1000)]
+    sizes = [
+        len(jit(jacrev(lambda x: x[1:])).lower(np.zeros(n, "f")).as_text()) for n in (100, 1000)
+    ]
     assert sizes[1] < sizes[0] + 200 < 20_000
 
 

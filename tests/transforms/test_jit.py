@@ -70,7 +70,9 @@ def test_static_arguments_that_cannot_be_hashed_are_refused():
     refused(StaticArgumentError, lambda: f([1, 2], 1.0), "hashable", "list", "number 0", "tuple")
     refused(StaticArgumentError, lambda: f(jax.numpy.ones(3), 1.0), "number 0")
     refused(ArgumentError, lambda: jit(lambda x: x, static_argnums=3), "static_argnums", "(3,)")
-    refused(ArgumentError, lambda: jit(lambda x: x, static_argnames="y"), "static_argnames", "['y']")
+    refused(
+        ArgumentError, lambda: jit(lambda x: x, static_argnames="y"), "static_argnames", "['y']"
+    )
 
 
 def test_captured_arrays_are_passed_and_not_baked_in():
@@ -120,7 +122,9 @@ def test_lowered_functions_compile_and_tell_their_cost():
     lowered = f.lower(np.ones((8, 8), "f"), np.ones((8, 8), "f"))
     assert "stablehlo.dot_general" in lowered.as_text()
     compiled = lowered.compile()
-    np.testing.assert_allclose(compiled(np.ones((8, 8), "f"), np.ones((8, 8), "f")), 8 * np.ones((8, 8)))
+    np.testing.assert_allclose(
+        compiled(np.ones((8, 8), "f"), np.ones((8, 8), "f")), 8 * np.ones((8, 8))
+    )
     assert compiled.cost_analysis()["flops"] > 500
     assert "HloModule" in compiled.as_text()
     assert lowered.cost_analysis()["flops"] > 500
@@ -172,7 +176,11 @@ def test_python_control_flow_on_traced_values_is_refused_under_jit():
     refused(ConcretizationError, lambda: f(1.0), "`x`", "jit(lambda)", "lax.cond", "static_argnums")
     refused(ConcretizationError, lambda: jit(grad(lambda x: x * 2 if x > 0 else x))(1.0), "jit")
     refused(ConcretizationError, lambda: jit(lambda x, n: sum(x for _ in range(n)))(1.0, 3), "`n`")
-    refused(functx.errors.ForeignCodeError, lambda: jit(lambda x: np.linalg.qr(np.asarray(x)))(np.eye(2)), "functx.numpy")
+    refused(
+        functx.errors.ForeignCodeError,
+        lambda: jit(lambda x: np.linalg.qr(np.asarray(x)))(np.eye(2)),
+        "functx.numpy",
+    )
 
 
 def test_values_that_depend_on_no_argument_are_concrete_under_jit():
@@ -215,4 +223,6 @@ def test_operators_between_concrete_and_traced_arrays_are_traced():
     jtable = jax.numpy.arange(3.0)
     f = lambda x: (x32 * x + jtable - x) @ np.ones(3, "float32") + (jtable > x).sum()  # noqa: E731
     np.testing.assert_allclose(jit(f)(x32), f(jax.numpy.asarray(x32)), rtol=1e-6)
-    np.testing.assert_allclose(jit(lambda x: np.sin(x) + np.sum(x))(x32), np.sin(x32) + 6, rtol=1e-6)
+    np.testing.assert_allclose(
+        jit(lambda x: np.sin(x) + np.sum(x))(x32), np.sin(x32) + 6, rtol=1e-6
+    )

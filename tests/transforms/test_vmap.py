@@ -34,7 +34,9 @@ def test_axes_may_be_ints_none_negative_or_tree_prefixes():
     f = lambda d, z: d["a"] + d["b"].sum() + z  # noqa: E731
     got = vmap(f, in_axes=({"a": 0, "b": None}, 0))({"a": rows[:, 0], "b": row}, rows[:, 1])
     np.testing.assert_allclose(got, rows[:, 0] + 6 + rows[:, 1])
-    np.testing.assert_allclose(vmap(f, in_axes=[{"a": 0, "b": None}, 0])({"a": rows[:, 0], "b": row}, rows[:, 1]), got)
+    np.testing.assert_allclose(
+        vmap(f, in_axes=[{"a": 0, "b": None}, 0])({"a": rows[:, 0], "b": row}, rows[:, 1]), got
+    )
 
 
 def test_keyword_arguments_are_mapped_over_their_first_axis():
@@ -112,7 +114,9 @@ def test_bad_in_axes_are_refused_in_order():
 def test_unequal_sizes_are_refused_with_all_of_them_by_name():
     g = lambda mean, scale, shift: mean * scale + shift  # noqa: E731
     call = lambda: vmap(g)(np.ones(3, "f"), shift=np.ones(4, "f"), scale=np.ones(3, "f"))  # noqa: E731
-    refused(AxisSizeError, call, "3 and 4", "mean: f32[3]", "shift: f32[4]", "scale: f32[3]", "in_axes")
+    refused(
+        AxisSizeError, call, "3 and 4", "mean: f32[3]", "shift: f32[4]", "scale: f32[3]", "in_axes"
+    )
     assert issubclass(AxisSizeError, ValueError)
 
 

@@ -1,0 +1,369 @@
+"""Functions with rules of their own: against the maths, and against JAX's."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as onp
+import pytest
+
+import functx as fx
+import functx.numpy as np
+from functx.core.errors import ArgumentError, GradientError, MissingRuleError, RuleError
+from functx.core.primitive import Primitive
+from functx.custom.checkpoint import Checkpoint
+
+ONE = onp.float32(1.0)
+ZERO = onp.float32(0.0)
+ROW = onp.array([1.0, 2.0, 3.0], onp.float32)
+
+
+def marked(kind):
+    """x**2 with the slope 7, by either kind of rule."""
+    if kind == "jvp":
+        f = fx.custom_jvp(lambda x: x * x)
+        f.defjvp(lambda p, t: (f(*p), 7.0 * t[0]))
+    else:
+        f = fx.custom_vjp(lambda x: x * x)
+        f.defvjp(lambda x: (f(x), x), lambda x, ct: (7.0 * ct,))
+    return f
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        fx.vmap,
+        lambda d: fx.jit(fx.vmap(d)),
+        lambda d: fx.vmap(fx.jit(d)),
+        lambda d: lambda x: np.stack([d(a) for a in x]),
+    ],
+)
+def test_every_transform_keeps_to_the_rule(kind, derivative):
+    f = marked(kind)
+    wanted = onp.full(3, 7.0)
+    for d in (
+        fx.grad(f),
+        fx.grad(fx.jit(f)),
+        fx.grad(fx.checkpoint(f)),
+        fx.jacfwd(f),
+        fx.jacrev(f),
+        lambda x: fx.jvp(f, (x,), (np.ones_like(x),))[1],
+        lambda x: fx.linearize(f, x)[1](np.ones_like(x)),
+        lambda x: fx.grad(lambda v: fx.vmap(f)(v).sum())(np.stack([x, x]))[0],
+    ):
+        onp.testing.assert_allclose(derivative(d)(ROW), wanted)
+    onp.testing.assert_allclose(fx.grad(lambda x: fx.vmap(f)(x).sum())(ROW), wanted)
+    onp.testing.assert_allclose(derivative(f)(ROW), ROW**2)
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_a_rule_that_calls_its_function_holds_at_every_order(kind):
+    if kind == "jvp":
+        f = fx.custom_jvp(np.exp)
+        f.defjvp(lambda p, t: (f(*p), 10.0 * f(*p) * t[0]))
+    else:
+        f = fx.custom_vjp(np.exp)
+        f.defvjp(lambda x: (f(x), x), lambda x, ct: (10.0 * f(x) * ct,))
+    second = (
+        fx.grad(fx.grad(f)),
+        fx.hessian(f),
+        fx.jacrev(fx.jacfwd(f)),
+        fx.jacfwd(fx.jacfwd(f)),
+        fx.jit(fx.grad(fx.jit(fx.grad(f)))),
+    )
+    for d in second:
+        assert float(d(ZERO)) == 100.0
+        onp.testing.assert_allclose(fx.vmap(d)(onp.zeros(2, onp.float32)), [100.0, 100.0])
+    assert float(fx.grad(fx.grad(fx.grad(f)))(ZERO)) == 1000.0
+    total = fx.grad(lambda v: fx.vmap(fx.grad(f))(v).sum())
+    onp.testing.assert_allclose(total(onp.zeros(2, onp.float32)), [100.0, 100.0])
+
+
+@pytest.mark.parametrize("outside", [fx.jit, fx.vmap])
+def test_captured_values_reach_a_rule_that_calls_its_function(outside):
+    constant = onp.array([1.0, 2.0, 3.0], onp.float32)
+
+    def outer(w):
+        @fx.custom_jvp
+        def f(x):
+            return w * np.exp(x)
+
+        @f.defjvp
+        def rule(primals, tangents):
+            (x,), (t,) = primals, tangents
+            return f(x), 10.0 * f(x) * t * constant * onp.ones(3, onp.float32)
+
+        return fx.grad(lambda x: fx.grad(lambda y: f(y).sum())(x).sum())(np.zeros(3))
+
+    wanted = 200.0 * constant**2
+    if outside is fx.jit:
+        onp.testing.assert_allclose(outside(outer)(2.0), wanted)
+    else:
+        onp.testing.assert_allclose(outside(outer)(np.array([1.0, 2.0])), [wanted / 2, wanted])
+
+
+def test_captured_and_own_arguments_are_mapped_apart():
+    def outer(w):
+        f = fx.custom_vjp(lambda v: w * v)
+        f.defvjp(lambda v: (w * v, None), lambda _, ct: (w * ct,))
+        return f(3.0), fx.grad(f)(3.0)
+
+    values, slopes = fx.vmap(outer)(np.array([1.0, 2.0]))
+    onp.testing.assert_allclose(values, [3.0, 6.0])
+    onp.testing.assert_allclose(slopes, [1.0, 2.0])
+
+
+def test_a_captured_value_is_not_differentiated():
+    def outer(w):
+        f = fx.custom_vjp(lambda v: w * v)
+        f.defvjp(lambda v: (w * v, None), lambda _, ct: (w * ct,))
+        return f(3.0)
+
+    with pytest.raises(GradientError, match="closes over"):
+        fx.grad(outer)(2.0)
+    with pytest.raises(GradientError, match="closes over"):
+        fx.jvp(outer, (2.0,), (1.0,))
+    assert float(fx.grad(lambda w: w * outer(fx.stop_gradient(w)))(2.0)) == 6.0
+
+
+def test_shared_operands_get_the_sum_over_a_batch():
+    f = fx.custom_vjp(lambda a, b: a * b)
+    f.defvjp(lambda a, b: (a * b, (a, b)), lambda r, ct: (10.0 * ct * r[1], ct * r[0]))
+    loss = lambda a: fx.vmap(f, in_axes=(None, 0))(a, ROW).sum()
+    assert float(fx.grad(loss)(2.0)) == 60.0
+    loss = lambda b: fx.vmap(f, in_axes=(0, None))(ROW, b).sum()
+    assert float(fx.grad(loss)(2.0)) == 6.0
+
+
+def test_fixed_point_solved_by_its_own_rule():
+    # x = (x + a / x) / 2 has the solution sqrt(a).
+    @partial(fx.custom_vjp, nondiff_argnums=(0,))
+    def fixed_point(f, a, x):
+        for _ in range(30):
+            x = f(a, x)
+        return x
+
+    def fwd(f, a, x):
+        x = fixed_point(f, a, x)
+        return x, (a, x)
+
+    def reverse(f, packed, u):
+        a, x, ct = packed
+        return ct + fx.vjp(lambda x: f(a, x), x)[1](u)[0]
+
+    def bwd(f, residuals, ct):
+        a, x = residuals
+        u = fixed_point(partial(reverse, f), (a, x, ct), ct)
+        return fx.vjp(lambda a: f(a, x), a)[1](u)[0], np.zeros_like(x)
+
+    fixed_point.defvjp(fwd, bwd)
+    root = lambda a: fixed_point(lambda a, x: 0.5 * (x + a / x), a, a)
+    two = onp.float32(2.0)
+    onp.testing.assert_allclose(root(two), 2**0.5, rtol=1e-6)
+    onp.testing.assert_allclose(fx.grad(root)(two), 0.5 * 2**-0.5, rtol=1e-5)
+    onp.testing.assert_allclose(fx.grad(fx.grad(root))(two), -0.25 * 2**-1.5, rtol=1e-4)
+    onp.testing.assert_allclose(fx.jit(fx.jacfwd(root))(two), 0.5 * 2**-0.5, rtol=1e-5)
+
+
+def test_pytrees_defaults_and_keywords():
+    def fun(p, scale=2.0, *, unused=None):
+        raise AssertionError
+
+    @fx.custom_vjp
+    def f(params, scale=2.0):
+        return {"out": params["w"] * scale + params["b"]}
+
+    f.defvjp(
+        lambda params, scale: (f(params, scale), (params, scale)),
+        lambda res, ct: ({"w": ct["out"] * res[1] * 5.0, "b": None}, None),
+    )
+    params = {"w": ROW, "b": ROW}
+    found = fx.grad(lambda p: f(p, scale=3.0)["out"].sum())(params)
+    onp.testing.assert_allclose(found["w"], onp.full(3, 15.0))
+    onp.testing.assert_allclose(found["b"], onp.zeros(3))
+    found = fx.grad(lambda p: f(p)["out"].sum())(params)
+    onp.testing.assert_allclose(found["w"], onp.full(3, 10.0))
+
+
+def test_integers_carry_no_derivative():
+    @fx.custom_jvp
+    def f(x, n):
+        return np.exp(x) * n, n
+
+    @f.defjvp
+    def rule(primals, tangents):
+        assert tangents[1] is None
+        out = f(*primals)
+        return out, (out[0] * tangents[0], onp.zeros((), jax.dtypes.float0))
+
+    run = lambda x: fx.vmap(lambda x: f(x, 3))(x)[0]
+    _, t = fx.jvp(run, (onp.zeros(2, onp.float32),), (onp.array([1.0, 5.0], onp.float32),))
+    onp.testing.assert_allclose(t, [3.0, 15.0])
+
+    g = fx.custom_vjp(lambda x, n: (x * n, n))
+    g.defvjp(lambda x, n: ((x * n, n), n), lambda n, ct: (ct[0] * n, None))
+    assert float(fx.grad(lambda x: g(x, 3)[0])(1.0)) == 3.0
+    assert float(fx.jvp(lambda x: g(x, 3)[0], (1.0,), (1.0,))[1]) == 3.0
+
+
+def test_defjvps_takes_none_for_no_dependence():
+    f = fx.custom_jvp(lambda x, y: np.cos(x) + y)
+    f.defjvps(None, lambda t, out, x, y: 100.0 * t)
+    assert float(fx.grad(f, 0)(2.0, 3.0)) == 0.0
+    assert float(fx.grad(f, 1)(2.0, 3.0)) == 100.0
+    assert float(fx.jvp(f, (2.0, 3.0), (1.0, 1.0))[1]) == 100.0
+    # What does not vary leaves no equations.
+    along_x = fx.make_ir(lambda x, t: fx.jvp(lambda x: f(x, 1.0), (x,), (t,))[1])(2.0, 1.0)
+    assert len(along_x) == 0
+
+
+def test_nondiff_arguments_come_first_in_the_rules():
+    @partial(fx.custom_jvp, nondiff_argnums=(1,))
+    def apply(x, fun):
+        return fun(x)
+
+    apply.defjvp(lambda fun, p, t: (fun(*p), 9.0 * t[0]))
+    assert float(fx.grad(lambda x: apply(x, np.sin))(1.0)) == 9.0
+
+    @partial(fx.custom_vjp, nondiff_argnums=(0,))
+    def power(n, x):
+        return x**n
+
+    power.defvjp(lambda n, x: (x**n, x), lambda n, x, ct: (n * 100.0 * ct,))
+    assert float(fx.grad(lambda x: power(3, x))(1.0)) == 300.0
+
+
+def test_rules_may_ask_for_values_where_python_may():
+    f = fx.custom_vjp(lambda x: x if x > 0 else -x)
+    f.defvjp(
+        lambda x: (x if x > 0 else -x, x),
+        lambda x, ct: (ct * 3.0 if x > 0 else ct * 5.0,),
+    )
+    assert float(fx.grad(f)(2.0)) == 3.0
+    assert float(fx.grad(f)(-2.0)) == 5.0
+
+
+def test_gradient_clipping_has_no_forward_mode():
+    f = fx.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, None), lambda _, ct: (np.clip(ct, -1.0, 1.0),))
+    assert float(fx.grad(lambda x: 5.0 * f(x))(2.0)) == 1.0
+    with pytest.raises(GradientError, match="linear in the cotangents"):
+        fx.jvp(f, (1.0,), (1.0,))
+
+
+@pytest.mark.parametrize("transform", [fx.grad, lambda f: fx.jit(fx.grad(f)), fx.hessian])
+def test_against_jax(transform):
+    def of(m, xp):
+        f = m.custom_jvp(lambda x, y: xp.sin(x) * y)
+        f.defjvp(lambda p, t: (f(*p), xp.sin(p[0]) * p[1] * t[0] * 2.0 + xp.cos(p[1]) * t[1]))
+        g = m.custom_vjp(lambda x: x**3)
+        g.defvjp(lambda x: (g(x), x), lambda x, ct: (xp.exp(x) * ct * g(x),))
+        return lambda x: g(f(x, xp.tanh(f(x, x))))
+
+    got = transform(of(fx, np))(onp.float32(0.7))
+    import_of_jax = {fx.grad: jax.grad, fx.hessian: lambda f: jax.grad(jax.grad(f))}
+    wanted = import_of_jax.get(transform, jax.grad)(of(jax, jnp))(onp.float32(0.7))
+    onp.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bwd", "match"),
+    [
+        (lambda r, ct: ct, "tuple with a cotangent"),
+        (lambda r, ct: (ct, ct), "tuple of 2"),
+        (lambda r, ct: (np.ones(3),), r"f32\[3\]"),
+        (lambda r, ct: ({"a": ct},), "structure of the arguments"),
+        (lambda r, ct: ("a",), "arrays"),
+    ],
+)
+def test_mistakes_in_a_backward_rule_name_it(bwd, match):
+    f = fx.custom_vjp(lambda x: x)
+    bwd.__name__ = "my_bwd"
+    f.defvjp(lambda x: (x, None), bwd)
+    with pytest.raises(RuleError, match=match) as error:
+        fx.grad(f)(2.0)
+    assert "my_bwd" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("jvp", "match"),
+    [
+        (lambda p, t: p[0], "pair"),
+        (lambda p, t: ((p[0], p[0]), t[0]), "structure of the function's output"),
+        (lambda p, t: (p[0], (t[0], t[0])), "structure of the function's output"),
+        (lambda p, t: (p[0], np.stack([t[0], t[0]])), r"f32\[2\]"),
+        (lambda p, t: (t[0], t[0]), "must not depend on the tangents"),
+    ],
+)
+def test_mistakes_in_a_forward_rule_name_it(jvp, match):
+    f = fx.custom_jvp(lambda x: x)
+    jvp.__name__ = "my_jvp"
+    f.defjvp(jvp)
+    with pytest.raises(RuleError, match=match) as error:
+        fx.jvp(f, (ONE,), (ONE,))
+    assert "my_jvp" in str(error.value)
+
+
+def test_other_mistakes():
+    with pytest.raises(MissingRuleError, match="defjvp"):
+        fx.custom_jvp(np.sin)(1.0)
+    with pytest.raises(ArgumentError):
+        fx.custom_vjp(3)
+    with pytest.raises(ArgumentError, match="policy"):
+        fx.checkpoint(np.sin, policy=lambda *_: True)
+    f = fx.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, "text"), lambda r, ct: (ct,))
+    with pytest.raises(RuleError, match="residuals"):
+        fx.grad(f)(1.0)
+
+
+# checkpoint
+
+
+def chain(x):
+    return np.sin(np.sin(np.sin(x)))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        fx.grad,
+        fx.hessian,
+        fx.jacfwd,
+        lambda f: fx.grad(fx.grad(fx.grad(f))),
+        lambda f: fx.jit(fx.grad(f)),
+        lambda f: lambda x: fx.vmap(fx.hessian(f))(np.stack([x, x])),
+        lambda f: lambda x: fx.linearize(f, x)[1](ONE),
+    ],
+)
+def test_a_checkpoint_changes_no_derivative(transform):
+    got = transform(fx.checkpoint(chain))(ONE)
+    onp.testing.assert_allclose(got, transform(chain)(ONE), rtol=1e-5)
+
+
+def sines(program):
+    return sum(e.primitive is Primitive.registry["sin"]() for p in program.walk() for e in p)
+
+
+def test_a_checkpoint_keeps_its_arguments_alone_and_computes_again():
+    x = onp.ones(3, onp.float32)
+    kept = lambda f: [r.shape for r in fx.tree.leaves(fx.vjp(f, x)[1])]
+    assert kept(fx.checkpoint(chain)) == [(3,)]
+    assert len(kept(chain)) > 1
+    program = fx.make_ir(fx.grad(lambda x: fx.remat(chain)(x).sum() * 2.0))(x)
+    (again,) = [e for e in program if isinstance(e.primitive, Checkpoint)]
+    assert again.primitive.again and sines(again.primitive.program) == 2
+    text = fx.jit(fx.grad(lambda x: (fx.checkpoint(chain)(x) ** 2).sum())).lower(x).as_text()
+    assert "optimization_barrier" in text
+
+
+def test_checkpoint_as_a_decorator_with_static_arguments_and_keywords():
+    @partial(fx.checkpoint, static_argnums=(1,))
+    def f(x, name, *, scale):
+        return getattr(np, name)(x) * scale["by"]
+
+    slope = fx.grad(lambda x: f(x, "sin", scale={"by": 2.0}))(0.0)
+    assert float(slope) == 2.0
+    assert float(f(0.0, "cos", scale={"by": 2.0})) == 2.0
+    assert float(fx.grad(fx.checkpoint(lambda x: x if x > 0 else -x))(-1.0)) == -1.0
