@@ -2,6 +2,7 @@
 
 from functx.numpy import methods as _methods
 from functx.numpy.constants import *
+from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
 from functx.numpy.creation import *
 from functx.numpy.differences import *

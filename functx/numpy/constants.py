@@ -12,7 +12,7 @@ from functx.core.dtypes import DType, canonical_dtype, is_floating, is_integer
 from functx.core.dtypes import kind as _kind
 from functx.core.dtypes import promote_types as _promote
 from functx.core.errors import ArgumentError, DTypeError
-from functx.core.tracing import aval_of
+from functx.core.tracing import Tracer, aval_of, execution
 from functx.numpy.promotion import operand
 from functx.ops.operands import canonical_axes
 
@@ -57,6 +57,7 @@ __all__ = [
     "isscalar",
     "issubdtype",
     "nan",
+    "ndarray",
     "ndim",
     "newaxis",
     "number",
@@ -105,14 +106,23 @@ class ScalarType:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ScalarType):
-            return self.dtype == other.dtype
-        return isinstance(other, (str, type, np.dtype)) and self.dtype == other
+            return bool(self.dtype == other.dtype)
+        return isinstance(other, (str, type, np.dtype)) and bool(self.dtype == other)
 
     def __hash__(self) -> int:
         return hash(self.dtype)
 
     def __repr__(self) -> str:
         return f"functx.numpy.{self.dtype.name}"
+
+
+class _ArrayType(type):
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, (Tracer, np.ndarray)) or execution.aval_of_array(x) is not None
+
+
+class ndarray(metaclass=_ArrayType):  # noqa: N801 - NumPy's name
+    """What every array is an instance of: traced ones, NumPy's and JAX's."""
 
 
 bool_ = ScalarType("bool")
@@ -252,6 +262,7 @@ def _is_dtype(x: Any) -> bool:
 
 
 def _dtype_of(x: Any) -> DType:
-    if _is_dtype(x):
-        return np.dtype(x)
-    return np.dtype(x.dtype) if hasattr(x, "dtype") else aval_of(x).dtype
+    found: DType = np.dtype(
+        x if _is_dtype(x) else x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
+    )
+    return found

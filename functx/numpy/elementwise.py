@@ -619,13 +619,15 @@ sinc = _inexact("sinc", numerics.Sinc(), "sin(pi x) / (pi x), and 1 at 0.")
 @_ufunc
 def deg2rad(x: Any, /) -> Any:
     """x degrees in radians."""
-    return binary(arithmetic.Mul(), *promote_inexact(x), math.pi / 180)
+    (x,) = promote_inexact(x)
+    return binary(arithmetic.Mul(), x, math.pi / 180)
 
 
 @_ufunc
 def rad2deg(x: Any, /) -> Any:
     """x radians in degrees."""
-    return binary(arithmetic.Mul(), *promote_inexact(x), 180 / math.pi)
+    (x,) = promote_inexact(x)
+    return binary(arithmetic.Mul(), x, 180 / math.pi)
 
 
 radians, degrees = deg2rad, rad2deg

@@ -654,3 +654,9 @@ def test_pushing_forward_agrees_with_pulling_back():
         pushed = jvp(g, (x,), (t,))[1]
         pulled = [grad(lambda x, i=i: g(x)[i])(x) @ t for i in range(3)]
         numpy.testing.assert_allclose(pushed, pulled, rtol=1e-5, atol=1e-6)
+
+
+def test_every_array_is_an_ndarray():
+    jit(lambda x: isinstance(x, np.ndarray) or pytest.fail())(1.0)
+    assert isinstance(numpy.ones(2), np.ndarray) and isinstance(jnp.ones(2), np.ndarray)
+    assert not isinstance(2.0, np.ndarray) and np.zeros(2, np.bool).dtype == bool
