@@ -207,8 +207,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
         ascending: Any = bool(bins[-1] >= bins[0])
         if ascending:
             return searchsorted(bins, x, side, method=how)
-    other = "right" if right else "left"
-    descending = sub(n, searchsorted(shaping.rev(bins, (0,)), x, other, method=how))
+    descending = sub(n, searchsorted(shaping.rev(bins, (0,)), x, side, method=how))
     if type(bins) is not Tracer:
         return descending
     ascending = elements.greater_equal(_at(bins, n - 1), _at(bins, 0))
@@ -441,10 +440,7 @@ def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
     n = shape[0]
     columns = [rows] if len(shape) == 1 else _columns(rows)
     *columns, places = Sort(0, len(columns), True, True)(*columns)
-    if len(shape) == 1:
-        values = columns[0]
-    else:
-        values = shaping.reshape(take_along(rows, places, 0), shape)
+    values = columns[0] if len(shape) == 1 else take_along(rows, places, 0)
     differs: Any = None
     for column in columns:
         before, after = shaping.slice(column, (0,), (n - 1,)), shaping.slice(column, (1,), (n,))
@@ -521,7 +517,8 @@ def unique(
         results.append(shaping.reshape(_inverse(first, places), inverse_shape))
     if return_counts:
         if size is None:
-            results.append(convert_element_type(np.diff(np.append(starts, n)), INT))
+            counts = np.diff(np.append(starts, n)).astype(canonical_dtype(INT))
+            results.append(as_array(counts))
         else:
             bounds = elements.minimum(bounds, n)
             after = shaping.slice(bounds, (1,), (count + 1,))

@@ -27,6 +27,7 @@ from functx.ops import (  # noqa: F401
     numerics,
     reductions,
     rounding,
+    searching,
     selection,
     shaping,
     slicing,

@@ -268,7 +268,11 @@ def test_rearrangements_agree_with_jax_in_64_bits(call, x64):
     agree(manipulation, jnp, *[part.replace("f32", "f64").replace("i32", "i64") for part in call])
 
 
-INEXACT = [call for call in CALLS if len(call) > 1 and all(t.startswith("f32") for t in call[1:])]
+INEXACT = [
+    call
+    for call in CALLS
+    if len(call) > 1 and all(t.startswith("f32") for t in call[1:]) and "int32" not in call[0]
+]
 
 
 @pytest.mark.parametrize("call", INEXACT[::4], ids=label)
