@@ -26,6 +26,7 @@ from functx.numpy.selection import (
     cast,
     filled,
     selection,
+    trimmed,
 )
 from functx.ops import arithmetic
 from functx.ops.indexing import Gather, ScatterSet, canonical_mode
@@ -214,25 +215,29 @@ class MaskedAxes(NamedTuple):
             return self.mask
         return broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
 
+    def after(self, shape: Shape) -> int:
+        """The number of axes that follow those of the mask."""
+        return len(shape) - self.axis - aval_of(self.mask).ndim
+
     def shares(self, values: Any, shape: Shape) -> bool:
         """Whether all elements that the mask selects get the same of `values`.
 
         Then their number need not be known.
         """
-        after = len(shape) - self.axis - aval_of(self.mask).ndim
-        own = aval_of(values).shape
+        own, after = aval_of(values).shape, self.after(shape)
         return len(own) <= after or own[-1 - after] == 1
 
     def fitted(self, values: Any, shape: Shape) -> Any:
         """`values` for each element of an array of `shape`; a scalar stays one."""
+        after = self.after(shape)
+        values = trimmed(values, self.axis + 1 + after)
         own = aval_of(values).shape
         if not own:
             return values
-        after = len(shape) - self.axis - aval_of(self.mask).ndim
-        lead = own[: -1 - after] if len(own) > after else ()
         if len(own) > after:
-            masked = aval_of(self.mask).ndim
-            values = reshape(values, (*lead, *[1] * masked, *own[len(own) - after :]))
+            at = len(own) - after - 1
+            masked = [1] * aval_of(self.mask).ndim
+            values = reshape(values, (*own[:at], *masked, *own[at + 1 :]))
         return broadcast_to(values, shape)
 
 

@@ -288,13 +288,10 @@ class Selection:
 
     def fitted(self, value: Any, dtype: Any) -> Any:
         """`value` as an array of the shape of the selection, or a scalar, of `dtype`."""
-        value = cast(value, dtype)
+        value = trimmed(cast(value, dtype), len(self.result_shape))
         shape = aval_of(value).shape
         if not shape:
             return value
-        extra = len(shape) - len(self.result_shape)
-        if extra > 0 and prod(shape[:extra]) == 1:
-            value, shape = reshape(value, shape[extra:]), shape[extra:]
         if len(shape) > len(self.result_shape) or any(
             n not in (1, m)
             for n, m in zip(reversed(shape), reversed(self.result_shape), strict=False)
@@ -315,6 +312,13 @@ _EXAMINED = 1 << 16
 """The largest number of known indices that are searched for repetitions."""
 
 Bounds = tuple[int, int, int]
+
+
+def trimmed(value: Any, rank: int) -> Any:
+    """`value` without those of its first dimensions, of length 1, that exceed `rank`."""
+    shape = aval_of(value).shape
+    extra = len(shape) - rank
+    return reshape(value, shape[extra:]) if extra > 0 and prod(shape[:extra]) == 1 else value
 
 
 def _block(shapes: Sequence[Shape]) -> Shape | None:
