@@ -6,6 +6,9 @@ from functx.core.avals import ShapedArray
 from functx.core.config import config
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.custom.checkpoint import checkpoint, remat
+from functx.custom.custom_jvp import custom_jvp
+from functx.custom.custom_vjp import custom_vjp
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.jit import jit
 from functx.ops.gradients import stop_gradient
@@ -21,8 +24,11 @@ __all__ = [
     "Program",
     "ShapedArray",
     "cache_info",
+    "checkpoint",
     "clear_caches",
     "config",
+    "custom_jvp",
+    "custom_vjp",
     "errors",
     "eval_shape",
     "grad",
@@ -40,6 +46,7 @@ __all__ = [
     "numpy",
     "ops",
     "random",
+    "remat",
     "stop_gradient",
     "testing",
     "tree",

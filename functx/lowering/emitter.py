@@ -14,7 +14,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, kind
 from functx.core.program import Equation, Program, Var
 from functx.lowering import regions
-from functx.transforms.expand import expand
+from functx.transforms.expand import decomposition
 
 
 class LoweringContext:
@@ -152,11 +152,7 @@ class ModuleEmitter:
 
     def emit(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """The values of the outputs of `program` applied to `values`, built in place."""
-        program = expand(program, "lower")
-        scope = FunctionEmitter(self, dict(zip(program.inputs, values, strict=True)))
-        for eqn in program.equations:
-            scope.equation(eqn)
-        return [scope.read(atom) for atom in program.outputs]
+        return FunctionEmitter(self).program(program, values)
 
     def call(self, program: Program, values: Sequence[Any]) -> list[Any]:
         function = self.functions.get(program)
@@ -182,11 +178,20 @@ class ModuleEmitter:
 class FunctionEmitter:
     """The emission of equations into one function body."""
 
-    def __init__(self, module: ModuleEmitter, env: dict[Any, Any]):
-        self.env = env
+    def __init__(self, module: ModuleEmitter):
+        self.env: dict[Any, Any] = {}
         self.constants: dict[Any, Any] = {}
         self.templates: dict[Any, Template | None] = {}
         self.ctx = LoweringContext(module, self)
+
+    def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
+        """Emit the equations of `program` applied to `values`; the values of its outputs."""
+        outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
+        for eqn in program.equations:
+            self.equation(eqn)
+        outs = [self.read(atom) for atom in program.outputs]
+        self.env = outer
+        return outs
 
     def read(self, atom: Any) -> Any:
         return self.env[atom] if type(atom) is Var else self.constant(atom.value, atom.aval)
@@ -211,6 +216,8 @@ class FunctionEmitter:
         template = self.templates.get(key)
         if template is not None:
             results = template.repeat(operands)
+        elif primitive.decompose is not None and not primitive.has_rule("lower"):
+            results = self.program(decomposition(primitive, tuple(avals)), operands)
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]

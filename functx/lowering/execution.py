@@ -98,7 +98,8 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         operations.put(key, compiled)
     outs = compiled(*[_value(x) for x in args])
     if not any(isinstance(x, jax.Array) for x in args):
-        outs = [np.array(out) for out in outs]
+        # While JAX traces, even what depends on nothing has no value yet.
+        outs = [out if isinstance(out, jax.core.Tracer) else np.array(out) for out in outs]
     return outs if primitive.multiple_results else outs[0]
 
 

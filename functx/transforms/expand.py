@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from functx.core.avals import ShapedArray
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -45,6 +47,18 @@ class Expand:
 
 
 _DERIVATIVES = frozenset({"jvp", "vjp", "transpose"})
+
+
+@lru_cache(maxsize=1024)
+def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+    """What `primitive` decomposes into on operands of `avals`, as a program."""
+    assert primitive.decompose is not None
+
+    def body(*args: Any) -> Any:
+        out = primitive.decompose(*args)  # type: ignore[misc]
+        return out if primitive.multiple_results else [out]
+
+    return trace(body, avals, name=primitive.name)[0]
 
 
 def expand(program: Program, *rules: str) -> Program:

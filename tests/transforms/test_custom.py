@@ -130,9 +130,15 @@ def test_a_captured_value_is_not_differentiated():
 def test_shared_operands_get_the_sum_over_a_batch():
     f = fx.custom_vjp(lambda a, b: a * b)
     f.defvjp(lambda a, b: (a * b, (a, b)), lambda r, ct: (10.0 * ct * r[1], ct * r[0]))
-    loss = lambda a: fx.vmap(f, in_axes=(None, 0))(a, ROW).sum()
+
+    def loss(a):
+        return fx.vmap(f, in_axes=(None, 0))(a, ROW).sum()
+
     assert float(fx.grad(loss)(2.0)) == 60.0
-    loss = lambda b: fx.vmap(f, in_axes=(0, None))(ROW, b).sum()
+
+    def loss(b):
+        return fx.vmap(f, in_axes=(0, None))(ROW, b).sum()
+
     assert float(fx.grad(loss)(2.0)) == 6.0
 
 
@@ -158,7 +164,10 @@ def test_fixed_point_solved_by_its_own_rule():
         return fx.vjp(lambda a: f(a, x), a)[1](u)[0], np.zeros_like(x)
 
     fixed_point.defvjp(fwd, bwd)
-    root = lambda a: fixed_point(lambda a, x: 0.5 * (x + a / x), a, a)
+
+    def root(a):
+        return fixed_point(lambda a, x: 0.5 * (x + a / x), a, a)
+
     two = onp.float32(2.0)
     onp.testing.assert_allclose(root(two), 2**0.5, rtol=1e-6)
     onp.testing.assert_allclose(fx.grad(root)(two), 0.5 * 2**-0.5, rtol=1e-5)
@@ -167,9 +176,6 @@ def test_fixed_point_solved_by_its_own_rule():
 
 
 def test_pytrees_defaults_and_keywords():
-    def fun(p, scale=2.0, *, unused=None):
-        raise AssertionError
-
     @fx.custom_vjp
     def f(params, scale=2.0):
         return {"out": params["w"] * scale + params["b"]}
@@ -197,7 +203,9 @@ def test_integers_carry_no_derivative():
         out = f(*primals)
         return out, (out[0] * tangents[0], onp.zeros((), jax.dtypes.float0))
 
-    run = lambda x: fx.vmap(lambda x: f(x, 3))(x)[0]
+    def run(x):
+        return fx.vmap(lambda x: f(x, 3))(x)[0]
+
     _, t = fx.jvp(run, (onp.zeros(2, onp.float32),), (onp.array([1.0, 5.0], onp.float32),))
     onp.testing.assert_allclose(t, [3.0, 15.0])
 
@@ -348,7 +356,10 @@ def sines(program):
 
 def test_a_checkpoint_keeps_its_arguments_alone_and_computes_again():
     x = onp.ones(3, onp.float32)
-    kept = lambda f: [r.shape for r in fx.tree.leaves(fx.vjp(f, x)[1])]
+
+    def kept(f):
+        return [r.shape for r in fx.tree.leaves(fx.vjp(f, x)[1])]
+
     assert kept(fx.checkpoint(chain)) == [(3,)]
     assert len(kept(chain)) > 1
     program = fx.make_ir(fx.grad(lambda x: fx.remat(chain)(x).sum() * 2.0))(x)

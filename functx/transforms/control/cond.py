@@ -105,7 +105,7 @@ class Cond(Primitive):
 
     def split(self, rewrite: Any) -> BranchSplit:
         """Each branch split in two by `rewrite`, the halves made to fit each other."""
-        return rewritten(JoinSplits(rewrite, self.branches), self.branches[0])  # type: ignore[return-value,arg-type]
+        return rewritten(JoinSplits(rewrite, self.branches), self.branches[0])
 
     def forward(self, args, active):
         split = self.split(SplitVJP(tuple(active[1:])))
@@ -128,10 +128,7 @@ class Cond(Primitive):
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         (index, *operands), (dim, *in_dims) = args, dims
-        natural = [
-            rewritten(NaturalBatch(size, tuple(in_dims)), b)[1]  # type: ignore[index]
-            for b in self.branches
-        ]
+        natural = [rewritten(NaturalBatch(size, tuple(in_dims)), b)[1] for b in self.branches]
         batched = [any(d is not None for d in found) for found in zip(*natural, strict=True)]
         out_dims = tuple([0 if on else None for on in batched])
         branches = tuple(
@@ -192,7 +189,7 @@ class JoinSplits(NamedTuple):
         slots: list[Any] = []
         # For each branch: where each value that it saves comes from.
         sources: list[list[tuple[bool, int]]] = []
-        for values, _rest in halves:  # type: ignore[misc]
+        for values, _rest in halves:
             places: list[tuple[bool, int]] = []
             taken: set[int] = set()
             for atom in values.outputs[count:]:
@@ -213,7 +210,7 @@ class JoinSplits(NamedTuple):
         operands = self.branches[0].in_avals
         known = [*[operands[i] for i in passed], *slots]
         values_of, rest_of = [], []
-        for (values, rest), places in zip(halves, sources, strict=True):  # type: ignore[misc]
+        for (values, rest), places in zip(halves, sources, strict=True):
             values_of.append(_saving(values, count, places, slots))
             at = [i if is_passed else len(passed) + i for is_passed, i in places]
             inputs = [Var(aval) for aval in known]
@@ -352,7 +349,7 @@ def _traced(
             fix="Convert the result of one branch with astype, or broadcast it.",
         )
     programs, captured = _with_common_captures(traced, len(leaves))
-    return tuple([with_output_types(p, common) for p in programs]), captured, out_tree  # type: ignore[arg-type]
+    return tuple([with_output_types(p, common) for p in programs]), captured, out_tree
 
 
 def _with_common_captures(

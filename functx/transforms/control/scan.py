@@ -144,7 +144,7 @@ class Scan(Primitive):
 
     def split(self, rewrite: Any) -> LoopSplit:
         """The body split in two by `rewrite`, what the second half needs sorted by its kind."""
-        return rewritten(SplitLoop(rewrite, self.consts, self.carries), self.program)  # type: ignore[return-value,arg-type]
+        return rewritten(SplitLoop(rewrite, self.consts, self.carries), self.program)
 
     def run_values(
         self, split: LoopSplit, args: Sequence[Any]
@@ -233,7 +233,7 @@ class Scan(Primitive):
         n = self.consts + self.carries
         while True:
             in_dims = tuple([0 if on else None for on in flags])
-            _, natural = rewritten(NaturalBatch(size, in_dims), self.program)  # type: ignore[misc]
+            _, natural = rewritten(NaturalBatch(size, in_dims), self.program)
             grown = [
                 on or d is not None for on, d in zip(flags[self.consts : n], natural, strict=False)
             ]
@@ -316,7 +316,7 @@ class SplitLoop(NamedTuple):
     carries: int
 
     def __call__(self, program: Program) -> LoopSplit:
-        values, rest = rewritten(self.rewrite, program)  # type: ignore[misc]
+        values, rest = rewritten(self.rewrite, program)
         count = len(program.outputs)
         consts, xs = values.inputs[: self.consts], values.inputs[self.consts + self.carries :]
         same = set(consts)

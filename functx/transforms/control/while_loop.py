@@ -131,10 +131,10 @@ class While(Primitive):
         shared_on, consts_on, carry_on = self.groups([d is not None for d in dims])
         while True:
             in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
-            _, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)  # type: ignore[misc]
+            _, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)
             # Lanes that stop at different times carry different values.
             in_dims = tuple([0 if on else None for on in (*consts_on, *carry_on)])
-            _, natural = rewritten(NaturalBatch(size, in_dims), self.body)  # type: ignore[misc]
+            _, natural = rewritten(NaturalBatch(size, in_dims), self.body)
             grown = [
                 on or d is not None or stops is not None
                 for on, d in zip(carry_on, natural, strict=True)
@@ -158,7 +158,7 @@ class While(Primitive):
         if stops is None:
             return While(runs, body, len(shared), len(consts))(*args), out_dims
         lanes = LaneByLane(runs, len(shared), len(consts))
-        any_lane, loop = rewritten(lanes, body)  # type: ignore[misc,arg-type]
+        any_lane, loop = rewritten(lanes, body)
         active = apply(None, runs, [*shared, *carry])
         outs = While(any_lane, loop, 0, len(shared) + len(consts))(
             *shared, *consts, *active, *carry

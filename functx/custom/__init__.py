@@ -1,0 +1,1 @@
+"""Functions with rules of their own: derivatives by the user, recomputation."""
