@@ -105,7 +105,6 @@ MEANING |= {
     "Rem": np.fmod,
     "RootOfSquares": np.sqrt,
     "Rsqrt": lambda x: 1 / np.sqrt(x),
-    "SechSquared": lambda x: 1 / np.cosh(x) ** 2,
     "Sign": np.sign,
     "Sin": np.sin,
     "Sinh": np.sinh,

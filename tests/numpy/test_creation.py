@@ -321,3 +321,8 @@ def test_ranges_of_known_values_need_no_number():
         return x * np.arange(n).sum()
 
     assert float(grad(f)(2.0, 4)) == 6.0
+
+
+def test_new_arrays_while_jax_traces():
+    found = jax.jit(lambda x: np.linspace(0, 1, 3) + np.zeros(3) + x)(jnp.ones(3))
+    assert found.tolist() == [1.0, 1.5, 2.0]
