@@ -443,7 +443,7 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     r = rem(x, y)
     off = _rounded_up(r, y)
     quotient = rounding.round(div(sub(x, r), y), to_even=True)
-    quotient = selection.select(off, sub(quotient, 1.0), quotient)
+    quotient = selection.select(off, sub(quotient, number_like(1.0, x)), quotient)
     quotient = selection.select(eq(y, 0), div(x, y), quotient)
     return quotient, selection.select(off, arithmetic.add(r, y), r)
 
