@@ -11,6 +11,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.dtypes import complex_dtype, is_complex, is_inexact
 from functx.core.errors import ValueRangeError
+from functx.core.tracing import aval_of
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
 
@@ -59,7 +60,7 @@ def check_grads(
             for i, x in zip(varying, moving, strict=True):
                 every[i] = x
             outs = tree.leaves(f(*tree.unflatten(in_tree, every)))
-            return [out for out in outs if is_inexact(np.result_type(out))]
+            return [out for out in outs if is_inexact(aval_of(out).dtype)]
 
         checker.check(flat, [wide[i] for i in varying], order, getattr(f, "__name__", "f"))
 

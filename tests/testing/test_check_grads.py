@@ -61,7 +61,7 @@ def test_arguments_are_checked_in_float64_whatever_the_switch():
 
 
 def test_a_wrong_derivative_is_named_by_its_mode():
-    with pytest.raises(AssertionError, match="vjp of .* must match a central difference"):
+    with pytest.raises(AssertionError, match=r"vjp of .* must match a central difference"):
         check_grads(lambda x: WrongSine()(x), (1.0,), order=1)
     check_grads(lambda x: WrongSine()(x), (1.0,), order=1, modes=("fwd",))
 
@@ -77,7 +77,7 @@ def test_a_wrong_second_derivative_is_named_by_its_path():
 def test_tolerances_and_step_can_be_given():
     check_grads(lambda x: WrongSine()(x), (1.0,), order=1, atol=10.0)
     with pytest.raises(AssertionError):
-        check_grads(sin, (1.0,), order=1, eps=0.9)
+        check_grads(sin, (1.0,), order=1, eps=50.0)
 
 
 def test_orders_and_modes_that_do_not_exist_are_refused():
