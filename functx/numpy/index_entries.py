@@ -192,7 +192,7 @@ def place_of(at: Any, axis: int, size: int, mode: Mode) -> Any:
     dtype = at.dtype
     if kind(dtype) == "u" or not mode.wrap:
         return at
-    if iinfo(dtype).max < size:
+    if dtype.itemsize < 4 and iinfo(dtype).max < size:
         at = convert_element_type(at, np.int32)
     return select(lt(at, 0), add(at, size), at)
 

@@ -29,7 +29,7 @@ from functx.numpy.selection import (
     trimmed,
 )
 from functx.ops import arithmetic
-from functx.ops.indexing import Gather, ScatterSet, canonical_mode
+from functx.ops.indexing import Gather, GatherDimensionNumbers, ScatterSet, canonical_mode
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
 from functx.ops.selection import select, select_n
 from functx.ops.shaping import broadcast_in_dim, full, full_like, reshape
@@ -344,12 +344,12 @@ def take_along_axis(
     """
     x, indices, axis = _along_axis("take_along_axis", x, indices, axis)
     settings = _mode_of_take(mode, indices)
-    fields, places, shape = _lanes(aval_of(x).shape, indices, axis, settings)
+    numbers, places, shape = _lanes(aval_of(x).shape, indices, axis, settings)
     if 0 in shape:
         return full(shape, literal(0, aval_of(x).dtype))
-    sizes = tuple([n if d in fields["offset_dims"] else 1 for d, n in enumerate(aval_of(x).shape)])
+    sizes = tuple([n if d in numbers.offset_dims else 1 for d, n in enumerate(aval_of(x).shape)])
     outside, fill_value = settings.outside or "clip", known_number(fill_value)
-    return Gather(**fields, mode=outside, slice_sizes=sizes, fill_value=fill_value)(x, places)
+    return Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
 
 
 def put_along_axis(x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None) -> Any:
@@ -360,13 +360,13 @@ def put_along_axis(x: Any, indices: Any, values: Any, axis: int | None, mode: An
     whole = aval_of(operand(x)).shape
     x, indices, axis = _along_axis("put_along_axis", x, indices, axis)
     settings = _mode_of_take(mode, indices)
-    fields, places, shape = _lanes(aval_of(x).shape, indices, axis, settings)
+    numbers, places, shape = _lanes(aval_of(x).shape, indices, axis, settings)
     values = cast(values, aval_of(x).dtype)
     if 0 in shape:
         return reshape(x, whole)
     outside = settings.outside if settings.outside in TRUSTED else "drop"
     values = filled(broadcast_to(values, shape), shape)
-    return reshape(ScatterSet(**fields, mode=outside)(x, places, values), whole)
+    return reshape(ScatterSet(*numbers, mode=outside)(x, places, values), whole)
 
 
 def _along_axis(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any, Any, int]:
@@ -389,7 +389,7 @@ def _along_axis(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any,
 
 def _lanes(
     shape: Shape, indices: Any, axis: int, settings: Mode
-) -> tuple[dict[str, Shape], Any, Shape]:
+) -> tuple[GatherDimensionNumbers, Any, Shape]:
     """The gather that reads one element along `axis` for each index beside it.
 
     Its dimension numbers, the index vectors, and the shape of the result.
@@ -400,17 +400,17 @@ def _lanes(
     paired = [d for d in others if own[d] == shape[d] != 1]
     kept = [d for d in range(len(own)) if d not in whole]
     places = place_of(indices, axis, shape[axis], settings)
-    fields = {
-        "offset_dims": tuple(whole),
-        "collapsed_slice_dims": tuple([d for d in range(len(shape)) if d not in whole + paired]),
-        "start_index_map": (axis,),
-        "operand_batching_dims": tuple(paired),
-        "start_indices_batching_dims": tuple([kept.index(d) for d in paired]),
-    }
+    numbers = GatherDimensionNumbers(
+        offset_dims=tuple(whole),
+        collapsed_slice_dims=tuple([d for d in range(len(shape)) if d not in whole + paired]),
+        start_index_map=(axis,),
+        operand_batching_dims=tuple(paired),
+        start_indices_batching_dims=tuple([kept.index(d) for d in paired]),
+    )
     result = tuple([shape[d] if d in whole else n for d, n in enumerate(own)])
     if 0 not in result and not shape[axis]:
         raise IndexingError(f"an axis of length 0 has no elements to index; got axis {axis}")
-    return fields, reshape(places, (*[own[d] for d in kept], 1)), result
+    return numbers, reshape(places, (*[own[d] for d in kept], 1)), result
 
 
 def _integers(name: str, indices: Any) -> Any:
@@ -438,18 +438,14 @@ def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
     With the mode "raise" a known number out of bounds is an IndexingError, and a traced one
     counts as the nearest, as with "clip"; with "wrap" numbers count modulo their count.
     """
-    a, cases = _integers("choose", a), promote(*choices)
+    places, cases = _integers("choose", a), promote(*choices)
     count = len(cases)
-    if mode == "wrap":
-        a = (
-            a % count
-            if is_known(a)
-            else arithmetic.rem(arithmetic.add(arithmetic.rem(a, count), count), count)
-        )
-    elif mode == "raise" and is_known(a) and np.any((np.asarray(a) < 0) | (np.asarray(a) >= count)):
-        raise IndexingError(f"choose: numbers must be in [0, {count}); got {a}")
-    if type(a) is int:
-        a = np.asarray(a)
-    a, *cases = broadcast(a, *cases)
-    chosen = select_n(a, *cases)
-    return chosen
+    if is_known(places):
+        places = np.asarray(places)
+        if mode == "raise" and np.any((places < 0) | (places >= count)):
+            raise IndexingError(f"choose: numbers must be in [0, {count}); got {a}")
+        places = places % count if mode == "wrap" else places
+    elif mode == "wrap":
+        places = place_of(arithmetic.rem(places, count), 0, count, Mode())
+    operands = broadcast(places, *cases)
+    return select_n(*operands)

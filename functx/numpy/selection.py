@@ -7,6 +7,7 @@ by their counterparts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -223,14 +224,15 @@ class Selection:
     def gather(self, x: Any) -> Any:
         """The windows of `x`, one at each place."""
         mode = self.mode
-        read = Gather(
+        read = _gather(
             *self.numbers(),
             mode.indices_are_sorted,
             mode.unique_indices,
             mode.outside or "clip",
             tuple(self.sizes),
-            mode.fill_value,
         )
+        if mode.fill_value is not None:
+            read = read.changed(fill_value=mode.fill_value)
         return read(x, self.places())
 
     def numbers(self) -> GatherDimensionNumbers:
@@ -312,6 +314,10 @@ _EXAMINED = 1 << 16
 """The largest number of known indices that are searched for repetitions."""
 
 Bounds = tuple[int, int, int]
+
+
+# A primitive with a field of any type is not remembered by its own class.
+_gather = lru_cache(maxsize=4096)(Gather)
 
 
 def trimmed(value: Any, rank: int) -> Any:

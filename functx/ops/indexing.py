@@ -174,7 +174,7 @@ class Indexed(Primitive, abstract=True):
         limits = self.limits(x, sizes, aval.dtype)
         element = ctx.type(aval).element_type
         limit = stablehlo.constant(
-            ir.DenseElementsAttr.get(limits, type=element, shape=limits.shape)
+            ir.DenseElementsAttr.get(limits.data, type=element, shape=limits.shape)
         )
         limit = stablehlo.broadcast_in_dim(ctx.type(aval), limit, ctx.i64s([aval.ndim - 1]))
         return stablehlo.clamp(ctx.constant(0, aval), indices, limit)
@@ -223,10 +223,8 @@ class Gather(Indexed):
         window = without(self.slice_sizes, self.absent())
         rank = len(window) + indices.ndim - 1
         self.check(x, indices, self.slice_sizes, rank)
-        window, lead = iter(window), iter(indices.shape)
-        return x.update(
-            shape=tuple([next(window if d in self.offset_dims else lead) for d in range(rank)])
-        )
+        sizes = {True: iter(window), False: iter(indices.shape)}
+        return x.update(shape=tuple([next(sizes[d in self.offset_dims]) for d in range(rank)]))
 
     def jvp(self, primals, tangents):
         (x, indices), (dx, _) = primals, tangents
@@ -768,7 +766,9 @@ def gather(
     inside (the default); with "fill" they are read as `fill_value` (None: nan, or the least
     integer); "promise_in_bounds" says that there are none.
     """
-    numbers = [tuple(getattr(dimension_numbers, field)) for field in GatherDimensionNumbers._fields]
+    numbers = GatherDimensionNumbers(
+        *[tuple(getattr(dimension_numbers, field)) for field in GatherDimensionNumbers._fields]
+    )
     mode = "clip" if mode is None else canonical_mode(mode, "fill")
     return Gather(
         *numbers, indices_are_sorted, unique_indices, mode, tuple(slice_sizes), fill_value
@@ -876,8 +876,10 @@ def _scatter(
     unique_indices: bool,
     mode: Any,
 ) -> Any:
-    numbers = [tuple(getattr(numbers, field)) for field in ScatterDimensionNumbers._fields]
-    primitive = cls(*numbers, indices_are_sorted, unique_indices, canonical_mode(mode, "drop"))
+    dims = ScatterDimensionNumbers(
+        *[tuple(getattr(numbers, field)) for field in ScatterDimensionNumbers._fields]
+    )
+    primitive = cls(*dims, indices_are_sorted, unique_indices, canonical_mode(mode, "drop"))
     operand, updates = match(operand, updates)
     return primitive(operand, indices, updates)
 
