@@ -408,14 +408,18 @@ def apply(
 ) -> list[Any]:
     """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
 
-    `rewrite` must be hashable by value, since results are remembered by it.
+    `rewrite` must be hashable by value, since results are remembered by it. One with a method
+    `emit(program, *args)` appends its equations to a trace without a program in between.
     """
     builder = current_builder.get()
     if builder is None:
         return execution.run(rewrite, program, args)
-    result = rewritten(rewrite, program)
+    emit = getattr(rewrite, "emit", None)
     with collection_paused():
-        return builder.inline(result, args)
+        if emit is None:
+            return builder.inline(rewritten(rewrite, program), args)
+        outs: list[Any] = emit(program, *[Tracer(builder.atom(x), builder) for x in args])
+        return outs
 
 
 def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:

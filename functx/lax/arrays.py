@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from functx.core import tree
 from functx.core.errors import AxisError, ShapeError
 from functx.core.tracing import aval_of
-from functx.core.tree import tree_map
 from functx.ops import gradients, shaping
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import (
     PYTHON_SCALARS,
     canonical_axes,
-    canonical_axis,
     canonical_shape,
     literal,
 )
@@ -152,9 +151,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     return tile(operand, reps)
 
 
-def pad(
-    operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]
-) -> Any:
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
     """`operand` with `(low, high, interior)` elements of padding in each dimension.
 
     `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
@@ -197,4 +194,4 @@ def empty(shape: Any, dtype: Any) -> Any:
 
 def stop_gradient(x: Any) -> Any:
     """`x`, an array or a tree of them, through which no derivative goes."""
-    return tree_map(gradients.stop_gradient, x)
+    return tree.map(gradients.stop_gradient, x)

@@ -205,10 +205,10 @@ class FunctionEmitter:
 
     def equation(self, eqn: Equation) -> None:
         """Emit one equation: like an earlier one of the same types, else by its rule."""
-        primitive = eqn.primitive
+        primitive, env = eqn.primitive, self.env
         avals = [atom.aval for atom in eqn.inputs]
         operands = [
-            self.env[a] if type(a) is Var else self.constant(a.value, a.aval) for a in eqn.inputs
+            env[a] if type(a) is Var else self.constant(a.value, a.aval) for a in eqn.inputs
         ]
         if primitive.scalars_broadcast and (shape := eqn.outputs[0].aval.shape):
             self.broadcast_scalars(eqn, avals, operands, shape)
@@ -216,6 +216,9 @@ class FunctionEmitter:
         template = self.templates.get(key)
         if template is not None:
             results = template.repeat(operands)
+            if len(eqn.outputs) == 1:
+                env[eqn.outputs[0]] = results[0]
+                return
         elif primitive.decompose is not None and not primitive.has_rule("lower"):
             results = self.program(decomposition(primitive, tuple(avals)), operands)
         else:
@@ -226,8 +229,7 @@ class FunctionEmitter:
                 results = [results]
             if key not in self.templates and len(set(map(id, operands))) == len(operands):
                 self.templates[key] = Template.of(results, operands, self.constants)
-        for v, value in zip(eqn.outputs, results, strict=True):
-            self.env[v] = value
+        env.update(zip(eqn.outputs, results, strict=True))
 
     def broadcast_scalars(
         self, eqn: Equation, avals: list[ShapedArray], operands: list[Any], shape: tuple[int, ...]
@@ -248,11 +250,17 @@ class FunctionEmitter:
 class Template:
     """An emitted operation, to be repeated for every equation like the one it came from."""
 
-    __slots__ = ("operation", "positions")
+    __slots__ = ("anew", "name", "operation", "positions", "types")
 
     def __init__(self, operation: Any, positions: list[tuple[int, int]]):
         self.operation = operation
         self.positions = positions
+        self.name = operation.name
+        self.types = [result.type for result in operation.results]
+        # Making a plain operation anew is quicker than copying it.
+        in_order = [j for _, j in positions] == list(range(len(operation.operands)))
+        plain = len(operation.attributes) == 0 and len(operation.regions) == 0
+        self.anew = in_order and plain
 
     @staticmethod
     def of(results: Sequence[Any], operands: Sequence[Any], constants: Any) -> Template | None:
@@ -276,6 +284,9 @@ class Template:
         return Template(owner, positions)
 
     def repeat(self, operands: Sequence[Any]) -> Sequence[Any]:
+        if self.anew:
+            made = ir.Operation.create(self.name, results=self.types, operands=operands)
+            return made.results  # type: ignore[no-any-return]
         operation = self.operation.clone()
         target = operation.operands
         for i, j in self.positions:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
 
+from functx.core.dtypes import x64_enabled
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, canonical_form
 from functx.core.tracing import aval_of, execution, rewritten
@@ -117,14 +119,21 @@ def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
     )
 
 
-execution.run = run
-
-
 def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
     """As `evaluate`, also while JAX is tracing: the operands are concrete, and so is the result."""
-    with jax.ensure_compile_time_eval():
+    if jax.core.trace_state_clean():
         return evaluate(primitive, args)
+    wide = x64_enabled()
+
+    def aside() -> Any:
+        with jax.enable_x64(wide):
+            return evaluate(primitive, args)
+
+    # What JAX is tracing belongs to this thread; another one traces nothing.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(aside).result()
 
 
+execution.run = run
 execution.evaluate = evaluate
 execution.evaluate_now = evaluate_now

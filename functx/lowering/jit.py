@@ -14,7 +14,7 @@ import jax
 from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
-from functx.core.tracing import Tracer, current_builder
+from functx.core.tracing import Tracer, collection_paused, current_builder
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
 from functx.transforms.call import Call
@@ -221,7 +221,9 @@ class Compilation:
         args, kwargs = self.hashable(args, kwargs)
         while True:
             try:
-                return Lowered(self.dispatch.lower(self.captured, *args, **kwargs), self.captured)
+                with collection_paused():
+                    lowered = self.dispatch.lower(self.captured, *args, **kwargs)
+                return Lowered(lowered, self.captured)
             except _NewCaptures:
                 self.adopt()
 

@@ -128,6 +128,8 @@ class DotGeneral(Primitive):
 
     def lower(self, ctx, x, y):
         (xc, yc), (xb, yb) = self.contract, self.batched
+        if not xc and xb and ctx.platforms == ("cpu",):
+            return self.lower_outer(ctx, x, y)
         numbers = stablehlo.DotDimensionNumbers.get(
             lhs_batching_dimensions=xb,
             rhs_batching_dimensions=yb,
@@ -137,6 +139,25 @@ class DotGeneral(Primitive):
         return stablehlo.dot_general(
             ctx.out_types[0], x, y, numbers, precision_config=ctx.precision(self.precision)
         )
+
+
+    def lower_outer(self, ctx: Any, x: Any, y: Any) -> Any:
+        """The product without a contraction, as broadcasts that XLA's CPU loops run fastest."""
+        out = ctx.avals_out[0]
+        batched = len(self.batched[0])
+        x_free = ctx.avals_in[0].ndim - batched
+        parts = []
+        for v, aval, dims, start in zip(
+            (x, y), ctx.avals_in, self.batched, (batched, batched + x_free), strict=True
+        ):
+            free = without(range(aval.ndim), dims)
+            places = (*range(batched), *range(start, start + len(free)))
+            moved = stablehlo.transpose(v, ctx.i64s((*dims, *free)))
+            wide = stablehlo.broadcast_in_dim(
+                ctx.type(aval.update(shape=out.shape)), moved, ctx.i64s(places)
+            )
+            parts.append(ctx.convert(wide, aval, out))
+        return stablehlo.multiply(*parts)
 
 
 def _shift(dims: Dims, dim: int) -> Dims:

@@ -61,6 +61,8 @@ class Slice(Linear):
 
     def live_operands(self, live, args):
         (x,) = args
+        if live is None:
+            return [None]
         live = spread(live, self.abstract_eval(x.aval).shape)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)))
 
@@ -106,6 +108,8 @@ class DynamicSlice(Primitive):
 
     def live_operands(self, live, args):
         x, *indices = args
+        if live is None:
+            return [None] * len(args)
         live = spread(live, self.sizes)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
 

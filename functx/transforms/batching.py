@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from functx.core.avals import ShapedArray
@@ -27,21 +28,22 @@ class Batch:
     out_dims: tuple[int | None, ...]
 
     def __call__(self, program: Program) -> Program:
-        program = expand(program, "batch")
-
-        def body(*args: Any) -> list[Any]:
-            pairs = zip(args, self.in_dims, strict=True)
-            outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
-            return [
-                self.lay_out(i, x, dim, wanted)
-                for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
-            ]
-
         avals = [
             add_axis(v.aval, dim, self.size)
             for v, dim in zip(program.inputs, self.in_dims, strict=True)
         ]
+        body = partial(self.emit, program)
         return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
+
+    def emit(self, program: Program, *args: Any) -> list[Any]:
+        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        program = expand(program, "batch")
+        pairs = zip(args, self.in_dims, strict=True)
+        outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+        return [
+            self.lay_out(i, x, dim, wanted)
+            for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
+        ]
 
     def lay_out(self, i: int, x: Any, dim: int | None, wanted: int | None) -> Any:
         if wanted is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from functx.core.dtypes import is_inexact
@@ -27,21 +28,21 @@ class PushForward:
     varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        program = expand(program, "jvp")
-
-        def body(*args: Any) -> list[Any]:
-            count = len(program.inputs)
-            tangents = iter(args[count:])
-            pairs = [
-                (x, next(tangents) if v else None) for x, v in zip(args, self.varying, strict=False)
-            ]
-            outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
-            return [x for x, _ in outs] + tangents_of(outs)
-
         varying = [v.aval for v, on in zip(program.inputs, self.varying, strict=True) if on]
         names = tangent_names(program, self.varying, with_primals=True)
         avals = [*program.in_avals, *varying]
+        body = partial(self.emit, program)
         return trace(body, avals, name=f"jvp_{program.name}", in_names=names)[0]
+
+    def emit(self, program: Program, *args: Any) -> list[Any]:
+        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        program = expand(program, "jvp")
+        tangents = iter(args[len(program.inputs) :])
+        pairs = [
+            (x, next(tangents) if v else None) for x, v in zip(args, self.varying, strict=False)
+        ]
+        outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
+        return [x for x, _ in outs] + tangents_of(outs)
 
 
 def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
@@ -198,17 +199,17 @@ class ValueAndGrad:
     with_value: bool
 
     def __call__(self, program: Program) -> Program:
+        body = partial(self.emit, program)
+        name = f"grad_{program.name}"
+        return trace(body, program.in_avals, name=name, in_names=program.in_names)[0]
+
+    def emit(self, program: Program, *args: Any) -> list[Any]:
+        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         program = expand(program, "vjp", "jvp", "transpose")
-
-        def body(*args: Any) -> list[Any]:
-            outs, tape = forward_sweep(program, args, self.active)
-            seeds = [full_like(outs[0], 1)] + [None] * (len(outs) - 1)
-            grads = backward_sweep(program, tape, seeds, self.active)
-            return [*outs[0 if self.with_value else 1 :], *grads]
-
-        return trace(
-            body, program.in_avals, name=f"grad_{program.name}", in_names=program.in_names
-        )[0]
+        outs, tape = forward_sweep(program, args, self.active)
+        seeds = [full_like(outs[0], 1)] + [None] * (len(outs) - 1)
+        grads = backward_sweep(program, tape, seeds, self.active)
+        return [*outs[0 if self.with_value else 1 :], *grads]
 
 
 @dataclass(frozen=True)
