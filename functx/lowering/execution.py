@@ -121,8 +121,9 @@ def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
 
 def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
     """As `evaluate`, also while JAX is tracing: the operands are concrete, and so is the result."""
-    if jax.core.trace_state_clean():
-        return evaluate(primitive, args)
+    out = evaluate(primitive, args)
+    if not any(isinstance(x, jax.core.Tracer) for x in (out if type(out) is list else [out])):
+        return out
     wide = x64_enabled()
 
     def aside() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, ClassVar, NamedTuple
@@ -435,6 +436,20 @@ class ScatterAdd(Scatter):
 
     def combine(self, x, update):
         return stablehlo.add(x, update)
+
+    def lower(self, ctx, x, indices, updates):
+        # GPUs add no 128 bits at once; JAX adds real and imaginary parts there.
+        if ctx.avals_in[0].dtype != np.complex128 or tuple(ctx.platforms) == ("cpu",):
+            return super().lower(ctx, x, indices, updates)
+        from jax import lax
+
+        numbers = lax.ScatterDimensionNumbers(*self.numbers)
+        flags = {
+            name: getattr(self, name) for name in ("indices_are_sorted", "unique_indices", "mode")
+        }
+        return ctx.via_jax(
+            partial(lax.scatter_add, dimension_numbers=numbers, **flags), x, indices, updates
+        )
 
 
 class ScatterSet(Scatter):
