@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.samples import draw
+from functx.core.tracing import trace
+from functx.lowering.call import executable
 from functx.lowering.jit import jit
 from functx.ops import indexing
 from functx.ops.arithmetic import mul
@@ -134,6 +137,23 @@ def test_writing_in_any_order_gives_what_writing_in_order_does(number, dtype):
     np.testing.assert_array_equal(in_order, any_order)
     if dtype == "float32":
         np.testing.assert_array_equal(np.signbit(in_order), np.signbit(any_order))
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_are_lowered_for_accelerators(x64, name):
+    x, places = np.ones((5, 3)), np.array([[3], [0], [3]])
+    for dtype in ("float32", "complex128")[: 1 if name in ("scatter_min", "scatter_max") else 2]:
+        types = [
+            ShapedArray(a.shape, np.dtype(kind))
+            for a, kind in ((x, dtype), (places, "int32"), (np.ones((3, 3)), dtype))
+        ]
+        program, _ = trace(lambda *a: [getattr(indexing, name)(*a, ROWS)], types)
+        args = [np.zeros(aval.shape, aval.dtype) for aval in types]
+        lowered = executable(program).trace(*args).lower(lowering_platforms=("cuda",))
+        count = lowered.as_text().count('"stablehlo.scatter"(')
+        # Set: the numbers of the updates, what is cleared, and the last of them. Add: by parts.
+        by_parts = dtype == "complex128" and name in ("scatter", "scatter_add")
+        assert count == {"scatter": 3, "scatter_add": 1}.get(name, 1) + by_parts
 
 
 def test_the_product_of_many_repeated_factors_is_differentiated_without_dividing():
