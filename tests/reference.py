@@ -644,6 +644,21 @@ EXACT |= DRAWS.keys()
 
 
 @exact
+def Checkpoint(*args, program, apart, again):
+    return evaluate(program, args)
+
+
+@exact
+def CustomJVP(*args, primal, rule, captured):
+    return evaluate(primal, args)
+
+
+@exact
+def CustomVJP(*args, primal, rule, captured):
+    return evaluate(primal, args)
+
+
+@exact
 def Call(*args, program):
     return evaluate(program, args)
 
