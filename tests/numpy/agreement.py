@@ -1,6 +1,6 @@
 """Calls of a namespace of functx compared to the same calls of JAX's.
 
-A call is a text in terms of the namespace `np` and of operands `x`, `y` and `z`, whose types
+A call is a text in terms of the namespace, `np` or `lax`, and of operands `x`, `y` and `z`, whose types
 follow: `("np.matmul(x, y)", "f32[2,3]", "f32[3]")`.
 """
 
@@ -42,7 +42,12 @@ def function(text, namespace):
     code = compile(text, text, "eval")
 
     def call(*args):
-        scope = {"np": namespace, "numpy": numpy, **dict(zip("xyz", args, strict=False))}
+        scope = {
+            "np": namespace,
+            "lax": namespace,
+            "numpy": numpy,
+            **dict(zip("xyz", args, strict=False)),
+        }
         return eval(code, scope)
 
     return call
@@ -66,8 +71,9 @@ def agree_in_derivatives(ours, theirs, text, *types):
     primals, tangents = operands(types), operands(types, seed=1)
     out, back = jax.vjp(function(text, theirs), *primals)
     cts = jax.tree.map(cotangent, out)
-    pullback = vjp(function(text, ours), *primals)[1]
-    same(pullback(cts), back(cts), weak=False)
+    found, pullback = vjp(function(text, ours), *primals)
+    given = jax.tree.unflatten(jax.tree.structure(found), jax.tree.leaves(cts))
+    same(pullback(given), back(cts), weak=False)
     expected = jax.jvp(function(text, theirs), primals, tangents)[1]
     found = jvp(function(text, ours), tuple(primals), tuple(tangents))[1]
     same(found, expected, weak=False)

@@ -36,6 +36,11 @@ def test_abstract_eval_states_the_types_that_lower_produces(case):
 
 
 @each_sample
+def test_types_stay_narrow_where_the_64_bit_switch_is_off(case):
+    run(rules.types_stay_narrow_where_the_64_bit_switch_is_off, case)
+
+
+@each_sample
 def test_jvp_matches_differences(case):
     run(rules.jvp_matches_differences, case)
 
