@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, is_inexact
+from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, canonical_dtype, is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import Sample, retyped
@@ -70,6 +70,24 @@ def abstract_eval_states_the_types_that_lower_produces(trial: Trial) -> None:
                         f"{_list(program.out_avals)}, as `abstract_eval` states; it gives "
                         f"{type(error).__name__}: {error}"
                     ) from error
+
+
+def types_stay_narrow_where_the_64_bit_switch_is_off(trial: Trial) -> None:
+    """1, in JAX's default mode: a sample of narrow types gives narrow types, which lower."""
+    avals = trial.sample.avals
+    with harness(x64=False):
+        if any(canonical_dtype(a.dtype) != a.dtype for a in avals):
+            return
+        program = trial.trace_primitive(avals)
+        wide = [a for a in program.out_avals if canonical_dtype(a.dtype) != a.dtype]
+        assert not wide, f"{trial.primitive!r} on {_list(avals)}: got {_list(wide)} in 32-bit mode"
+        try:
+            _lower([program])
+        except Exception as error:
+            raise AssertionError(
+                f"{trial.primitive!r} on {_list(avals)}: `lower` must produce "
+                f"{_list(program.out_avals)} in 32-bit mode; it gives {type(error).__name__}: {error}"
+            ) from error
 
 
 def _lower(programs: Sequence[Program]) -> None:
@@ -282,6 +300,7 @@ def _unlocated(program: Program) -> Program:
 
 CHECKS: tuple[Callable[[Trial], None], ...] = (
     abstract_eval_states_the_types_that_lower_produces,
+    types_stay_narrow_where_the_64_bit_switch_is_off,
     jvp_matches_differences,
     gradients_at_kinks_are_those_stated,
     vjp_is_the_transpose_of_jvp,

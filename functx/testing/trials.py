@@ -94,11 +94,11 @@ def accepted(primitive: Primitive, one: Sample) -> list[str]:
 
 
 @contextmanager
-def harness() -> Iterator[None]:
-    """64-bit types on, and every program checked."""
+def harness(x64: bool = True) -> Iterator[None]:
+    """64-bit types on, or off, and every program checked."""
     enabled, checking.enabled = checking.enabled, True
     try:
-        with jax.enable_x64():
+        with jax.enable_x64(x64):
             yield
     finally:
         checking.enabled = enabled
