@@ -85,16 +85,19 @@ def cotangent(x):
     return numpy.cos(numpy.arange(x.size)).reshape(x.shape).astype(x.dtype)
 
 
+def known_leaves(tree):
+    """The leaves but for the tangents of integers, which JAX gives and functx leaves out."""
+    return [x for x in jax.tree.leaves(tree) if x.dtype != jax.dtypes.float0]
+
+
 def same(found, expected, weak=True):
-    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    found, expected = known_leaves(found), known_leaves(expected)
     assert len(found) == len(expected), f"{len(found)} results for {len(expected)}"
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.shape == theirs.shape
         assert ours.dtype == theirs.dtype
         if weak:
             assert getattr(ours, "weak_type", False) == getattr(theirs, "weak_type", False)
-        if ours.dtype == jax.dtypes.float0:
-            continue
         if theirs.dtype.kind in "iub":
             numpy.testing.assert_array_equal(ours, theirs)
             continue
