@@ -52,7 +52,7 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         if loop.reverse:
             i = stablehlo.subtract(_counter(length - 1), i)
         rows = [_row(ctx, x, i, type_) for x, type_ in zip(xs, x_types, strict=True)]
-        outs = module.emit(program, [*consts, *state[: loop.carries], *rows])
+        outs: list[Any] = module.emit(program, [*consts, *state[: loop.carries], *rows])
         stacks = zip(state[loop.carries :], outs[loop.carries :], strict=True)
         return outs[: loop.carries] + [_with_row(ctx, stack, y, i) for stack, y in stacks]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,7 +106,8 @@ class Cond(Primitive):
 
     def split(self, rewrite: Any) -> BranchSplit:
         """Each branch split in two by `rewrite`, the halves made to fit each other."""
-        return rewritten(JoinSplits(rewrite, self.branches), self.branches[0])
+        split: BranchSplit = rewritten(JoinSplits(rewrite, self.branches), self.branches[0])
+        return split
 
     def forward(self, args, active):
         split = self.split(SplitVJP(tuple(active[1:])))
@@ -172,7 +174,8 @@ class BranchSplit(NamedTuple):
         return [*[operands[i] for i in self.passed], *saved]
 
 
-class JoinSplits(NamedTuple):
+@dataclass(frozen=True)
+class JoinSplits:
     """The rewrite of all of `branches`, each split by `rewrite`, to halves of common types.
 
     Of what the branches save, values of one type share an output: only one branch runs.
@@ -337,7 +340,7 @@ def _traced(
                 f"{body_name('branch', f)} returns {each.out_tree}",
             )
     by_output = list(zip(*[each.program.out_avals for each in traced], strict=True))
-    common = [common_type(avals) for avals in by_output]
+    common: list[Any] = [common_type(avals) for avals in by_output]
     if None in common:
         raise BranchTypeError(
             f"{what}: all branches must return values of one type; got "

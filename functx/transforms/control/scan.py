@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import Any, NamedTuple
 
@@ -144,7 +145,8 @@ class Scan(Primitive):
 
     def split(self, rewrite: Any) -> LoopSplit:
         """The body split in two by `rewrite`, what the second half needs sorted by its kind."""
-        return rewritten(SplitLoop(rewrite, self.consts, self.carries), self.program)
+        split: LoopSplit = rewritten(SplitLoop(rewrite, self.consts, self.carries), self.program)
+        return split
 
     def run_values(
         self, split: LoopSplit, args: Sequence[Any]
@@ -259,7 +261,8 @@ class Scan(Primitive):
         return ctx.scan(self, values)
 
 
-class PushedStep(NamedTuple):
+@dataclass(frozen=True)
+class PushedStep:
     """The rewrite of a body to one of values and tangents, each tangent behind its group."""
 
     consts: int
@@ -305,7 +308,8 @@ class LoopSplit(NamedTuple):
     passed: tuple[int, ...]
 
 
-class SplitLoop(NamedTuple):
+@dataclass(frozen=True)
+class SplitLoop:
     """The rewrite to the halves into which `rewrite` splits a body.
 
     The second half takes what it needs in the order: consts, passed rows, saved rows.
@@ -343,7 +347,8 @@ class SplitLoop(NamedTuple):
         )
 
 
-class LinearStep(NamedTuple):
+@dataclass(frozen=True)
+class LinearStep:
     """The rewrite of the tangents of a body, and what they need, to the body of a scan.
 
     The first `tangents` inputs are tangents, of them `consts` of consts. Of what follows,
@@ -366,7 +371,8 @@ class LinearStep(NamedTuple):
         return rewired(rest, inputs, chosen(rest.outputs, self.kept))
 
 
-class PullStep(NamedTuple):
+@dataclass(frozen=True)
+class PullStep:
     """The rewrite of the backward program of a body to the body of a scan backwards.
 
     `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
@@ -408,7 +414,8 @@ class PullStep(NamedTuple):
         return trace(body, avals, name=pull.name)[0]
 
 
-class KnownCarries(NamedTuple):
+@dataclass(frozen=True)
+class KnownCarries:
     """The rewrite of a body to that of the carries not marked in `flags`, each also a row."""
 
     consts: int
@@ -506,7 +513,7 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
             *rows,
             *([] if length is None else [f"length={length}"]),
         )
-    (size,) = sizes
+    size: int = sizes.pop()
     if size < 0:
         raise AxisSizeError(f"{what}: the length must not be negative; got {size}")
     return size

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -169,7 +170,8 @@ class While(Primitive):
         return ctx.while_loop(self, values)
 
 
-class PushedBody(NamedTuple):
+@dataclass(frozen=True)
+class PushedBody:
     """The rewrite of a body to one of values and tangents: consts, theirs, carry, theirs."""
 
     consts: int
@@ -190,7 +192,8 @@ class PushedBody(NamedTuple):
         return rewired(pushed, inputs, [*outs, *moved])
 
 
-class Ignoring(NamedTuple):
+@dataclass(frozen=True)
+class Ignoring:
     """The rewrite to a program with further inputs, of types `avals`, that it does not use."""
 
     avals: tuple[ShapedArray, ...]
@@ -200,7 +203,8 @@ class Ignoring(NamedTuple):
         return rewired(program, inputs, program.outputs)
 
 
-class LaneByLane(NamedTuple):
+@dataclass(frozen=True)
+class LaneByLane:
     """The rewrite of a batched body to one that leaves alone the lanes that have stopped.
 
     Its carry begins with which lanes still run, as `runs` of the rest of the carry says.
@@ -341,7 +345,8 @@ def fori_loop(
     return tree.unflatten(carry_tree, outs[:-1])
 
 
-class Below(NamedTuple):
+@dataclass(frozen=True)
+class Below:
     """The condition that the last of a carry of types `avals` is below the const before it."""
 
     avals: tuple[ShapedArray, ...]
