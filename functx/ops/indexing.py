@@ -325,7 +325,8 @@ class Scatter(Indexed, abstract=True):
 
     def slice_sizes(self, x: Any, updates: Any) -> Dims:
         """The lengths of a window along the dimensions of the operand."""
-        window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=True))
+        # Not strict: `check` refuses dimension numbers that do not fit.
+        window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=False))
         return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
 
     def gather(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:

@@ -1,0 +1,280 @@
+"""Bad operands: one row per op, and what its message must say."""
+
+import pytest
+
+from functx.core.dtypes import DTYPES_BY_SHORT_NAME
+from functx.core.errors import FunctxError
+from functx.core.primitive import Primitive
+from functx.core.tracing import trace
+from functx.ops.families import Elementwise
+from functx.testing import bool_, c64, f32, i32, u32
+from tests.ops.registry import PRIMITIVES
+
+KINDS = {"b": "bool", "i": "i32", "u": "u32", "f": "f32", "c": "c64"}
+
+# By primitive: its parameters and operands, the class of the error, and a part of its message.
+ROWS = {
+    "argmax": ({"axis": 0, "index_dtype": "int32"}, [f32[0]], "ShapeError", "must not be empty"),
+    "argmin": (
+        {"axis": 0, "index_dtype": "int8"},
+        [f32[200]],
+        "DTypeError",
+        "the index dtype must hold 199; got int8",
+    ),
+    "bitcast_convert_type": (
+        {"dtype": "float32"},
+        [c64[3]],
+        "DTypeError",
+        "both dtypes must be int, uint or float; got c64[3] and float32",
+    ),
+    "broadcast_in_dim": (
+        {"shape": (2, 3), "dims": (1,)},
+        [f32[2]],
+        "ShapeError",
+        "each dimension of the operand must be 1 or that of the result",
+    ),
+    "concatenate": (
+        {"axis": 0},
+        [f32[2, 3], f32[2, 4]],
+        "ShapeError",
+        "operands must have one dtype, and one shape but for axis 0; got f32[2,3] and f32[2,4]",
+    ),
+    "cumlogsumexp": ({"axis": 0}, [i32[3]], "DTypeError", "operands must be float; got i32[3]"),
+    "cummax": ({"axis": 1}, [f32[3]], "AxisError", "must be in [-1, 1)"),
+    "cummin": ({"axis": -2}, [f32[3]], "AxisError", "must be in [-1, 1)"),
+    "cumprod": ({"axis": 0}, [f32[()]], "AxisError", "for an array of 0 dimensions"),
+    "cumsum": ({"axis": 0}, [bool_[3]], "DTypeError", "got bool[3]"),
+    "dot_general": (
+        {"contract": ((1,), (0,))},
+        [f32[2, 3], f32[4, 5]],
+        "ShapeError",
+        "contract dimensions must have one size; got f32[2,3] along (1,)",
+    ),
+    "dynamic_slice": ({"sizes": (4,)}, [f32[3], i32[()]], "ShapeError", "got"),
+    "dynamic_update_slice": (
+        {},
+        [f32[3], i32[2], i32[()]],
+        "DTypeError",
+        "operands must have one dtype; got f32[3] and i32[2]",
+    ),
+    "full": (
+        {"shape": (2,)},
+        [f32[1]],
+        "ShapeError",
+        "the fill value must be a scalar; got f32[1]",
+    ),
+    "gather": (
+        {"collapsed_slice_dims": (0,), "start_index_map": (0,), "slice_sizes": (1,)},
+        [f32[3], f32[2, 1]],
+        "DTypeError",
+        "indices must be integers; got f32[2,1]",
+    ),
+    "iota": ({"dtype": "int32", "shape": (2,), "dimension": 1}, [], "AxisError", "got 1"),
+    "linear_recurrence": (
+        {"axis": 0},
+        [f32[3], f32[4]],
+        "ShapeError",
+        "operands must have one shape; got f32[3] and f32[4]",
+    ),
+    "log_softmax": ({"axes": (2,)}, [f32[3, 4]], "AxisError", "must be in [-2, 2)"),
+    "log_sum_exp": ({"axes": (0,)}, [i32[3]], "DTypeError", "must be float; got i32[3]"),
+    "softmax": ({"axes": (0, 0)}, [f32[3, 4]], "AxisError", "each axis once"),
+    "pad": (
+        {"config": ((0, 0, 0),)},
+        [f32[3], i32[()]],
+        "ShapeError",
+        "a scalar of the operand's dtype; got i32[] for f32[3]",
+    ),
+    "permute_dims": (
+        {"axes": (0, 2)},
+        [f32[2, 3]],
+        "ShapeError",
+        "must be a permutation of all axes; got (0, 2) for f32[2,3]",
+    ),
+    "reduce_and": ({"axes": (0,)}, [f32[3]], "DTypeError", "must be bool or int or uint"),
+    "reduce_max": ({"axes": (1,)}, [f32[3]], "AxisError", "must be in [-1, 1)"),
+    "reduce_min": ({"axes": (0, 0)}, [f32[3]], "AxisError", "each axis once; got (0, 0)"),
+    "reduce_or": ({"axes": (0,)}, [c64[3]], "DTypeError", "got c64[3]"),
+    "reduce_prod": ({"axes": (0,)}, [bool_[3]], "DTypeError", "got bool[3]"),
+    "reduce_sum": ({"axes": (0,)}, [bool_[3]], "DTypeError", "got bool[3]"),
+    "reduce_xor": ({"axes": (0,)}, [f32[3]], "DTypeError", "got f32[3]"),
+    "reshape": (
+        {"shape": (4,)},
+        [f32[3]],
+        "ShapeError",
+        "the number of elements must stay; got f32[3] for shape (4,)",
+    ),
+    "rev": ({"axes": (1,)}, [f32[3]], "AxisError", "must be in [-1, 1)"),
+    "scatter_add": (
+        {"collapsed_slice_dims": (0,), "start_index_map": (0,)},
+        [f32[3], i32[2, 1], f32[3]],
+        "ShapeError",
+        "updates must have the dimensions of the indices",
+    ),
+    "scatter_max": (
+        {"collapsed_slice_dims": (0,), "start_index_map": (0,)},
+        [c64[3], i32[2, 1], c64[2]],
+        "DTypeError",
+        "got c64[3]",
+    ),
+    "scatter_min": (
+        {"collapsed_slice_dims": (0,), "start_index_map": (0, 0)},
+        [f32[3], i32[2, 1], f32[2]],
+        "ShapeError",
+        "a component for each dimension in start_index_map",
+    ),
+    "scatter_mul": (
+        {"collapsed_slice_dims": (1,), "start_index_map": (0,)},
+        [f32[3], i32[2, 1], f32[2]],
+        "ShapeError",
+        "dimension numbers must be dimensions of the operand",
+    ),
+    "scatter_set": (
+        {"collapsed_slice_dims": (0,), "start_index_map": (0,)},
+        [f32[3], i32[2, 1], i32[2]],
+        "DTypeError",
+        "operands must have one dtype; got f32[3] and i32[2]",
+    ),
+    "search_sorted": ({}, [f32[2, 3], f32[4]], "ShapeError", "must be a vector; got f32[2,3]"),
+    "slice": (
+        {"start": (2,), "limit": (4,)},
+        [f32[3]],
+        "IndexingError",
+        "0 <= start <= limit <= length",
+    ),
+    "sort": (
+        {"axis": 0},
+        [f32[3], f32[4]],
+        "ShapeError",
+        "operands must have one shape; got f32[3] and f32[4]",
+    ),
+    "split": (
+        {"sizes": (1, 1), "axis": 0},
+        [f32[3]],
+        "ShapeError",
+        "sizes must sum to the length of axis 0; got (1, 1) for f32[3]",
+    ),
+    "top_k": (
+        {"k": 4},
+        [f32[3]],
+        "ValueRangeError",
+        "k must be between 0 and the length of the last axis; got 4 for f32[3]",
+    ),
+    "random_seed": ({}, [f32[()]], "DTypeError", "the seed must be an integer; got f32[]"),
+    "random_fold_in": ({}, [u32[2], i32[()]], "ShapeError", "data must be uint32"),
+    "random_split": ({"shape": (2,)}, [u32[3]], "DTypeError", "got u32[3]"),
+    "random_shuffle": ({"axis": 0}, [i32[2], f32[3]], "DTypeError", "got i32[2]"),
+    "random_integers": (
+        {"shape": (3,)},
+        [u32[2], i32[()], f32[()]],
+        "DTypeError",
+        "operands must have one dtype; got i32[] and f32[]",
+    ),
+    "integer_pow": (
+        {"exponent": -2},
+        [i32[3]],
+        "DTypeError",
+        "for a negative exponent; got i32[3]",
+    ),
+    "select": ({}, [f32[3], f32[3], f32[3]], "DTypeError", "must be boolean; got f32[3]"),
+    "pow": ({}, [i32[3], f32[3]], "DTypeError", "must have one dtype; got i32[3] and f32[3]"),
+    "polygamma": ({}, [i32[3], i32[3]], "DTypeError", "got i32[3]"),
+}
+
+# Those that take any operand, and those whose operands are made by a transform.
+TAKE_ANYTHING = {"convert_element_type", "stop_gradient"}
+MADE_BY_TRANSFORMS = {"call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "scan", "while"}
+
+
+def raised(primitive, avals):
+    """The error of a primitive on operands of these types, which must be one of ours."""
+
+    def body(*xs):
+        out = primitive(*xs)
+        return out if primitive.multiple_results else [out]
+
+    with pytest.raises(FunctxError) as info:
+        trace(body, avals)
+    return info.value
+
+
+def check_form(error, primitive):
+    """`<op>: <what must hold>; got <what was given>`, and the operation in the details."""
+    assert "; got " in error.problem
+    assert primitive.name in str(error) or primitive.name.replace("_", "") in str(error)
+    assert str(error).endswith(f"docs/reference/errors.md#{type(error).__name__}")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_bad_operands_are_refused_by_name(name):
+    params, avals, error_name, fragment = ROWS[name]
+    primitive = Primitive.registry[name](**params)
+    error = raised(primitive, avals)
+    assert type(error).__name__ == error_name
+    assert fragment in error.problem
+    check_form(error, primitive)
+
+
+ELEMENTWISE = [cls for cls in PRIMITIVES if issubclass(cls, Elementwise) and not cls.fields]
+SEVERAL = [cls for cls in ELEMENTWISE if len(cls.samples[0].avals) > 1 and cls.name not in ROWS]
+
+
+@pytest.mark.parametrize("cls", SEVERAL, ids=lambda cls: cls.name)
+def test_operands_of_two_shapes_are_refused(cls):
+    primitive, avals = cls(), cls.samples[0].avals
+    avals = [avals[0].update(shape=(3,)), *[a.update(shape=(4,)) for a in avals[1:]]]
+    error = raised(primitive, avals)
+    assert type(error).__name__ == "ShapeError"
+    assert f"operands must have one shape, or be scalars; got {avals[0]!r} and" in error.problem
+    check_form(error, primitive)
+
+
+@pytest.mark.parametrize("cls", SEVERAL, ids=lambda cls: cls.name)
+def test_operands_of_two_dtypes_are_refused(cls):
+    primitive, avals = cls(), cls.samples[0].avals
+    other = next(n for n in ("i32", "u32") if DTYPES_BY_SHORT_NAME[n] != avals[0].dtype)
+    avals = [*avals[:-1], avals[-1].update(dtype=DTYPES_BY_SHORT_NAME[other])]
+    error = raised(primitive, avals)
+    assert type(error).__name__ == "DTypeError"
+    assert f"operands must have one dtype; got {avals[0]!r} and" in error.problem
+    check_form(error, primitive)
+
+
+@pytest.mark.parametrize(
+    ("cls", "refused"),
+    [
+        (cls, k)
+        for cls in ELEMENTWISE
+        for k in "biufc"
+        if k not in cls.accepts and cls.name not in ROWS
+    ],
+    ids=lambda value: KINDS.get(value) or value.name,
+)
+def test_operands_of_a_kind_without_meaning_are_refused(cls, refused):
+    dtype = DTYPES_BY_SHORT_NAME[KINDS[refused]]
+    primitive, avals = cls(), [a.update(dtype=dtype) for a in cls.samples[0].avals]
+    error = raised(primitive, avals)
+    assert type(error).__name__ == "DTypeError"
+    assert f"; got {avals[0]!r}" in error.problem
+    check_form(error, primitive)
+
+
+@pytest.mark.parametrize("cls", PRIMITIVES, ids=lambda cls: cls.name)
+def test_every_primitive_has_a_row(cls):
+    generic = issubclass(cls, Elementwise) and (cls in SEVERAL or set("biufc") - set(cls.accepts))
+    key_alone = cls.name.startswith("random_")
+    assert generic or key_alone or cls.name in {*ROWS, *TAKE_ANYTHING, *MADE_BY_TRANSFORMS}, (
+        f"tests/ops/test_errors.py needs a row for {cls.name!r}"
+    )
+
+
+RANDOM = [cls for cls in PRIMITIVES if cls.name.startswith("random_") and cls.name != "random_seed"]
+
+
+@pytest.mark.parametrize("cls", RANDOM, ids=lambda cls: cls.name)
+def test_keys_of_another_type_are_refused(cls):
+    one = cls.samples[0]
+    primitive = cls(**one.params)
+    error = raised(primitive, [i32[2], *one.avals[1:]])
+    assert "; got i32[2]" in error.problem
+    check_form(error, primitive)
