@@ -11,6 +11,9 @@ import pytest
 from functx.core.tracing import checking
 
 checking.enabled = True
+# The suite compiles thousands of small programs and runs each once; XLA's own passes are
+# what it would wait for. Compiling and running alike are functx's business, optimising is not.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture
