@@ -39,6 +39,7 @@ from functx.transforms.control.tracing import (
     spread,
     with_output_types,
 )
+from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.reverse_mode import SplitVJP
 
@@ -122,7 +123,8 @@ class Cond(Primitive):
 
     def transpose(self, cts, *args):
         linear = tuple([type(x) is LinearInput for x in args])
-        transposed = tuple([rewritten(TransposeIn(linear[1:]), b) for b in self.branches])
+        branches = [expand(b, "transpose") for b in self.branches]
+        transposed = tuple([rewritten(TransposeIn(linear[1:]), b) for b in branches])
         given = inexact_cotangents(cts, self.branches[0].out_avals)
         known = chosen(args[1:], [not on for on in linear[1:]])
         return spread(Cond(transposed)(args[0], *given, *known), linear)

@@ -36,6 +36,7 @@ from functx.transforms.control.tracing import (
     spread,
     with_output_types,
 )
+from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
@@ -188,7 +189,7 @@ class Scan(Primitive):
             for on in group
             if on
         ]
-        pull = rewritten(TransposeIn(flags), self.program)
+        pull = rewritten(TransposeIn(flags), expand(self.program, "transpose"))
         rows = [*found[len(carries) :], *xs]
         pulled = self.pull_back(pull, kinds, flags, cts, consts, rows)
         return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
