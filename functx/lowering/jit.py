@@ -17,6 +17,7 @@ from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.tracing import Tracer, collection_paused, current_builder
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
+from functx.lowering.keys import key_words
 from functx.transforms.call import Call
 from functx.transforms.calls import (
     TracedCall,
@@ -129,6 +130,7 @@ class Compilation:
         """What JAX traces: the one equation that carries the program."""
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
+        leaves = [key_words(x) for x in leaves]
         token = current_builder.set(None)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)

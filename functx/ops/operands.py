@@ -18,12 +18,14 @@ PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 def literal(value: Any, dtype: DType) -> Literal:
     """The scalar `value` as a literal of exactly `dtype`."""
+    if type(value) is float and dtype.kind == "f":
+        return scalar_literal(value, dtype, False, repr(value))
     if is_complex(dtype):
         value = complex(value)
     elif is_inexact(dtype):
         if isinstance(value, complex):
             raise DTypeError(f"a complex number must not become {dtype}; got {value}")
-        value = float(np.asarray(value).astype(dtype)) if isinstance(value, float) else float(value)
+        value = float(value)
     elif dtype == np.bool_:
         value = bool(value)
     else:
@@ -71,10 +73,19 @@ def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
     return canonical
 
 
+def check_axes(op: str, axes: Any, ndim: int) -> None:
+    """Raise AxisError unless `axes`, one or several, are distinct and count from the start."""
+    several = (axes,) if isinstance(axes, int) else axes
+    if len(set(several)) != len(several) or not all([0 <= axis < ndim for axis in several]):
+        raise AxisError(f"{op}: each axis must be in [0, {ndim}), and named once; got {axes}")
+
+
 def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
     """`shape`, an int or a sequence, as a tuple of non-negative ints."""
     try:
-        dims = tuple(index(n) for n in (shape if isinstance(shape, Sequence | np.ndarray) else (shape,)))
+        dims = tuple(
+            index(n) for n in (shape if isinstance(shape, Sequence | np.ndarray) else (shape,))
+        )
     except TypeError:
         raise ArgumentError(
             f"{name} must be made of integers known while tracing; got {shape!r}"
