@@ -19,7 +19,7 @@ from functx.ops.arithmetic import mul, sub
 from functx.ops.complexes import conj
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
-from functx.ops.operands import canonical_axes, canonical_axis, literal, without
+from functx.ops.operands import canonical_axes, canonical_axis, literal
 from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.shaping import (
     broadcast_in_dim,
@@ -411,7 +411,7 @@ def _summed(dtype: Any) -> Any:
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """The square matrices `a` multiplied by themselves, `n` factors; inverted for negative `n`."""
+    """The square matrices `a` multiplied by themselves, `n` factors, which is not negative."""
     a = operand(a)
     aval = aval_of(a)
     if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
@@ -426,9 +426,9 @@ def matrix_power(a: Any, n: int) -> Any:
         unit = eye(aval.shape[-1], dtype=aval.dtype)
         return broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))
     if n < 0:
-        from functx.numpy.linalg import inv
-
-        a, n = inv(a), -n
+        raise ValueRangeError(
+            f"matrix_power: n must not be negative; got {n}", fix="Invert the matrices first."
+        )
     result = None
     while n:
         if n & 1:
@@ -453,7 +453,7 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
             "multi_dot: all operands must be matrices, but the first and last may be vectors; "
             "got " + " and ".join(repr(aval_of(x)) for x in arrays)
         )
-    terms = [(i, i + 1) for i in range(len(arrays))]
+    terms: list[tuple[int, ...]] = [(i, i + 1) for i in range(len(arrays))]
     out = [0, len(arrays)]
     if ndims[0] == 1:
         terms[0], out = (1,), out[1:]
@@ -496,13 +496,13 @@ def einsum(
     """
     if type(subscripts) is not str:
         subscripts, operands = _from_interleaved((subscripts, *operands))
-    operands = _promoted(*operands) if operands else operands
-    shapes = tuple([aval_of(x).shape for x in operands])
+    arrays = _promoted(*operands) if operands else ()
+    shapes = tuple([aval_of(x).shape for x in arrays])
     if isinstance(optimize, list):
-        optimize = tuple(optimize)
+        optimize = tuple([step if isinstance(step, str) else tuple(step) for step in optimize])
     dtype = _preferred(preferred_element_type)
     plan = _plan(subscripts, shapes, optimize, canonical_precision(precision), dtype)
-    return _typed(plan(operands), dtype)
+    return _typed(plan(arrays), dtype)
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
@@ -589,6 +589,41 @@ def _plan(
     subscripts: str, shapes: tuple[Shape, ...], optimize: Any, precision: Any, preferred: Any
 ) -> Contraction:
     inputs, output = _parse(subscripts, shapes)
+    sizes = _sizes(subscripts, inputs, shapes)
+    # A dimension of length 1 beside a longer one of its letter is left to the longer.
+    kept = [
+        "".join([c for c, n in zip(term, shape, strict=True) if n == sizes[c]])
+        for term, shape in zip(inputs, shapes, strict=True)
+    ]
+    prepare, terms = [], []
+    for i, term in enumerate(kept):
+        others = output + "".join(kept[:i] + kept[i + 1 :])
+        shape = tuple([sizes[c] for c in term])
+        function, left = _prepared(term, shape, others, output if len(kept) == 1 else None)
+        prepare.append(function)
+        terms.append(left)
+    steps: list[tuple[int, int, Pair]] = []
+    live = list(range(len(terms)))
+    for positions in (*_path(terms, output, sizes, optimize), range(len(terms))):
+        chosen = [live[p] for p in sorted(positions) if p < len(live)]
+        if not chosen:
+            continue
+        live = [term for term in live if term not in chosen]
+        i = chosen[0]
+        for count, j in enumerate(chosen[1:], 2):
+            later = [*live, *chosen[count:]]
+            needed = set(output).union(*[terms[k] for k in later])
+            labels = _natural_order(terms[i], terms[j], needed) if later else output
+            x, y = ({c: sizes[c] for c in terms[k]} for k in (i, j))
+            steps.append((i, j, product(x, y, tuple(labels), precision, preferred)))
+            terms.append(labels)
+            i = len(terms) - 1
+        live.append(i)
+    return Contraction(tuple(prepare), tuple(steps))
+
+
+def _sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[str, int]:
+    """The size of the dimension that each letter stands for."""
     sizes: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
         for label, n in zip(term, shape, strict=True):
@@ -599,42 +634,7 @@ def _plan(
                 )
             if n != 1:
                 sizes[label] = n
-    kept = [
-        "".join([c for c, n in zip(term, shape, strict=True) if n == sizes[c]])
-        for term, shape in zip(inputs, shapes, strict=True)
-    ]
-    prepare, terms = [], []
-    for i, term in enumerate(kept):
-        others = output + "".join(kept[:i] + kept[i + 1 :])
-        shape = tuple([sizes[c] for c in term])
-        function, left = _prepared(term, shape, others)
-        if len(kept) == 1:
-            axes = _positions(left, tuple(output))
-            prepare.append(lambda x, f=function, axes=axes: permute_dims(f(x), axes))
-        else:
-            prepare.append(function)
-        terms.append(left)
-    steps = []
-    live = list(range(len(terms)))
-    for positions in (*_path(terms, output, sizes, optimize), range(len(terms))):
-        chosen = [live[p] for p in sorted(positions) if p < len(live)]
-        if not chosen:
-            continue
-        live = [term for term in live if term not in chosen]
-        i = chosen[0]
-        for count, j in enumerate(chosen[1:], 2):
-            rest = [*live, *chosen[count:]]
-            if rest:
-                needed = set(output).union(*[terms[k] for k in rest])
-                labels = _natural_order(terms[i], terms[j], needed)
-            else:
-                labels = output
-            x, y = ({c: sizes[c] for c in terms[k]} for k in (i, j))
-            steps.append((i, j, product(x, y, tuple(labels), precision, preferred)))
-            terms.append(labels)
-            i = len(terms) - 1
-        live.append(i)
-    return Contraction(tuple(prepare), tuple(steps))
+    return sizes
 
 
 def _natural_order(left: str, right: str, needed: set[str]) -> str:
@@ -653,6 +653,7 @@ def _path(terms: list[str], output: str, sizes: dict[str, int], optimize: Any) -
         return [(0, 1), *[(0, len(terms) - 1 - i) for i in range(1, len(terms) - 1)]]
     import opt_einsum
 
+    path: Sequence[Any]
     path, _ = opt_einsum.contract_path(
         f"{','.join(terms)}->{output}",
         *[tuple([sizes[c] for c in term]) for term in terms],
@@ -662,8 +663,13 @@ def _path(terms: list[str], output: str, sizes: dict[str, int], optimize: Any) -
     return path
 
 
-def _prepared(term: str, shape: Shape, others: str) -> tuple[Callable[[Any], Any], str]:
-    """What takes an operand to the shape and diagonals of `term`, summed over what it alone has."""
+def _prepared(
+    term: str, shape: Shape, others: str, output: str | None
+) -> tuple[Callable[[Any], Any], str]:
+    """What takes an operand to the shape and diagonals of `term`, summed over what it alone has.
+
+    The dimensions are then in the order of `output`, if that is given. Their labels follow.
+    """
     diagonals = []
     labels = term
     while repeated := next((c for c in labels if labels.count(c) > 1), ""):
@@ -672,13 +678,15 @@ def _prepared(term: str, shape: Shape, others: str) -> tuple[Callable[[Any], Any
         diagonals.append((first, second))
         labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + repeated
     summed = tuple([d for d, c in enumerate(labels) if c not in others])
+    left = "".join([c for c in labels if c in others])
+    axes = _positions(left, tuple(left if output is None else output))
 
     def prepare(x: Any) -> Any:
         x = reshape(x, shape)
         for first, second in diagonals:
             x = diagonal_of(x, 0, first, second)
-        if not summed:
-            return x
-        return (reduce_or if aval_of(x).dtype == np.bool_ else reduce_sum)(x, summed)
+        if summed:
+            x = (reduce_or if aval_of(x).dtype == np.bool_ else reduce_sum)(x, summed)
+        return permute_dims(x, axes)
 
-    return prepare, "".join(without(labels, summed))
+    return prepare, left

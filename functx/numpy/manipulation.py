@@ -815,8 +815,8 @@ def _is_sequence(value: Any) -> bool:
 
 def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
     if not _is_sequence(values):
-        config = tuple([(low, high, 0) for low, high in widths])
-        return shaping.pad(array, _fill(values, array), config)
+        whole = tuple([(low, high, 0) for low, high in widths])
+        return shaping.pad(array, _fill(values, array), whole)
     for axis, pair in enumerate(_pairs(values, len(widths), "constant_values")):
         for side, value in enumerate(pair):
             config = [(0, 0, 0)] * len(widths)
@@ -845,8 +845,12 @@ def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) 
     if count < 1:
         raise ValueRangeError(f"pad: stat_length must be positive; got {count}")
     outermost = cut(x, n - count, n, axis) if end else cut(x, 0, count, axis)
-    fun = {"maximum": reductions.max, "minimum": reductions.min, "mean": reductions.mean}[mode]
-    value = fun(outermost, axis=axis, keepdims=True)
+    functions: dict[str, Any] = {
+        "maximum": reductions.max,
+        "minimum": reductions.min,
+        "mean": reductions.mean,
+    }
+    value = functions[mode](outermost, axis=axis, keepdims=True)
     dtype = aval_of(x).dtype
     if aval_of(value).dtype != dtype:
         value = convert_element_type(elementwise.round(value), dtype)

@@ -29,6 +29,7 @@ from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
 from functx.ops.operands import canonical_axis, canonical_shape, literal
 from functx.ops.reductions import reduce_or
 from functx.ops.selection import select
+from functx.ops.slicing import slice as slice_
 from functx.ops.sorting import Sort
 from functx.ops.sorting import sort as sorted_along
 
@@ -217,7 +218,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 def _at(x: Any, places: Any) -> Any:
     """The elements of the vector `x` at `places`, an integer or any array of them."""
     if isinstance(places, int):
-        return shaping.reshape(shaping.slice(x, (places,), (places + 1,)), ())
+        return shaping.reshape(slice_(x, (places,), (places + 1,)), ())
     return shaping.reshape(take_along(x, ravel(places), 0), aval_of(places).shape)
 
 
@@ -404,7 +405,7 @@ def compress(
             )
         return take_along(a, known.astype(np.int32), axis)
     if aval_of(mask).size > n:
-        mask = shaping.slice(mask, (0,), (n,))
+        mask = slice_(mask, (0,), (n,))
     places, there = _places(mask, _size(size))
     return _filled(a, places, there, fill_value, axis)
 
@@ -443,7 +444,7 @@ def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
     values = columns[0] if len(shape) == 1 else take_along(rows, places, 0)
     differs: Any = None
     for column in columns:
-        before, after = shaping.slice(column, (0,), (n - 1,)), shaping.slice(column, (1,), (n,))
+        before, after = slice_(column, (0,), (n - 1,)), slice_(column, (1,), (n,))
         changed = ne(before, after)
         if equal_nan and is_inexact(aval_of(column).dtype):
             both_nan = bitwise_and(ne(before, before), ne(after, after))
@@ -504,7 +505,7 @@ def unique(
         # One more than wanted, since each is counted up to the next.
         count = _size(size)
         bounds, there = _places(first, count + 1)
-        starts, there = shaping.slice(bounds, (0,), (count,)), shaping.slice(there, (0,), (count,))
+        starts, there = slice_(bounds, (0,), (count,)), slice_(there, (0,), (count,))
         # Those left over repeat the first.
         starts = select(there, starts, literal(0, aval_of(starts).dtype))
         found = take_along(values, starts, 0)
@@ -521,8 +522,8 @@ def unique(
             results.append(as_array(counts))
         else:
             bounds = elements.minimum(bounds, n)
-            after = shaping.slice(bounds, (1,), (count + 1,))
-            results.append(sub(after, shaping.slice(bounds, (0,), (count,))))
+            after = slice_(bounds, (1,), (count + 1,))
+            results.append(sub(after, slice_(bounds, (0,), (count,))))
     return results[0] if len(results) == 1 else tuple(results)
 
 
