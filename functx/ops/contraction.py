@@ -12,7 +12,7 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
 from functx.ops.families import add, check_same_dtype
-from functx.ops.operands import without
+from functx.ops.operands import check_axes, without
 from functx.ops.shaping import moveaxis, permute_dims
 
 Dims = tuple[int, ...]
@@ -39,6 +39,8 @@ class DotGeneral(Primitive):
 
     def abstract_eval(self, x, y):
         check_same_dtype(self, (x, y))
+        check_axes(self.name, self.contract[0] + self.batched[0], x.ndim)
+        check_axes(self.name, self.contract[1] + self.batched[1], y.ndim)
         for name, (left, right) in (("contract", self.contract), ("batch", self.batched)):
             a, b = [x.shape[d] for d in left], [y.shape[d] for d in right]
             if a != b:
@@ -139,7 +141,6 @@ class DotGeneral(Primitive):
         return stablehlo.dot_general(
             ctx.out_types[0], x, y, numbers, precision_config=ctx.precision(self.precision)
         )
-
 
     def lower_outer(self, ctx: Any, x: Any, y: Any) -> Any:
         """The product without a contraction, as broadcasts that XLA's CPU loops run fastest."""

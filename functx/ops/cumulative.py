@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, align, check_same_dtype
-from functx.ops.operands import canonical_axes, canonical_axis
+from functx.ops.operands import canonical_axis, check_axes
 
 
 class Cumulative(Primitive, abstract=True):
@@ -28,7 +28,7 @@ class Cumulative(Primitive, abstract=True):
 
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
-        canonical_axes(self.axis, x.ndim)
+        check_axes(self.name, self.axis, x.ndim)
         return x
 
     def batch(self, args, dims):
@@ -208,7 +208,7 @@ class LinearRecurrence(Primitive):
             raise ShapeError(
                 f"linear_recurrence: operands must have one shape; got {factor!r} and {x!r}"
             )
-        canonical_axes(self.axis, x.ndim)
+        check_axes(self.name, self.axis, x.ndim)
         return x
 
     def jvp(self, primals, tangents):

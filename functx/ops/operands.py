@@ -76,7 +76,7 @@ def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
 def check_axes(op: str, axes: Any, ndim: int) -> None:
     """Raise AxisError unless `axes`, one or several, are distinct and count from the start."""
     several = (axes,) if isinstance(axes, int) else axes
-    if len(set(several)) != len(several) or not all([0 <= axis < ndim for axis in several]):
+    if len(set(several)) != len(several) or not all(0 <= axis < ndim for axis in several):
         raise AxisError(f"{op}: each axis must be in [0, {ndim}), and named once; got {axes}")
 
 

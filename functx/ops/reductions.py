@@ -26,7 +26,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.operands import canonical_axes, canonical_axis, without
+from functx.ops.operands import canonical_axes, canonical_axis, check_axes, without
 
 
 class Reduction(Primitive, abstract=True):
@@ -37,7 +37,7 @@ class Reduction(Primitive, abstract=True):
 
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
-        canonical_axes(self.axes, x.ndim)
+        check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=without(x.shape, self.axes))
 
     def batch(self, args, dims):
@@ -234,7 +234,7 @@ class ArgExtremum(Primitive, abstract=True):
 
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
-        canonical_axes(self.axis, x.ndim)
+        check_axes(self.name, self.axis, x.ndim)
         size, dtype = x.shape[self.axis], canonical_dtype(self.index_dtype)
         if size == 0:
             raise ShapeError(

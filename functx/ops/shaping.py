@@ -16,7 +16,7 @@ from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axes, canonical_axis, literal, match, without
+from functx.ops.operands import canonical_axes, canonical_axis, check_axes, literal, match, without
 
 
 class BroadcastInDim(Linear):
@@ -158,7 +158,7 @@ class Concatenate(Linear):
         if not operands:
             raise ShapeError("concatenate: there must be at least one operand; got none")
         first, axis = operands[0], self.axis
-        canonical_axes(axis, first.ndim)
+        check_axes(self.name, axis, first.ndim)
         lane = without(first.shape, (axis,))
         for x in operands:
             if x.ndim != first.ndim or without(x.shape, (axis,)) != lane or x.dtype != first.dtype:
@@ -217,7 +217,7 @@ class Split(Linear):
     samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
 
     def abstract_eval(self, x):
-        canonical_axes(self.axis, x.ndim)
+        check_axes(self.name, self.axis, x.ndim)
         if sum(self.sizes) != x.shape[self.axis] or min(self.sizes, default=0) < 0:
             raise ShapeError(
                 f"split: sizes must sum to the length of axis {self.axis}; "
@@ -344,7 +344,7 @@ class Rev(Linear):
     samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
 
     def abstract_eval(self, x):
-        canonical_axes(self.axes, x.ndim)
+        check_axes(self.name, self.axes, x.ndim)
         return x
 
     def transpose(self, ct, x):

@@ -15,7 +15,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
 from functx.ops.gradients import stop_gradient
-from functx.ops.operands import canonical_axes, without
+from functx.ops.operands import canonical_axes, check_axes, without
 from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_sum
 from functx.ops.rounding import is_finite
 from functx.ops.selection import select
@@ -75,7 +75,7 @@ class Normalization(Primitive, abstract=True):
 
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
-        canonical_axes(self.axes, x.ndim)
+        check_axes(self.name, self.axes, x.ndim)
         return x
 
     def batch(self, args, dims):

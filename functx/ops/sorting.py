@@ -15,7 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import canonical_axes, canonical_axis, literal, without
+from functx.ops.operands import canonical_axis, check_axes, literal, without
 
 
 class Sort(Primitive):
@@ -45,7 +45,7 @@ class Sort(Primitive):
                 f"sort: num_keys must be in [1, {len(operands)}]; got {self.num_keys}"
             )
         first = operands[0]
-        canonical_axes(self.axis, first.ndim)
+        check_axes(self.name, self.axis, first.ndim)
         if any(x.shape != first.shape for x in operands):
             raise ShapeError(
                 f"sort: operands must have one shape; got {' and '.join(map(repr, operands))}"

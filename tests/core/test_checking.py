@@ -94,7 +94,7 @@ def test_operands_must_fit_the_primitive():
     eqn = equation(Add(), [x, y], f32[3])
     refuse(program([x, y], [eqn], []), "operands must fit; got add: operands must have one dtype")
     eqn = equation(ReduceSum((1,)), [x], f32[()])
-    refuse(program([x], [eqn], []), "operands must fit; got axis must be in")
+    refuse(program([x], [eqn], []), "operands must fit; got reduce_sum: each axis must be in")
 
 
 def test_the_number_of_operands_and_outputs_is_checked():
