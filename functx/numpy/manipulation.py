@@ -129,7 +129,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     """
     a = as_array(a)
     if type(shape) is not tuple:
-        shape = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else (shape,)
+        shape = (shape,) if type(shape) is int or not _is_sequence(shape) else tuple(shape)
     for n in shape:
         if type(n) is not int:
             shape = tuple([_fixed(n, "reshape: the shape") for n in shape])
@@ -182,9 +182,17 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 def expand_dims(a: Any, axis: Any) -> Any:
     """`a` with dimensions of length 1 inserted, which are at `axis` of the result."""
     a = as_array(a)
-    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    rank = aval_of(a).ndim + len(axes)
-    return shaping.expand_dims(a, canonical_axes(axes, rank, "expand_dims: axis"))
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = tuple([_fixed(d, "expand_dims: axis") for d in axes])
+    return shaping.reshape(a, _expanded(aval_of(a).shape, axes))
+
+
+@lru_cache(maxsize=4096)
+def _expanded(shape: Shape, axes: tuple[int, ...]) -> Shape:
+    rank = len(shape) + len(axes)
+    new = canonical_axes(axes, rank, "expand_dims: axis")
+    rest = iter(shape)
+    return tuple([1 if d in new else next(rest) for d in range(rank)])
 
 
 def atleast_1d(*arys: Any) -> Any:
@@ -561,6 +569,8 @@ def repeat(
     n = shape[axis]
     if total_repeat_length is not None and type(repeats) is Tracer:
         return _repeat_to(a, repeats, axis, _fixed(total_repeat_length, "total_repeat_length"))
+    if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
+        return _repeat_each(a, repeats, axis)
     counts = static_integers(repeats, "repeat: the counts")
     if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
         raise ValueRangeError(
@@ -568,17 +578,21 @@ def repeat(
             f"got {counts.tolist()} for axis {axis} of {aval_of(a)!r}"
         )
     if counts.size == 1 and total_repeat_length is None:
-        count = int(counts.reshape(()))
-        if count == 1:
-            return a
-        wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
-        repeated = broadcast_in_dim(a, wide, without(range(len(wide)), (axis + 1,)))
-        return shaping.reshape(repeated, (*shape[:axis], n * count, *shape[axis + 1 :]))
+        return _repeat_each(a, counts.item(), axis)
     indices = np.repeat(np.arange(n), np.broadcast_to(counts, (n,)))
     if total_repeat_length is not None:
         length = _fixed(total_repeat_length, "total_repeat_length")
         indices = np.concatenate([indices, np.full(length, max(n - 1, 0))])[:length]
     return take_static(a, indices, axis)
+
+
+def _repeat_each(a: Any, count: int, axis: int) -> Any:
+    if count == 1:
+        return a
+    shape = aval_of(a).shape
+    wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
+    repeated = broadcast_in_dim(a, wide, without(range(len(wide)), (axis + 1,)))
+    return shaping.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
 
 
 def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
@@ -712,7 +726,8 @@ def _rolled(a: Any, shift: Any, axis: int) -> Any:
         start = sub(n, rem(add(rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
         return dynamic_slice(shaping.concatenate([a, a], axis), starts, aval_of(a).shape)
-    by = int(static_integers(shift, "roll: the shift").reshape(())) % max(n, 1)
+    by = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
+    by %= max(n, 1)
     if by == 0:
         return a
     return shaping.concatenate([cut(a, n - by, n, axis), cut(a, 0, n - by, axis)], axis)

@@ -11,6 +11,7 @@ import numpy
 from functx.lowering.jit import jit
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
+from functx.transforms.vmap import vmap
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-11, "complex128": 1e-11}
 DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex", "bool": "bool"}
@@ -64,6 +65,13 @@ def agree_at_once(ours, theirs, text, *types):
     args = operands(types)
     expected = function(text, theirs)(*[jnp.asarray(x) for x in args])
     same(function(text, ours)(*args), expected, weak=False)
+
+
+def agree_mapped(ours, theirs, text, *types):
+    """The call mapped over batches of two gives the same under both namespaces."""
+    batches = [numpy.stack(pair) for pair in zip(operands(types), operands(types, 1), strict=True)]
+    found = vmap(function(text, ours))(*batches)
+    same(found, jax.jit(jax.vmap(function(text, theirs)))(*batches), weak=False)
 
 
 def agree_in_derivatives(ours, theirs, text, *types):

@@ -7,7 +7,7 @@ import pytest
 from functx.core.errors import AxisError, ShapeError, ValueRangeError
 from functx.numpy import contraction
 from functx.transforms.make_ir import make_ir
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, label
+from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
 
 CALLS = [
     *[
@@ -203,6 +203,11 @@ def test_products_agree_with_jax_step_by_step(call):
 @pytest.mark.parametrize("call", LINALG, ids=label)
 def test_chains_and_powers_agree_with_jax(call):
     agree(contraction, jnp.linalg, *call)
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if len(call) > 1][::10], ids=label)
+def test_products_map_over_batches(call):
+    agree_mapped(contraction, jnp, *call)
 
 
 @pytest.mark.parametrize("call", CALLS[::11] + EINSUMS[:0] + CALLS[-9:-7], ids=label)

@@ -15,7 +15,7 @@ from functx.core.errors import (
 from functx.lowering.jit import jit
 from functx.numpy import manipulation
 from functx.transforms.make_ir import make_ir
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, label
+from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
 
 SHAPES = [
     ("np.reshape(x, (3, 2))", "f32[2,3]"),
@@ -261,6 +261,11 @@ def test_rearrangements_agree_with_jax(call):
 @pytest.mark.parametrize("call", CALLS[::7], ids=label)
 def test_rearrangements_agree_with_jax_step_by_step(call):
     agree_at_once(manipulation, jnp, *call)
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if len(call) > 1][::10], ids=label)
+def test_rearrangements_map_over_batches(call):
+    agree_mapped(manipulation, jnp, *call)
 
 
 @pytest.mark.parametrize("call", CALLS[::9], ids=label)

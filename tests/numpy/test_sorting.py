@@ -17,7 +17,7 @@ from functx.ops.searching import SearchSorted
 from functx.testing import check_rules
 from functx.transforms.grad import grad
 from functx.transforms.vmap import vmap
-from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, label
+from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
 
 SORTED = [
     *[
@@ -150,6 +150,13 @@ def test_calls_agree_with_jax(call):
 @pytest.mark.parametrize("call", [*KNOWN, *SORTED[::9], *SIZED[::9]], ids=label)
 def test_calls_agree_with_jax_step_by_step(call):
     agree_at_once(fnp, jnp, *call)
+
+
+@pytest.mark.parametrize(
+    "call", [call for call in [*SORTED, *SIZED] if len(call) > 1][::10], ids=label
+)
+def test_calls_map_over_batches(call):
+    agree_mapped(fnp, jnp, *call)
 
 
 @pytest.mark.parametrize("call", [*SORTED[::6], *SIZED[::6]], ids=label)
