@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.extend.mlir.dialects import stablehlo
 
@@ -150,11 +151,12 @@ class Checkpoint(Primitive):
 
     def lower(self, ctx, *values):
         if self.again and self.apart and values:
-            values = stablehlo.OptimizationBarrierOp(list(values)).results
+            values = (*stablehlo.OptimizationBarrierOp(list(values)).results,)
         return ctx.call(self.program, list(values))
 
 
-class TangentsOnly(NamedTuple):
+@dataclass(frozen=True)
+class TangentsOnly:
     """The rewrite to the tangents of the inexact outputs, from operands and their tangents."""
 
     varying: tuple[bool, ...]
@@ -171,7 +173,8 @@ class TangentsOnly(NamedTuple):
         )
 
 
-class PullAgain(NamedTuple):
+@dataclass(frozen=True)
+class PullAgain:
     """The rewrite to the cotangents of the active operands, from nothing but the operands.
 
     Takes the cotangents of the outputs that are marked `given`, then the operands.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
@@ -181,7 +182,8 @@ class CustomJVP(Primitive):
             f32[3],
             f32[3],
             dtypes=("f32",),
-            **dict(zip(("primal", "rule"), _examples(), strict=True)),
+            primal=_examples()[0],
+            rule=_examples()[1],
         ),
     )
 
@@ -255,7 +257,8 @@ def transposed_primal(program: Program, cts: Sequence[Any], args: Sequence[Any])
     return [next(found) if on else None for on in linear]
 
 
-class BatchJVP(NamedTuple):
+@dataclass(frozen=True)
+class BatchJVP:
     """The change of a rule to one for batches of `size` along `dims`."""
 
     size: int
@@ -271,7 +274,8 @@ class BatchJVP(NamedTuple):
         return (rewritten(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
 
 
-class SplitRule(NamedTuple):
+@dataclass(frozen=True)
+class SplitRule:
     """The split of a rule program into its values and its tangents.
 
     The rule has `count` operands, whose tangents follow, given where `varying` holds and
@@ -309,13 +313,15 @@ class SplitRule(NamedTuple):
         linear, zeros, same = without_zeros(linear, linear_vars, zeros)
         out_tangents = [same.get(a, a) for a in program.outputs[self.outputs :]]
         rest = iter(out_tangents)
-        marks = [next(rest) if is_inexact(a.aval.dtype) else None for a in outs]
+        marks: list[Any] = [next(rest) if is_inexact(a.aval.dtype) else None for a in outs]
         zeros.update(v for e in values if _is_zero(e) for v in e.outputs)
         nonzero = tuple([not (a is None or a in zeros or _is_number_zero(a)) for a in marks])
         kept = [a for a, on in zip(marks, nonzero, strict=True) if on]
         linear = remove_dead(linear, kept)
         made = {v for e in linear for v in e.outputs} | set(given)
-        used = dict.fromkeys(a for atoms in [*[e.inputs for e in linear], kept] for a in atoms)
+        used: dict[Any, None] = dict.fromkeys(
+            a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
+        )
         residuals = [a for a in used if type(a) is Var and a not in made]
         results = [*outs, *residuals]
         return (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
@@ -206,7 +207,8 @@ class CustomVJP(Primitive):
             f32[3],
             f32[3],
             dtypes=("f32",),
-            **dict(zip(("primal", "rule"), _examples(), strict=True)),
+            primal=_examples()[0],
+            rule=_examples()[1],
         ),
     )
 
@@ -298,7 +300,8 @@ class CustomVJP(Primitive):
         return ctx.call(self.primal, values)
 
 
-class Choose(NamedTuple):
+@dataclass(frozen=True)
+class Choose:
     """The rewrite to the outputs that are `chosen`."""
 
     chosen: tuple[bool, ...]
@@ -311,7 +314,8 @@ class Choose(NamedTuple):
         return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)
 
 
-class BatchVJP(NamedTuple):
+@dataclass(frozen=True)
+class BatchVJP:
     """The change of a rule to one for batches of `size` along `dims`."""
 
     size: int
@@ -331,7 +335,8 @@ class BatchVJP(NamedTuple):
         return batched, rewritten(BatchBackward(self.size, in_dims, wanted), second)
 
 
-class BatchBackward(NamedTuple):
+@dataclass(frozen=True)
+class BatchBackward:
     """The rewrite of a backward program to one for batches.
 
     The cotangent of an operand that all shared, with None in `wanted`, is summed.

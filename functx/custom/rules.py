@@ -175,7 +175,7 @@ class CustomCall(NamedTuple):
     """What a rule has to know of the call that it is the rule of."""
 
     nondiff: tuple[Any, ...]
-    count: int
+    count: int  # type: ignore[assignment]
     in_tree: Any
     avals: Sequence[ShapedArray]
     out_avals: Sequence[ShapedArray]
@@ -293,7 +293,7 @@ class Captures:
         }
         equations = program.equations
         if any(v is not w for v, w in same.items()):
-            equations = [e.replace(inputs=[same.get(a, a) for a in e.inputs]) for e in equations]
+            equations = [e.replace(inputs=[same.get(a, a) for a in e.inputs]) for e in equations]  # type: ignore[arg-type]
         outputs = [same.get(a, a) if type(a) is Var else a for a in program.outputs]
         return Program(program.name, [*own, *inputs], equations, outputs, in_names=program.in_names)
 

@@ -49,6 +49,7 @@ _arithmetic("add", elementwise.add, Add())
 _arithmetic("sub", elementwise.subtract, Sub())
 _arithmetic("mul", elementwise.multiply, Mul())
 _arithmetic("pow", _power)
+_fun: Any
 for _name, _fun in {
     "truediv": elementwise.true_divide,
     "floordiv": elementwise.floor_divide,
@@ -208,7 +209,9 @@ def _asking(default: str) -> str:
 
     words = source_line(user_source(3)).split(": ", 1)[-1].split()
     first = words[0] if words else ""
-    return {"if": "`if`", "elif": "`elif`", "while": "`while`", "assert": "`assert`"}.get(first, default)
+    return {"if": "`if`", "elif": "`elif`", "while": "`while`", "assert": "`assert`"}.get(
+        first, default
+    )
 
 
 def _jax_array(self: Tracer) -> Any:

@@ -11,9 +11,10 @@ from functx.core.dtypes import DType
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
-from functx.ops.families import add, check_same_dtype
+from functx.ops.arithmetic import add
+from functx.ops.families import check_same_dtype
 from functx.ops.operands import check_axes, without
-from functx.ops.shaping import moveaxis, permute_dims
+from functx.ops.shaping import permute_dims
 
 Dims = tuple[int, ...]
 
@@ -190,4 +191,4 @@ def matmul(x: Any, y: Any) -> Any:
     return DotGeneral(((1,), (0,)))(x, y)
 
 
-from functx.ops.conversion import convert_element_type  # noqa: E402 - only for mixed products
+from functx.ops.conversion import convert_element_type

@@ -32,7 +32,7 @@ class Elementwise(Primitive, abstract=True):
         """
         raise NotImplementedError
 
-    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
+    def abstract_eval(self, *avals: Any) -> Any:
         check_same_dtype(self, avals)
         return ShapedArray(
             elementwise_shape(self, avals),
@@ -111,7 +111,7 @@ class Comparison(Elementwise, abstract=True):
 
     differentiable = False
 
-    def abstract_eval(self, *avals: ShapedArray) -> ShapedArray:
+    def abstract_eval(self, *avals: Any) -> Any:
         check_same_dtype(self, avals)
         return ShapedArray(elementwise_shape(self, avals), BOOL)
 
@@ -130,14 +130,13 @@ class Linear(Primitive, abstract=True):
     """True: of one operand, each of whose elements goes to one of the output."""
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        tangents = [zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+        tangents = [
+            zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
+        ]
         return self(*primals), self(*tangents)
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
-        return self.transpose(
-            ct, *[LinearInput(x.aval) for x in args]
-        )
-
+        return self.transpose(ct, *[LinearInput(x.aval) for x in args])
 
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         if live is None or not self.rearranges or not live.shape:
@@ -195,10 +194,13 @@ def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], i
         (d for x, d in zip(args, dims, strict=True) if d is not None and x.ndim == rank + 1), 0
     )
     shape: tuple[int, ...] = next(
-        (x.shape for x, d in zip(args, dims, strict=True) if d is not None and x.ndim == rank + 1), ()
+        (x.shape for x, d in zip(args, dims, strict=True) if d is not None and x.ndim == rank + 1),
+        (),
     )
     if not shape:
-        lane = next(x.shape for x, d in zip(args, dims, strict=True) if d is None and x.ndim == rank)
+        lane = next(
+            x.shape for x, d in zip(args, dims, strict=True) if d is None and x.ndim == rank
+        )
         shape = (size, *lane)
     aligned = []
     for x, d in zip(args, dims, strict=True):
@@ -229,7 +231,7 @@ def sum_to_scalar(x: Any, like: Any) -> Any:
     return reduce_sum(x, tuple(range(x.ndim)))
 
 
-from functx.ops.arithmetic import BOOL, add, mul  # noqa: E402 - the families of the ops above them
-from functx.ops.reductions import reduce_sum  # noqa: E402
-from functx.ops.selection import select  # noqa: E402
-from functx.ops.shaping import broadcast_in_dim, full, moveaxis, zeros_like  # noqa: E402
+from functx.ops.arithmetic import BOOL, add, mul
+from functx.ops.reductions import reduce_sum
+from functx.ops.selection import select
+from functx.ops.shaping import broadcast_in_dim, full, moveaxis, zeros_like

@@ -112,7 +112,7 @@ class _Checker:
             )
 
     def direction(self, x: Array) -> Array:
-        d = self.random.uniform(-1.0, 1.0, x.shape)
+        d: Any = self.random.uniform(-1.0, 1.0, x.shape)
         if is_complex(x.dtype):
             d = d + 1j * self.random.uniform(-1.0, 1.0, x.shape)
         return np.asarray(d, x.dtype)

@@ -188,6 +188,20 @@ def transpose_receives_and_returns_what_is_linear(trial: Trial) -> None:
         )
 
 
+def cotangents_vanish_where_nothing_lives(trial: Trial) -> None:
+    """3a. Where `live_operands` says that a cotangent is zero, it is."""
+    for name in (("live", "anywhere"), ("live", "somewhere")):
+        if name not in trial.results:
+            continue
+        found = trial.result(name)
+        for i, ct, there in zip(trial.inexact, found[::2], found[1::2], strict=True):
+            dead = ~np.broadcast_to(there, ct.shape)
+            assert not np.any(ct[dead]), (
+                f"{trial!r}: the cotangent of operand {i} must be zero where `live_operands` says "
+                f"so; got\n{ct}\nliving at\n{there}"
+            )
+
+
 def batch_matches_a_loop(trial: Trial) -> None:
     """5. For every choice of batch dimensions, and for two batches nested."""
     for dims in trial.batchings:
@@ -304,6 +318,7 @@ CHECKS: tuple[Callable[[Trial], None], ...] = (
     jvp_matches_differences,
     gradients_at_kinks_are_those_stated,
     vjp_is_the_transpose_of_jvp,
+    cotangents_vanish_where_nothing_lives,
     transpose_receives_and_returns_what_is_linear,
     batch_matches_a_loop,
     overridden_rules_agree_with_the_derived,

@@ -23,6 +23,7 @@ from functx.core.program import Program
 from functx.core.samples import Sample, draw, retyped
 from functx.core.tracing import checking, current_builder, execution, rewritten, trace
 from functx.lowering.call import executable
+from functx.ops.families import where_live
 from functx.ops.shaping import zeros_like
 from functx.testing.derivatives import Array, central_difference, widest
 from functx.transforms.batching import Batch
@@ -182,6 +183,9 @@ class Trial:
         if len(self.inexact_outs) > 1:
             for i in range(len(self.inexact_outs)):
                 found["vjp of output", i] = lambda given, i=i: self._pulled_alone(given, i)
+        if primitive.has_rule("live_operands") and len(self.out_avals) == 1:
+            found["live", "anywhere"] = lambda given: self._live(given, None)
+            found["live", "somewhere"] = lambda given: self._live(given, self.mask_of_ct)
         if not self.kinked:
             found["jvp of vjp"] = self._pushed_pullback
             found["vjp of vjp"] = self._pulled_pullback
@@ -248,6 +252,28 @@ class Trial:
                 f"`transpose` must return None for operand {i}, which has a value"
             )
         return [_or_zeros(results[i], self.avals[i]) for i in chosen]
+
+    @cached_property
+    def mask_of_ct(self) -> Array:
+        """Places of the first output, at random."""
+        return np.asarray(np.random.RandomState(3).rand(*self.out_avals[0].shape) < 0.5)
+
+    def _live(self, given: Given, live: Any) -> list[Any]:
+        """The cotangents when that of the output is zero but where `live`, and where they live."""
+        (ct,) = given.cts
+        args = given.args
+        cts = self._pull(
+            self.program, self.mask, args, [ct if live is None else where_live(live, ct)]
+        )
+        lives = self.primitive.live_operands(live, args)
+        found = []
+        for i, pulled in zip(self.inexact, cts, strict=True):
+            there = np.array(True) if lives[i] is None else lives[i]
+            assert there.shape in ((), pulled.shape), (
+                f"`live_operands` must give operand {i} a mask of its shape; got {there.shape}"
+            )
+            found += [pulled, there]
+        return found
 
     @cached_property
     def _pullback(self) -> Program:

@@ -160,7 +160,12 @@ def bad(line, *, last="return b"):
         (bad("b: f32[] = reduce_sum a"), 2, "the parameters axes; got none for `axes`", ""),
         (bad("b: f32[] = reduce_sum[axis=(0,)] a"), 2, "takes axes; got `axis`", "`axes`"),
         (bad("b: f32[] = reduce_sum[axes=(0,), axes=(0,)] a"), 2, "each parameter .* once", ""),
-        (bad("b: f32[] = reduce_sum[axes=(3,)] a"), 2, "does not fit: reduce_sum: each axis must be in", ""),
+        (
+            bad("b: f32[] = reduce_sum[axes=(3,)] a"),
+            2,
+            "does not fit: reduce_sum: each axis must be in",
+            "",
+        ),
         (bad("b: f32[] = reduce_sum[axes=(0,] a"), 2, "a bracket that closes `\\(`; got `\\]`", ""),
         (bad("b: f32[] = reduce_sum[axes=(0,)"), 2, "must close the bracket `\\[`", ""),
         (bad("b: f32[3] = sin a)"), 2, "must have an open bracket; got `\\)`", ""),

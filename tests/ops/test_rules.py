@@ -56,6 +56,11 @@ def test_vjp_is_the_transpose_of_jvp(case):
 
 
 @each_sample
+def test_cotangents_vanish_where_nothing_lives(case):
+    run(rules.cotangents_vanish_where_nothing_lives, case)
+
+
+@each_sample
 def test_transpose_receives_and_returns_what_is_linear(case):
     run(rules.transpose_receives_and_returns_what_is_linear, case)
 

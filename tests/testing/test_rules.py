@@ -7,6 +7,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.primitive import Primitive
 from functx.ops.arithmetic import add, mul, neg
+from functx.ops.comparison import ne
 from functx.ops.complexes import conj
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp
@@ -120,6 +121,12 @@ class PullsAnotherWay(Sine):
 class PullsBySign(Sine):
     def vjp(self, ct, out, args, active):
         return [mul(ct, neg(cos(args[0])))]
+
+
+@mistake("the cotangent of operand 0 must be zero where `live_operands` says so")
+class LivesNowhere(Sine):
+    def live_operands(self, live, args):
+        return [ne(args[0], args[0])]
 
 
 @mistake("`transpose` must be that of the primitive in operands (0,)")
