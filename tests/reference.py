@@ -57,6 +57,11 @@ def evaluate(program, args):
     return [read(atom) for atom in program.outputs]
 
 
+@meaning
+def Fft(x, ndim, inverse):
+    return (np.fft.ifftn if inverse else np.fft.fftn)(x, axes=range(-ndim, 0))
+
+
 # Elementwise
 
 MEANING |= {

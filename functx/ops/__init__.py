@@ -21,6 +21,7 @@ from functx.ops import (  # noqa: F401
     creation,
     cumulative,
     exponential,
+    fourier,
     gradients,
     indexing,
     logical,

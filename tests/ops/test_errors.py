@@ -54,6 +54,7 @@ ROWS = {
     ),
     "cumprod": ({"axis": 0}, [f32[()]], "AxisError", "each axis must be in [0, 0)"),
     "cumsum": ({"axis": 0}, [bool_[3]], "DTypeError", "got bool[3]"),
+    "fft": ({"ndim": 2}, [c64[3]], "ShapeError", "there must be 2 dimensions with elements"),
     "dot_general": (
         {"contract": ((1,), (0,))},
         [f32[2, 3], f32[4, 5]],

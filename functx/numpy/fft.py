@@ -1,0 +1,156 @@
+"""Discrete Fourier transforms, by NumPy's names and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
+from functx.core.errors import ArgumentError, ValueRangeError
+from functx.core.tracing import aval_of
+from functx.numpy import elementwise, manipulation
+from functx.numpy.creation import arange
+from functx.numpy.promotion import operand
+from functx.ops import fourier
+from functx.ops.complexes import real
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import canonical_axes, canonical_axis
+from functx.ops.slicing import slice_in_dim
+
+__all__ = [
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "irfft",
+    "rfft",
+    "rfftfreq",
+]
+
+Axes = Sequence[int] | None
+
+
+def fftn(a: Any, s: Axes = None, axes: Axes = None, norm: str | None = None) -> Any:
+    """The transform over `axes`, all by default, cut or padded with zeros to lengths `s`."""
+    return _transform("fftn", a, s, axes, norm, inverse=False)
+
+
+def ifftn(a: Any, s: Axes = None, axes: Axes = None, norm: str | None = None) -> Any:
+    """The inverse of `fftn`."""
+    return _transform("ifftn", a, s, axes, norm, inverse=True)
+
+
+def fft2(a: Any, s: Axes = None, axes: Axes = (-2, -1), norm: str | None = None) -> Any:
+    """The transform over two axes, the last two by default."""
+    return _transform("fft2", a, s, axes, norm, inverse=False)
+
+
+def ifft2(a: Any, s: Axes = None, axes: Axes = (-2, -1), norm: str | None = None) -> Any:
+    """The inverse of `fft2`."""
+    return _transform("ifft2", a, s, axes, norm, inverse=True)
+
+
+def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The transform over `axis`, cut or padded with zeros to length `n`."""
+    return _transform("fft", a, None if n is None else (n,), (axis,), norm, inverse=False)
+
+
+def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The inverse of `fft`."""
+    return _transform("ifft", a, None if n is None else (n,), (axis,), norm, inverse=True)
+
+
+def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The first half of the transform of real values; the other half is its conjugate."""
+    if is_complex(aval_of(operand(a)).dtype):
+        raise ArgumentError(f"rfft: the array must be real; got {aval_of(a)!r}", fix="Use fft.")
+    full = fft(a, n, axis, norm)
+    axis = canonical_axis(axis, full.ndim)
+    return slice_in_dim(full, 0, full.shape[axis] // 2 + 1, axis=axis)
+
+
+def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The `n` real values whose `rfft` is `a`; `n` is even, 2 (m - 1), by default."""
+    a = _complex(a)
+    axis = canonical_axis(axis, a.ndim)
+    n = 2 * (a.shape[axis] - 1) if n is None else n
+    half = _resized("irfft", a, n // 2 + 1, axis)
+    # What real values leave out: the conjugates of the inner terms, last first.
+    inner = slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
+    mirrored = elementwise.conj(manipulation.flip(inner, axis=axis))
+    # The imaginary parts of the first term and the middle one have no influence.
+    whole = manipulation.concatenate([half, mirrored], axis=axis)
+    plain = real(ifft(whole, axis=axis, norm=norm))
+    return plain
+
+
+def fftfreq(n: int, d: float = 1.0) -> Any:
+    """The frequencies of the terms of an `fft` of `n` samples `d` apart, in cycles a unit of `d`."""
+    k = arange(n)
+    return elementwise.where(k < (n + 1) // 2, k, k - n) / (n * d)
+
+
+def rfftfreq(n: int, d: float = 1.0) -> Any:
+    """The frequencies of the terms of an `rfft` of `n` samples `d` apart."""
+    return arange(n // 2 + 1) / (n * d)
+
+
+def fftshift(x: Any, axes: Any = None) -> Any:
+    """`x` with the term of frequency zero moved to the middle of `axes`."""
+    chosen = canonical_axes(axes, aval_of(operand(x)).ndim)
+    return manipulation.roll(x, [aval_of(x).shape[a] // 2 for a in chosen], chosen)
+
+
+def ifftshift(x: Any, axes: Any = None) -> Any:
+    """The inverse of `fftshift`."""
+    chosen = canonical_axes(axes, aval_of(operand(x)).ndim)
+    return manipulation.roll(x, [-(aval_of(x).shape[a] // 2) for a in chosen], chosen)
+
+
+def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse: bool) -> Any:
+    a = _complex(a)
+    if axes is None:
+        axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
+    chosen = canonical_axes(tuple(axes), a.ndim)
+    for axis, n in zip(chosen, s or [a.shape[d] for d in chosen], strict=True):
+        a = _resized(name, a, n, axis)
+    count = len(chosen)
+    last = tuple(range(a.ndim - count, a.ndim))
+    moved = manipulation.moveaxis(a, chosen, last)
+    size = 1
+    for d in last:
+        size *= moved.shape[d]
+    out = manipulation.moveaxis(fourier.fft(moved, count, inverse), last, chosen)
+    factor = _factor(name, norm, size, inverse)
+    return out if factor == 1.0 else out * factor
+
+
+def _factor(name: str, norm: str | None, size: int, inverse: bool) -> float:
+    """What the primitive, scaled by 1 / size in the inverse alone, is multiplied by."""
+    wanted = {"backward": 1.0 / size if inverse else 1.0, "ortho": size**-0.5}
+    wanted["forward"] = 1.0 if inverse else 1.0 / size
+    kind = norm or "backward"
+    if kind not in wanted:
+        raise ValueRangeError(f"{name}: norm must be one of {sorted(wanted)}; got {norm!r}")
+    return wanted[kind] * (size if inverse else 1.0)
+
+
+def _complex(a: Any) -> Any:
+    a = operand(a)
+    return convert_element_type(a, complex_dtype(inexact_dtype(aval_of(a).dtype)))
+
+
+def _resized(name: str, a: Any, n: int, axis: int) -> Any:
+    """`a` cut or padded with zeros to length `n` along `axis`."""
+    if n < 1:
+        raise ValueRangeError(f"{name}: the number of terms must be positive; got {n}")
+    size = a.shape[axis]
+    if n <= size:
+        return a if n == size else slice_in_dim(a, 0, n, axis=axis)
+    widths = [(0, n - size if d == axis else 0) for d in range(a.ndim)]
+    return manipulation.pad(a, widths)
