@@ -129,8 +129,9 @@ def central_difference(at: Callable[[float], Sequence[Array]], step: float) -> l
     """The derivative of the arrays `at(s)` at s = 0, with an error of the order of `step**4`."""
 
     def slopes(h: float) -> list[Array]:
-        pairs = zip(at(h), at(-h), strict=True)
-        return [(widest(x) - widest(y)) / (2 * h) for x, y in pairs]
+        pairs = [(widest(x), widest(y)) for x, y in zip(at(h), at(-h), strict=True)]
+        # Not inf - inf where a value stays infinite.
+        return [np.subtract(x, y, out=np.zeros_like(x), where=x != y) / (2 * h) for x, y in pairs]
 
     near, far = slopes(step), slopes(2 * step)
     return [(4 * x - y) / 3 for x, y in zip(near, far, strict=True)]

@@ -362,8 +362,8 @@ class Trial:
             mixed = [np.asarray(-0.75 * x + 0.5 * y, x.dtype) for x, y in zip(u, v, strict=True)]
             right = [-0.75 * x + 0.5 * y for x, y in zip(at(u), at(v), strict=True)]
             left = at(mixed)
-            # Where the others are zero, an output that is zero too shows nothing.
-            shows = not zero or any(np.any(x) for x in left)
+            # An output that is zero or empty shows nothing, at most for one operand alone.
+            shows = any(np.any(x) for x in left) or (not zero and len(chosen) == 1)
             return shows and all(map(close, left, right, [self.tolerance] * len(left)))
 
     def fixed(self, chosen: Sequence[int], zero: bool) -> list[Array]:

@@ -30,6 +30,10 @@ def test_every_primitive_has_samples_and_a_reference(cls):
     assert cls.__name__ in reference.MEANING, f"tests/reference.py needs {cls.__name__!r}"
 
 
+def test_every_reference_is_of_a_primitive():
+    assert set(reference.MEANING) <= {cls.__name__ for cls in PRIMITIVES}
+
+
 @each_sample
 def test_abstract_eval_states_the_types_that_lower_produces(case):
     run(rules.abstract_eval_states_the_types_that_lower_produces, case)
