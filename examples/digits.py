@@ -17,7 +17,7 @@ import functx.numpy as np
 from functx import grad, jit, make_ir, nn, random, vmap
 
 SIZES = (64, 128, 64, 10)
-BATCH, STEPS, RATE, CLIP, NOISE = 256, 600, 0.5, 1.0, 0.3
+BATCH, STEPS, RATE, CLIP, NOISE = 256, 400, 0.5, 1.0, 0.3
 
 
 def load():
