@@ -56,6 +56,12 @@ class Tracer:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
 
 class Builder:
     """A program in the making.
@@ -252,9 +258,7 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     """Append `primitive(*args)` to the program being built; compute it when there is none."""
     builder = current_builder.get()
     if builder is None:
-        for x in args:
-            if type(x) is Tracer:
-                check_alive(x, None)
+        check_no_tracers(args)
         return execution.evaluate(primitive, args)
     return builder.append(primitive, args)
 
@@ -282,6 +286,13 @@ def out_types(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> tuple[Sha
         if not error.details:
             error.add(f"in {primitive!r} on {', '.join(map(repr, avals))}")
         raise
+
+
+def check_no_tracers(args: Sequence[Any]) -> None:
+    """Raise for traced values where nothing is being traced."""
+    for x in args:
+        if type(x) is Tracer:
+            check_alive(x, None)
 
 
 def check_alive(x: Tracer, user: Builder | None) -> None:
@@ -413,6 +424,7 @@ def apply(
     """
     builder = current_builder.get()
     if builder is None:
+        check_no_tracers(args)
         return execution.run(rewrite, program, args)
     emit = getattr(rewrite, "emit", None)
     with collection_paused():

@@ -9,7 +9,7 @@ import jax
 from jax.core import ShapedArray as JaxShapedArray
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import SHORT_NAMES, canonical_dtype
+from functx.core.dtypes import SHORT_NAMES
 from functx.core.tracing import execution
 
 
@@ -35,7 +35,7 @@ def aval_of_array(x: Any) -> ShapedArray | None:
             return None
         if len(_seen) > 8192:
             _seen.clear()
-        ours = ShapedArray(tuple(aval.shape), canonical_dtype(aval.dtype), bool(aval.weak_type))
+        ours = ShapedArray(tuple(aval.shape), aval.dtype, bool(aval.weak_type))
         found = _seen[id(aval)] = aval, ours
     return found[1]
 

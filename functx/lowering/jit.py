@@ -14,7 +14,7 @@ import jax
 from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
-from functx.core.tracing import Tracer, collection_paused, current_builder
+from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
 from functx.lowering.keys import key_words
@@ -96,6 +96,9 @@ def jit(
                 return dispatch(compiled.captured, *args, **kwargs)
             except _NewCaptures:
                 compiled.adopt()
+            except (TypeError, OverflowError):
+                compiled.check_arguments(args, kwargs)
+                raise
 
     named_after(wrapper, fun, "jit").__name__ = name_of(fun)
     wrapper.lower = compiled.lower  # type: ignore[attr-defined]
@@ -162,6 +165,13 @@ class Compilation:
         self.adopted = True
         new = self.originals[len(self.captured) :]
         self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
+
+    def check_arguments(self, args: Any, kwargs: Any) -> None:
+        """Raise for an argument that is no array, which JAX has refused in its own words."""
+        _, dynamic, keywords = self.without_static(args, kwargs)
+        leaves, in_tree = tree.flatten((dynamic, keywords))
+        avals_of(leaves, "jit", self.fun, in_tree)
+        check_no_tracers(leaves)
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""

@@ -19,6 +19,7 @@ from functx.numpy.creation import asarray
 from functx.numpy.promotion import (
     binary,
     broadcast,
+    never_aliased,
     number_like,
     operand,
     promote,
@@ -341,6 +342,7 @@ logaddexp = _binary_inexact(
 )
 
 
+@never_aliased
 @_ufunc
 def positive(x: Any, /) -> Any:
     """`x` itself, as an array."""
@@ -517,6 +519,7 @@ def _ignoring_nan(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
     return selection.select(ne(x, x), y, selection.select(ne(y, y), x, out))
 
 
+@never_aliased
 def clip(
     a: Any,
     min: Any = None,
@@ -926,6 +929,7 @@ def imag(x: Any, /) -> Any:
     return parts.imag(x) if is_complex(aval_of(x).dtype) else zeros_like(x)
 
 
+@never_aliased
 @_ufunc
 def conjugate(x: Any, /) -> Any:
     """The complex conjugate."""

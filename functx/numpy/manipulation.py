@@ -18,7 +18,7 @@ from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError,
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
-from functx.numpy.promotion import operand, promote
+from functx.numpy.promotion import never_aliased, operand, promote
 from functx.ops import shaping
 from functx.ops.arithmetic import add, rem, sub
 from functx.ops.comparison import ge
@@ -351,6 +351,7 @@ def _arrays(arrays: Any) -> Sequence[Any]:
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
+@never_aliased
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     arrays = _promoted("concatenate", _arrays(arrays), dtype)
@@ -536,6 +537,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
 # Repeating and turning.
 
 
+@never_aliased
 def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     """`A` repeated `reps` times along each axis, the last count for the last axis."""
     a = as_array(A)
@@ -552,6 +554,7 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     return shaping.reshape(broadcast_in_dim(a, wide, kept), whole)
 
 
+@never_aliased
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
 ) -> Any:
@@ -660,6 +663,7 @@ def _run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
     return broadcast_in_dim(cut(x, first, first + 1, axis), shape, tuple(range(len(shape))))
 
 
+@never_aliased
 def flip(m: Any, axis: Any = None) -> Any:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = as_array(m)
@@ -693,6 +697,7 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
     return flip(swapaxes(m, *pair), pair[1])
 
 
+@never_aliased
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """`a` with its elements moved `shift` places along `axis`, those at the end to the front.
 
@@ -736,6 +741,7 @@ def _rolled(a: Any, shift: Any, axis: int) -> Any:
 # Padding, and elements put in or left out.
 
 
+@never_aliased
 def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
     """`array` with `pad_width` more elements before and after along each axis.
 

@@ -175,6 +175,13 @@ def _complex(self: Tracer) -> complex:
     return complex(_scalar(self, "complex()"))
 
 
+def _format(self: Tracer, spec: str) -> str:
+    if not spec:
+        return repr(self)
+    refuse_if_differentiated(self, "formatting")
+    return format(_scalar(self, "formatting").item(), spec)
+
+
 def _item(self: Tracer, *args: Any) -> Any:
     """The one element as a Python number."""
     refuse_if_differentiated(self, ".item()")
@@ -267,6 +274,7 @@ for _name, _fun in {
     "__index__": _index,
     "__float__": _float,
     "__complex__": _complex,
+    "__format__": _format,
     "__array__": _array,
     "__setitem__": _setitem,
     "__array_ufunc__": _array_ufunc,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from typing import Any
 
+import numpy as np
 from ml_dtypes import iinfo
 
 from functx.core.avals import Shape
@@ -25,6 +27,27 @@ def operand(x: Any) -> Any:
 
         return asarray(x)
     return x
+
+
+def never_aliased(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose result shares no memory with its first argument, as in NumPy.
+
+    A function with nothing to do returns its argument; the caller may write into the result.
+    """
+
+    @wraps(function)
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        out = function(x, *args, **kwargs)
+        if type(out) is np.ndarray and any(
+            out is y for y in (x, *(x if type(x) in _LISTS else ()))
+        ):
+            return out.copy()
+        return out
+
+    return call
+
+
+_LISTS = (list, tuple)
 
 
 def binary(primitive: Primitive, x: Any, y: Any) -> Any:

@@ -13,6 +13,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.core.errors import DTypeError
 from functx.core.samples import c64, f32, i32, sample
+from functx.core.tracing import Tracer
 from functx.ops.comparison import eq, ge, gt, lt, ne
 from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape
 from functx.ops.logical import bitwise_and
@@ -428,7 +429,7 @@ def integer_pow(x: Any, exponent: int) -> Any:
 
     Raises DTypeError for integers to a negative power.
     """
-    return x if exponent == 1 else IntegerPow(exponent)(x)
+    return x if exponent == 1 and type(x) is Tracer else IntegerPow(exponent)(x)
 
 
 def reciprocal(x: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from numpy import ndarray
+
 from functx.core import tree
 from functx.core.program import Program
 from functx.transforms.calls import abstract, check_callable, named_after, trace_call
@@ -29,7 +31,8 @@ def make_ir(fun: Callable[..., Any] | None = None) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
         traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
         traced.program.trees = in_tree, traced.out_tree
-        traced.program.captured = traced.captured
+        # A program is a value: what becomes of a captured NumPy array is nothing to it.
+        traced.program.captured = [x.copy() if type(x) is ndarray else x for x in traced.captured]
         return traced.program
 
     return named_after(wrapper, fun, "make_ir")

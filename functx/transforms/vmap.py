@@ -53,6 +53,10 @@ def vmap(
     if fun is None:
         return partial(vmap, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size)
     check_callable(fun, "vmap")
+    if axis_size is not None and (type(axis_size) is not int or axis_size < 0):
+        raise AxisSizeError(
+            f"vmap({name_of(fun)}): axis_size must be a non-negative int; got {axis_size!r}"
+        )
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
     if not isinstance(in_axes, (int, tuple, type(None))) or isinstance(in_axes, bool):

@@ -281,8 +281,13 @@ def while_loop(
 
 def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
     avals = traced.program.out_avals
-    if traced.out_tree.num_nodes != 1 or avals[0].shape or avals[0].dtype != np.bool_:
-        given = avals[0] if traced.out_tree.num_nodes == 1 else traced.out_tree
+    if (
+        len(avals) != 1
+        or traced.out_tree.num_nodes != 1
+        or avals[0].shape
+        or avals[0].dtype != np.bool_
+    ):
+        given = avals[0] if avals and traced.out_tree.num_nodes == 1 else traced.out_tree
         raise DTypeError(
             f"{body_name('while_loop', cond_fun)}: the condition must return a boolean scalar; "
             f"got {given!r}",
