@@ -109,10 +109,14 @@ def test_a_pair_of_transforms_agrees_with_jax_and_with_differences(first, progra
         check((first, second), program)
 
 
+# value_and_grad is grad with the value beside it, and would add a third to the triples.
+TRIPLES = [name for name in VERBS if name != "value_and_grad"]
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-@pytest.mark.parametrize("first", VERBS)
+@pytest.mark.parametrize("first", TRIPLES)
 def test_a_triple_of_transforms_agrees_with_jax_and_with_differences(first, program):
-    for second, third in itertools.product(VERBS, VERBS):
+    for second, third in itertools.product(TRIPLES, TRIPLES):
         check((first, second, third), program)
 
 
