@@ -61,8 +61,6 @@ class Slice(Linear):
 
     def live_operands(self, live, args):
         (x,) = args
-        if live is None:
-            return [None]
         live = spread(live, self.abstract_eval(x.aval).shape)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)))
 
@@ -108,8 +106,6 @@ class DynamicSlice(Primitive):
 
     def live_operands(self, live, args):
         x, *indices = args
-        if live is None:
-            return [None] * len(args)
         live = spread(live, self.sizes)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
 
