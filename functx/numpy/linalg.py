@@ -1,28 +1,174 @@
-"""Norms and products of matrices, by NumPy's names and arguments."""
+"""Linear algebra, by NumPy's names and arguments.
+
+Matrices are the last two dimensions; the dimensions before them are those of a batch.
+"""
 
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_complex
-from functx.core.errors import ValueRangeError
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise, reductions
+from functx.numpy import elementwise, manipulation, reductions
 from functx.numpy.contraction import matrix_power, multi_dot
-from functx.numpy.promotion import promote_inexact
+from functx.numpy.creation import eye
+from functx.numpy.promotion import broadcast_shapes, promote_inexact
+from functx.ops import linear_algebra
 from functx.ops.numerics import root_of_squares
 from functx.ops.operands import canonical_axes
-from functx.ops.shaping import expand_dims
+from functx.ops.shaping import expand_dims, squeeze
 
-__all__ = ["matrix_power", "multi_dot", "norm"]
+__all__ = [
+    "cholesky",
+    "det",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "matrix_power",
+    "multi_dot",
+    "norm",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+]
+
+
+class EighResult(NamedTuple):
+    """Eigenvalues in ascending order, and the eigenvectors as columns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class SVDResult(NamedTuple):
+    """Orthonormal columns, singular values in descending order, orthonormal rows."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class SlogdetResult(NamedTuple):
+    """The sign of a determinant, and the logarithm of its absolute value."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def solve(a: Any, b: Any) -> Any:
+    """The x with a @ x == b, for square matrices `a`.
+
+    `b` is one vector if it has one dimension, else matrices. Batches are broadcast.
+    """
+    a, b = promote_inexact(a, b)
+    shape, right = aval_of(a).shape, aval_of(b).shape
+    vector = len(right) == 1
+    if vector:
+        b, right = expand_dims(b, 1), (*right, 1)
+    if len(shape) < 2 or len(right) < 2 or shape[-1] != shape[-2] or right[-2] != shape[-1]:
+        raise ShapeError(
+            "solve: a must hold square matrices, and b as many rows; "
+            f"got {aval_of(a)!r} and {aval_of(b)!r}"
+        )
+    if shape[:-2] != right[:-2]:
+        batch = broadcast_shapes(shape[:-2], right[:-2])
+        a = manipulation.broadcast_to(a, (*batch, *shape[-2:]))
+        b = manipulation.broadcast_to(b, (*batch, *right[-2:]))
+    x = linear_algebra.solve(a, b)
+    return squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
+
+
+def inv(a: Any) -> Any:
+    """The inverse of square matrices.
+
+    >>> import functx.numpy as np
+    >>> np.linalg.inv(np.array([[2.0, 0.0], [0.0, 4.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
+    (a,) = promote_inexact(a)
+    aval = aval_of(a)
+    if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
+        raise ShapeError(f"inv: a must hold square matrices; got {aval!r}")
+    ones = manipulation.broadcast_to(eye(aval.shape[-1], dtype=aval.dtype), aval.shape)
+    return linear_algebra.solve(a, ones)
+
+
+def det(a: Any) -> Any:
+    """The determinant of square matrices.
+
+    Its derivative is the matrix of cofactors, right for singular matrices too.
+
+    >>> import functx, functx.numpy as np
+    >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()
+    [[4.0, -2.0], [-2.0, 1.0]]
+    """
+    return linear_algebra.det(*promote_inexact(a))
+
+
+def slogdet(a: Any) -> SlogdetResult:
+    """The sign of the determinant of square matrices, and the logarithm of its absolute value."""
+    return SlogdetResult(*linear_algebra.slogdet(*promote_inexact(a)))
+
+
+def cholesky(a: Any, *, upper: bool = False) -> Any:
+    """The lower triangular l with l @ l.H == a, or with `upper` its adjoint.
+
+    Of `a` the Hermitian part counts. Where it is not positive definite, the result is nan.
+    """
+    factor = linear_algebra.cholesky(*promote_inexact(a))
+    return elementwise.conj(manipulation.swapaxes(factor, -1, -2)) if upper else factor
+
+
+def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
+    """The eigenvalues, ascending, and eigenvectors of Hermitian matrices.
+
+    The Hermitian part of `a` counts, whatever `UPLO` says. Where eigenvalues are equal,
+    the derivative takes the eigenvectors not to turn into each other.
+    """
+    _check_triangle(UPLO)
+    return EighResult(*linear_algebra.eigh(*promote_inexact(a)))
+
+
+def eigvalsh(a: Any, UPLO: str | None = None) -> Any:  # noqa: N803
+    """The eigenvalues, ascending, of Hermitian matrices; see `eigh`."""
+    _check_triangle(UPLO)
+    return linear_algebra.eigh(*promote_inexact(a))[0]
+
+
+def _check_triangle(name: Any) -> None:
+    if name not in (None, "L", "U"):
+        raise ValueRangeError(f"eigh: UPLO must be 'L' or 'U'; got {name!r}")
+
+
+def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """The u, s, vh with a == (u * s) @ vh, or with `compute_uv=False` the singular values s.
+
+    These descend. Without `full_matrices`, u has as many columns and vh as many rows as
+    there are singular values; with it they are square, which needs a square `a` here.
+    """
+    (a,) = promote_inexact(a)
+    shape = aval_of(a).shape
+    if compute_uv and full_matrices and shape[-2:-1] != shape[-1:]:
+        raise ArgumentError(
+            f"svd: full_matrices must be False for matrices that are not square; got {aval_of(a)!r}"
+        )
+    found = linear_algebra.svd(a)
+    return SVDResult(*found) if compute_uv else found[1]
+
+
+def svdvals(a: Any) -> Any:
+    """The singular values of matrices, in descending order."""
+    return linear_algebra.svd(*promote_inexact(a))[1]
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The norm of the vectors along an axis, or of the matrices along two.
 
     Without `ord` the root of the sum of squares, over everything without `axis`. For
-    vectors `ord` is a number, `inf` or `-inf`; for matrices "fro", 1, -1, `inf` or `-inf`.
+    vectors `ord` is a number, `inf` or `-inf`; for matrices "fro", "nuc", 1, -1, 2, -2, `inf` or `-inf`.
     The derivative of the root at zero is zero, the least of its subgradients.
 
     Raises ValueRangeError for an order that the vectors or matrices do not have.
@@ -72,12 +218,15 @@ def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
+    rows, columns = axes
+    if ord in (2, -2, "nuc"):
+        values = svdvals(manipulation.moveaxis(x, axes, (-2, -1)))
+        reduce: Any = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
+        return reduce(values, axis=-1)
     if ord not in (1, -1, inf, -inf):
         raise ValueRangeError(
-            f"norm: ord of a matrix must be 'fro', 1, -1, inf or -inf; got {ord!r}",
-            fix="Orders 2 and 'nuc' need singular values; jax.numpy.linalg.svd has them.",
+            f"norm: ord of a matrix must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf; got {ord!r}"
         )
-    rows, columns = axes
     summed, chosen = (rows, columns) if ord in (1, -1) else (columns, rows)
     sums = reductions.sum(elementwise.abs(x), axis=summed)
     return (reductions.max if ord > 0 else reductions.min)(sums, axis=chosen - (chosen > summed))

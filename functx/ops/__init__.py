@@ -24,6 +24,7 @@ from functx.ops import (  # noqa: F401
     fourier,
     gradients,
     indexing,
+    linear_algebra,
     logical,
     numerics,
     reductions,
