@@ -13,7 +13,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
+from functx.core.dtypes import is_inexact, kind
 from functx.core.editing import Retype
 from functx.core.errors import (
     ArgnumsError,
@@ -484,6 +484,9 @@ def _places(structure: Any) -> list[str]:
     return [tree.path_text(path) for path, _ in paths]
 
 
+_KINDS = "buifc"
+
+
 def fitted(x: Any, aval: ShapedArray, what: str, place: str) -> Any:
     """`x`, which a rule gives, with exactly the type `aval`."""
     try:
@@ -492,7 +495,10 @@ def fitted(x: Any, aval: ShapedArray, what: str, place: str) -> Any:
         raise RuleError(f"{what} must be made of arrays; got {type_name(x)} at {place}") from None
     if given is aval:
         return x
-    if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
+    # A number, given or stood for, takes the dtype of the other, if that is of no lesser kind.
+    weak = given.weak_type or aval.weak_type
+    fits = weak and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
+    if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         raise RuleError(
             f"{what} must have the shapes and dtypes of what it stands for; "
             f"got {given!r} where {aval!r} is expected" + (f", at {place}" if place else "")
