@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Any, ClassVar, NamedTuple
+from weakref import WeakSet
 
 
 class CacheInfo(NamedTuple):
@@ -17,13 +18,14 @@ class CacheInfo(NamedTuple):
 class Cache:
     """The most recently added `limit` entries, by key."""
 
-    all: ClassVar[list[Cache]] = []
+    all: ClassVar[WeakSet[Cache]] = WeakSet()
+    """Those in use; the cache of a function that is gone is gone with it."""
 
     def __init__(self, name: str, limit: int):
         self.name, self.limit = name, limit
         self.entries: OrderedDict[Any, Any] = OrderedDict()
         self.hits = self.misses = 0
-        Cache.all.append(self)
+        Cache.all.add(self)
 
     def get(self, key: Any) -> Any:
         found = self.entries.get(key)

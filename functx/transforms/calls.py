@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype
-from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, type_name
+from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
 from functx.core.program import Program
 from functx.core.provenance import user_frame
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
@@ -154,9 +154,18 @@ def refuse_foreign(error: Exception) -> None:
 _TRACER = f"{Tracer.__module__}.{Tracer.__qualname__}"
 
 
-def retyped(x: Any, aval: ShapedArray) -> Any:
-    """`x`, which may differ from `aval` in weakness, such that it can stand for it in a trace."""
-    if current_builder.get() is None or aval_of(x) is aval:
+def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Any:
+    """`x` as a tangent or cotangent of `aval`; TangentError if it has another shape or dtype.
+
+    `problem` says what must hold and names the value; a weak dtype, that of a Python number, fits any other.
+    """
+    if type(x) is int:
+        x = float(x)
+    given = aval_of(x)
+    if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
+        what, whose = problem()
+        raise TangentError(f"{what}; got {given!r} for {whose}: {aval!r}")
+    if given is aval or current_builder.get() is None:
         return x
     return convert_element_type(x, aval.dtype, aval.weak_type)
 

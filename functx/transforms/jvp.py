@@ -7,17 +7,17 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, GradientError, TangentError, type_name
+from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Var
-from functx.core.tracing import apply, aval_of, rewritten_alike
+from functx.core.tracing import apply, rewritten_alike
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import (
     TracedCall,
     avals_of,
     check_callable,
+    fitting,
     name_of,
     names_of,
-    retyped,
     trace_call,
 )
 from functx.transforms.forward_mode import Linearize, PushForward
@@ -154,16 +154,8 @@ def _matching_tangents(
 def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: Any, i: int) -> Any:
     if t is None or not is_inexact(aval.dtype):
         return None
-    if type(t) is int:
-        t = float(t)
-    given = aval_of(t)
-    if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
-        name = names_of(fun, in_tree)()[i]
-        raise TangentError(
-            f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal; "
-            f"got {given!r} for `{name}`: {aval!r}"
-        )
-    return retyped(t, aval)
+    must = f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal"
+    return fitting(t, aval, lambda: (must, f"`{names_of(fun, in_tree)()[i]}`"))
 
 
 def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:

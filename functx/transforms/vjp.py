@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, GradientError, TangentError, TreeError
-from functx.core.tracing import apply, aval_of, rewritten_alike
+from functx.core.errors import ArgumentError, GradientError, TreeError
+from functx.core.tracing import apply, rewritten_alike
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import avals_of, check_callable, name_of, retyped, trace_call
+from functx.transforms.calls import avals_of, check_callable, fitting, name_of, trace_call
 from functx.transforms.grad import floats_for_ints
 from functx.transforms.jvp import check_outputs
 from functx.transforms.reverse_mode import SplitVJP
@@ -81,21 +82,14 @@ def _matching_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct:
             f"expected {out_tree}",
             f"got      {tree.structure(ct)}",
         ) from None
-    cts = []
-    for i, (x, aval) in enumerate(zip(leaves, avals, strict=False)):
-        if not is_inexact(aval.dtype):
-            continue
-        if x is None:
-            cts.append(zeros_like(aval))
-            continue
-        if type(x) is int:
-            x = float(x)
-        given = aval_of(x)
-        if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
-            path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(leaves))))[i]
-            raise TangentError(
-                f"pullback of {name_of(fun)}: a cotangent must have the shape and dtype of its "
-                f"output; got {given!r} for output{tree.path_text(path)}: {aval!r}"
-            )
-        cts.append(retyped(x, aval))
-    return cts
+    must = f"pullback of {name_of(fun)}: a cotangent must have the shape and dtype of its output"
+
+    def output(i: int) -> tuple[str, str]:
+        path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(leaves))))[i]
+        return must, f"output{tree.path_text(path)}"
+
+    return [
+        zeros_like(aval) if x is None else fitting(x, aval, partial(output, i))
+        for i, (x, aval) in enumerate(zip(leaves, avals, strict=False))
+        if is_inexact(aval.dtype)
+    ]

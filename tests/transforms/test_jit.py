@@ -226,3 +226,16 @@ def test_operators_between_concrete_and_traced_arrays_are_traced():
     np.testing.assert_allclose(
         jit(lambda x: np.sin(x) + np.sum(x))(x32), np.sin(x32) + 6, rtol=1e-6
     )
+
+
+def test_the_traces_of_a_function_that_is_gone_are_gone_with_it():
+    import gc
+
+    from functx.lowering.cache import Cache
+
+    gc.collect()
+    before = len(Cache.all)
+    for _ in range(20):
+        jit(lambda x: x + 1.0)
+    gc.collect()
+    assert len(Cache.all) <= before
