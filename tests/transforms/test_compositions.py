@@ -7,6 +7,7 @@ Programs are evaluated by the NumPy meaning of their equations, which compiles n
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from types import SimpleNamespace
 
 import jax
@@ -91,9 +92,28 @@ def double_precision():
 POINT = np.float64(0.7)
 
 
-def check(names, program):
+def jax_value(names, program):
+    return compose(JAX, names, program)(POINT)
+
+
+@cache
+def canonical_jax_value(names, program):
+    with jax.enable_x64(True):
+        return float(jax_value(names, program))
+
+
+def jax_value_of_the_same_mathematics(names, program):
+    """JAX's value, found once for all nests that mean the same: pairs try each verb of JAX's.
+
+    Six of the verbs are the derivative, and `jit` changes nothing.
+    """
+    same = tuple("grad" if n in DERIVATIVES else n for n in names if n != "jit")
+    return canonical_jax_value(same, program)
+
+
+def check(names, program, oracle=jax_value):
     got = evaluate(compose(FUNCTX, names, program), POINT)
-    want = compose(JAX, names, program)(POINT)
+    want = oracle(names, program)
     np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8)
     if names[0] in DERIVATIVES:
         inner = compose(FUNCTX, names[1:], program)
@@ -109,15 +129,11 @@ def test_a_pair_of_transforms_agrees_with_jax_and_with_differences(first, progra
         check((first, second), program)
 
 
-# value_and_grad is grad with the value beside it, and would add a third to the triples.
-TRIPLES = [name for name in VERBS if name != "value_and_grad"]
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-@pytest.mark.parametrize("first", TRIPLES)
+@pytest.mark.parametrize("first", VERBS)
 def test_a_triple_of_transforms_agrees_with_jax_and_with_differences(first, program):
-    for second, third in itertools.product(TRIPLES, TRIPLES):
-        check((first, second, third), program)
+    for second, third in itertools.product(VERBS, VERBS):
+        check((first, second, third), program, jax_value_of_the_same_mathematics)
 
 
 DEEP = [

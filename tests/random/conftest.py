@@ -1,0 +1,12 @@
+"""Bits are compared as users get them: from programs that XLA has optimised."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def optimised():
+    before = jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
