@@ -6,7 +6,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def optimised():
-    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", False)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update("jax_disable_most_optimizations", True)
