@@ -18,22 +18,38 @@ functx_call = JaxPrimitive("functx_call")
 functx_call.multiple_results = True
 
 
+class Carried:
+    """A program as a parameter of JAX's, compared by identity.
+
+    JAX hashes the parameters of each equation as it traces; the structure of a program is for
+    functx's own caches, where it is worth its cost.
+    """
+
+    __slots__ = ("__weakref__", "program")
+
+    def __init__(self, program: Program):
+        self.program = program
+
+    def __repr__(self) -> str:
+        return str(self.program)
+
+
 @functx_call.def_abstract_eval
-def _abstract_eval(*avals: Any, program: Program) -> list[Any]:
-    return [jax_aval(aval) for aval in program.out_avals]
+def _abstract_eval(*avals: Any, program: Carried) -> list[Any]:
+    return [jax_aval(aval) for aval in program.program.out_avals]
 
 
 @functx_call.def_impl
-def _run(*args: Any, program: Program) -> Sequence[Any]:
-    return executable(program)(*args)
+def _run(*args: Any, program: Carried) -> Sequence[Any]:
+    return executable(program.program)(*args)
 
 
-def _lower(ctx: Any, *values: Any, program: Program) -> list[Any]:
+def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
     with collection_paused():
-        return ModuleEmitter(ctx).emit(program, values)
+        return ModuleEmitter(ctx).emit(program.program, values)
 
 
-mlir.register_lowering(functx_call, _lower)
+mlir.register_lowering(functx_call, _lower, cacheable=False)
 
 
 def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
@@ -43,7 +59,7 @@ def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
     if len(kept) < len(args):
         inputs = [program.inputs[i] for i in kept]
         program = Program(program.name, inputs, program.equations, program.outputs)
-    outs: list[Any] = functx_call.bind(*[args[i] for i in kept], program=program)
+    outs: list[Any] = functx_call.bind(*[args[i] for i in kept], program=Carried(program))
     return outs
 
 

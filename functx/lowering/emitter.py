@@ -194,7 +194,11 @@ class FunctionEmitter:
         return outs
 
     def read(self, atom: Any) -> Any:
-        return self.env[atom] if type(atom) is Var else self.constant(atom.value, atom.aval)
+        return self.env[atom] if type(atom) is Var else self.literal(atom, atom.aval)
+
+    def literal(self, atom: Any, aval: ShapedArray) -> Any:
+        """The number of a literal everywhere in an array of `aval`."""
+        return self.constants.get((atom.key[0], aval)) or self.constant(atom.value, aval)
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
         key = repr(value), aval
@@ -207,9 +211,7 @@ class FunctionEmitter:
         """Emit one equation: like an earlier one of the same types, else by its rule."""
         primitive, env = eqn.primitive, self.env
         avals = [atom.aval for atom in eqn.inputs]
-        operands = [
-            env[a] if type(a) is Var else self.constant(a.value, a.aval) for a in eqn.inputs
-        ]
+        operands = [env[a] if type(a) is Var else self.literal(a, a.aval) for a in eqn.inputs]
         if primitive.scalars_broadcast and (shape := eqn.outputs[0].aval.shape):
             self.broadcast_scalars(eqn, avals, operands, shape)
         key = primitive, *avals
@@ -244,7 +246,7 @@ class FunctionEmitter:
                         self.ctx.type(wide), operands[i], self.ctx.i64s(())
                     )
                 else:
-                    operands[i] = self.constant(atom.value, wide)
+                    operands[i] = self.literal(atom, wide)
 
 
 class Template:

@@ -8,6 +8,7 @@ from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import proxy
 
 import jax
 
@@ -123,8 +124,12 @@ class Compilation:
         self.adopted = False
         self.traced = Cache(f"jit({name_of(fun)})", 256)
 
+        # Not in a cycle with its JAX function, so that both go, programs and all, with the last
+        # use and not at some later collection.
+        owner = proxy(self)
+
         def call(captured: Any, *args: Any, **kwargs: Any) -> Any:
-            return self.trace_for_jax(captured, args, kwargs)
+            return owner.trace_for_jax(captured, args, kwargs)
 
         call.__name__ = call.__qualname__ = name_of(fun)
         self.dispatch: Any = jax.jit(call, **options)
