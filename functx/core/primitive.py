@@ -9,7 +9,9 @@ from typing import Any, ClassVar, dataclass_transform
 from weakref import WeakValueDictionary
 
 from functx.core.avals import ShapedArray
+from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
+from functx.core.program import programs_in
 from functx.core.tracing import bind
 
 
@@ -74,8 +76,13 @@ class Primitive(metaclass=_PrimitiveType):
     """False: outputs never vary with the inputs, so every derivative is zero."""
     scalars_broadcast: ClassVar[bool] = False
     """True: rank-0 operands stand for arrays of the output's shape."""
-    effects: ClassVar[bool] = False
-    """True: an equation counts even when its outputs are unused."""
+    effects: ClassVar[Effects] = NO_EFFECTS
+    """What an equation does besides its outputs, which keeps it even when they are unused.
+
+    Those of the programs among the parameters count too, except of the parameters in `idle`.
+    """
+    idle: ClassVar[tuple[str, ...]] = ()
+    """The parameters whose programs do not run when the operation does."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -111,6 +118,9 @@ class Primitive(metaclass=_PrimitiveType):
         if self is None:
             self = object.__new__(cls)
             self.__dict__.update(values, types={})
+            held = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
+            if any(p.effects for p in held):
+                self.__dict__["effects"] = cls.effects.union(*[p.effects for p in held])
             self = cls._instances.setdefault(key, self)  # type: ignore[attr-defined]
         return self
 

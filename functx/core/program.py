@@ -10,6 +10,7 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
+from functx.core.effects import NO_EFFECTS, Effects
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -144,6 +145,15 @@ class Program:
         return None if self.in_names is None else padded(self.in_names(), len(self.inputs))
 
     @property
+    def effects(self) -> Effects:
+        """What running the program does besides computing its outputs."""
+        found: Effects | None = self.memo.get(Effects)
+        if found is None:
+            found = NO_EFFECTS.union(*[eqn.primitive.effects for eqn in self.equations])
+            self.memo[Effects] = found
+        return found
+
+    @property
     def key(self) -> ProgramKey:
         """The canonical form: what two programs share exactly when they are equal."""
         if self._key is None:
@@ -246,8 +256,13 @@ class Program:
 
 def subprograms(primitive: Primitive) -> list[Program]:
     """The programs among the parameters of `primitive`."""
+    return [p for field in primitive.fields for p in programs_in(getattr(primitive, field))]
+
+
+def programs_in(parameter: Any) -> list[Program]:
+    """The programs that a parameter is or, at any depth of tuples, holds."""
     found: list[Program] = []
-    pending = [getattr(primitive, field) for field in primitive.fields]
+    pending = [parameter]
     while pending:
         value = pending.pop(0)
         if type(value) is Program:

@@ -176,6 +176,7 @@ class CustomJVP(Primitive):
     rule: Any
     captured: int = 0
     name = "custom_jvp"
+    idle = ("rule",)
     multiple_results = True
     samples = (
         sample(

@@ -201,6 +201,7 @@ class CustomVJP(Primitive):
     rule: Any
     captured: int = 0
     name = "custom_vjp"
+    idle = ("rule",)
     multiple_results = True
     samples = (
         sample(

@@ -1,0 +1,21 @@
+"""What an operation does besides computing its outputs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Effect(Enum):
+    """An effect that no rewrite may drop, repeat or, where it is ordered, move past another."""
+
+    CALLBACK = "callback"
+    """Python code runs, in no order that is promised."""
+    ORDERED = "ordered"
+    """Python code runs after that of every earlier ordered equation, and before the later ones'."""
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+Effects = frozenset[Effect]
+NO_EFFECTS: Effects = frozenset()
