@@ -225,6 +225,15 @@ class StaticArgumentError(FunctxError, ValueError, TypeError):
     """
 
 
+class EffectError(FunctxError, TypeError):
+    """An effect stands where it cannot take place as often, or in the order, that it was asked for.
+
+    Smallest failing code: the reverse derivative of `functx.checkpoint(f)` for an `f` that
+    uses the result of an `io_callback`.
+    Cure: keep the effect out of what a derivative computes again.
+    """
+
+
 class ImmutableArrayError(FunctxError, TypeError):
     """A traced array was to be changed in place where that cannot be recorded.
 

@@ -1,0 +1,44 @@
+"""Effects under rewrites: a computation that is done again does not have its effects again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core.editing import like, with_subprograms
+from functx.core.errors import EffectError
+from functx.core.program import Equation, Program, subprograms
+from functx.core.tracing import rewritten
+
+
+@dataclass(frozen=True)
+class WithoutEffects:
+    """The rewrite to the same outputs without the effects, for a second run of the same.
+
+    Raises EffectError for an effect that gives something back, since that may differ then.
+    """
+
+    def __call__(self, program: Program) -> Program:
+        if not program.effects:
+            return program
+        return like(program, equations=[e for eqn in program.equations for e in self.quiet(eqn)])
+
+    def quiet(self, eqn: Equation) -> list[Equation]:
+        """The equation without its effects, or none if it is nothing but an effect."""
+        if not eqn.primitive.effects:
+            return [eqn]
+        if subprograms(eqn.primitive):
+            primitive = with_subprograms(eqn.primitive, self.of_held)
+            return [eqn.replace(primitive=primitive)] if eqn.outputs else []
+        if eqn.outputs:
+            raise EffectError(
+                f"{eqn.primitive.name}: an effect with results must not be in what a derivative "
+                "computes again; got one in a checkpoint, or in a loop of no known length",
+                f"the equation: {eqn.primitive!r}",
+                fix="Keep it out of there, or use pure_callback for a function without effects.",
+                source=eqn.source,
+            )
+        return []
+
+    def of_held(self, program: Program) -> Any:
+        return rewritten(self, program)
