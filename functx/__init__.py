@@ -1,6 +1,6 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
-from functx import lax, lowering, nn, numpy, ops, random, testing
+from functx import custom_derivatives, lax, lowering, nn, numpy, ops, random, testing
 from functx.core import errors, tree
 from functx.core.avals import ShapedArray
 from functx.core.config import config
@@ -9,6 +9,7 @@ from functx.core.program import Program
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
+from functx.custom.symbolic_zeros import float0
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.jit import jit
 from functx.ops.gradients import stop_gradient
@@ -27,10 +28,12 @@ __all__ = [
     "checkpoint",
     "clear_caches",
     "config",
+    "custom_derivatives",
     "custom_jvp",
     "custom_vjp",
     "errors",
     "eval_shape",
+    "float0",
     "grad",
     "hessian",
     "hvp",

@@ -16,7 +16,7 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program, remove_dead
 from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder, rewritten, trace
-from functx.custom.rules import in_jax_trace
+from functx.custom.function import in_jax_trace
 from functx.ops.arithmetic import mul
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
