@@ -729,7 +729,7 @@ def Scan(*args, program, consts, carries, length, reverse, unroll):
 
 
 @exact
-def While(*args, condition, body, condition_consts, body_consts):
+def While(*args, condition, body, condition_consts, body_consts, checkpoints, max_steps):
     m, n = condition_consts, condition_consts + body_consts
     carry = args[n:]
     while evaluate(condition, [*args[:m], *carry])[0]:

@@ -48,6 +48,8 @@ from functx.transforms.control.tracing import (
 )
 from functx.transforms.forward_mode import PushForward
 
+CHECKPOINTS = 64
+
 
 def _examples() -> tuple[Program, Program]:
     def condition(limit: Any, n: Any, x: Any) -> list[Any]:
@@ -66,13 +68,16 @@ class While(Primitive):
     """`body` run on what it returned the time before, as long as `condition` of that holds.
 
     Operands: the consts of the condition, the consts of the body, the carry at first. Both
-    programs take their consts, then the carry.
+    programs take their consts, then the carry. Reverse mode keeps as many states as
+    `checkpoints` says, or what each step leaves behind if there are at most `max_steps`.
     """
 
     condition: Program
     body: Program
     condition_consts: int
     body_consts: int
+    checkpoints: int = CHECKPOINTS
+    max_steps: int | None = None
     multiple_results = True
     samples = (
         sample(
@@ -100,6 +105,10 @@ class While(Primitive):
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         return items[:m], items[m:n], items[n:]
 
+    def again(self, condition: Program, body: Program, shared: int, consts: int) -> While:
+        """A loop of other programs with the means of this one for reverse mode."""
+        return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
+
     def jvp(self, primals, tangents):
         shared, consts, carry = self.groups(primals)
         _, dconsts, dcarry = self.groups(tangents)
@@ -113,7 +122,7 @@ class While(Primitive):
         body = rewritten(PushedBody(len(consts), flags), self.body)
         condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
         moved_consts = [t for t in dconsts if t is not None]
-        both = While(condition, body, len(shared), len(consts) + len(moved_consts))
+        both = self.again(condition, body, len(shared), len(consts) + len(moved_consts))
         found = both(*shared, *consts, *moved_consts, *carry, *moving)
         # When linearizing, the loop on tangents is not where values may come from.
         outs = self(*primals) if linearizing() else found[: len(carry)]
@@ -157,11 +166,11 @@ class While(Primitive):
         body = rewritten(Batch(size, in_dims, out_dims), self.body)
         runs = rewritten(condition, self.condition)
         if stops is None:
-            return While(runs, body, len(shared), len(consts))(*args), out_dims
+            return self.again(runs, body, len(shared), len(consts))(*args), out_dims
         lanes = LaneByLane(runs, len(shared), len(consts))
         any_lane, loop = rewritten(lanes, body)
         active = apply(None, runs, [*shared, *carry])
-        outs = While(any_lane, loop, 0, len(shared) + len(consts))(
+        outs = self.again(any_lane, loop, 0, len(shared) + len(consts))(
             *shared, *consts, *active, *carry
         )
         return outs[1:], out_dims
