@@ -16,6 +16,7 @@ from functx.ops.gradients import stop_gradient
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from functx.transforms.jvp import jvp, linearize
+from functx.transforms.linear_transpose import linear_transpose
 from functx.transforms.make_ir import eval_shape, make_ir
 from functx.transforms.vjp import vjp
 from functx.transforms.vmap import vmap
@@ -42,6 +43,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
     "linearize",
     "lowering",
     "make_ir",

@@ -137,6 +137,14 @@ class GradientError(FunctxError, TypeError):
     """
 
 
+class LinearityError(GradientError):
+    """A function or a rule that is transposed is not linear.
+
+    Smallest failing code: `functx.linear_transpose(lambda x: x * x, 1.0)`.
+    Cure: make it linear, or take the derivative with `vjp`, whose pullback is linear.
+    """
+
+
 class ArgnumsError(FunctxError, ValueError, TypeError):
     """`argnums` does not name positional arguments of the call.
 

@@ -27,7 +27,7 @@ from functx.transforms.batching import Batch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import check_callable, name_of
 from functx.transforms.expand import expand
-from functx.transforms.reverse_mode import Transpose
+from functx.transforms.linear_transpose import transposed
 
 
 def custom_jvp(
@@ -253,7 +253,12 @@ class CustomJVP(Primitive):
             for ct, aval, on in zip(cts, self.primal.out_avals, nonzero, strict=True)
             if on
         ]
-        pull_back = rewritten(Transpose(sum(active)), tangent_program)
+        pull_back = transposed(
+            tangent_program,
+            sum(active),
+            f"custom_jvp({self.primal.name}): the rule must be linear in "
+            "the tangents, to be transposed in reverse mode; got one that is not",
+        )
         found = iter(applied(pull_back, [*given, *residuals]))
         return [next(found) if on else None for on in active]
 

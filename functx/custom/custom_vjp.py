@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, FunctxError, GradientError, type_name
+from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program, remove_dead
 from functx.core.samples import f32, sample
@@ -27,7 +27,7 @@ from functx.ops.trigonometric import cos, sin
 from functx.transforms.batching import Batch
 from functx.transforms.calls import check_callable
 from functx.transforms.expand import expand
-from functx.transforms.reverse_mode import Transpose
+from functx.transforms.linear_transpose import transposed
 
 
 def custom_vjp(
@@ -306,15 +306,14 @@ class CustomVJP(Primitive):
         outs, residuals = self.forward(primals, active)
         cts = sum([is_inexact(aval.dtype) for aval in self.primal.out_avals])
         second = expand(self.backward(primals, active), "transpose")
-        try:
-            # The backward program is linear, and its transpose takes tangents forward.
-            push = rewritten(Transpose(cts), second)
-        except (FunctxError, AttributeError, TypeError) as error:
-            raise GradientError(
-                f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
-                "linear in the cotangents, since it is transposed; got one that is not",
-                fix="Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
-            ) from error
+        # The backward program is linear, and its transpose takes tangents forward.
+        push = transposed(
+            second,
+            cts,
+            f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
+            "linear in the cotangents, since it is transposed; got one that is not",
+            fix="Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
+        )
         given = [t for t in tangents if t is not None]
         found = iter(applied(push, [*given, *residuals]))
         return outs, [next(found) if is_inexact(x.dtype) else None for x in outs[:count]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from functx.core import tree
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 
@@ -25,5 +26,5 @@ class StopGradient(Primitive):
 
 
 def stop_gradient(x: Any) -> Any:
-    """`x` itself, through which no derivative goes."""
-    return StopGradient()(x)
+    """`x` itself, an array or a pytree of arrays, through which no derivative goes."""
+    return tree.map(StopGradient(), x)
