@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
-from functx.core.program import Program
-from functx.core.tracing import collection_paused
+from functx.core.program import Program, Var, remove_dead
+from functx.core.tracing import collection_paused, execution, rewritten
 from functx.lowering.arrays import jax_aval
 from functx.lowering.emitter import ModuleEmitter
+from functx.lowering.meshes import call_on_mesh, on_mesh
 
 functx_call = JaxPrimitive("functx_call")
 functx_call.multiple_results = True
 
 
 class Carried:
-    """A program as a parameter of JAX's, compared by identity.
+    """A program as a parameter of JAX's: equal when it is the same object, whatever it holds.
 
     JAX hashes the parameters of each equation as it traces; the structure of a program is for
     functx's own caches, where it is worth its cost.
@@ -30,18 +32,28 @@ class Carried:
     def __init__(self, program: Program):
         self.program = program
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Carried) and self.program is other.program
+
+    def __hash__(self) -> int:
+        return id(self.program)
+
     def __repr__(self) -> str:
         return str(self.program)
 
 
 @functx_call.def_abstract_eval
 def _abstract_eval(*avals: Any, program: Carried) -> list[Any]:
-    return [jax_aval(aval) for aval in program.program.out_avals]
+    outs = [jax_aval(aval) for aval in program.program.out_avals]
+    mesh = jax.sharding.get_abstract_mesh()
+    return outs if mesh.empty else [on_mesh(aval, mesh, avals) for aval in outs]
 
 
 @functx_call.def_impl
 def _run(*args: Any, program: Carried) -> Sequence[Any]:
-    return executable(program.program)(*args)
+    # JAX asks for this where it runs without jit; a program runs compiled all the same.
+    with jax.disable_jit(False):
+        return execution.run(None, program.program, args)
 
 
 def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
@@ -52,15 +64,38 @@ def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
 mlir.register_lowering(functx_call, _lower, cacheable=False)
 
 
+@dataclass(frozen=True)
+class Part:
+    """The rewrite to the outputs numbered `outputs`, or all: a program, and its inputs' numbers.
+
+    Inputs that the outputs do not need are left out.
+    """
+
+    outputs: tuple[int, ...] | None = None
+
+    def __call__(self, program: Program) -> tuple[Program, list[int]]:
+        equations, outputs = program.equations, program.outputs
+        if self.outputs is not None:
+            outputs = [outputs[i] for i in self.outputs]
+            equations = remove_dead(equations, outputs)
+        used = {a for eqn in equations for a in eqn.inputs if type(a) is Var} | {*outputs}
+        kept = [i for i, v in enumerate(program.inputs) if v in used]
+        if len(kept) == len(program.inputs) and outputs is program.outputs:
+            return program, kept
+        part = Program(program.name, [program.inputs[i] for i in kept], equations, outputs)
+        part.memo[Part()] = part, list(range(len(kept)))
+        return part, kept
+
+
 def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
     """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
-    used = {atom for eqn in program.equations for atom in eqn.inputs} | {*program.outputs}
-    kept = [i for i, v in enumerate(program.inputs) if v in used]
-    if len(kept) < len(args):
-        inputs = [program.inputs[i] for i in kept]
-        program = Program(program.name, inputs, program.equations, program.outputs)
-    outs: list[Any] = functx_call.bind(*[args[i] for i in kept], program=Carried(program))
-    return outs
+    program, kept = rewritten(Part(), program)
+    operands = [args[i] for i in kept]
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        outs: list[Any] = functx_call.bind(*operands, program=Carried(program))
+        return outs
+    return call_on_mesh(functx_call, mesh, operands, Carried(program))
 
 
 def executable(program: Program, **options: Any) -> Callable[..., list[Any]]:
