@@ -6,13 +6,14 @@ from functx.core.avals import ShapedArray
 from functx.core.config import config
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.custom import checkpoint_policies
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.symbolic_zeros import float0
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.jit import jit
-from functx.ops.gradients import stop_gradient
+from functx.ops.gradients import checkpoint_name, stop_gradient
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from functx.transforms.jvp import jvp, linearize
@@ -27,6 +28,8 @@ __all__ = [
     "ShapedArray",
     "cache_info",
     "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "clear_caches",
     "config",
     "custom_derivatives",
