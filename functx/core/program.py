@@ -321,7 +321,7 @@ def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
 
 
 def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
-    """The equations that `outputs` need."""
+    """The equations that `outputs` need, each trimmed to what is needed of it."""
     needed = {atom for atom in outputs if type(atom) is Var}
     kept: list[Equation] = []
     for eqn in reversed(equations):
@@ -329,12 +329,27 @@ def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equa
         if (outs[0] in needed if len(outs) == 1 else not needed.isdisjoint(outs)) or (
             eqn.primitive.effects
         ):
+            if eqn.primitive.trim is not None:
+                eqn = trimmed(eqn, [v in needed for v in outs])
             kept.append(eqn)
             for atom in eqn.inputs:
                 if type(atom) is Var:
                     needed.add(atom)
     kept.reverse()
     return kept
+
+
+def trimmed(eqn: Equation, used: Sequence[bool]) -> Equation:
+    """`eqn` without what is not needed for those of its outputs that are `used`."""
+    found = eqn.primitive.trim(used)  # type: ignore[misc]
+    if found is None:
+        return eqn
+    primitive, inputs, outputs = found
+    return eqn.replace(
+        primitive=primitive,
+        inputs=[eqn.inputs[i] for i in inputs],
+        outputs=[eqn.outputs[i] for i in outputs],
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, promote_types
+from functx.core.editing import like
 from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Program, Var, remove_dead
+from functx.core.program import Atom, Program, Var, padded, remove_dead
+from functx.core.provenance import Source, source_line
 from functx.core.tracing import LinearBuilder, Tracer, apply, aval_of, current_builder, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
@@ -18,16 +21,51 @@ from functx.ops.shaping import zeros_like
 from functx.transforms.calls import TracedCall, name_of
 
 
-def captures_first(traced: TracedCall) -> Program:
-    """The program of a traced call with what it captured as its first inputs."""
+def captures_first(traced: TracedCall, fun: Any = None) -> Program:
+    """The program of a traced call with what it captured as its first inputs.
+
+    They take the names of the variables around `fun` that hold them, if it is given.
+    """
     program = traced.program
     own = len(program.inputs) - len(traced.captured)
+    outer = names_around(fun, traced.captured)
+    in_names = program.in_names
+    if outer and in_names is not None:
+
+        def names() -> list[str]:
+            given = padded(in_names(), len(program.inputs))
+            return [*given[:own], *[a or b for a, b in zip(outer, given[own:], strict=True)]]
+
+        program = like(program, in_names=names)
     return rewired(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+
+
+def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
+    """For each of `values`, the variable around `fun` that holds it; empty where there is none."""
+    while hasattr(fun, "__wrapped__"):
+        fun = fun.__wrapped__
+    known = {}
+    for name, cell in zip(
+        getattr(getattr(fun, "__code__", None), "co_freevars", ()),
+        getattr(fun, "__closure__", None) or (),
+        strict=False,
+    ):
+        with suppress(ValueError):
+            known[owner_of(cell.cell_contents)] = name
+    return [known.get(owner_of(x), "") for x in values] if known else []
 
 
 def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
     """The equations of `program` between other inputs and outputs, without those not needed."""
-    return Program(program.name, inputs, remove_dead(program.equations, outputs), outputs)
+    equations = remove_dead(program.equations, outputs)
+    in_names, before = program.in_names, program.inputs
+
+    def names() -> list[str]:
+        known = dict(zip(before, padded(in_names(), len(before)), strict=True))
+        return [known.get(v, "") for v in inputs]
+
+    names_of_inputs = None if in_names is None else names
+    return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
 
 
 def settle(
@@ -56,20 +94,34 @@ def settle(
         outs = traced.program.out_avals[: len(avals)]
         settled = [common_type((a, out), a) for a, out in zip(avals, outs, strict=True)]
         if None in settled:
+            sources = [source_of(traced.program, atom) for atom in traced.program.outputs]
+            bad = [
+                row
+                for *row, fits in zip(
+                    leaf_paths(carry_tree), avals, outs, sources, settled, strict=False
+                )
+                if fits is None
+            ]
             raise CarryTypeError(
                 f"{what}: the body must return a carry of the types that it takes; got "
                 + " and ".join(
-                    f"carry{path}: {out!r} for {aval!r}"
-                    for path, aval, out, fits in zip(
-                        leaf_paths(carry_tree), avals, outs, settled, strict=True
-                    )
-                    if fits is None
+                    [f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in bad]
                 ),
+                *[
+                    f"carry{path} made at {source_line(source)}"
+                    for path, _, _, source in bad
+                    if source is not None
+                ],
                 fix="Convert it in the body with astype, or begin with a carry of that type.",
             )
         if settled == avals:
             return traced, avals
         avals = settled  # type: ignore[assignment]
+
+
+def source_of(program: Program, atom: Atom) -> Source | None:
+    """Where in the user's code an output of `program` was made; None for an input or a number."""
+    return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
 
 
 def leaf_paths(structure: Any) -> list[str]:
