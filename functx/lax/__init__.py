@@ -1,11 +1,13 @@
 """JAX's names for the primitives."""
 
 from functx.lax.arrays import *
+from functx.lax.associative_scan import associative_scan
 from functx.lax.elementwise import *
 from functx.lax.precision import Precision
 from functx.lax.products import *
 from functx.lax.reductions import *
 from functx.lax.slicing import *
 from functx.transforms.control.cond import cond, switch
+from functx.transforms.control.reduce import reduce, reduce_window
 from functx.transforms.control.scan import map, scan
 from functx.transforms.control.while_loop import fori_loop, while_loop

@@ -36,6 +36,7 @@ from functx.ops import (  # noqa: F401
     sorting,
     special,
     trigonometric,
+    windows,
 )
 
 __all__ = [

@@ -7,10 +7,18 @@ from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.tracing import trace
 from functx.ops.families import Elementwise
-from functx.testing import bool_, c64, f32, i32, u32
+from functx.testing import bool_, c64, f32, f64, i32, u32
 from tests.ops.registry import PRIMITIVES
 
 KINDS = {"b": "bool", "i": "i32", "u": "u32", "f": "f32", "c": "c64"}
+
+
+def windows(sizes, **changes):
+    """The parameters of windows of `sizes`, one element apart."""
+    ones = (1,) * len(sizes)
+    fields = {"strides": ones, "padding": ((0, 0),) * len(ones)}
+    return {"sizes": sizes, **fields, "base_dilation": ones, "window_dilation": ones, **changes}
+
 
 # By primitive: its parameters and operands, the class of the error, and a part of its message.
 ROWS = {
@@ -121,6 +129,43 @@ ROWS = {
     "reduce_or": ({"axes": (0,)}, [c64[3]], "DTypeError", "got c64[3]"),
     "reduce_prod": ({"axes": (0,)}, [bool_[3]], "DTypeError", "got bool[3]"),
     "reduce_sum": ({"axes": (0,)}, [bool_[3]], "DTypeError", "got bool[3]"),
+    "reduce": (
+        Primitive.registry["reduce"].samples[0].params,
+        [f64[3, 4], i32[3], f64[()], i32[()]],
+        "ShapeError",
+        "operands must be arrays of one shape and scalars",
+    ),
+    "reduce_window": (
+        Primitive.registry["reduce_window"].samples[0].params | {"strides": (1, 0)},
+        [f64[3, 4], i32[3, 4], f64[()], i32[()]],
+        "ValueRangeError",
+        "window_strides must be positive; got (1, 0)",
+    ),
+    "reduce_window_argmax": (
+        windows((2,)),
+        [c64[3]],
+        "DTypeError",
+        "operands must be bool or int or uint or float; got c64[3]",
+    ),
+    "reduce_window_argmin": (
+        windows((2, 2)),
+        [f32[3]],
+        "ShapeError",
+        "window_dimensions must have an entry for each of 1 dimensions; got (2, 2)",
+    ),
+    "reduce_window_max": (
+        windows((0,)),
+        [f32[3]],
+        "ValueRangeError",
+        "window_dimensions must be positive; got (0,)",
+    ),
+    "reduce_window_min": (
+        windows((2,), padding=((-2, -2),)),
+        [f32[3]],
+        "ShapeError",
+        "padding must not make a length negative; got ((-2, -2),) for shape (3,)",
+    ),
+    "reduce_window_sum": (windows((2,)), [bool_[3]], "DTypeError", "got bool[3]"),
     "reduce_xor": ({"axes": (0,)}, [f32[3]], "DTypeError", "got f32[3]"),
     "reshape": (
         {"shape": (4,)},
