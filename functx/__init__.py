@@ -1,6 +1,16 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
-from functx import custom_derivatives, lax, lowering, nn, numpy, ops, random, testing
+from functx import (
+    custom_batching,
+    custom_derivatives,
+    lax,
+    lowering,
+    nn,
+    numpy,
+    ops,
+    random,
+    testing,
+)
 from functx.core import errors, tree
 from functx.core.avals import ShapedArray
 from functx.core.config import config
@@ -10,6 +20,7 @@ from functx.custom import checkpoint_policies
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
+from functx.custom.custom_vmap import custom_vmap
 from functx.custom.symbolic_zeros import float0
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.jit import jit
@@ -32,9 +43,11 @@ __all__ = [
     "checkpoint_policies",
     "clear_caches",
     "config",
+    "custom_batching",
     "custom_derivatives",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "errors",
     "eval_shape",
     "float0",
