@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
+from functx.core.editing import Retype
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Literal, Program, Var, remove_dead
-from functx.core.tracing import rewritten
+from functx.core.tracing import apply, aval_of, rewritten
 from functx.ops.shaping import concatenate, reshape
 from functx.ops.slicing import slice_in_dim
 from functx.transforms.control.tracing import chosen, rewired, spread
@@ -56,6 +57,14 @@ class LoopSplit(NamedTuple):
             else before_each_step(carries[row.carry], ys[row.position], reverse)
             for row in self.rows
         ]
+
+
+def applied(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` on `args`, which may be weakly typed where its inputs are not."""
+    avals = tuple([aval_of(x) for x in args])
+    if avals != tuple(program.in_avals):
+        program = rewritten(Retype(avals), program)
+    return apply(None, program, args)
 
 
 def before_each_step(start: Any, after: Any, reverse: bool) -> Any:
@@ -105,9 +114,9 @@ class SplitLoop:
 
         def names() -> list[str]:
             known = variable_names(values)
-            outs = [atom for atom in values.outputs[:count] if is_inexact(atom.aval.dtype)]
+            outs = [*start, *values.outputs[self.carries : count]]
             return [
-                *[f"ct_{known.get(atom, i)}" for i, atom in enumerate(outs)],
+                *[f"ct_{known.get(v, '')}" for v in outs if is_inexact(v.aval.dtype)],
                 *[f"{known[atom]}_before" if atom in after else known[atom] for atom in saved],
             ]
 

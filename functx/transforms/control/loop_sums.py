@@ -17,10 +17,10 @@ from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear
 from functx.ops.indexing import ScatterAdd
-from functx.ops.reductions import reduce_sum
+from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.shaping import Full, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
-from functx.transforms.control.loop_split import unchanging
+from functx.transforms.control.loop_split import applied, unchanging
 from functx.transforms.control.tracing import chosen, rewired
 
 
@@ -36,7 +36,7 @@ class BackwardLoop(NamedTuple):
 
     body: Program
     sums: tuple[ShapedArray, ...]
-    finish: Program
+    finish: Callable[..., list[Any]]
     whole: tuple[int, ...]
 
 
@@ -47,14 +47,13 @@ class PullLoop:
     `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
     zero; `kinds` whether each thing needed is a const (`c`) or a row (`x`). `reached` says
     which results can be other than zero, of which the first `sums` are added up over the
-    `length` steps. `names` gives names to the cotangents and to what is needed.
+    steps. `names` gives names to the cotangents and to what is needed.
     """
 
     sources: str
     kinds: str
     sums: int
     reached: tuple[bool, ...]
-    length: int
     names: Any = field(default=None, compare=False)
 
     def __call__(self, pull: Program) -> BackwardLoop:
@@ -99,7 +98,7 @@ class PullLoop:
             rest = iter(args[len(constants) :])
             env.sums = [next(rest) for _ in sums]
             env.stacks = dict(zip([*stacked, *whole], rest, strict=True))
-            env.values.update(_constant_values(pull, env.values, plan.same))
+            env.values.update(constant_values(pull, env.values, plan.same))
             return [totals[i].value(env) for i in range(split)]
 
         def in_names() -> list[str]:
@@ -112,9 +111,6 @@ class PullLoop:
 
         loop_avals = [v.aval for v in [*carried, *rows]]
         const_avals = [v.aval for v in constants]
-        stack_avals = [
-            v.aval.update(shape=(self.length, *v.aval.shape)) for v in [*stacked, *whole]
-        ]
         return BackwardLoop(
             trace(
                 body,
@@ -123,17 +119,17 @@ class PullLoop:
                 in_names=None if self.names is None else in_names,
             )[0],
             sums,
-            trace(finish, [*const_avals, *sums, *stack_avals], name=f"sums_{pull.name}")[0],
+            finish,
             tuple([rows.index(v) for v in whole]),
         )
 
 
-def _constant_values(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
+def constant_values(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
     """The values of the variables of `program` in `same`, from those known."""
     wanted = [v for eqn in program.equations for v in eqn.outputs if v in same]
     inputs = [v for v in program.inputs if v in known]
     computed = rewired(program, inputs, wanted)
-    return dict(zip(wanted, apply(None, computed, [known[v] for v in inputs]), strict=True))
+    return dict(zip(wanted, applied(computed, [known[v] for v in inputs]), strict=True))
 
 
 @dataclass
@@ -164,12 +160,13 @@ class Zero(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """The total of rows that are stacked in any case."""
+    """The total of rows that are stacked in any case, each summed over `axes`."""
 
     atom: Atom
+    axes: tuple[int, ...] = ()
 
     def value(self, env: Finished) -> Any:
-        return reduce_sum(env.stacks[self.atom], (0,))
+        return reduce_sum(env.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
 
 
 class Product(NamedTuple):
@@ -278,6 +275,9 @@ class Plan:
         eqn = self.made.get(atom)
         if eqn is None:
             return None
+        if type(eqn.primitive) is ReduceSum and self.is_free(eqn.inputs[0]):
+            self.stacked[eqn.inputs[0]] = None
+            return Reduced(eqn.inputs[0], eqn.primitive.axes)
         if self.is_product(eqn):
             self.stacked.update(dict.fromkeys(eqn.inputs))
             return Product(eqn)

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, ty
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import apply, aval_of, current_builder, rewritten, trace
+from functx.core.tracing import aval_of, current_builder, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.shaping import batch_at, concatenate, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
@@ -28,6 +28,7 @@ from functx.transforms.control.loop_split import (
     PushedStep,
     SplitLoop,
     Trim,
+    applied,
 )
 from functx.transforms.control.loop_sums import PullLoop
 from functx.transforms.control.tracing import (
@@ -172,7 +173,7 @@ class Scan(Primitive):
         """The outputs, and what the second half of the split needs: consts, and rows."""
         _, carries, xs = self.groups(args)
         found = self.again(split.values, self.consts, self.carries)(*args)
-        invariant = apply(None, split.invariant, args[: self.consts + self.carries])
+        invariant = applied(split.invariant, args[: self.consts + self.carries])
         rows = split.arrays(carries, xs, found[self.carries :], self.reverse)
         return found[: len(self.program.outputs)], (invariant, rows)
 
@@ -200,12 +201,8 @@ class Scan(Primitive):
         found = (
             self.again(known, len(consts), len(carries))(*consts, *carries, *xs) if carries else []
         )
-        kinds = [
-            kind
-            for kind, group in zip("cxx", self.groups(fixed), strict=True)
-            for on in group
-            if on
-        ]
+        groups = zip("cxx", self.groups(fixed), strict=True)
+        kinds = "".join([kind * sum(group) for kind, group in groups])
         pull = rewritten(TransposeIn(flags), expand(self.program, "transpose"))
         rows = [*found[len(carries) :], *xs]
         pulled = self.pull_back(pull, kinds, flags, cts, consts, rows)
@@ -234,9 +231,7 @@ class Scan(Primitive):
             ("c" if carried[i] else "0") if i < self.carries else ("0" if cts[i] is None else "x")
             for i in inexact
         )
-        loop = rewritten(
-            PullLoop(sources, kinds, sum(consts_on), reached, self.length, names), pull
-        )
+        loop = rewritten(PullLoop(sources, kinds, sum(consts_on), reached, names), pull)
         start = [
             zeros_like(avals[i]) if cts[i] is None else cts[i]
             for i in range(self.carries)
@@ -244,15 +239,11 @@ class Scan(Primitive):
         ]
         given = [cts[i] for i in inexact if i >= self.carries and cts[i] is not None]
         sums = [zeros_like(aval) for aval in loop.sums]
-        again = self.again(loop.body, len(invariant), len(sums) + len(start), flipped=True)
-        found = again(*invariant, *sums, *start, *given, *rows)
+        backwards = self.again(loop.body, len(invariant), len(sums) + len(start), flipped=True)
+        found = run(backwards, [*invariant, *sums, *start, *given, *rows])
         others = sum(reached) - sum(reached[: sum(consts_on)])
         passed = [[*given, *rows][i] for i in loop.whole]
-        totals = apply(
-            None,
-            loop.finish,
-            [*invariant, *found[: len(sums)], *found[len(sums) + others :], *passed],
-        )
+        totals = loop.finish(*invariant, *found[: len(sums)], *found[len(sums) + others :], *passed)
         return spread(spread([*totals, *found[len(sums) : len(sums) + others]], reached), flags)
 
     def pulled(
@@ -422,13 +413,18 @@ def rounds_of(what: str, unroll: Any, length: int) -> int:
     """How many of `length` steps make one round of the loop."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
+    return max(_count(what, "unroll", unroll), 1)
+
+
+def _count(what: str, name: str, given: Any) -> int:
+    """The argument `name` as an integer that is not negative."""
     try:
-        steps = index(unroll)
+        count = index(given)
     except TypeError:
-        raise ArgumentError(f"{what}: unroll must be an integer; got {unroll!r}") from None
-    if steps < 0:
-        raise ValueRangeError(f"{what}: unroll must not be negative; got {unroll}")
-    return max(steps, 1)
+        raise ArgumentError(f"{what}: {name} must be an integer; got {given!r}") from None
+    if count < 0:
+        raise ValueRangeError(f"{what}: {name} must not be negative; got {count}")
+    return count
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
@@ -444,8 +440,12 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     if batch_size is None:
         return scan(named_after(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
     leaves, x_tree = tree.flatten(xs)
-    length = _length(body_name("map", f), [aval_of(x) for x in leaves], x_tree, None)
-    whole = length - length % batch_size if batch_size > 0 else 0
+    what = body_name("map", f)
+    length = _length(what, [aval_of(x) for x in leaves], x_tree, None)
+    batch_size = _count(what, "batch_size", batch_size)
+    if not batch_size:
+        raise ValueRangeError(f"{what}: batch_size must be positive; got {batch_size}")
+    whole = length - length % batch_size
     parts = []
     if whole or not length:
         batches = [
