@@ -3,6 +3,7 @@
 from functx import (
     custom_batching,
     custom_derivatives,
+    debug,
     lax,
     lowering,
     nn,
@@ -23,7 +24,9 @@ from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
 from functx.custom.symbolic_zeros import float0
 from functx.lowering.cache import cache_info, clear_caches
+from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
+from functx.ops.callbacks import io_callback, pure_callback
 from functx.ops.gradients import checkpoint_name, stop_gradient
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
@@ -48,12 +51,15 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
+    "debug",
+    "effects_barrier",
     "errors",
     "eval_shape",
     "float0",
     "grad",
     "hessian",
     "hvp",
+    "io_callback",
     "jacfwd",
     "jacrev",
     "jit",
@@ -66,6 +72,7 @@ __all__ = [
     "nn",
     "numpy",
     "ops",
+    "pure_callback",
     "random",
     "remat",
     "stop_gradient",

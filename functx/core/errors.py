@@ -242,6 +242,30 @@ class EffectError(FunctxError, TypeError):
     """
 
 
+class CallbackResultError(FunctxError, RuntimeError, ValueError, TypeError):
+    """A callback returned something other than what it was said to return.
+
+    Smallest failing code: `functx.pure_callback(lambda: "one", jax.ShapeDtypeStruct((), "float32"))`.
+    Cure: return a pytree of arrays of the shapes and dtypes in `result_shape_dtypes`.
+    """
+
+
+class FormatError(FunctxError, ValueError, IndexError, KeyError):
+    """A format string does not fit the values that `debug.print` was given for it.
+
+    Smallest failing code: `functx.debug.print("{x}", y=1.0)`.
+    Cure: name in the string each value that is given, and no other.
+    """
+
+
+class NonFiniteError(FunctxError, FloatingPointError):
+    """An operation gave a nan or an infinity while JAX is set to refuse them.
+
+    Smallest failing code: `with jax.debug_nans(): functx.numpy.log(-1.0)`.
+    Cure: keep the operand in the domain, for instance with `functx.numpy.where`.
+    """
+
+
 class ImmutableArrayError(FunctxError, TypeError):
     """A traced array was to be changed in place where that cannot be recorded.
 

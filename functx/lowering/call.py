@@ -10,9 +10,11 @@ import jax
 from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
+from functx.core.effects import Effect
 from functx.core.program import Program, Var, remove_dead
-from functx.core.tracing import collection_paused, execution, rewritten
+from functx.core.tracing import collection_paused, rewritten
 from functx.lowering.arrays import jax_aval
+from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.emitter import ModuleEmitter
 from functx.lowering.meshes import call_on_mesh, on_mesh
 
@@ -42,23 +44,26 @@ class Carried:
         return str(self.program)
 
 
-@functx_call.def_abstract_eval
-def _abstract_eval(*avals: Any, program: Carried) -> list[Any]:
+@functx_call.def_effectful_abstract_eval
+def _abstract_eval(*avals: Any, program: Carried) -> tuple[list[Any], Any]:
     outs = [jax_aval(aval) for aval in program.program.out_avals]
     mesh = jax.sharding.get_abstract_mesh()
-    return outs if mesh.empty else [on_mesh(aval, mesh, avals) for aval in outs]
-
-
-@functx_call.def_impl
-def _run(*args: Any, program: Carried) -> Sequence[Any]:
-    # JAX asks for this where it runs without jit; a program runs compiled all the same.
-    with jax.disable_jit(False):
-        return execution.run(None, program.program, args)
+    if not mesh.empty:
+        outs = [on_mesh(aval, mesh, avals) for aval in outs]
+    return outs, jax_effects(program.program)
 
 
 def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
+    emitter = ModuleEmitter(ctx)
+    ordered = Effect.ORDERED in program.program.effects
+    if ordered:
+        emitter.token = ctx.tokens_in.get(ordered_effect())
     with collection_paused():
-        return ModuleEmitter(ctx).emit(program.program, values)
+        outs = emitter.emit(program.program, values)
+    if ordered:
+        after = mlir.TokenSet({ordered_effect(): emitter.token})
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(after))
+    return outs
 
 
 mlir.register_lowering(functx_call, _lower, cacheable=False)

@@ -16,6 +16,7 @@ from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
+from functx.lowering import callbacks
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
 from functx.lowering.keys import key_words
@@ -99,6 +100,9 @@ def jit(
                 compiled.adopt()
             except (TypeError, OverflowError):
                 compiled.check_arguments(args, kwargs)
+                raise
+            except jax.errors.JaxRuntimeError as error:
+                callbacks.reraise(error)
                 raise
 
     named_after(wrapper, fun, "jit").__name__ = name_of(fun)
