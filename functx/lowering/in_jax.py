@@ -13,13 +13,25 @@ import jax
 from jax.interpreters import ad, batching, partial_eval
 
 from functx.core.dtypes import is_inexact
+from functx.core.errors import ArgumentError, LinearityError
 from functx.core.program import Program
-from functx.core.tracing import collection_paused, rewritten
+from functx.core.tracing import collection_paused, execution, rewritten
 from functx.lowering.call import Carried, Part, call_in_jax, functx_call
+from functx.lowering.debugging import run_watched, watched
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
+
+
+@functx_call.def_impl
+def _run(*args: Any, program: Carried) -> Sequence[Any]:
+    # JAX asks for this where it runs without jit; a program runs compiled all the same, except
+    # when it gave a nan that JAX is set to find.
+    if kinds := watched():
+        return run_watched(program.program, args, kinds)
+    with jax.disable_jit(False):
+        return execution.run(None, program.program, args)
 
 
 class Linearized(NamedTuple):
@@ -115,7 +127,14 @@ class TransposeInJax:
     def __call__(self, program: Program) -> Transposed:
         part, kept = Part(self.given)(program)
         marks = tuple([self.linear[i] for i in kept])
-        transposed = TransposeIn(marks)(expand(part, "transpose"))
+        try:
+            transposed = TransposeIn(marks)(expand(part, "transpose"))
+        except (ArgumentError, AttributeError) as error:
+            # A rule that computed with an operand which it may only be linear in.
+            raise LinearityError(
+                f"{program.name}: what JAX transposes must be linear; got a program that is not",
+                fix="Transpose a linear function, or take the derivative with jax.vjp.",
+            ) from error
         known = [i for i in kept if not self.linear[i]]
         return Transposed(transposed, known, [i for i in kept if self.linear[i]])
 

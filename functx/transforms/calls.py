@@ -14,7 +14,7 @@ from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
 from functx.core.program import Program
 from functx.core.provenance import user_frame
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
 from functx.ops.conversion import convert_element_type
 
 
@@ -182,12 +182,16 @@ def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:
 
 
 def avals_of(
-    leaves: Sequence[Any], kind: str, fun: Callable[..., Any], in_tree: Any
+    leaves: list[Any], kind: str, fun: Callable[..., Any], in_tree: Any
 ) -> list[ShapedArray]:
-    """The avals of argument leaves; ArgumentError names the argument that is no array."""
+    """The avals of argument leaves; ArgumentError names the argument that is no array.
+
+    Typed keys among the leaves are replaced by their words.
+    """
     try:
         return [aval_of(x) for x in leaves]
     except ArgumentError:
+        leaves[:] = [execution.key_words(x) for x in leaves]
         for name, x in zip(names_of(fun, in_tree)(), leaves, strict=True):
             try:
                 aval_of(x)
@@ -197,7 +201,7 @@ def avals_of(
                     f"them; got {type_name(x)} for `{name}`",
                     fix=error.fix,
                 ) from None
-        raise
+        return [aval_of(x) for x in leaves]
 
 
 def abstract(x: Any) -> ShapedArray:
@@ -207,6 +211,7 @@ def abstract(x: Any) -> ShapedArray:
     try:
         return aval_of(x)
     except ArgumentError:
+        x = execution.key_words(x)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             weak = bool(getattr(x, "weak_type", False))
             return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)

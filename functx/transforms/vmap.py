@@ -17,7 +17,7 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
-from functx.core.tracing import apply, aval_of
+from functx.core.tracing import apply, aval_of, execution
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
     TracedCall,
@@ -121,8 +121,9 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
 
 
 def _canonical_dims(
-    leaves: Sequence[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
+    leaves: list[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
 ) -> tuple[int | None, ...]:
+    """The mapped axis of each leaf; typed keys among the leaves are replaced by their words."""
     dims: list[int | None] = []
     for i, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
         if axis is None:
@@ -132,11 +133,14 @@ def _canonical_dims(
         try:
             rank = aval_of(x).ndim
         except ArgumentError:
-            name = name.format(names_of(fun, in_tree)()[i])
-            raise InAxesError(
-                f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
-                fix="Pass None in in_axes for it.",
-            ) from None
+            leaves[i] = words = execution.key_words(x)
+            if words is x:
+                name = name.format(names_of(fun, in_tree)()[i])
+                raise InAxesError(
+                    f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
+                    fix="Pass None in in_axes for it.",
+                ) from None
+            rank = words.ndim - 1
         if not -rank <= index(axis) < rank:
             name = name.format(names_of(fun, in_tree)()[i])
             legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"
