@@ -364,15 +364,18 @@ def test_cotangents_that_are_zero_are_not_carried():
     assert functx.grad(f, 1)(M[0], M[0], M).tolist() == [0.0] * 3
 
 
-def test_rows_of_a_table_are_summed_up_in_place():
+def test_rows_of_a_table_are_looked_up_again_and_summed_up_in_place():
     def f(table):
-        def step(i, c):
-            return c * lax.dynamic_index_in_dim(table, i, 0, keepdims=False) + fnp.sin(table[i + 1])
+        def step(i, carry):
+            table, c = carry
+            return table, c * table[i] + fnp.sin(table[i + 1])
 
-        return lax.fori_loop(0, 2, step, M[0]).sum()
+        return lax.fori_loop(0, 2, step, (table, M[0]))[1].sum()
 
-    _, backwards = loops(functx.grad(f), M)
+    forwards, backwards = loops(functx.grad(f), M)
+    assert set(stacked(forwards)) == {"f32[3]", "i32[]"}
     body = backwards.primitive.program
+    assert [v.aval.shape for v in body.inputs].count((3, 3)) == 2  # the table and its cotangent
     assert "full" not in {eqn.primitive.name for eqn in body}
     np.testing.assert_allclose(functx.grad(f)(M * 1.0), jax.grad(plain_table)(M), 1e-6)
 

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
-from functx.core.editing import Retype
+from functx.core.editing import Retype, like
 from functx.core.printing import variable_names
-from functx.core.program import Atom, Literal, Program, Var, remove_dead
+from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
 from functx.core.tracing import apply, aval_of, rewritten
-from functx.ops.shaping import concatenate, reshape
-from functx.ops.slicing import slice_in_dim
+from functx.ops.indexing import Gather
+from functx.ops.shaping import (
+    BroadcastInDim,
+    Full,
+    PermuteDims,
+    Reshape,
+    Rev,
+    concatenate,
+    reshape,
+)
+from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
 from functx.transforms.control.tracing import chosen, rewired, spread
 from functx.transforms.forward_mode import PushForward
 
@@ -78,6 +87,14 @@ def before_each_step(start: Any, after: Any, reverse: bool) -> Any:
     return concatenate([first, slice_in_dim(after, 0, length - 1)])
 
 
+def without_effects(program: Program) -> Program:
+    """`program` without the equations with effects, to compute what needs none of them."""
+    if not program.effects:
+        return program
+    pure = [eqn for eqn in program.equations if not eqn.primitive.effects]
+    return like(program, equations=pure)
+
+
 @dataclass(frozen=True)
 class SplitLoop:
     """The rewrite to the halves into which `rewrite` splits a body."""
@@ -90,10 +107,11 @@ class SplitLoop:
         values, rest = rewritten(self.rewrite, program)
         count, n = len(program.outputs), self.consts + self.carries
         start, xs = values.inputs[self.consts : n], values.inputs[n:]
-        saved = values.outputs[count:]
         after = dict(zip(start, values.outputs, strict=False))
         same = {*values.inputs[: self.consts], *[v for v in start if after[v] is v]}
         unchanging(values, same)
+        values, rest = moved_again(values, rest, count, same | set(xs))
+        saved = values.outputs[count:]
 
         stacked: list[Atom] = list(values.outputs[self.carries : count])
         for atom in saved:
@@ -124,7 +142,9 @@ class SplitLoop:
             rewired(values, values.inputs, [*values.outputs[: self.carries], *stacked]),
             rest,
             "".join(["c" if atom in same else "x" for atom in saved]),
-            rewired(values, values.inputs[:n], [atom for atom in saved if atom in same]),
+            rewired(
+                without_effects(values), values.inputs[:n], [atom for atom in saved if atom in same]
+            ),
             tuple(rows),
             names,
         )
@@ -136,6 +156,68 @@ def unchanging(program: Program, same: set[Any]) -> set[Any]:
         if not eqn.primitive.effects and all(type(a) is Literal or a in same for a in eqn.inputs):
             same.update(eqn.outputs)
     return same
+
+
+def moved_again(
+    values: Program, rest: Program, count: int, free: set[Any]
+) -> tuple[Program, Program]:
+    """The two halves, the second doing again what only moves or repeats things, if that is smaller.
+
+    `values` has `count` outputs before what `rest` needs. Those in `free` cost nothing.
+    """
+    made = {v: eqn for eqn in values.equations for v in eqn.outputs}
+    saved = values.outputs[count:]
+    lead = len(rest.inputs) - len(saved)
+    free = free | {*values.outputs[:count]}
+
+    def sources(atom: Any) -> tuple[list[Equation], list[Any]]:
+        """What makes `atom`, last first, and of what."""
+        equations, found, pending = [], [], [atom]
+        while pending:
+            v = pending.pop()
+            eqn = made.get(v)
+            if eqn is None or v in free or type(eqn.primitive) not in _MOVING:
+                found.append(v)
+            elif eqn not in equations:
+                equations.append(eqn)
+                pending += [a for a in eqn.inputs if type(a) is Var]
+        return equations, found
+
+    again: dict[Equation, None] = {}
+    kept: dict[Any, None] = {}
+    for atom in saved:
+        equations, found = sources(atom)
+        size = sum([v.aval.size for v in {*found} if v not in free])
+        smaller = size < atom.aval.size
+        again.update(dict.fromkeys(equations if smaller else ()))
+        kept.update(dict.fromkeys(found if smaller else [atom]))
+    if not again:
+        return values, rest
+    needs = dict(zip(saved, rest.inputs[lead:], strict=True))
+    inputs = {v: needs.get(v) or Var(v.aval) for v in kept}
+    names = dict(inputs)
+    before = []
+    for eqn in values.equations:
+        if eqn in again and eqn.outputs[0] not in kept:
+            made_again = [needs[v] if v in needs else Var(v.aval) for v in eqn.outputs]
+            before.append(
+                eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs], outputs=made_again)
+            )
+            names.update(zip(eqn.outputs, made_again, strict=True))
+    return (
+        rewired(values, values.inputs, [*values.outputs[:count], *kept]),
+        Program(
+            rest.name,
+            [*rest.inputs[:lead], *inputs.values()],
+            [*before, *rest.equations],
+            rest.outputs,
+        ),
+    )
+
+
+_MOVING = (
+    BroadcastInDim, DynamicSlice, Full, Gather, PermuteDims, Reshape, Rev, Slice,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
