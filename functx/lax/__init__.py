@@ -1,5 +1,7 @@
 """JAX's names for the primitives."""
 
+from functx.custom.custom_linear_solve import custom_linear_solve
+from functx.custom.custom_root import custom_root
 from functx.lax.arrays import *
 from functx.lax.associative_scan import associative_scan
 from functx.lax.elementwise import *

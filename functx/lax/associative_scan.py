@@ -115,10 +115,15 @@ def _check_like(what: str, path: str, out: Any, expected: Any) -> None:
         raise ArgumentError(
             f"{what}: fn must return arrays; got {type_name(out)} for elems{path}"
         ) from None
-    if given.shape != expected.shape or given.dtype != expected.dtype:
-        raise (DTypeError if given.shape == expected.shape else ShapeError)(
-            f"{what}: fn must return arrays of the shapes and dtypes that it takes; got "
-            f"{given!r} for elems{path}: {expected!r}",
+    must = f"{what}: fn must return arrays of the shapes and dtypes that it takes; got"
+    if given.shape != expected.shape:
+        raise ShapeError(
+            f"{must} {given!r} for elems{path}: {expected!r}",
             fix="fn gets slices of elems, not single elements: it must work element by element "
             "(map one that does not with vmap).",
+        )
+    if given.dtype != expected.dtype:
+        raise DTypeError(
+            f"{must} {given!r} for elems{path}: {expected!r}",
+            fix="Convert the result, or elems before the scan, with astype.",
         )

@@ -71,6 +71,18 @@ ROWS = {
     "svd": ({}, [f32[3]], "ShapeError", "must hold matrices; got f32[3]"),
     "triangular_solve": ({}, [f32[2, 2], c64[2, 1]], "DTypeError", "got f32[2,2] and c64[2,1]"),
     "fft": ({"ndim": 2}, [c64[3]], "ShapeError", "there must be 2 dimensions with elements"),
+    "custom_linear_solve": (
+        Primitive.registry["custom_linear_solve"].samples[0].params,
+        [f64[3], f64[4]],
+        "ShapeError",
+        "operands must be [f64[3], f64[3]], as its programs take them",
+    ),
+    "custom_root": (
+        Primitive.registry["custom_root"].samples[0].params,
+        [f64[3], f32[3]],
+        "DTypeError",
+        "operands must be [f64[3], f64[3]], as its programs take them",
+    ),
     "dot_general": (
         {"contract": ((1,), (0,))},
         [f32[2, 3], f32[4, 5]],
