@@ -269,6 +269,13 @@ ROWS = {
         "ShapeError",
         "must have the first dimensions of each operand; got bool[2] for f32[3]",
     ),
+    "any_lane": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
+    "stand_in": (
+        {"along": False},
+        [bool_[2], f32[3]],
+        "ShapeError",
+        "must have the first dimensions of each operand; got bool[2] for f32[3]",
+    ),
     "select": ({}, [f32[3], f32[3], f32[3]], "DTypeError", "must be boolean; got f32[3]"),
     "pow": ({}, [i32[3], f32[3]], "DTypeError", "must have one dtype; got i32[3] and f32[3]"),
     "polygamma": ({}, [i32[3], i32[3]], "DTypeError", "got i32[3]"),

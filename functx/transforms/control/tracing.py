@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from os.path import basename
 from typing import Any
+
+import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
@@ -14,7 +17,15 @@ from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeE
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, padded, remove_dead
 from functx.core.provenance import Source, source_line
-from functx.core.tracing import LinearBuilder, Tracer, apply, aval_of, current_builder, trace
+from functx.core.tracing import (
+    LinearBuilder,
+    Tracer,
+    apply,
+    aval_of,
+    current_builder,
+    execution,
+    trace,
+)
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
@@ -242,6 +253,34 @@ def spread(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
 def owner_of(x: Any) -> Any:
     """What two captured values share exactly when they are one."""
     return x.atom if type(x) is Tracer else id(x)
+
+
+def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
+    """The outputs of `program`: inlined in a trace, outside one run like a single operation.
+
+    That gives NumPy arrays, unless a JAX array is among `args` or `others`.
+    """
+    outs = apply(None, program, args)
+    if current_builder.get() is not None:
+        return outs
+    if any(execution.aval_of_array(x) is not None for x in (*args, *others)):
+        return outs
+    return [as_numpy(out) for out in outs]
+
+
+def as_numpy(x: Any) -> Any:
+    """`x` as a new NumPy array; `x` itself while JAX is tracing it, for it has no value then."""
+    try:
+        return np.array(x)
+    except TypeError:
+        return x
+
+
+def described(fun: Any) -> str:
+    """`double (train.py:12)`: a function by its name and where it is defined."""
+    code = getattr(fun, "__code__", None)
+    where = "" if code is None else f" ({basename(code.co_filename)}:{code.co_firstlineno})"
+    return name_of(fun) + where
 
 
 def body_name(kind: str, fun: Any) -> str:

@@ -27,11 +27,10 @@ from functx.core.samples import i32, sample
 from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
-from functx.ops.reductions import reduce_or
-from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, zeros_like
+from functx.ops.shaping import batch_at, zeros_like
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
+from functx.transforms.control.lanes import GatedLoop, must_go_along, one_by_one
 from functx.transforms.control.scan import Scan, rounds_of
 from functx.transforms.control.tracing import (
     as_type,
@@ -79,6 +78,7 @@ class While(Primitive):
     checkpoints: int = CHECKPOINTS
     max_steps: int | None = None
     multiple_results = True
+    unbounded = True
     samples = (
         sample(
             i32[()], i32[()], i32[()], i32[3],
@@ -141,39 +141,42 @@ class While(Primitive):
         shared_on, consts_on, carry_on = self.groups([d is not None for d in dims])
         while True:
             in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
-            _, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)
-            # Lanes that stop at different times carry different values.
+            runs, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)
+            if stops is not None:
+                return self.batch_each(size, args, dims)
             in_dims = tuple([0 if on else None for on in (*consts_on, *carry_on)])
             _, natural = rewritten(NaturalBatch(size, in_dims), self.body)
-            grown = [
-                on or d is not None or stops is not None
-                for on, d in zip(carry_on, natural, strict=True)
-            ]
+            grown = [on or d is not None for on, d in zip(carry_on, natural, strict=True)]
             if grown == carry_on:
                 break
             carry_on = grown
+        out_dims = tuple([0 if on else None for on in carry_on])
+        body = rewritten(Batch(size, in_dims, out_dims), self.body)
         args = [
             batch_at(x, d, 0, size) if on else x
             for x, d, on in zip(args, dims, (*shared_on, *consts_on, *carry_on), strict=True)
         ]
-        shared, consts, carry = self.groups(args)
-        condition = Batch(
-            size,
-            tuple([0 if on else None for on in (*shared_on, *carry_on)]),
-            (None if stops is None else 0,),
+        return self.again(runs, body, len(shared_on), len(consts_on))(*args), out_dims
+
+    def batch_each(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+        """The outputs for a batch whose lanes stop each for itself, with their dimensions."""
+        if self.effects & OF_LANES:
+            return one_by_one(self, args, dims)
+        (shared, consts, carry), (shared_dims, consts_dims, carry_dims) = (
+            self.groups(items) for items in (args, dims)
         )
-        out_dims = tuple([0 if on else None for on in carry_on])
-        body = rewritten(Batch(size, in_dims, out_dims), self.body)
-        runs = rewritten(condition, self.condition)
-        if stops is None:
-            return self.again(runs, body, len(shared), len(consts))(*args), out_dims
-        lanes = LaneByLane(runs, len(shared), len(consts))
-        any_lane, loop = rewritten(lanes, body)
-        active = apply(None, runs, [*shared, *carry])
-        outs = self.again(any_lane, loop, 0, len(shared) + len(consts))(
-            *shared, *consts, *active, *carry
+        n = len(consts)
+        kept = [a is v for a, v in zip(self.body.outputs, self.body.inputs[n:], strict=True)]
+        same = [*[True] * n, *kept]
+        given = zip((*consts_dims, *carry_dims), same, strict=True)
+        along = must_go_along(self.body, [d is None and on for d, on in given])
+        any_lane, body = rewritten(GatedLoop(self.condition, len(shared), along), self.body)
+        runs = rewritten(Batch(size, (*shared_dims, *carry_dims), (0,)), self.condition)
+        (live,) = apply(None, runs, [*shared, *carry])
+        outs, out_dims = self.again(any_lane, body, 0, len(shared) + n).batch(
+            [*shared, *consts, live, *carry], [*shared_dims, *consts_dims, 0, *carry_dims]
         )
-        return outs[1:], out_dims
+        return outs[1:], out_dims[1:]
 
     def lower(self, ctx, *values):
         return ctx.while_loop(self, values)
@@ -210,45 +213,6 @@ class Ignoring:
     def __call__(self, program: Program) -> Program:
         inputs = [*program.inputs, *[Var(aval) for aval in self.avals]]
         return rewired(program, inputs, program.outputs)
-
-
-@dataclass(frozen=True)
-class LaneByLane:
-    """The rewrite of a batched body to one that leaves alone the lanes that have stopped.
-
-    Its carry begins with which lanes still run, as `runs` of the rest of the carry says.
-    """
-
-    runs: Program
-    shared: int
-    consts: int
-
-    def __call__(self, body: Program) -> tuple[Program, Program]:
-        def step(*args: Any) -> list[Any]:
-            n = self.shared + self.consts
-            shared, consts, active, carry = (
-                args[: self.shared],
-                args[self.shared : n],
-                args[n],
-                args[n + 1 :],
-            )
-            moved = apply(None, body, [*consts, *carry])
-            kept = [
-                select(broadcast_in_dim(active, x.shape, (0,)), new, x)
-                for x, new in zip(carry, moved, strict=True)
-            ]
-            return [*apply(None, self.runs, [*shared, *kept]), *kept]
-
-        avals = [
-            *self.runs.in_avals[: self.shared],
-            *body.in_avals[: self.consts],
-            *self.runs.out_avals,
-            *body.in_avals[self.consts :],
-        ]
-        loop = trace(step, avals, name=body.name)[0]
-        carry = avals[self.shared + self.consts :]
-        any_lane = trace(lambda active, *_: [reduce_or(active)], carry, name=self.runs.name)[0]
-        return any_lane, loop
 
 
 def while_loop(
