@@ -164,7 +164,7 @@ class LinearTranspose:
 
         for eqn in program.equations:
             operands = [a for a in eqn.inputs if a in linear]
-            if operands and not eqn.primitive.differentiable:
+            if operands and eqn.outputs and not eqn.primitive.differentiable:
                 raise self.broken(eqn, "its output does not vary smoothly")
             if operands:
                 if not all(map(fits, _summands(eqn))):

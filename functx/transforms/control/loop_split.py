@@ -23,6 +23,7 @@ from functx.ops.shaping import (
 )
 from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
 from functx.transforms.control.tracing import chosen, rewired, spread
+from functx.transforms.effects import with_effects_on
 from functx.transforms.forward_mode import PushForward
 
 
@@ -288,7 +289,8 @@ class KnownCarries:
         n = self.consts + self.carries
         now = chosen(program.inputs[self.consts : n], fixed[self.consts : n])
         after = chosen(program.outputs[: self.carries], fixed[self.consts : n])
-        return rewired(program, chosen(program.inputs, fixed), [*after, *now])
+        inputs = chosen(program.inputs, fixed)
+        return rewired(with_effects_on(program, inputs), inputs, [*after, *now])
 
 
 @dataclass(frozen=True)

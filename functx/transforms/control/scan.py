@@ -47,6 +47,7 @@ from functx.transforms.control.tracing import (
     spread,
     with_output_types,
 )
+from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.reverse_mode import SplitVJP
@@ -198,12 +199,13 @@ class Scan(Primitive):
             [x for x in group if x is not None] for group in (consts, carries, xs)
         )
         known = rewritten(KnownCarries(self.consts, self.carries, flags), self.program)
-        found = (
-            self.again(known, len(consts), len(carries))(*consts, *carries, *xs) if carries else []
-        )
+        found = []
+        if carries or known.effects:
+            found = self.again(known, len(consts), len(carries))(*consts, *carries, *xs)
         groups = zip("cxx", self.groups(fixed), strict=True)
         kinds = "".join([kind * sum(group) for kind, group in groups])
-        pull = rewritten(TransposeIn(flags), expand(self.program, "transpose"))
+        program = expand(rewritten(WithoutEffects(), self.program), "transpose")
+        pull = rewritten(TransposeIn(flags), program)
         rows = [*found[len(carries) :], *xs]
         pulled = self.pull_back(pull, kinds, flags, cts, consts, rows)
         return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
