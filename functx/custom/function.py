@@ -148,12 +148,12 @@ class CustomFunction:
             raise ArgumentError(
                 f"{self!r}: arguments must fit the signature {self.signature}; got {error}"
             ) from None
+        bound.apply_defaults()
         if bound.kwargs:
             raise ArgumentError(
                 f"{self!r}: no argument may be keyword-only, since rules take them by position; "
                 f"got {list(bound.kwargs)}"
             )
-        bound.apply_defaults()
         return bound.args
 
     def divided(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
