@@ -471,6 +471,11 @@ CASES = {
     ),
     "a carry of another structure": (
         CarryTypeError, lambda: lax.scan(step_of((1.0,)), 1.0, THREE), "structure", "PyTreeDef((*,))",
+        "missing: carry", "new: carry[0]", "returned at test_scan.py", "return lambda c, x: (carry, x)",
+    ),
+    "a carry that a number takes the place of": (
+        CarryTypeError, lambda: lax.scan(step_of({"a": 1}), {"a": THREE}, THREE),
+        "carry['a']: ~i32[] for f32[3]", "carry['a'] made at test_scan.py", "(carry, x)",
     ),
     "a body without a pair": (
         ArgumentError, lambda: lax.scan(lambda c, x: c, 1.0, THREE), "pair (carry, y)", "f32[]",

@@ -345,7 +345,9 @@ def scan(
     def trace_with(carry: Any) -> TracedCall:
         return trace_call(step, in_tree, [*carry, *rows], "scan")
 
-    traced, carry = settle(trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what)
+    traced, carry = settle(
+        trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what, f
+    )
     body = with_output_types(captures_first(traced, f), carry)
     start = [as_type(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
     rounds = rounds_of(what, unroll, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from os.path import basename
@@ -85,27 +86,27 @@ def settle(
     carry_tree: Any,
     carry_of: Callable[[Any], Any],
     what: str,
+    fun: Any = None,
 ) -> tuple[TracedCall, list[ShapedArray]]:
     """A loop body traced with carries of types that it returns, and those types.
 
     A weak type gives way to the one that the body makes of it, until none changes.
-    `carry_of` picks the structure of the carry from that of the result.
+    `carry_of` picks the structure of the carry from that of the result. Errors name the
+    line at which `fun` returns what they are about, or makes it.
     """
     avals = list(avals)
     while True:
         traced = trace_with(avals)
         out_tree = carry_of(traced.out_tree)
         if out_tree != carry_tree:
-            raise CarryTypeError(
-                f"{what}: the body must return a carry of the structure that it takes; "
-                "got another one",
-                f"expected {carry_tree}",
-                f"got      {out_tree}",
-            )
+            raise structure_error(what, carry_tree, out_tree, fun)
         outs = traced.program.out_avals[: len(avals)]
         settled = [common_type((a, out), a) for a, out in zip(avals, outs, strict=True)]
         if None in settled:
-            sources = [source_of(traced.program, atom) for atom in traced.program.outputs]
+            returned = return_source(fun)
+            sources = [
+                source_of(traced.program, atom) or returned for atom in traced.program.outputs
+            ]
             bad = [
                 row
                 for *row, fits in zip(
@@ -128,6 +129,33 @@ def settle(
         if settled == avals:
             return traced, avals
         avals = settled  # type: ignore[assignment]
+
+
+def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryTypeError:
+    """The error for a body that returns a carry of the structure `given`."""
+    before, after = leaf_paths(expected), leaf_paths(given)
+    missing = [f"carry{path}" for path in before if path not in after]
+    new = [f"carry{path}" for path in after if path not in before]
+    returned = return_source(fun)
+    return CarryTypeError(
+        f"{what}: the body must return a carry of the structure that it takes; got another one",
+        f"expected {expected}",
+        f"got      {given}",
+        *([f"missing: {', '.join(missing)}"] if missing else []),
+        *([f"new: {', '.join(new)}"] if new else []),
+        *([f"returned at {source_line(returned)}"] if returned else []),
+    )
+
+
+def return_source(fun: Any) -> Source | None:
+    """Where `fun` last returns, if it is a function of Python's."""
+    while hasattr(fun, "__wrapped__"):
+        fun = fun.__wrapped__
+    code = getattr(fun, "__code__", None)
+    if code is None:
+        return None
+    returns = [i.offset for i in dis.get_instructions(code) if i.opname.startswith("RETURN_")]
+    return code, returns[-1] if returns else 0
 
 
 def source_of(program: Program, atom: Atom) -> Source | None:
