@@ -148,12 +148,14 @@ class CustomFunction:
             raise ArgumentError(
                 f"{self!r}: arguments must fit the signature {self.signature}; got {error}"
             ) from None
-        bound.apply_defaults()
-        if bound.kwargs:
+        by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+        given = [n for n in bound.arguments if self.signature.parameters[n].kind in by_name]
+        if given:
             raise ArgumentError(
                 f"{self!r}: no argument may be keyword-only, since rules take them by position; "
-                f"got {list(bound.kwargs)}"
+                f"got {given}"
             )
+        bound.apply_defaults()
         return bound.args
 
     def divided(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

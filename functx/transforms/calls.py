@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype
+from functx.core.dtypes import canonical_dtype, is_complex
 from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
 from functx.core.program import Program
 from functx.core.provenance import user_frame
@@ -162,7 +162,8 @@ def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -
     if type(x) is int:
         x = float(x)
     given = aval_of(x)
-    if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
+    fits = given.weak_type and is_complex(given.dtype) <= is_complex(aval.dtype)
+    if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         what, whose = problem()
         raise TangentError(f"{what}; got {given!r} for {whose}: {aval!r}")
     if given is aval or current_builder.get() is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
+from functx.core.dtypes import is_inexact, kind
 from functx.core.editing import inline
 from functx.core.errors import (
     ArgumentError,
@@ -105,7 +105,7 @@ def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[A
     found = []
     for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
         given = aval if x is None else aval_of(x)
-        weak = given.weak_type and is_inexact(given.dtype) <= is_inexact(aval.dtype)
+        weak = given.weak_type and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
         if given.shape != aval.shape or (given.dtype != aval.dtype and not weak):
             path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(avals))))[i]
             raise TangentError(
@@ -118,6 +118,9 @@ def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[A
             x = convert_element_type(x, aval.dtype, aval.weak_type)
         found.append(x)
     return found
+
+
+_KINDS = "buifc"
 
 
 @dataclass(frozen=True)
