@@ -22,7 +22,17 @@ class FunctxError(Exception):
         self.details = list(details)
         self.fix = fix
         self.source = source if source is not None else _current_source()
+        self._place = ""
         super().__init__(problem)
+
+    def __reduce__(self) -> Any:
+        # Code objects do not travel; what the message says of them does.
+        return _restored, (type(self), self.problem, self.details, self.fix, self.place)
+
+    @property
+    def place(self) -> str:
+        """The user's line as the message shows it, empty where it is not known."""
+        return self._place if self.source is None else source_line(self.source)
 
     def add(self, *details: str) -> FunctxError:
         """This error with further lines of detail."""
@@ -31,12 +41,21 @@ class FunctxError(Exception):
 
     def __str__(self) -> str:
         lines = [self.problem, *self.details]
-        if self.source is not None:
-            lines.append(f"at {source_line(self.source)}")
+        if self.place:
+            lines.append(f"at {self.place}")
         if self.fix:
             lines.append(self.fix)
         lines.append(_ANCHOR + type(self).__name__)
         return "\n  ".join(lines)
+
+
+def _restored(
+    cls: type[FunctxError], problem: str, details: list[str], fix: str, place: str
+) -> FunctxError:
+    """The error that was pickled."""
+    error = cls(problem, *details, fix=fix)
+    error.source, error._place = None, place
+    return error
 
 
 def _current_source() -> Source | None:
@@ -255,6 +274,14 @@ class FormatError(FunctxError, ValueError, IndexError, KeyError):
 
     Smallest failing code: `functx.debug.print("{x}", y=1.0)`.
     Cure: name in the string each value that is given, and no other.
+    """
+
+
+class DonationError(FunctxError, ValueError, RuntimeError):
+    """An array is used whose buffer was given away, or is donated and passed twice.
+
+    Smallest failing code: `functx.jit(f, donate_argnums=0)(x); x + 1`.
+    Cure: donate only what is not used again.
     """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,6 +166,13 @@ class Program:
     def __hash__(self) -> int:
         return self.key.hash
 
+    def __reduce__(self) -> Any:
+        # The lines that equations come from are code objects, which do not travel.
+        equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
+        names = None if self.in_names is None else list(self.in_names())
+        parts = self.name, self.inputs, equations, self.outputs
+        return _restored, (*parts, names, self.trees, self.captured)
+
     def __iter__(self) -> Iterator[Equation]:
         return iter(self.equations)
 
@@ -252,6 +259,27 @@ class Program:
         from functx.core.editing import inline
 
         return inline(self, names or ("call",))
+
+
+def _restored(
+    name: str,
+    inputs: list[Var],
+    equations: list[Any],
+    outputs: list[Atom],
+    names: list[str] | None,
+    trees: Any,
+    captured: list[Any],
+) -> Program:
+    """The program that was pickled."""
+    return Program(
+        name,
+        inputs,
+        [Equation(*parts, None) for parts in equations],
+        outputs,
+        in_names=None if names is None else partial(list, names),
+        trees=trees,
+        captured=captured,
+    )
 
 
 def subprograms(primitive: Primitive) -> list[Program]:

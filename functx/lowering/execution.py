@@ -14,6 +14,7 @@ from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, canonical_form
 from functx.core.tracing import aval_of, execution, rewritten
+from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import executable
 from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
@@ -31,25 +32,37 @@ Executable = Callable[..., list[Any]]
 def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
 
+    Raises DonationError and ValueRangeError for arguments that no program can take.
+    """
+    try:
+        compiled, literals = compiled_for(rewrite, program)
+        return waiting(compiled, *args, *literals)  # type: ignore[no-any-return]
+    except (OverflowError, ValueError, RuntimeError):
+        refuse_unusable(program.name, program.input_names(), args)
+        raise
+
+
+def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[Any]]:
+    """What runs `rewrite(program)`, and the literals that it takes as further arguments.
+
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with the literals as inputs, and then never again.
     """
     key = rewrite, program.key
     compiled: Executable | None = programs.get(key)
     if compiled is not None:
-        return waiting(compiled, *args)  # type: ignore[no-any-return]
+        return compiled, ()
     form = rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
     entry: Any = lifted.get(form)
     if entry is None:
         lifted.put(form, _NOT_YET)
         compiled = executable(rewritten(rewrite, program))
         programs.put(key, compiled)
-        return waiting(compiled, *args)  # type: ignore[no-any-return]
+        return compiled, ()
     if entry is _NOT_YET:
         entry = executable(lift_literals(rewrite, program))
         lifted.put(form, entry)
-    outs: list[Any] = waiting(entry, *args, *literal_values(program))
-    return outs
+    return entry, literal_values(program)
 
 
 _NOT_YET = object()
@@ -106,7 +119,11 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         compiled = executable(_program_of(primitive, avals))
         if not host:
             operations.put(key, compiled)
-    outs = waiting(compiled, *[_value(x) for x in args])
+    try:
+        outs = waiting(compiled, *[_value(x) for x in args])
+    except RuntimeError:
+        refuse_unusable(primitive.name, None, args)
+        raise
     if not any(isinstance(x, jax.Array) for x in args):
         # While JAX traces, even what depends on nothing has no value yet.
         outs = [out if isinstance(out, jax.core.Tracer) else np.array(out) for out in outs]
