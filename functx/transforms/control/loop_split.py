@@ -132,7 +132,7 @@ class SplitLoop:
                 rows.append(Row("y", stacked.index(atom)))
 
         def names() -> list[str]:
-            known = variable_names(values)
+            known: dict[Any, str] = variable_names(values)
             outs = [*start, *values.outputs[self.carries : count]]
             return [
                 *[f"ct_{known.get(v, '')}" for v in outs if is_inexact(v.aval.dtype)],

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functx.core.avals import ShapedArray
 from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
 from functx.core.tracing import apply, trace
@@ -126,9 +128,10 @@ class PullLoop:
 
 def constant_values(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
     """The values of the variables of `program` in `same`, from those known."""
-    wanted = [v for eqn in program.equations for v in eqn.outputs if v in same]
+    equations = [eqn for eqn in program.equations if all(v in same for v in eqn.outputs)]
+    wanted = [v for eqn in equations for v in eqn.outputs]
     inputs = [v for v in program.inputs if v in known]
-    computed = rewired(program, inputs, wanted)
+    computed = Program(program.name, inputs, equations, wanted)
     return dict(zip(wanted, applied(computed, [known[v] for v in inputs]), strict=True))
 
 
@@ -222,15 +225,21 @@ class Plan:
     """
 
     def __init__(self, program: Program, constants: Sequence[Var], rows: Sequence[Var]):
-        self.made = {v: eqn for eqn in program.equations for v in eqn.outputs}
+        self.made: dict[Any, Equation] = {v: e for e in program.equations for v in e.outputs}
         self.same = unchanging(program, set(constants))
         self.rows = set(rows)
         self.stacked: dict[Any, None] = {}
+        self.totals: dict[Any, Any] = {}
         self.sums: list[list[Atom]] = []
         self.sum_avals: list[ShapedArray] = []
 
     def total(self, atom: Atom) -> Any:
         """How the total of `atom` over the steps comes about."""
+        if atom not in self.totals:
+            self.totals[atom] = self.new_total(atom)
+        return self.totals[atom]
+
+    def new_total(self, atom: Atom) -> Any:
         totals, later = [], []
         for term in self.terms(atom):
             found = self.after_loop(term)
@@ -305,14 +314,15 @@ class Plan:
 
     def linear_in(self, eqn: Equation) -> list[int]:
         """The operands that `eqn` is linear in, the others being the same in every step."""
-        primitive = eqn.primitive
+        primitive: Any = eqn.primitive
         moving = [i for i, a in enumerate(eqn.inputs) if type(a) is Var and a not in self.same]
         fixed = [a for i, a in enumerate(eqn.inputs) if i not in moving]
         if isinstance(primitive, Linear) and not primitive.multiple_results:
             return moving if all(self.is_zero(a) for a in fixed) else []
         if type(primitive) is DotGeneral:
             return moving if len(moving) == 1 else []
-        if type(primitive) in (Mul, Div, Neg):
+        # A sum of float16 that waits for its factor may leave their range.
+        if type(primitive) in (Mul, Div, Neg) and eqn.outputs[0].aval.dtype != np.float16:
             return moving if len(moving) == 1 and moving[0] in primitive.linear else []
         return []
 

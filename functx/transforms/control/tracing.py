@@ -107,7 +107,7 @@ def settle(
             sources = [
                 source_of(traced.program, atom) or returned for atom in traced.program.outputs
             ]
-            bad = [
+            bad: list[Any] = [
                 row
                 for *row, fits in zip(
                     leaf_paths(carry_tree), avals, outs, sources, settled, strict=False
