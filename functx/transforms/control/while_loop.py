@@ -13,25 +13,36 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.concrete import concrete
 from functx.core.dtypes import is_inexact, is_integer, promote_types
+from functx.core.effects import OF_LANES
 from functx.core.errors import (
     ArgumentError,
     ConcretizationError,
     DTypeError,
-    MissingRuleError,
     ValueRangeError,
     type_name,
 )
-from functx.core.primitive import Primitive
-from functx.core.program import Program, Var
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Program
 from functx.core.samples import i32, sample
 from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
+from functx.ops.operands import literal
 from functx.ops.shaping import batch_at, zeros_like
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
+from functx.transforms.control.checkpointing import keep, pull_back
 from functx.transforms.control.lanes import GatedLoop, must_go_along, one_by_one
-from functx.transforms.control.scan import Scan, rounds_of
+from functx.transforms.control.scan import Scan, rounds_of, run
+from functx.transforms.control.schedule import INT
+from functx.transforms.control.stacking import (
+    Ignoring,
+    PullHalves,
+    SplitBody,
+    SteppingForward,
+    TransposeHalves,
+    keep_all,
+)
 from functx.transforms.control.tracing import (
     as_type,
     body_name,
@@ -39,13 +50,15 @@ from functx.transforms.control.tracing import (
     carried_dependence,
     check_functions,
     check_operands,
+    chosen,
     linearizing,
     rewired,
     settle,
     spread,
     with_output_types,
 )
-from functx.transforms.forward_mode import PushForward
+from functx.transforms.effects import WithoutEffects
+from functx.transforms.forward_mode import Linearize, PushForward
 
 CHECKPOINTS = 64
 
@@ -109,32 +122,108 @@ class While(Primitive):
         """A loop of other programs with the means of this one for reverse mode."""
         return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
 
+    def bounded(self, steps: int) -> While:
+        """This loop, known to run at most so many steps."""
+        return While(
+            self.condition,
+            self.body,
+            self.condition_consts,
+            self.body_consts,
+            self.checkpoints,
+            steps,
+        )
+
+    def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
+        """The consts and carries of the body that vary when operands do; the outputs."""
+        count = self.body_consts
+        body_flags = flags[self.condition_consts :]
+        return carried_dependence(self.body, count, len(self.body.outputs), body_flags)
+
     def jvp(self, primals, tangents):
         shared, consts, carry = self.groups(primals)
         _, dconsts, dcarry = self.groups(tangents)
-        given = [t is not None for t in (*dconsts, *dcarry)]
-        flags, out_flags = carried_dependence(self.body, len(consts), len(carry), given)
+        flags, out_flags = self.varying([t is not None for t in tangents])
+        if not any(flags):
+            return self(*primals), [None] * len(carry)
         moving = [
             zeros_like(x) if t is None else t
             for x, t, on in zip(carry, dcarry, out_flags, strict=True)
             if on
         ]
-        body = rewritten(PushedBody(len(consts), flags), self.body)
-        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
         moved_consts = [t for t in dconsts if t is not None]
+        if linearizing() and self.max_steps is not None:
+            outs, found = self.linear_loop(flags, primals, moved_consts, moving)
+            return outs, spread(found, out_flags)
+        # When linearizing, the loop on tangents is not where values may come from.
+        outs = self(*primals) if linearizing() else None
+        program = self.body if outs is None else rewritten(WithoutEffects(), self.body)
+        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
+        if outs is not None:
+            condition = rewritten(WithoutEffects(), condition)
+        body = rewritten(PushedBody(len(consts), flags), program)
         both = self.again(condition, body, len(shared), len(consts) + len(moved_consts))
         found = both(*shared, *consts, *moved_consts, *carry, *moving)
-        # When linearizing, the loop on tangents is not where values may come from.
-        outs = self(*primals) if linearizing() else found[: len(carry)]
-        return outs, spread(found[len(carry) :], out_flags)
+        return outs or found[: len(carry)], spread(found[len(carry) :], out_flags)
+
+    def linear_loop(
+        self, flags: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs, and the tangents by a loop over what the steps to those left behind."""
+        shared, consts, carry = self.groups(primals)
+        assert self.max_steps is not None
+        halves = rewritten(SplitBody(Linearize(flags), len(consts)), self.body)
+        outs, (steps, *stacks) = keep_all(self, halves.values, shared, consts, carry)
+        fixed = apply(None, halves.invariant, consts)
+        inexact = [is_inexact(a.dtype) for a in self.body.out_avals]
+        kept = tuple(chosen(flags[len(consts) :], inexact))
+        step = SteppingForward(len(dconsts), len(dcarry), len(fixed), self.max_steps, kept)
+        body = rewritten(step, halves.rest)
+        held = len(dconsts) + len(fixed) + len(stacks)
+        condition = rewritten(Before(held), body)
+        loop = self.again(condition, body, 1, held)
+        found = loop(steps, *dconsts, *fixed, *stacks, literal(0, INT), *dcarry)
+        return outs, found[1:]
+
+    def carry_cotangents(self, cts: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+        """The cotangents of the carries that vary, zeros for None."""
+        avals, on = self.body.out_avals, flags[self.body_consts :]
+        given = zip(chosen(avals, on), chosen(cts, on), strict=True)
+        return [zeros_like(aval) if ct is None else ct for aval, ct in given]
+
+    def forward(self, args, active):
+        flags, _ = self.varying(active)
+        if not any(flags):
+            return self(*args), None
+        halves = rewritten(PullHalves(flags, self.body_consts), self.body)
+        return keep(self, halves, *self.groups(args))
+
+    def vjp(self, cts, known, args, active):
+        flags, _ = self.varying(active)
+        if not any(flags):
+            return [None] * len(args)
+        halves = rewritten(PullHalves(flags, self.body_consts), self.body)
+        shared, consts, _ = self.groups(args)
+        given = self.carry_cotangents(cts, flags)
+        found = pull_back(self, halves, given, shared, consts, known)
+        return [*[None] * self.condition_consts, *spread(found, flags)]
 
     def transpose(self, cts, *args):
-        raise MissingRuleError(
-            "while_loop: a loop must have a number of steps known while tracing to be "
-            "differentiated in reverse mode; got one that runs as long as a condition holds",
-            fix="Use functx.lax.fori_loop with bounds that are known, or functx.lax.scan; or "
-            "differentiate in forward mode (jvp, jacfwd).",
-        )
+        linear = [type(x) is LinearInput for x in args]
+        flags, _ = self.varying(linear)
+        m, n = self.condition_consts, self.body_consts
+        fixed = [not on for on in flags]
+        halves = rewritten(TransposeHalves(flags, n), self.body)
+        # The values in the loop are known ones, computed by a loop of their own.
+        body = rewritten(Values(len(self.body.outputs) - sum(flags[n:])), halves.values)
+        condition = rewritten(OfInputs((True,) * m + tuple(fixed[n:])), self.condition)
+        known = self.again(condition, body, m, sum(fixed[:n]))
+        shared, consts, carry = self.groups(args)
+        consts, carry = chosen(consts, fixed[:n]), chosen(carry, fixed[n:])
+        _, states = keep(known, halves, shared, consts, carry)
+        given = self.carry_cotangents(cts, flags)
+        found = pull_back(known, halves, given, shared, consts, states)
+        pulled = [*[None] * m, *spread(found, flags)]
+        return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
@@ -205,32 +294,66 @@ class PushedBody:
 
 
 @dataclass(frozen=True)
-class Ignoring:
-    """The rewrite to a program with further inputs, of types `avals`, that it does not use."""
+class Values:
+    """The rewrite of a program to one of its first `count` outputs alone."""
 
-    avals: tuple[ShapedArray, ...]
+    count: int
 
     def __call__(self, program: Program) -> Program:
-        inputs = [*program.inputs, *[Var(aval) for aval in self.avals]]
-        return rewired(program, inputs, program.outputs)
+        return rewired(program, program.inputs, program.outputs[: self.count])
+
+
+@dataclass(frozen=True)
+class OfInputs:
+    """The rewrite of a program to one of the inputs in `flags`, which are all that it uses."""
+
+    flags: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        return rewired(program, chosen(program.inputs, self.flags), program.outputs)
+
+
+@dataclass(frozen=True)
+class Before:
+    """The condition that the first of the carry of a body, behind `consts`, is below a const."""
+
+    consts: int
+
+    def __call__(self, body: Program) -> Program:
+        avals = [body.in_avals[self.consts], *body.in_avals[self.consts :]]
+        return trace(lambda limit, step, *_: [lt(step, limit)], avals, name="before")[0]
 
 
 def while_loop(
-    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init_val: Any,
+    *,
+    checkpoints: int | None = None,
+    max_steps: int | None = None,
 ) -> Any:
     """What `body_fun` makes of `init_val`, applied again as long as `cond_fun` of it holds.
 
     Both are traced once and may use values around them. `body_fun` must return a carry of
     the types it takes, where weak types give way; `cond_fun` a boolean scalar. Under `vmap`
-    each lane runs as long as its own condition holds. Differentiates in forward mode alone.
+    each lane runs as long as its own condition holds.
 
-    Raises CarryTypeError for a carry that changes its type, MissingRuleError in reverse mode.
+    Reverse mode keeps the carries before `checkpoints` of the steps, 64 unless given, and
+    computes the others again from these: no step runs more than r times where there are at
+    most `comb(checkpoints + r, r)`, and effects do not take place again. The steps that are
+    kept are chosen while the loop runs, after Stumm and Walther (2010), "New algorithms for
+    optimal online checkpointing". With `max_steps`, the loop stops after so many steps at the
+    latest, and keeps what reverse mode needs of each; then nothing is computed again.
+
+    Raises CarryTypeError for a carry that changes its type.
 
     >>> import functx
     >>> int(functx.lax.while_loop(lambda n: n < 100, lambda n: n * 3, 1))
     243
     """
     check_functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
+    what = body_name("while_loop", body_fun)
+    means = means_of(what, checkpoints, max_steps)
     leaves, carry_tree = tree.flatten(init_val)
     in_tree = tree.structure(((init_val,), {}))
     avals = avals_of(leaves, "while_loop", body_fun, in_tree)
@@ -238,18 +361,55 @@ def while_loop(
     def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
         return trace_call(body_fun, in_tree, carry, "while_loop")
 
-    what = body_name("while_loop", body_fun)
-    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t, what)
+    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t, what, body_fun)
     condition = trace_call(cond_fun, in_tree, carry, "while_loop")
     _check_condition(condition, cond_fun)
-    loop = While(
-        captures_first(condition),
-        with_output_types(captures_first(traced), carry),
-        len(condition.captured),
-        len(traced.captured),
-    )
+    runs = captures_first(condition)
+    body = with_output_types(captures_first(traced), carry)
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
-    return tree.unflatten(carry_tree, loop(*condition.captured, *traced.captured, *start))
+    consts = [condition.captured, traced.captured]
+    return tree.unflatten(carry_tree, run_while(runs, body, consts, start, means))
+
+
+def run_while(
+    condition: Program,
+    body: Program,
+    consts: Sequence[Sequence[Any]],
+    start: Sequence[Any],
+    means: tuple[int, int | None],
+) -> list[Any]:
+    """The last carry of a loop that counts its steps if `means` bound their number."""
+    shared, own = consts
+    loop = While(condition, body, len(shared), len(own), *means)
+    if loop.max_steps is None:
+        return loop(*shared, *own, *start)  # type: ignore[no-any-return]
+    return keep_all(loop, body, shared, own, start, limited=True)[0]
+
+
+def means_of(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
+    """How many states reverse mode keeps, and the largest number of steps if there is one."""
+    for name, value in (("checkpoints", checkpoints), ("max_steps", max_steps)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+            raise ArgumentError(
+                f"{what}: {name} must be a positive integer known while tracing; "
+                f"got {type_name(value)}"
+            )
+        if not 1 <= index(value) < 2**31:
+            raise ValueRangeError(
+                f"{what}: {name} must be a positive integer below 2**31; got {value}"
+            )
+    if checkpoints is not None and max_steps is not None:
+        raise ArgumentError(
+            f"{what}: there must be checkpoints or max_steps, since what is kept for every step "
+            f"is never computed again; got checkpoints={checkpoints} and max_steps={max_steps}",
+            fix="Leave out max_steps to save memory, checkpoints to save time.",
+        )
+    return (
+        CHECKPOINTS if checkpoints is None else index(checkpoints),
+        None if max_steps is None else index(max_steps),
+    )
 
 
 def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
@@ -275,11 +435,14 @@ def fori_loop(
     init_val: Any,
     *,
     unroll: int | bool | None = None,
+    checkpoints: int | None = None,
+    max_steps: int | None = None,
 ) -> Any:
     """What `body_fun(i, value)` makes of `init_val`, for i from `lower` to before `upper`.
 
-    With bounds that are known while tracing it is a `scan`, which differentiates in every
-    mode; else a `while_loop`. `unroll` is as in `scan`, and needs known bounds.
+    With bounds that are known while tracing it is a `scan`, unless there are `checkpoints`;
+    else a `while_loop`, to which `checkpoints` and `max_steps` mean the same. `unroll` is as
+    in `scan`, and needs one.
 
     Raises CarryTypeError for a value that changes its type.
 
@@ -288,12 +451,13 @@ def fori_loop(
     6.0
     """
     check_functions("fori_loop", body_fun=body_fun)
+    what = body_name("fori_loop", body_fun)
+    means = means_of(what, checkpoints, max_steps)
     counter = _counter_type(lower, upper)
     first, last = _known(lower), _known(upper)
     leaves, carry_tree = tree.flatten(init_val)
     in_tree = tree.structure(((init_val, 0), {}))
     avals = avals_of([0, *leaves], "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
-    what = body_name("fori_loop", body_fun)
 
     def step(value: Any, i: Any) -> tuple[Any, Any]:
         return body_fun(i, value), add(i, 1)
@@ -303,23 +467,26 @@ def fori_loop(
     def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
         return trace_call(step, in_tree, [*carry, counter], "fori_loop")
 
-    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what)
-    body = with_output_types(captures_first(traced), carry)
+    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun)
+    body = with_output_types(captures_first(traced, body_fun), carry)
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
     operands = [*traced.captured, *start, as_type(lower, counter)]
     consts, carries = len(traced.captured), len(start) + 1
-    if first is not None and last is not None:
+    if first is not None and last is not None and checkpoints is None:
         length = max(last - first, 0)
+        length = length if max_steps is None else min(length, index(max_steps))
         rounds = rounds_of(what, 1 if unroll is None else unroll, length)
-        outs = Scan(body, consts, carries, length, False, rounds)(*operands)
+        outs = run(Scan(body, consts, carries, length, False, rounds), operands)
     elif unroll is not None:
         raise ValueRangeError(
-            f"{what}: the bounds must be known while tracing to unroll; got unroll={unroll} for "
-            f"bounds {type_name(lower)} and {type_name(upper)}"
+            f"{what}: the bounds must be known while tracing to unroll, and there must be no "
+            f"checkpoints; got unroll={unroll} for bounds {type_name(lower)} and "
+            f"{type_name(upper)}, checkpoints={checkpoints}"
         )
     else:
         condition = rewritten(Below((*carry, counter)), body)
-        outs = While(condition, body, 1, consts)(as_type(upper, counter), *operands)
+        limit = [as_type(upper, counter)]
+        outs = run_while(condition, body, [limit, operands[:consts]], operands[consts:], means)
     return tree.unflatten(carry_tree, outs[:-1])
 
 
