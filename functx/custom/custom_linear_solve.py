@@ -15,7 +15,6 @@ from functx.custom.captures import Captures
 from functx.custom.implicit import (
     Unknowns,
     batched,
-    first_outputs,
     full_cotangents,
     pulled,
     pushed,
@@ -23,7 +22,12 @@ from functx.custom.implicit import (
 from functx.ops.arithmetic import add, div, mul, neg, sub
 from functx.ops.cumulative import delayed, linear_recurrence
 from functx.ops.shaping import zeros_like
-from functx.transforms.control.tracing import body_name, check_functions, check_operands
+from functx.transforms.control.tracing import (
+    body_name,
+    check_functions,
+    check_operands,
+    first_outputs,
+)
 from functx.transforms.linear_transpose import LinearTranspose
 
 

@@ -23,7 +23,6 @@ from functx.transforms.control.tracing import (
     common_type,
     depends,
     leaf_paths,
-    rewired,
     spread,
     with_output_types,
 )
@@ -104,13 +103,6 @@ class Unknowns:
                 )
         leaves = [as_type(x, a) for x, a in zip(leaves, self.avals, strict=True)]
         return tree.unflatten(self.structure, applied(program, [*leaves, *rest]))
-
-
-def first_outputs(program: Program, count: int) -> Program:
-    """`program` without the outputs behind the first `count`."""
-    if len(program.outputs) == count:
-        return program
-    return rewired(program, program.inputs, program.outputs[:count])
 
 
 def pushed(

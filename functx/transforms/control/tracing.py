@@ -80,6 +80,13 @@ def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) ->
     return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
 
 
+def first_outputs(program: Program, count: int) -> Program:
+    """`program` without the outputs behind the first `count`."""
+    if len(program.outputs) == count:
+        return program
+    return rewired(program, program.inputs, program.outputs[:count])
+
+
 def settle(
     trace_with: Callable[[Sequence[ShapedArray]], TracedCall],
     avals: Sequence[ShapedArray],
