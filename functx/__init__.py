@@ -23,6 +23,7 @@ from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
 from functx.custom.symbolic_zeros import float0
+from functx.interop.from_jax import from_jax
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
@@ -56,6 +57,7 @@ __all__ = [
     "errors",
     "eval_shape",
     "float0",
+    "from_jax",
     "grad",
     "hessian",
     "hvp",
