@@ -732,16 +732,6 @@ def AnyLane(live):
 
 
 @exact
-def StandIn(live, *args, along):
-    return args
-
-
-@exact
-def AnyLane(live):
-    return live
-
-
-@exact
 def Cond(index, *args, branches):
     return evaluate(branches[int(index)], args)
 
@@ -868,3 +858,28 @@ def CustomLinearSolve(*args, solve, **others):
 @meaning
 def CustomRoot(*args, solve, **others):
     return evaluate(solve, args)
+
+
+@meaning
+def PureCallback(*args, callback, results, **others):
+    return callback(args, results)
+
+
+@meaning
+def IoCallback(*args, callback, results, ordered):
+    return callback(args, results)
+
+
+@meaning
+def DebugCallback(*args, callback, results, ordered):
+    return callback(args, results)
+
+
+@meaning
+def ShowProgress(*args, label, total, done):
+    return []
+
+
+@meaning
+def JaxCall(*args, function):
+    return function(*args)

@@ -19,7 +19,7 @@ from functx.core.errors import FunctxError
 from functx.core.program import Program
 from functx.core.provenance import Source, source_line
 from functx.lowering.arrays import jax_aval
-from functx.ops.callbacks import HostCall, IoCallback
+from functx.ops.callbacks import IoCallback, OnHost
 
 
 @cache
@@ -58,13 +58,13 @@ def jax_effects(program: Program) -> frozenset[Any]:
     return _jax_effects(program.effects, with_results)
 
 
-def emit(ctx: Any, primitive: HostCall, values: Sequence[Any]) -> list[Any]:
+def emit(ctx: Any, primitive: OnHost, values: Sequence[Any]) -> list[Any]:
     """The outputs of a call of the host, which waits for the module's token if it is ordered."""
     module = ctx.module
     ordered = Effect.ORDERED in primitive.effects
     call = FromDevice(primitive, ctx.source)
     avals_in = [jax_aval(a) for a in ctx.avals_in]
-    avals_out = [jax_aval(a) for a in primitive.results]
+    avals_out = [jax_aval(a) for a in ctx.avals_out]
     context = module.jax_context.replace(avals_in=avals_in, avals_out=avals_out)
     if getattr(module.module_context.axis_context, "num_devices", 1) != 1:
         return _emit_on_one_of_many(context, module, call, ordered, values)
@@ -110,7 +110,7 @@ def _emit_on_one_of_many(
 class FromDevice:
     """A call of the host, as the device makes it: keeps what the callback raises for `reraise`."""
 
-    def __init__(self, primitive: HostCall, source: Source | None):
+    def __init__(self, primitive: OnHost, source: Source | None):
         self.primitive, self.source = primitive, source
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
@@ -118,7 +118,7 @@ class FromDevice:
         try:
             return tuple(self.primitive.run(*map(np.asarray, arrays)))
         except BaseException as error:
-            name = self.primitive.callback.__name__
+            name = self.primitive.host_name
             if isinstance(error, FunctxError):
                 error.source = self.source
             elif self.source is not None:
@@ -173,7 +173,7 @@ def effects_barrier() -> None:
     waiting(jax.effects_barrier)
 
 
-def run_now(primitive: HostCall, args: Sequence[Any]) -> list[Any]:
+def run_now(primitive: OnHost, args: Sequence[Any]) -> list[Any]:
     """The outputs of a call of the host outside of any program, as NumPy arrays."""
     if Effect.ORDERED in primitive.effects and not getattr(_running, "depth", 0):
         effects_barrier()

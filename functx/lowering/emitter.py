@@ -16,7 +16,7 @@ from functx.core.effects import Effect
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
 from functx.lowering import callbacks, regions
-from functx.ops.callbacks import HostCall
+from functx.ops.callbacks import OnHost
 from functx.transforms.expand import decomposition
 
 
@@ -120,7 +120,7 @@ class LoweringContext:
         return regions.while_loop(self, loop, values)
 
     def callback(self, primitive: Any, values: Sequence[Any]) -> list[Any]:
-        """The outputs of a `HostCall`, whose Python function the device calls with `values`."""
+        """The outputs of an `OnHost` primitive, which Python computes when the device asks."""
         return callbacks.emit(self, primitive, values)
 
 
@@ -255,7 +255,7 @@ class FunctionEmitter:
             results = primitive.lower(ctx, *operands)
             if not primitive.multiple_results:
                 results = [results]
-            once = primitive.effects or isinstance(primitive, HostCall)
+            once = primitive.effects or isinstance(primitive, OnHost)
             if (
                 not once
                 and key not in self.templates

@@ -18,7 +18,7 @@ from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import executable
 from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
-from functx.ops.callbacks import HostCall
+from functx.ops.callbacks import OnHost
 from functx.transforms.effects import WithoutEffects
 
 programs = Cache("programs", 2048)
@@ -113,7 +113,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     key = primitive, avals
     compiled = operations.get(key)
     if compiled is None:
-        host = isinstance(primitive, HostCall)
+        host = isinstance(primitive, OnHost)
         if host and not jax_is_tracing():
             return _call_now(primitive, args, avals)
         compiled = executable(_program_of(primitive, avals))

@@ -25,18 +25,35 @@ from functx.ops.shaping import batch_at, broadcast_in_dim
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 
 
-class HostCall(Primitive, abstract=True):
+class OnHost(Primitive, abstract=True):
+    """What Python computes when the program runs, by `run`."""
+
+    multiple_results = True
+
+    @property
+    def host_name(self) -> str:
+        """What messages call it."""
+        raise NotImplementedError
+
+    def run(self, *arrays: Any) -> list[Any]:
+        """The outputs for operands that are NumPy arrays."""
+        raise NotImplementedError
+
+
+class HostCall(OnHost, abstract=True):
     """A call of `callback` with the operands; it gives arrays of the types `results`."""
 
     callback: HostFunction | LaneByLane
     results: tuple[ShapedArray, ...] = ()
-    multiple_results = True
 
     def abstract_eval(self, *avals):
         return self.results
 
+    @property
+    def host_name(self) -> str:
+        return self.callback.__name__
+
     def run(self, *arrays: Any) -> list[Any]:
-        """The outputs for NumPy arrays, by calling now."""
         return self.callback(arrays, self.results)
 
     def jvp(self, primals, tangents):

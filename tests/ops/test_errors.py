@@ -228,6 +228,12 @@ ROWS = {
         "IndexingError",
         "0 <= start <= limit <= length",
     ),
+    "show_progress": (
+        {"label": "train"},
+        [f32[()]],
+        "DTypeError",
+        "the step must be an integer scalar; got f32[]",
+    ),
     "sort": (
         {"axis": 0},
         [f32[3], f32[4]],
@@ -269,22 +275,19 @@ ROWS = {
         "ShapeError",
         "must have the first dimensions of each operand; got bool[2] for f32[3]",
     ),
-    "any_lane": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
-    "stand_in": (
-        {"along": False},
-        [bool_[2], f32[3]],
-        "ShapeError",
-        "must have the first dimensions of each operand; got bool[2] for f32[3]",
-    ),
     "select": ({}, [f32[3], f32[3], f32[3]], "DTypeError", "must be boolean; got f32[3]"),
     "pow": ({}, [i32[3], f32[3]], "DTypeError", "must have one dtype; got i32[3] and f32[3]"),
     "polygamma": ({}, [i32[3], i32[3]], "DTypeError", "got i32[3]"),
 }
 
 # Those that take any operand, and those whose operands are made by a transform.
-TAKE_ANYTHING = {"convert_element_type", "dense", "name", "stop_gradient"}
+TAKE_ANYTHING = {
+    "convert_element_type", "debug_callback", "dense", "io_callback", "name", "pure_callback",
+    "stop_gradient",
+}  # fmt: skip
 MADE_BY_TRANSFORMS = {
-    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "scan", "while",
+    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "scan",
+    "while",
 }  # fmt: skip
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.editing import as_tracer
@@ -31,6 +33,7 @@ from functx.transforms.control.loop_split import (
     applied,
 )
 from functx.transforms.control.loop_sums import PullLoop
+from functx.transforms.control.progress import Shown, check_progress, show_end
 from functx.transforms.control.tracing import (
     as_type,
     body_name,
@@ -306,6 +309,8 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    *,
+    progress: str | None = None,
 ) -> tuple[Any, Any]:
     """`(carry, ys)`: the last carry of a loop over the rows of `xs`, and its stacked results.
 
@@ -313,6 +318,7 @@ def scan(
     return a carry of the types it takes, where weak types give way. `xs` is a pytree of
     arrays with one first dimension, or None with a `length`. With `reverse` the loop begins
     at the last row. `unroll` steps make one round of the compiled loop, or all if True.
+    `progress` is the name of a line on standard error that shows how far the loop is.
 
     Raises CarryTypeError for a carry that changes its type, AxisSizeError for first
     dimensions that differ.
@@ -324,6 +330,7 @@ def scan(
     """
     check_functions("scan", f=f)
     what = body_name("scan", f)
+    check_progress(what, progress)
     carry_leaves, carry_tree = tree.flatten(init)
     x_leaves, x_tree = tree.flatten(xs)
     in_tree = tree.structure(((init, xs), {}))
@@ -352,13 +359,24 @@ def scan(
     start = [as_type(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
     rounds = rounds_of(what, unroll, length)
     loop = Scan(body, len(traced.captured), count, length, bool(reverse), rounds)
-    outs = run(loop, [*traced.captured, *start, *x_leaves])
+    outs = run(loop, [*traced.captured, *start, *x_leaves], progress)
     y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 
-def run(loop: Scan, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `loop`; in a trace, carries that no step changes become consts of it."""
+def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[Any]:
+    """The outputs of `loop`; in a trace, carries that no step changes become consts of it.
+
+    `progress` is the name of the line that shows how far it is, if any does.
+    """
+    if progress is not None:
+        n, carries = loop.consts + loop.carries, loop.carries
+        shown = rewritten(Shown(progress, loop.length, loop.consts, carries), loop.program)
+        counted = loop.again(shown, loop.consts, carries + 1)
+        found = run(counted, [*args[:n], np.int32(0), *args[n:]])
+        outs = [*found[:carries], *found[carries + 1 :]]
+        show_end(progress, loop.length, found[carries], found[:carries] or outs)
+        return outs
     builder = current_builder.get()
     program, first = loop.program, loop.consts
     start, out = program.inputs[first : first + loop.carries], program.outputs

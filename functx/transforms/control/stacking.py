@@ -17,6 +17,7 @@ from functx.ops.operands import literal
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.call import TransposeIn
+from functx.transforms.control.loop_split import without_effects
 from functx.transforms.control.schedule import INT
 from functx.transforms.control.tracing import chosen, rewired
 from functx.transforms.effects import WithoutEffects, with_effects_on
@@ -166,7 +167,7 @@ class SplitBody:
         return Halves(
             rewired(values, values.inputs, [*values.outputs[:count], *[a for a, _ in moving]]),
             rewired(rest, [*lead, *[v for _, v in [*fixed, *moving]]], rest.outputs),
-            rewired(values, consts, [a for a, _ in fixed]),
+            rewired(without_effects(values), consts, [a for a, _ in fixed]),
         )
 
 
@@ -212,7 +213,7 @@ class TransposeHalves:
         rest = rewired(
             pull, [*pull.inputs[:lead], *chosen(pull.inputs[lead:], needed)], pull.outputs
         )
-        return Halves(values, rest, rewired(body, consts, consts))
+        return Halves(values, rest, rewired(without_effects(body), consts, consts))
 
 
 def used(program: Program) -> list[bool]:

@@ -23,7 +23,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
-from functx.core.samples import i32, sample
+from functx.core.samples import f64, i32, sample
 from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
@@ -33,6 +33,7 @@ from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
 from functx.transforms.control.checkpointing import keep, pull_back
 from functx.transforms.control.lanes import GatedLoop, must_go_along, one_by_one
+from functx.transforms.control.progress import COUNTER, Shown, check_progress, show_end
 from functx.transforms.control.scan import Scan, rounds_of, run
 from functx.transforms.control.schedule import INT
 from functx.transforms.control.stacking import (
@@ -63,7 +64,7 @@ from functx.transforms.forward_mode import Linearize, PushForward
 CHECKPOINTS = 64
 
 
-def _examples() -> tuple[Program, Program]:
+def _examples(x: ShapedArray) -> tuple[Program, Program]:
     def condition(limit: Any, n: Any, x: Any) -> list[Any]:
         return [lt(n, limit)]
 
@@ -71,8 +72,8 @@ def _examples() -> tuple[Program, Program]:
         return [add(n, 1), mul(x, factor)]
 
     return (
-        trace(condition, [i32[()], i32[()], i32[3]], name="condition")[0],
-        trace(body, [i32[()], i32[()], i32[3]], name="body")[0],
+        trace(condition, [i32[()], i32[()], x], name="condition")[0],
+        trace(body, [x.update(shape=()), i32[()], x], name="body")[0],
     )
 
 
@@ -92,17 +93,18 @@ class While(Primitive):
     max_steps: int | None = None
     multiple_results = True
     unbounded = True
-    samples = (
+    samples = tuple(
         sample(
-            i32[()], i32[()], i32[()], i32[3],
-            condition=_examples()[0], body=_examples()[1], condition_consts=1, body_consts=1,
-            values={0: 4, 2: 1}, dtypes=("i32",),
-        ),
-        sample(
-            i32[()], i32[()], i32[()], i32[3],
-            condition=_examples()[0], body=_examples()[1], condition_consts=1, body_consts=1,
-            values={0: 1, 2: 1}, dtypes=("i32",),
-        ),
+            i32[()], x.update(shape=()), i32[()], x, values={0: limit, 2: 1}, dtypes=(dtype,),
+            condition=_examples(x)[0], body=_examples(x)[1], condition_consts=1, body_consts=1,
+            checkpoints=checkpoints, max_steps=max_steps,
+        )
+        for x, dtype, limit, checkpoints, max_steps in (
+            (i32[3], "i32", 4, CHECKPOINTS, None),
+            (f64[3], "f64", 5, 2, None),
+            (f64[3], "f64", 3, CHECKPOINTS, 2),
+            (f64[3], "f64", 1, CHECKPOINTS, None),
+        )
     )  # fmt: skip
 
     def abstract_eval(self, *avals):
@@ -331,6 +333,7 @@ def while_loop(
     *,
     checkpoints: int | None = None,
     max_steps: int | None = None,
+    progress: str | None = None,
 ) -> Any:
     """What `body_fun` makes of `init_val`, applied again as long as `cond_fun` of it holds.
 
@@ -344,6 +347,7 @@ def while_loop(
     kept are chosen while the loop runs, after Stumm and Walther (2010), "New algorithms for
     optimal online checkpointing". With `max_steps`, the loop stops after so many steps at the
     latest, and keeps what reverse mode needs of each; then nothing is computed again.
+    `progress` is the name of a line on standard error that shows how many steps are done.
 
     Raises CarryTypeError for a carry that changes its type.
 
@@ -354,6 +358,7 @@ def while_loop(
     check_functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     what = body_name("while_loop", body_fun)
     means = means_of(what, checkpoints, max_steps)
+    check_progress(what, progress)
     leaves, carry_tree = tree.flatten(init_val)
     in_tree = tree.structure(((init_val,), {}))
     avals = avals_of(leaves, "while_loop", body_fun, in_tree)
@@ -368,7 +373,8 @@ def while_loop(
     body = with_output_types(captures_first(traced), carry)
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
     consts = [condition.captured, traced.captured]
-    return tree.unflatten(carry_tree, run_while(runs, body, consts, start, means))
+    shown = None if progress is None else (progress, None)
+    return tree.unflatten(carry_tree, run_while(runs, body, consts, start, means, shown))
 
 
 def run_while(
@@ -377,9 +383,19 @@ def run_while(
     consts: Sequence[Sequence[Any]],
     start: Sequence[Any],
     means: tuple[int, int | None],
+    progress: tuple[str, int | None] | None = None,
 ) -> list[Any]:
-    """The last carry of a loop that counts its steps if `means` bound their number."""
+    """The last carry of a loop that counts its steps if `means` bound their number.
+
+    `progress` is the name of the line that shows how far it is, and their number if known.
+    """
     shared, own = consts
+    if progress is not None:
+        body = rewritten(Shown(*progress, len(own), len(start)), body)
+        condition = rewritten(Ignoring((COUNTER,)), condition)
+        *outs, count = run_while(condition, body, consts, [*start, np.int32(0)], means)
+        show_end(*progress, count, outs)
+        return outs
     loop = While(condition, body, len(shared), len(own), *means)
     if loop.max_steps is None:
         return loop(*shared, *own, *start)  # type: ignore[no-any-return]
@@ -437,12 +453,13 @@ def fori_loop(
     unroll: int | bool | None = None,
     checkpoints: int | None = None,
     max_steps: int | None = None,
+    progress: str | None = None,
 ) -> Any:
     """What `body_fun(i, value)` makes of `init_val`, for i from `lower` to before `upper`.
 
     With bounds that are known while tracing it is a `scan`, unless there are `checkpoints`;
     else a `while_loop`, to which `checkpoints` and `max_steps` mean the same. `unroll` is as
-    in `scan`, and needs one.
+    in `scan`, and needs one. `progress` is as in both.
 
     Raises CarryTypeError for a value that changes its type.
 
@@ -453,6 +470,7 @@ def fori_loop(
     check_functions("fori_loop", body_fun=body_fun)
     what = body_name("fori_loop", body_fun)
     means = means_of(what, checkpoints, max_steps)
+    check_progress(what, progress)
     counter = _counter_type(lower, upper)
     first, last = _known(lower), _known(upper)
     leaves, carry_tree = tree.flatten(init_val)
@@ -476,7 +494,7 @@ def fori_loop(
         length = max(last - first, 0)
         length = length if max_steps is None else min(length, index(max_steps))
         rounds = rounds_of(what, 1 if unroll is None else unroll, length)
-        outs = run(Scan(body, consts, carries, length, False, rounds), operands)
+        outs = run(Scan(body, consts, carries, length, False, rounds), operands, progress)
     elif unroll is not None:
         raise ValueRangeError(
             f"{what}: the bounds must be known while tracing to unroll, and there must be no "
@@ -486,7 +504,10 @@ def fori_loop(
     else:
         condition = rewritten(Below((*carry, counter)), body)
         limit = [as_type(upper, counter)]
-        outs = run_while(condition, body, [limit, operands[:consts]], operands[consts:], means)
+        known = None if first is None or last is None else max(last - first, 0)
+        shown = None if progress is None else (progress, known)
+        given = [limit, operands[:consts]]
+        outs = run_while(condition, body, given, operands[consts:], means, shown)
     return tree.unflatten(carry_tree, outs[:-1])
 
 
