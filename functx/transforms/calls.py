@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS
@@ -144,9 +145,11 @@ def refuse_foreign(error: Exception) -> None:
         if user_frame(trail.tb_frame) is trail.tb_frame:
             line = trail.tb_frame.f_code, trail.tb_lasti
         trail = trail.tb_next
+    said = re.sub(r"<function ([^ >]*)[^>]*>", r"`\1`", text.splitlines()[0])
     raise ForeignCodeError(
-        f"code outside functx was given a traced array and refused it; got {text.splitlines()[0]}",
-        fix="Use functx.numpy; to index an array with a traced value, functx.numpy.asarray(table)[i].",
+        f"code outside functx was given a traced array and refused it; got {said}",
+        fix="Use functx.numpy, or functx.from_jax(f) for a function f of JAX; to index an array with "
+        "a traced value, functx.numpy.asarray(table)[i].",
         source=line,
     ) from error
 
@@ -166,7 +169,7 @@ def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -
     if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         what, whose = problem()
         raise TangentError(f"{what}; got {given!r} for {whose}: {aval!r}")
-    if given is aval or current_builder.get() is None:
+    if given is aval or (given.dtype == aval.dtype and current_builder.get() is None):
         return x
     return convert_element_type(x, aval.dtype, aval.weak_type)
 

@@ -114,7 +114,7 @@ def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[A
             )
         if x is None:
             x = zeros_like(aval)
-        elif given is not aval and current_builder.get() is not None:
+        elif given.dtype != aval.dtype or (given is not aval and current_builder.get() is not None):
             x = convert_element_type(x, aval.dtype, aval.weak_type)
         found.append(x)
     return found

@@ -143,6 +143,20 @@ def test_linearize_checks_its_tangents(tangents, kind, match):
         push(*tangents)
 
 
+@pytest.mark.parametrize("dtype", [onp.float32, jnp.bfloat16, onp.complex64])
+def test_a_number_takes_the_dtype_of_what_it_is_a_tangent_of(dtype, x64):
+    x = onp.asarray(2.0).astype(dtype)
+    double = fx.linear_transpose(lambda x: 2.0 * x, x)
+    found = [
+        fx.jvp(lambda x: 2.0 * x, (x,), (1.0,))[1],
+        fx.linearize(lambda x: 2.0 * x, x)[1](1),
+        fx.vjp(lambda x: 2.0 * x, x)[1](1.0)[0],
+        double(1.0)[0],
+        double(1)[0],
+    ]
+    assert [(complex(t), t.dtype) for t in found] == [(2.0, onp.dtype(dtype))] * 5
+
+
 def test_stop_gradient_of_a_pytree():
     def f(p):
         held = fx.stop_gradient({"a": p["a"], "n": (p["n"], None, 3)})
