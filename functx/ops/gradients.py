@@ -15,15 +15,10 @@ class StopGradient(Primitive):
     """`x`, as a value that does not vary."""
 
     differentiable = False
-    # `transpose` is that of the derivative, not of the value.
-    linear = ()
     samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
 
     def abstract_eval(self, x):
         return x
-
-    def transpose(self, ct, x):
-        return (None,)
 
     def batch(self, args, dims):
         return self(*args), dims[0]

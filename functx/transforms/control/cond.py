@@ -33,7 +33,10 @@ from functx.transforms.control.lanes import (
     holds_loop,
     must_go_along,
     one_by_one,
+    own_way,
     root_of,
+    update_if,
+    updated,
 )
 from functx.transforms.control.tracing import (
     as_numpy,
@@ -227,6 +230,27 @@ def common_roots(branches: Sequence[Program]) -> tuple[int | None, ...]:
         ]
     ]
     return tuple([root if found.count(root) == 1 else None for root in found])
+
+
+@updated.register
+def _updated_by_cond(primitive: Cond, output: int) -> int | None:
+    root = common_roots(primitive.branches)[output]
+    return None if root is None else 1 + root
+
+
+@own_way.register
+def _own_way_of_cond(primitive: Cond, operands: Sequence[Any]) -> Sequence[int]:
+    return range(1, len(operands))
+
+
+@update_if.register
+def _update_cond_if(
+    primitive: Cond, live: Any, changed: Sequence[bool], along: bool, args: Sequence[Any]
+) -> list[Any]:
+    roots = common_roots(primitive.branches)
+    kept = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
+    branches = tuple([rewritten(Gated(kept, along), branch) for branch in primitive.branches])
+    return Cond(branches)(args[0], live, *args[1:])  # type: ignore[no-any-return]
 
 
 class BranchSplit(NamedTuple):

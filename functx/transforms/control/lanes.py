@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ import numpy as np
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.interpret import forward, interpret
-from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Equation, Program, Var
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Literal, Program, Var
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import apply, rewritten, trace
-from functx.ops.gradients import stop_gradient
 from functx.ops.indexing import Gather, Scatter, ScatterAdd, ScatterMul
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import literal
@@ -33,83 +33,71 @@ LIVE = bool_[()]
 
 
 class StandIn(Primitive):
-    """The operands that follow `live`, for a computation that counts only where `live` holds.
+    """The operand `x` of a computation that counts only where `live` holds.
 
     No derivative passes where it does not hold. With `along`, a lane of a batch then has the
-    operands of a lane in which it does, so that it computes what that one does: it takes no
+    operand of a lane in which it does, so that it computes what that one does: it takes no
     more steps in a loop, and adds nothing that is not finite to the cotangent of an operand
-    which the lanes share. `live` has the first dimensions of every operand; none with `along`.
+    which the lanes share. `live` has the first dimensions of `x`; none with `along`.
     """
 
     along: bool
-    multiple_results = True
     # `transpose` is that of the derivative, not of the value.
     linear = ()
     samples = (
-        sample(bool_[()], f32[3], i32[()], values={0: True}, along=True),
+        sample(bool_[()], f32[3], values={0: True}, along=True),
+        sample(bool_[()], i32[()], values={0: True}, along=True),
         sample(bool_[()], f32[3], values={0: False}, gradients={1: [0.0, 0.0, 0.0]}, along=False),
         sample(
-            bool_[2], f32[2], f32[2, 2], values={0: [True, False]},
-            gradients={1: [1.0, 0.0], 2: [[1.0, 1.0], [0.0, 0.0]]}, along=False,
+            bool_[2], f32[2, 2], values={0: [True, False]},
+            gradients={1: [[1.0, 1.0], [0.0, 0.0]]}, along=False,
         ),
     )  # fmt: skip
 
-    def abstract_eval(self, live, *avals):
+    def abstract_eval(self, live, x):
         if live.dtype != bool:
             raise DTypeError(f"stand_in: `live` must be boolean; got {live!r}")
-        if any(a.shape[: live.ndim] != live.shape for a in avals) or (self.along and live.shape):
+        if x.shape[: live.ndim] != live.shape or (self.along and live.shape):
             raise ShapeError(
-                f"stand_in: `live` must have the first dimensions of each operand; got {live!r} "
-                f"for {', '.join(map(repr, avals))}"
+                "stand_in: `live` must have the first dimensions of the operand; "
+                f"got {live!r} for {x!r}"
             )
-        return avals
+        return x
 
     def jvp(self, primals, tangents):
-        return self(*primals), [None if t is None else where(primals[0], t) for t in tangents[1:]]
+        return self(*primals), where(primals[0], tangents[1])
 
-    def vjp(self, cts, outs, args, active):
-        return [None, *[None if ct is None else where(args[0], ct) for ct in cts]]
+    def vjp(self, ct, out, args, active):
+        return None, where(args[0], ct)
 
-    def transpose(self, cts, live, *args):
-        linear = [type(x) is LinearInput for x in args]
-        pairs = zip(cts, linear, strict=True)
-        return [None, *[where(live, ct) if on and ct is not None else None for ct, on in pairs]]
+    def transpose(self, ct, live, x):
+        return None, where(live, ct)
 
     def batch(self, args, dims):
-        (live, *xs), (dim, *in_dims) = args, dims
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-        if dim is None and not live.ndim:
-            return self(*args), in_dims
-        live = batch_at(live, dim, 0, size)
+        (live, x), (live_dim, dim) = args, dims
+        size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
+        if (live_dim is None and not live.ndim) or (size == 0 and self.along):
+            return self(*args) if live_dim is None else x, dim
+        live = batch_at(live, live_dim, 0, size)
         if self.along:
-            return (xs, in_dims) if size == 0 else self.go_along(live, xs, in_dims)
-        on = [d is not None or is_inexact(x.dtype) for x, d in zip(xs, in_dims, strict=True)]
-        moved = [
-            batch_at(x, d, 0, size) if o else x for x, d, o in zip(xs, in_dims, on, strict=True)
-        ]
-        found = iter(self(live, *[x for x, o in zip(moved, on, strict=True) if o]))
-        return (
-            [next(found) if o else x for x, o in zip(moved, on, strict=True)],
-            [0 if o else None for o in on],
-        )
+            # A batch around this one may hold lanes that take none of these.
+            x = x if dim is None else go_along(live, moveaxis(x, dim, 0))
+            return self(reduce_or(live), x), None if dim is None else 0
+        if dim is None and not is_inexact(x.dtype):
+            return x, None
+        return self(live, batch_at(x, dim, 0, size)), 0
 
-    def go_along(self, live: Any, xs: Sequence[Any], dims: Sequence[int | None]) -> Any:
-        """Operands with those of the first live lane in place of those of lanes that are not."""
-        first = argmax(live, 0, np.int32)
-        outs = []
-        for x, dim in zip(xs, dims, strict=True):
-            if dim is not None:
-                x = moveaxis(x, dim, 0)
-                at = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
-                row = DynamicSlice((1, *x.shape[1:]))(stop_gradient(x), *at)
-                other = broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
-                x = select(broadcast_in_dim(live, x.shape, (0,)), x, other)
-            outs.append(x)
-        # A batch around this one may hold lanes that take none of these.
-        return self(reduce_or(live), *outs), [None if d is None else 0 for d in dims]
+    def lower(self, ctx, live, x):
+        return x
 
-    def lower(self, ctx, live, *values):
-        return values
+
+def go_along(live: Any, x: Any) -> Any:
+    """`x` with what the first live lane has in place of what those have that are not."""
+    first = argmax(live, 0, np.int32)
+    at = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
+    row = StandIn(False)(False, DynamicSlice((1, *x.shape[1:]))(x, *at))
+    other = broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
+    return select(broadcast_in_dim(live, x.shape, (0,)), x, other)
 
 
 class AnyLane(Primitive):
@@ -131,7 +119,9 @@ class AnyLane(Primitive):
 
 
 def where(live: Any, t: Any) -> Any:
-    """`t` where `live`, of its first dimensions, holds, else zero."""
+    """`t` where `live`, of its first dimensions, holds, else zero; None for zero everywhere."""
+    if type(live.atom) is Literal and not live.atom.value:
+        return None
     if live.ndim:
         live = broadcast_in_dim(live, t.shape, tuple(range(live.ndim)))
     return select(live, t, literal(0, t.dtype))
@@ -154,45 +144,50 @@ class Gated:
             None if root is None else path(program, j, program.inputs[root])
             for j, root in enumerate(self.roots)
         ]
-        updates = {eqn.outputs[0] for found in paths for eqn in found or ()}
-        bases = {eqn.inputs[0] for found in paths for eqn in found or ()}
+        updates = {v for found in paths for v in found or ()}
+        made = producers(program)
+        bases = {
+            made[v].inputs[updated(made[v].primitive, made[v].outputs.index(v))] for v in updates
+        }
 
-        def of_base(eqn: Equation) -> bool:
-            """Whether an equation takes the base of updates as such, and stands for it."""
-            return eqn.inputs[0] in bases and (
-                eqn.outputs[0] in updates or isinstance(eqn.primitive, READS)
-            )
+        def as_they_are(eqn: Equation) -> Sequence[int]:
+            """The operands that an equation takes without a stand-in, for it has its own way."""
+            if not updates.isdisjoint(eqn.outputs):
+                return own_way(eqn.primitive, eqn.inputs)
+            return (0,) if isinstance(eqn.primitive, READS) and eqn.inputs[0] in bases else ()
 
         used = {
             atom
             for eqn in program.equations
-            for atom in (eqn.inputs[1:] if eqn.inputs and of_base(eqn) else eqn.inputs)
+            for i, atom in enumerate(eqn.inputs)
+            if i not in as_they_are(eqn)
         }
         standing = [v for v in program.inputs if v in used and self.minds(v.aval)]
 
         def body(live: Any, *args: Any) -> list[Any]:
             given = dict(zip(program.inputs, args, strict=True))
-            stand_ins = dict(given)
-            if standing:
-                found = StandIn(self.along)(live, *[given[v] for v in standing])
-                stand_ins.update(zip(standing, found, strict=True))
-
-            def plain(pair: tuple[Any, Any]) -> Any:
-                value, stand_in = pair
-                return StandIn(self.along)(live, value)[0] if stand_in is None else stand_in
+            stand_ins = {v: StandIn(self.along)(live, given[v]) for v in standing}
 
             def step(eqn: Equation, *operands: tuple[Any, Any]) -> list[tuple[Any, Any]]:
-                if not operands or not of_base(eqn):
-                    return [(x, x) for x in forward(eqn, *map(plain, operands))]
-                base, rest = operands[0][0], [plain(pair) for pair in operands[1:]]
-                if eqn.outputs[0] in updates:
-                    return [(update_if(live, eqn.primitive, base, *rest), None)]
-                (part,) = forward(eqn, base, *rest)
-                if self.minds(part.aval):
-                    (part,) = StandIn(self.along)(live, part)
-                return [(part, part)]
+                plain = as_they_are(eqn)
+                xs = [
+                    value
+                    if i in plain
+                    else StandIn(self.along)(live, value)
+                    if stand_in is None
+                    else stand_in
+                    for i, (value, stand_in) in enumerate(operands)
+                ]
+                changed = [v in updates for v in eqn.outputs]
+                if any(changed):
+                    outs = update_if(eqn.primitive, live, changed, self.along, xs)
+                    return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
+                outs = forward(eqn, *xs)
+                if plain and self.minds(outs[0].aval):
+                    outs = [StandIn(self.along)(live, outs[0])]
+                return [(x, x) for x in outs]
 
-            pairs = [(given[v], stand_ins[v]) for v in program.inputs]
+            pairs = [(x, stand_ins.get(v, x)) for v, x in given.items()]
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
             return [
                 x if root is None or found is not None else select(live, x, args[root])
@@ -209,27 +204,65 @@ class Gated:
 READS = DynamicSlice, Gather, Slice
 
 
-def path(program: Program, output: int, root: Var) -> list[Equation] | None:
-    """The updates by which an output comes of the input `root`, last first; None if it does not."""
+@singledispatch
+def updated(primitive: Any, output: int) -> Any:
+    """The operand that an output is but for updates of parts of it; None if there is none."""
+    return 0 if isinstance(primitive, (DynamicUpdateSlice, Scatter)) else None
+
+
+@singledispatch
+def own_way(primitive: Any, operands: Sequence[Any]) -> Sequence[int]:
+    """The operands that `update_if` takes as they are, without a stand-in."""
+    return (0,)
+
+
+@singledispatch
+def update_if(
+    primitive: Any, live: Any, changed: Sequence[bool], along: bool, args: Sequence[Any]
+) -> list[Any]:
+    """The outputs of `primitive`, those `changed` left as the operand was unless `live` holds."""
+    x, *rest = args
+    if isinstance(primitive, DynamicUpdateSlice):
+        update, *indices = rest
+        there = DynamicSlice(update.shape)(x, *indices)
+        return [primitive(x, select(live, update, there), *indices)]
+    indices, updates = rest
+    if isinstance(primitive, ScatterAdd):
+        there = literal(NOTHING.get(kind(x.dtype), 0), x.dtype)
+    elif isinstance(primitive, ScatterMul):
+        there = literal(1, x.dtype)
+    else:
+        there = primitive.gather(x, indices, updates)
+    return [primitive(x, indices, select(live, updates, there))]
+
+
+# Added to any number it leaves even the sign of zero.
+NOTHING = {"f": -0.0, "c": complex(-0.0, -0.0)}
+
+
+def path(program: Program, output: int, root: Var | None = None) -> list[Var] | None:
+    """The variables through which an output comes of the input `root` by updates of its parts.
+
+    None if it does not. Without a `root`, any input is one, and is the last variable.
+    """
     made = producers(program)
-    found = []
+    found: list[Var] = []
     atom: Any = program.outputs[output]
-    while atom is not root:
-        eqn = made.get(atom)
-        if eqn is None or not isinstance(eqn.primitive, (DynamicUpdateSlice, Scatter)):
+    while (eqn := made.get(atom)) is not None:
+        position = updated(eqn.primitive, eqn.outputs.index(atom))
+        if position is None:
             return None
-        found.append(eqn)
-        atom = eqn.inputs[0]
-    return found
+        found.append(atom)
+        atom = eqn.inputs[position]
+    if root is None:
+        return [*found, atom] if type(atom) is Var else None
+    return found if atom is root else None
 
 
 def root_of(program: Program, output: int) -> int | None:
-    """The input that an output is, but for updates of parts of it; None if there is none."""
-    made = producers(program)
-    atom: Any = program.outputs[output]
-    while (eqn := made.get(atom)) and isinstance(eqn.primitive, (DynamicUpdateSlice, Scatter)):
-        atom = eqn.inputs[0]
-    return program.inputs.index(atom) if atom in program.inputs else None
+    """The input that an output is but for updates of parts of it; None if there is none."""
+    found = path(program, output)
+    return None if found is None else program.inputs.index(found[-1])
 
 
 def producers(program: Program) -> dict[Any, Equation]:
@@ -238,26 +271,6 @@ def producers(program: Program) -> dict[Any, Equation]:
     if found is None:
         found = program.memo[producers] = {v: eqn for eqn in program for v in eqn.outputs}
     return found
-
-
-def update_if(live: Any, primitive: Any, x: Any, *rest: Any) -> Any:
-    """The update `primitive` of `x`, one that changes nothing unless `live` holds."""
-    if isinstance(primitive, DynamicUpdateSlice):
-        update, *indices = rest
-        there = DynamicSlice(update.shape)(x, *indices)
-        return primitive(x, select(live, update, there), *indices)
-    indices, updates = rest
-    if isinstance(primitive, ScatterAdd):
-        there = literal(NOTHING.get(kind(x.dtype), 0), x.dtype)
-    elif isinstance(primitive, ScatterMul):
-        there = literal(1, x.dtype)
-    else:
-        there = primitive.gather(x, indices, updates)
-    return primitive(x, indices, select(live, updates, there))
-
-
-# Added to any number it leaves even the sign of zero.
-NOTHING = {"f": -0.0, "c": complex(-0.0, -0.0)}
 
 
 def must_go_along(program: Program, shared: Sequence[bool]) -> bool:
