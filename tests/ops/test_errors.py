@@ -273,7 +273,7 @@ ROWS = {
         {"along": False},
         [bool_[2], f32[3]],
         "ShapeError",
-        "must have the first dimensions of each operand; got bool[2] for f32[3]",
+        "must have the first dimensions of the operand; got bool[2] for f32[3]",
     ),
     "select": ({}, [f32[3], f32[3], f32[3]], "DTypeError", "must be boolean; got f32[3]"),
     "pow": ({}, [i32[3], f32[3]], "DTypeError", "must have one dtype; got i32[3] and f32[3]"),
