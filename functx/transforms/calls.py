@@ -145,7 +145,7 @@ def refuse_foreign(error: Exception) -> None:
         if user_frame(trail.tb_frame) is trail.tb_frame:
             line = trail.tb_frame.f_code, trail.tb_lasti
         trail = trail.tb_next
-    said = re.sub(r"<function ([^ >]*)[^>]*>", r"`\1`", text.splitlines()[0])
+    said = re.sub(r"<function (.*?) at 0x\w+>", r"`\1`", text.splitlines()[0])
     raise ForeignCodeError(
         f"code outside functx was given a traced array and refused it; got {said}",
         fix="Use functx.numpy, or functx.from_jax(f) for a function f of JAX; to index an array with "
