@@ -10,6 +10,6 @@ from functx.lax.products import *
 from functx.lax.reductions import *
 from functx.lax.slicing import *
 from functx.transforms.control.cond import cond, switch
+from functx.transforms.control.loops import fori_loop, while_loop
 from functx.transforms.control.reduce import reduce, reduce_window
 from functx.transforms.control.scan import map, scan
-from functx.transforms.control.while_loop import fori_loop, while_loop
