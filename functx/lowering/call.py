@@ -71,14 +71,14 @@ mlir.register_lowering(functx_call, _lower, cacheable=False)
 
 @dataclass(frozen=True)
 class Part:
-    """The rewrite to the outputs numbered `outputs`, or all: a program, and its inputs' numbers.
+    """The rewrite to the outputs numbered `outputs`, or all, and the inputs that they need.
 
-    Inputs that the outputs do not need are left out.
+    The program is None where that is all there is: remembered on a program, nothing may hold it.
     """
 
     outputs: tuple[int, ...] | None = None
 
-    def __call__(self, program: Program) -> tuple[Program, list[int]]:
+    def __call__(self, program: Program) -> tuple[Program | None, list[int]]:
         equations, outputs = program.equations, program.outputs
         if self.outputs is not None:
             outputs = [outputs[i] for i in self.outputs]
@@ -86,15 +86,21 @@ class Part:
         used = {a for eqn in equations for a in eqn.inputs if type(a) is Var} | {*outputs}
         kept = [i for i, v in enumerate(program.inputs) if v in used]
         if len(kept) == len(program.inputs) and outputs is program.outputs:
-            return program, kept
+            return None, kept
         part = Program(program.name, [program.inputs[i] for i in kept], equations, outputs)
-        part.memo[Part()] = part, list(range(len(kept)))
+        part.memo[Part()] = None, list(range(len(kept)))
         return part, kept
+
+
+def part_of(program: Program, outputs: tuple[int, ...] | None = None) -> tuple[Program, list[int]]:
+    """The part of `program` that `outputs` need, or all do, and the numbers of its inputs."""
+    part, kept = rewritten(Part(outputs), program)
+    return program if part is None else part, kept
 
 
 def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
     """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
-    program, kept = rewritten(Part(), program)
+    program, kept = part_of(program)
     operands = [args[i] for i in kept]
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:

@@ -16,7 +16,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, LinearityError
 from functx.core.program import Program
 from functx.core.tracing import collection_paused, execution, rewritten
-from functx.lowering.call import Carried, Part, call_in_jax, functx_call
+from functx.lowering.call import Carried, call_in_jax, functx_call, part_of
 from functx.lowering.debugging import run_watched, watched
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
@@ -64,7 +64,7 @@ class LinearizeInJax:
                 reached.update(eqn.outputs)
         inexact = [i for i, aval in enumerate(program.out_avals) if is_inexact(aval.dtype)]
         places = [k for k, atom in enumerate(tangents.outputs) if atom in reached]
-        linear, kept = rewritten(Part(tuple(places)), tangents)
+        linear, kept = part_of(tangents, tuple(places))
 
         # What is an input or an output already is no further output.
         outputs = values.outputs[: len(program.outputs)]
@@ -125,7 +125,7 @@ class TransposeInJax:
     given: tuple[int, ...]
 
     def __call__(self, program: Program) -> Transposed:
-        part, kept = Part(self.given)(program)
+        part, kept = part_of(program, self.given)
         marks = tuple([self.linear[i] for i in kept])
         try:
             transposed = TransposeIn(marks)(expand(part, "transpose"))
@@ -172,7 +172,7 @@ def _without_unused(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
         return [False] * len(eqn.invars), None
     whole = eqn.params["program"].program
     chosen = None if all(used) else tuple([i for i, on in enumerate(used) if on])
-    program, kept = rewritten(Part(chosen), whole)
+    program, kept = part_of(whole, chosen)
     if program is whole:
         return [True] * len(eqn.invars), eqn
     places = set(kept)

@@ -182,7 +182,9 @@ class Compilation:
         """Pass the newly captured arrays from now on, as copies that nobody changes."""
         self.adopted = True
         new = self.originals[len(self.captured) :]
-        self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
+        # Arrays now, also while JAX is tracing the call.
+        with jax.core.eval_context():
+            self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
 
     def check_arguments(self, args: Any, kwargs: Any) -> None:
         """Raise for arguments that JAX has refused, or will have, in its own words."""
