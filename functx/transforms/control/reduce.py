@@ -7,7 +7,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core import tree
@@ -62,7 +61,7 @@ from functx.ops.windows import (
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.calls import trace_call
 from functx.transforms.control.tracing import (
-    as_type,
+    as_strong_type,
     body_name,
     check_functions,
     common_type,
@@ -126,24 +125,6 @@ class Reducer(Primitive, abstract=True):
         batched, out_dims = rewritten(batch, decomposition(self, lanes))
         return apply(None, batched, args), out_dims
 
-    def lower(self, ctx, *values):
-        xs, starts, consts = self.groups(values)
-        # What combines two elements cannot see values around it.
-        if consts:
-            return ctx.module.emit(decomposition(self, tuple(ctx.avals_in)), values)
-
-        def combine(pair: Sequence[Any]) -> list[Any]:
-            found: list[Any] = ctx.module.emit(self.program, pair)
-            return found
-
-        return self.lower_with(ctx, list(xs), list(starts), combine)
-
-    def lower_with(
-        self, ctx: Any, xs: list[Any], starts: list[Any], combine: Callable[..., list[Any]]
-    ) -> list[Any]:
-        """The results, where `combine` emits what makes one of two."""
-        raise NotImplementedError
-
 
 def _example() -> Program:
     def better(x: Any, n: Any, y: Any, m: Any) -> list[Any]:
@@ -161,7 +142,10 @@ def _scaled_example() -> Program:
 
 
 class Reduce(Reducer):
-    """The elements over `axes`, which leave the shape, combined by `program`."""
+    """The elements over `axes`, which leave the shape, combined by `program`.
+
+    It is done by halves, many elements at once; a compiled reduction would take one by one.
+    """
 
     axes: tuple[int, ...]
     samples = (
@@ -201,14 +185,6 @@ class Reduce(Reducer):
         combine = Batch(lanes, (None,) * n + (0,) * n + none, (0,) * n)
         outs = apply(combine, self.program, [*starts, *totals, *consts])
         return [reshape(x, out_shape) for x in outs]
-
-    def lower_with(self, ctx, xs, starts, combine):
-        op = stablehlo.ReduceOp(ctx.out_types, xs, starts, ctx.i64s(self.axes))
-        types = [ctx.type(ShapedArray((), aval.dtype)) for aval in ctx.avals_out]
-        block = op.regions[0].blocks.append(*types, *types)
-        with ir.InsertionPoint(block):
-            stablehlo.return_(combine(list(block.arguments)))
-        return list(op.results)
 
 
 def combined(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
@@ -283,13 +259,38 @@ class ReduceWindow(Reducer):
         rows = [patches(x, start, self.window) for x, start in zip(xs, starts, strict=True)]
         return Reduce(self.program, (0,))(*rows, *starts, *consts)
 
-    def lower_with(self, ctx, xs, starts, combine):
-        # XLA leaves padding out, which is the same only where the scalars are neutral.
-        low, high, inner = [ctx.i64s(n) for n in zip(*self.window.pad_config(), strict=True)]
+    def lower(self, ctx, *values):
+        xs, starts, consts = self.groups(values)
+        (aval, *_) = ctx.avals_out
+        # What combines two elements of a window cannot see values around it.
+        if consts or not aval.size or not aval.shape:
+            return ctx.module.emit(decomposition(self, tuple(ctx.avals_in)), values)
+        n, window, flag = len(xs), self.window, ShapedArray((), np.dtype("bool"))
+        low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
         xs = [
             stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)
         ]
-        return lower_window(ctx, self.window.without_padding(), xs, starts, combine)
+        there = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
+
+        # XLA takes what a reduction begins with for neutral, and counts it as often as it likes:
+        # so it begins with something marked as not there, and combines what is there alone.
+        def combine(pair: Sequence[Any]) -> list[Any]:
+            (*left, a), (*right, b) = pair[: n + 1], pair[n + 1 :]
+            both = ctx.module.emit(self.program, [*left, *right])
+            kept = [
+                stablehlo.select(a, stablehlo.select(b, z, x), y)
+                for x, y, z in zip(left, right, both, strict=True)
+            ]
+            return [*kept, stablehlo.or_(a, b)]
+
+        avals = [*ctx.avals_out, flag.update(shape=aval.shape)]
+        plain = window.without_padding()
+        found = lower_window(ctx, plain, [*xs, there], [*starts, False], combine, avals)[:n]
+        begin = rewritten(Batch(aval.size, (None,) * n + (0,) * n, (0,) * n), self.program)
+        rows = [ctx.type(a.update(shape=(aval.size,))) for a in ctx.avals_out]
+        flat = [stablehlo.reshape(row, x) for row, x in zip(rows, found, strict=True)]
+        outs = ctx.module.emit(begin, [*starts, *flat])
+        return [stablehlo.reshape(t, x) for t, x in zip(ctx.out_types, outs, strict=True)]
 
 
 def patches(x: Any, start: Any, window: Window) -> Any:
@@ -507,7 +508,7 @@ def _checked(what: str, operands: Any, init_values: Any, computation: Any) -> Re
             fix="Use scan for effects in an order.",
         )
     program = with_output_types(traced.program, scalars)
-    begin = [as_type(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
+    begin = [as_strong_type(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
     return Reduction(xs, begin, program, traced.captured, structure)
 
 
