@@ -188,6 +188,10 @@ def test_values_that_depend_on_no_argument_are_known_while_jax_traces():
     assert float(jax.jit(f)(1.0)) == 2.0
 
 
+def one_of(key):
+    return functx.random.uniform(key)
+
+
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit])
 def test_every_transform_takes_typed_keys(around):
     key, keys = jax.random.key(0), jax.random.split(jax.random.key(0), 3)
@@ -204,6 +208,14 @@ def test_every_transform_takes_typed_keys(around):
     np.testing.assert_allclose(around(jax.vmap(one, in_axes=(None, 0)))(x, keys) * x, found)
     np.testing.assert_allclose(around(lambda k: functx.jacrev(draw)(x, k))(key), np.diag(noise))
     np.testing.assert_allclose(functx.vjp(draw, x, key)[1](x)[0], noise * x, rtol=1e-6)
+    total = sum(jax.random.uniform(k) for k in keys)
+    summed = around(lambda keys: functx.lax.scan(lambda c, k: (c + one_of(k), None), 0.0, keys)[0])
+    np.testing.assert_allclose(summed(keys), total, rtol=1e-6)
+    folded = around(
+        lambda key: functx.lax.fori_loop(0, 2, lambda i, k: functx.random.fold_in(k, i), key)
+    )
+    wanted = jax.random.fold_in(jax.random.fold_in(key, 0), 1)
+    np.testing.assert_array_equal(folded(key), jax.random.key_data(wanted))
     assert functx.eval_shape(draw, x, key).shape == (3,)
     assert functx.make_ir(draw)(x, jax.eval_shape(lambda: key)).in_avals[1].shape == (2,)
     refused(

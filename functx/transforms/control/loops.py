@@ -191,7 +191,9 @@ def fori_loop(
     first, last = _known(lower), _known(upper)
     leaves, carry_tree = tree.flatten(init_val)
     in_tree = tree.structure(((init_val, 0), {}))
-    avals = avals_of([0, *leaves], "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+    leaves = [0, *leaves]
+    avals = avals_of(leaves, "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+    del leaves[0]
 
     def step(value: Any, i: Any) -> tuple[Any, Any]:
         return body_fun(i, value), add(i, 1)

@@ -334,8 +334,9 @@ def scan(
     carry_leaves, carry_tree = tree.flatten(init)
     x_leaves, x_tree = tree.flatten(xs)
     in_tree = tree.structure(((init, xs), {}))
-    avals = avals_of([*carry_leaves, *x_leaves], "scan", f, in_tree)
-    count = len(carry_leaves)
+    leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
+    avals = avals_of(leaves, "scan", f, in_tree)
+    carry_leaves, x_leaves = leaves[:count], leaves[count:]
     length = _length(what, avals[count:], x_tree, length)
     rows = [a.update(shape=a.shape[1:]) for a in avals[count:]]
 
