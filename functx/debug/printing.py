@@ -85,8 +85,9 @@ def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     try:
         fields = [field for _, field, _, _ in checker.parse(fmt) if field is not None]
         checker.vformat(fmt, tree.map(_stand_in, tuple(args)), tree.map(_stand_in, dict(kwargs)))
-    except FunctxError:
-        raise
+    except FormatError as error:
+        # Made here, for the frames of the formatter are not the user's.
+        raise FormatError(error.problem, fix=error.fix) from None
     except Exception as error:
         raise FormatError(
             f"debug.print: the string must be one that str.format takes; got {fmt!r}, of which it "

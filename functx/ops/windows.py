@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx.core.avals import Shape, ShapedArray
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
+from functx.core.program import Program
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
@@ -321,6 +322,45 @@ def lower_window(
     with ir.InsertionPoint(block):
         stablehlo.return_(combine(list(block.arguments)))
     return list(op.results)
+
+
+def lower_any_window(
+    ctx: Any,
+    window: Window,
+    xs: Sequence[Any],
+    starts: Sequence[Any],
+    program: Program,
+    begin: Program,
+) -> list[Any]:
+    """The elements of `xs` in each window combined by `program`, the scalars `starts` first.
+
+    `begin` does to the scalars and all results, as vectors, what `program` does to elements.
+    """
+    n, flag = len(xs), ShapedArray((), np.dtype("bool"))
+    low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
+    xs = [stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)]
+    there = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
+
+    # XLA takes what a reduction begins with for neutral, and counts it as often as it likes: so
+    # it begins with something marked as not there, and combines what is there alone.
+    def combine(pair: Sequence[Any]) -> list[Any]:
+        (*left, a), (*right, b) = pair[: n + 1], pair[n + 1 :]
+        both = ctx.module.emit(program, [*left, *right])
+        kept = [
+            stablehlo.select(a, stablehlo.select(b, z, x), y)
+            for x, y, z in zip(left, right, both, strict=True)
+        ]
+        return [*kept, stablehlo.or_(a, b)]
+
+    outs: Sequence[ShapedArray] = ctx.avals_out
+    size, types = outs[0].size, ctx.out_types
+    avals = [*outs, flag.update(shape=outs[0].shape)]
+    plain = window.without_padding()
+    found = lower_window(ctx, plain, [*xs, there], [*starts, False], combine, avals)[:n]
+    vectors = [ctx.type(a.update(shape=(size,))) for a in outs]
+    flat = [stablehlo.reshape(t, x) for t, x in zip(vectors, found, strict=True)]
+    results = ctx.module.emit(begin, [*starts, *flat])
+    return [stablehlo.reshape(t, x) for t, x in zip(types, results, strict=True)]
 
 
 def check_window(what: str, shape: Shape, window: Window) -> None:

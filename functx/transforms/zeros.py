@@ -32,19 +32,22 @@ class WithZeros:
 
             def read(atom: Any) -> Any:
                 if type(atom) is not Var:
-                    return Tracer(atom, current_builder.get())  # type: ignore[arg-type]
+                    return Tracer(atom, builder)
                 return zeros_like(atom.aval) if atom in zeros else env[atom]
 
             def vanishes(eqn: Equation) -> bool:
                 of_zeros = any([a in zeros for a in eqn.inputs])
                 return of_zeros and not any([a in linear for a in eqn.inputs])
 
+            builder = current_builder.get()
+            assert builder is not None
             for eqn in program.equations:
                 if vanishes(eqn) and not eqn.primitive.effects:
                     zeros.update(eqn.outputs)
                     continue
                 if any([a in linear or a in zeros for a in eqn.inputs]):
                     linear.update(eqn.outputs)
+                builder.source = eqn.source
                 env.update(zip(eqn.outputs, forward(eqn, *map(read, eqn.inputs)), strict=True))
             return [read(atom) for atom in program.outputs]
 
