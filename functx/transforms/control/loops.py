@@ -61,7 +61,8 @@ def while_loop(
     computes the others again from these: no step runs more than r times where there are at
     most `comb(checkpoints + r, r)`, and effects do not take place again. The steps that are
     kept are chosen while the loop runs, after Stumm and Walther (2010), "New algorithms for
-    optimal online checkpointing". With `max_steps`, the loop stops after so many steps at the
+    optimal online checkpointing". What some steps in a row leave behind to be run back takes
+    up to as much memory again. With `max_steps`, the loop stops after so many steps at the
     latest, and keeps what reverse mode needs of each; then nothing is computed again.
     `progress` is the name of a line on standard error that shows how many steps are done.
 
