@@ -28,8 +28,8 @@ def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: A
     Raises FormatError, at the call, where the string and the values do not fit each other.
 
     >>> import functx
-    >>> functx.jit(lambda x: functx.debug.print("x = {x:.2f}", x=x))(3.0)
-    >>> functx.effects_barrier()
+    >>> show = functx.jit(lambda x: functx.debug.print("x = {x:.2f}", x=x))
+    >>> show(3.0); functx.effects_barrier()
     x = 3.00
     """
     if fmt is None and not args and not kwargs:

@@ -319,7 +319,7 @@ def _no_array(operation: str, callback: Any, call: Any, place: int) -> ArgumentE
     base = first.key if which.idx else f"args[{first.idx}]"
     return ArgumentError(
         f"{operation}({callback_name(callback)}): arguments must be arrays, numbers or pytrees of "
-        f"them; got {type_name(x)} for `{base}{tree.path_text(rest)}`",
+        f"them; got {type_name(x)} for `{base}{tree.path_text(tuple(rest))}`",
         fix="Put what is no array into the function (functools.partial, a closure).",
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from functx.core.interpret import forward
 from functx.core.program import Equation, Program, Var
-from functx.core.tracing import Tracer, current_builder, trace
+from functx.core.tracing import Builder, Tracer, current_builder, trace
 from functx.ops.shaping import zeros_like
 
 
@@ -29,6 +29,9 @@ class WithZeros:
         def body(*args: Any) -> list[Any]:
             env: dict[Any, Any] = dict(zip(inputs, args, strict=True))
             linear, zeros = set(kept), {v for v, on in pairs if not on}
+            trace_on = current_builder.get()
+            assert trace_on is not None
+            builder: Builder = trace_on
 
             def read(atom: Any) -> Any:
                 if type(atom) is not Var:
@@ -39,8 +42,6 @@ class WithZeros:
                 of_zeros = any([a in zeros for a in eqn.inputs])
                 return of_zeros and not any([a in linear for a in eqn.inputs])
 
-            builder = current_builder.get()
-            assert builder is not None
             for eqn in program.equations:
                 if vanishes(eqn) and not eqn.primitive.effects:
                     zeros.update(eqn.outputs)

@@ -375,9 +375,9 @@ def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[An
         shown = rewritten(Shown(progress, loop.length, loop.consts, carries), loop.program)
         counted = loop.again(shown, loop.consts, carries + 1)
         found = run(counted, [*args[:n], np.int32(0), *args[n:]])
-        outs = [*found[:carries], *found[carries + 1 :]]
-        show_end(progress, loop.length, found[carries], found[:carries] or outs)
-        return outs
+        rest = found[carries + 1 :]
+        show_end(progress, loop.length, found[carries], found[:carries] or rest)
+        return [*found[:carries], *rest]
     builder = current_builder.get()
     program, first = loop.program, loop.consts
     start, out = program.inputs[first : first + loop.carries], program.outputs
