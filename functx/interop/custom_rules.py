@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from types import FunctionType
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax.extend.linear_util import WrappedFun
 
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ForeignCodeError
@@ -17,11 +20,13 @@ from functx.custom.custom_vjp import CustomVJP
 from functx.custom.deferral import Deferred, Flow
 from functx.interop.jax_call import JaxFunction, linearized
 from functx.interop.jaxprs import form_of
+from functx.interop.snapshots import likeness, package_of
 from functx.interop.translation import translate, translate_function, translates
+from functx.transforms.control.tracing import rewired
 
 _DEPTH = 2
-"""How deep rules within rules are compared; deeper ones are told apart by what they compute
-and where they are written."""
+"""How deep rules within rules are compared; deeper ones are equal when they compute the same by
+the same functions of the user."""
 
 
 class JaxRule(Deferred):
@@ -37,10 +42,14 @@ class JaxRule(Deferred):
     def __init__(self, eqn: Any, captured: Sequence[Any]):
         params = eqn.params
         self.function = function = JaxFunction.of_equation(eqn)
-        self.captured = [aval_of(x) for x in captured]
+        # JAX puts what the function closes over first, functx last.
+        count = params["num_consts"]
+        self.consts, self.own = function.in_avals[:count], function.in_avals[count:]
+        self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.found: tuple[Program, ...] | None = None
         self.making = False
         self.depth = JaxRule.depth  # type: ignore[misc]
+        self.authors = tuple([part for value in params.values() for part in authors(value)])
         places = [place_of(value) for value in params.values()]
         primal = params["call_jaxpr"]
         self.primal_name = primal.jaxpr.debug_info.func_name
@@ -48,12 +57,18 @@ class JaxRule(Deferred):
             type(self),
             form_of(primal.jaxpr),
             tuple([id(c) for c in primal.consts]),
+            count,
             tuple([place for place in places if place]),
             tuple(function.in_avals),
         )
 
     def trace(self) -> tuple[Program, ...]:
         raise NotImplementedError
+
+    @property
+    def varying(self) -> tuple[bool, ...]:
+        """The arguments of the function, as JAX orders them, that a derivative is taken in."""
+        return (False,) * len(self.consts) + tuple([is_inexact(a.dtype) for a in self.own])
 
     def programs(self, flow: Flow | None = None) -> tuple[Program, ...]:
         if self.found is None:
@@ -75,7 +90,7 @@ class JaxRule(Deferred):
             return False
         # A rule that calls its own function: the one within is the one without.
         if self.making or other.making or max(self.depth, other.depth) >= _DEPTH:
-            return True
+            return bool(self.authors) and self.authors == other.authors
         return self.compared() == other.compared()
 
     def compared(self) -> tuple[Program, ...] | None:
@@ -93,6 +108,35 @@ class JaxRule(Deferred):
         return f"rule of {self.primal_name}"
 
 
+def authors(value: Any) -> list[Any]:
+    """The functions that a parameter of an equation calls in the end, as keys.
+
+    Those that JAX wraps around them are made anew in each trace.
+    """
+    found, seen, pending = [], set(), [value]
+    while pending:
+        fun = pending.pop()
+        if isinstance(fun, WrappedFun):
+            pending.append(fun.f)
+        elif type(fun) is FunctionType and id(fun) not in seen:
+            seen.add(id(fun))
+            held = functions_in(fun) if package_of(fun) == "jax" else []
+            pending += held
+            if not held:
+                found.append(likeness(fun))
+    return found
+
+
+def functions_in(fun: FunctionType) -> list[Any]:
+    """The functions in the closure of another."""
+    found = []
+    for cell in fun.__closure__ or ():
+        with suppress(ValueError):
+            if isinstance(cell.cell_contents, (FunctionType, WrappedFun)):
+                found.append(cell.cell_contents)
+    return found
+
+
 def place_of(value: Any) -> str:
     """Where a function among the parameters of an equation was written."""
     return str(getattr(getattr(value, "debug_info", None), "func_src_info", "") or "")
@@ -102,18 +146,16 @@ class JVPRule(JaxRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
     def trace(self) -> tuple[Program, ...]:
-        function = self.function
-        varying = tuple([is_inexact(a.dtype) for a in function.in_avals])
-        values, push = linearized(function, varying)
-        own, count = len(varying), len(function.out_avals)
+        function, own, consts = self.function, len(self.own), len(self.consts)
+        values, push = linearized(function, self.varying)
+        moving = [a for a in self.own if is_inexact(a.dtype)]
+        end, count = own + len(moving), len(function.out_avals)
 
         def rule(*xs: Any) -> list[Any]:
-            outs = values.without_captures(xs[:own])
-            tangents = xs[own : own + sum(varying)]
-            return [*outs[:count], *push.without_captures([*outs[count:], *tangents])]
+            outs = values.without_captures([*xs[end : end + consts], *xs[:own]])
+            return [*outs[:count], *push.without_captures([*outs[count:], *xs[own:end]])]
 
-        moving = [a for a in function.in_avals if is_inexact(a.dtype)]
-        avals = [*function.in_avals, *moving, *self.captured]
+        avals = [*self.own, *moving, *self.captured]
         return (trace(rule, avals, name=f"{self.primal_name}_jvp")[0],)
 
 
@@ -121,9 +163,8 @@ class VJPRule(JaxRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
     def trace(self) -> tuple[Program, ...]:
-        function = self.function
-        moving = [is_inexact(a.dtype) for a in function.in_avals]
-        own, count = len(moving), len(function.out_avals)
+        function, own, consts = self.function, len(self.own), len(self.consts)
+        count, varying = len(function.out_avals), self.varying
         structure: Any = None
 
         def values(*args: Any) -> list[Any]:
@@ -133,7 +174,7 @@ class VJPRule(JaxRule):
                 rest = iter(given)
                 return function(*[next(rest) if on else x for x, on in pairs])
 
-            pairs = list(zip(args, moving, strict=True))
+            pairs = list(zip(args, varying, strict=True))
             outs, pull = jax.vjp(of_moving, *[x for x, on in pairs if on])
             residuals, structure = jax.tree_util.tree_flatten(pull)
             return [*outs, *residuals]
@@ -152,26 +193,35 @@ class VJPRule(JaxRule):
         second = translate_function(cotangents, [*given, *residuals], f"{self.primal_name}_bwd")
 
         def forward(*xs: Any) -> list[Any]:
-            return first.without_captures(xs[:own])
+            return first.without_captures([*xs[own : own + consts], *xs[:own]])
 
         def backward(*xs: Any) -> list[Any]:
             return second.without_captures(xs)
 
         return (
-            trace(forward, [*function.in_avals, *self.captured], name=first.program.name)[0],
+            trace(forward, [*self.own, *self.captured], name=first.program.name)[0],
             trace(backward, [*given, *residuals], name=second.program.name)[0],
         )
 
 
 @translates("custom_jvp_call", keys=True)
 def custom_jvp_call(eqn: Any, *args: Any) -> Any:
-    primal = translate(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
-    rule = JVPRule(eqn, primal.captured)
-    return CustomJVP(primal.program, rule, len(primal.captured))(*args, *primal.captured)
+    return bound(CustomJVP, JVPRule, eqn, args)
 
 
 @translates("custom_vjp_call", keys=True)
 def custom_vjp_call(eqn: Any, *args: Any) -> Any:
-    primal = translate(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
-    rule = VJPRule(eqn, primal.captured)
-    return CustomVJP(primal.program, rule, len(primal.captured))(*args, *primal.captured)
+    return bound(CustomVJP, VJPRule, eqn, args)
+
+
+def bound(primitive: Any, rule: type[JaxRule], eqn: Any, args: Sequence[Any]) -> Any:
+    """The outputs of a call of a function with a rule."""
+    program, captured = translate(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
+    count, end = eqn.params["num_consts"], len(args)
+    inputs = program.inputs
+    if count:
+        inputs = [*inputs[count:end], *inputs[:count], *inputs[end:]]
+        program = rewired(program, inputs, program.outputs)
+    operands = [*args[count:], *args[:count], *captured]
+    made = primitive(program, rule(eqn, captured), count + len(captured))
+    return made(*operands)

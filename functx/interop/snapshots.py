@@ -33,6 +33,16 @@ def snapshot(value: Any) -> Any:
     return _snapshot(value, [])
 
 
+def likeness(value: Any) -> Any:
+    """As `snapshot`, what may change being equal as long as it is the same object."""
+    try:
+        return _snapshot(value, [])
+    except Changeable:
+        if type(value) is not FunctionType:
+            return Same(value)
+        return value.__code__, tuple([likeness(x) for x in _cells(value)])
+
+
 def _snapshot(value: Any, around: list[Any]) -> Any:
     if isinstance(value, PLAIN):
         return type(value), value

@@ -63,7 +63,7 @@ def check(f, *args, derivatives=True, batches=True, tolerance=2e-3):
     wanted["value"] = jax.tree.map(lambda x: x[0], wanted["batch"]) if batches else f(*args)
     if numbers:
         total = sum([onp.asarray(x, "float64").sum() for x in wanted["gradient"]])
-        wanted["derivative"] = onp.asarray(total, "float32")
+        wanted["derivative"] = onp.asarray(total, jax.eval_shape(loss, *args).dtype)
     for kind in wanted:
         assert jax.tree.structure(wanted[kind]) == jax.tree.structure(given[kind])
         for x, y in zip(jax.tree.leaves(given[kind]), jax.tree.leaves(wanted[kind]), strict=True):

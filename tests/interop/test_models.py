@@ -17,8 +17,8 @@ class Linear:
 
     @classmethod
     def make(cls, key, fan_in, fan_out, activation=None):
-        weight = jr.normal(key, (fan_in, fan_out)) * fan_in**-0.5
-        return cls(weight, jnp.zeros(fan_out), activation)
+        weight = jr.normal(key, (fan_in, fan_out), "float32") * fan_in**-0.5
+        return cls(weight, jnp.zeros(fan_out, "float32"), activation)
 
     def tree_flatten(self):
         return (self.weight, self.bias), self.activation
@@ -44,7 +44,7 @@ def layer_norm(x):
 def initial(key):
     keys = jr.split(key, 4)
     return {
-        "kernel": jr.normal(keys[0], (4, 1, 3)) * 0.5,
+        "kernel": jr.normal(keys[0], (4, 1, 3), "float32") * 0.5,
         "recurrent": Linear.make(keys[1], 4 + 8, 8, jnp.tanh),
         "hidden": Linear.make(keys[2], 8, 8, nn.gelu),
         "out": Linear.make(keys[3], 8, 2),
@@ -60,7 +60,7 @@ def model(params, x, key):
     def step(state, row):
         return params["recurrent"](jnp.concatenate([row, state], 1)), None
 
-    state, _ = lax.scan(step, jnp.zeros((x.shape[0], 8)), steps)
+    state, _ = lax.scan(step, jnp.zeros((x.shape[0], 8), "float32"), steps)
     return params["out"](dropout(key, params["hidden"](layer_norm(state))))
 
 

@@ -310,10 +310,12 @@ LAX = {
     "top_k": lambda x: lax.top_k(x, 2),
     "sort_key_val": lambda x: lax.sort_key_val(x, x * 2),
     "dynamic_slice": lambda x: lax.dynamic_slice(x, (jnp.argmax(x[:, 0]), 1), (1, 2)),
-    "dynamic_update_slice": lambda x: lax.dynamic_update_slice(x, x[:1, :2], (1, jnp.int32(7))),
+    "dynamic_update_slice": lambda x: lax.dynamic_update_slice(
+        x, x[:1, :2], (jnp.int32(1), jnp.int32(7))
+    ),
     "convolution": lambda x: lax.conv(x[None, None], x[None, None, :1, :2], (1, 1), "SAME"),
     "maxima in windows": lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 1), "SAME"),
-    "a reducer": lambda x: lax.reduce(x, 0.0, lambda a, b: a + b * 1.0, (1,)),
+    "a reducer": lambda x: lax.reduce(x, jnp.float32(0), lambda a, b: a + b * 1.0, (1,)),
     "reduce_precision": lambda x: lax.reduce_precision(x, 8, 10),
     "a jitted function": jax.jit(lambda x: jnp.tanh(x) * 2),
     "a batch within": jax.vmap(lambda r: jnp.dot(r, r)),

@@ -1,0 +1,166 @@
+"""JAX functions with derivative rules of their own, through `from_jax`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as onp
+import pytest
+
+import functx as fx
+
+X = onp.random.RandomState(0).uniform(0.2, 0.9, (4, 3)).astype("float32")
+
+
+def close(x, y, tolerance=1e-5):
+    onp.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@jax.custom_jvp
+def scaled(x, n):
+    return jnp.multiply(x, n)
+
+
+@scaled.defjvp
+def scaled_jvp(primals, tangents):
+    return scaled(*primals), tangents[0] * 7 * primals[0]
+
+
+@jax.custom_vjp
+def product(x, y):
+    return x * y
+
+
+product.defvjp(
+    lambda x, y: (x * y, (x, y)), lambda saved, ct: (ct * saved[1] * 3, ct * saved[0] * 5)
+)
+
+
+def over_rows(scan):
+    def f(x):
+        return scan(lambda c, r: (scaled(c, 2.0) + r, product(c, r)), x[0], x)[1].sum()
+
+    return f
+
+
+def unrolled_scan(f, carry, xs):
+    rows = []
+    for x in xs:
+        carry, row = f(carry, x)
+        rows.append(row)
+    return carry, jnp.stack(rows)
+
+
+def second_order(library, f):
+    return library.grad(lambda x: (library.grad(f)(x) ** 2).sum())
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: scaled(x, 2.0).sum(),
+        lambda x: product(x, x + 1).sum(),
+        jax.jit(lambda x: scaled(product(x, jnp.sin(x)), 3.0).sum()),
+        over_rows(jax.lax.scan),
+    ],
+)
+def test_custom_rules_are_kept_by_every_transform(f):
+    close(fx.grad(fx.from_jax(f))(X), jax.grad(f)(X))
+    rows = onp.stack([X, X[::-1]])
+    close(fx.vmap(fx.grad(fx.from_jax(f)))(rows), jax.vmap(jax.grad(f))(rows))
+    close(fx.grad(lambda x: fx.vmap(fx.from_jax(f))(x).sum())(rows), jax.vmap(jax.grad(f))(rows))
+    # Forward mode transposes a backward rule, which JAX refuses.
+    close(fx.jvp(fx.from_jax(f), (X,), (X,))[1], (jax.grad(f)(X) * X).sum())
+
+
+@pytest.mark.parametrize(
+    ("f", "like"),
+    [
+        (lambda x: scaled(x, 2.0).sum(), None),
+        (lambda x: product(x, x + 1).sum(), None),
+        # JAX's own scan forgets the rule here, and differs from the loop that it stands for.
+        (over_rows(jax.lax.scan), over_rows(unrolled_scan)),
+    ],
+)
+def test_custom_rules_are_kept_at_second_order(f, like):
+    close(second_order(fx, fx.from_jax(f))(X), second_order(jax, like or f)(X), 1e-4)
+
+
+def counting(n):
+    """The same function for each n, with the slope n of its own and n - 1 of its slope."""
+
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sin(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        return f(*primals), tangents[0] * counting(n - 1)(*primals) * n
+
+    return f
+
+
+def test_rules_that_look_alike_are_told_apart():
+    for n in (5, 3):
+        wanted = jax.grad(jax.grad(jax.grad(counting(n))))(1.0)
+        given = fx.grad(fx.grad(fx.grad(fx.from_jax(counting(n)))))(1.0)
+        close(given, wanted)
+
+
+def test_arrays_that_a_function_with_a_rule_closes_over():
+    table = jnp.arange(3.0)
+
+    @jax.custom_jvp
+    def f(x):
+        return x * table
+
+    f.defjvp(lambda p, t: (f(*p), t[0] * (table + 1)))
+
+    @jax.custom_vjp
+    def g(x):
+        return x * table
+
+    g.defvjp(lambda x: (g(x), x), lambda x, ct: (ct * table * 5 * x,))
+
+    def loss(x):
+        return (f(x) * g(x)).sum()
+
+    close(fx.grad(fx.from_jax(loss))(X), jax.grad(loss)(X))
+    close(fx.vmap(fx.grad(fx.from_jax(loss)))(X), jax.vmap(jax.grad(loss))(X))
+    with pytest.raises(fx.errors.GradientError, match="the function closes over"):
+        fx.grad(fx.from_jax(lambda t: with_rule(t)))(X[0])
+
+
+def with_rule(t):
+    f = jax.custom_vjp(lambda x: x * t.sum())
+    f.defvjp(lambda x: (f(x), x), lambda x, ct: (ct * x,))
+    return f(2.0)
+
+
+def test_a_rule_is_traced_when_it_is_needed():
+    seen = []
+
+    @jax.custom_jvp
+    def f(x):
+        return x
+
+    f.defjvp(lambda p, t: (seen.append(1) or p[0], t[0]))
+    translated = fx.from_jax(lambda x: f(x))
+    fx.jit(translated)(X)
+    assert not seen
+    fx.grad(lambda x: translated(x).sum())(X)
+    assert seen
+
+
+def test_the_same_computation_compiles_once():
+    def loss(n):
+        def f(x):
+            return jnp.sum(scaled(jax.nn.relu(product(x, x + 1)), n))
+
+        return fx.grad(fx.from_jax(lambda x: f(x)))
+
+    fx.clear_caches()
+    for _ in range(3):
+        loss(2.0)(X)
+    assert fx.cache_info()["programs"].size == fx.cache_info()["programs"].misses
+    before = fx.cache_info()["programs"].size
+    loss(2.0)(X)
+    assert fx.cache_info()["programs"].size == before
