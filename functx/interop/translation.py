@@ -67,9 +67,7 @@ class Translated(NamedTuple):
 _programs = Cache("from_jax", 2048)
 
 
-def translate(
-    closed: Any, avals: Sequence[ShapedArray], name: str = "", in_names: Any = None
-) -> Translated:
+def translate(closed: Any, avals: Sequence[ShapedArray], name: str = "") -> Translated:
     """The program of a closed jaxpr on operands of `avals`, remembered for that very jaxpr."""
     key = closed, tuple(avals), name
     found: Translated | None = _programs.get(key)
@@ -80,7 +78,7 @@ def translate(
             return run(jaxpr, [array_of(c) for c in consts], args)
 
         name = name or jaxpr.debug_info.func_name or "jax"
-        program, captured = trace(body, avals, name=name, kind="from_jax", in_names=in_names)
+        program, captured = trace(body, avals, name=name, kind="from_jax")
         found = Translated(program, captured)
         # What belongs to a trace of JAX does not outlive it.
         if not any(isinstance(x, jax.core.Tracer) for x in captured):
