@@ -232,6 +232,19 @@ def batched_while(fx: Any) -> Callable[[], Any]:
     return lambda: f(*LANES)
 
 
+def borrowed(params: Any, x: Any) -> Any:
+    """A network in JAX's own words."""
+    for w, b in params:
+        x = jax.nn.gelu(jax.nn.standardize(x) @ w + b) + x
+    return jax.numpy.mean(x**2)
+
+
+def from_jax(fx: Any) -> Callable[[], Any]:
+    f = fx.jit(fx.grad(functx.from_jax(borrowed) if fx is FUNCTX else borrowed))
+    return lambda: f(*BORROWED)
+
+
+BORROWED = [(normal(256, 256, scale=0.05), normal(256)) for _ in range(4)], normal(128, 256)
 SEQUENCE = normal(32, 128), normal(100, 32, 128)
 RNN = (normal(128, 128, scale=0.05), normal(128, 128, scale=0.05), normal(128)), *SEQUENCE
 LSTM = (normal(128, 512, scale=0.05), normal(128, 512, scale=0.05), normal(512)), *SEQUENCE
@@ -262,4 +275,5 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "per_sample": (per_sample, 0.25),
     **LOOPS,
     "batched_while": (batched_while, 1.03),
+    "from_jax": (from_jax, 1.0),
 }
