@@ -335,7 +335,14 @@ def _saving(
     return trace(body, values.in_avals, name=values.name)[0]
 
 
-_NOTHING: Any = object()
+class _Nothing:
+    """What stands for an operand that is not given."""
+
+    def __repr__(self) -> str:
+        return "<none>"
+
+
+_NOTHING: Any = _Nothing()
 
 
 def cond(
