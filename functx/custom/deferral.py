@@ -142,6 +142,10 @@ class Changed(NamedTuple):
         """The programs of the changed rules."""
         return self.change(self.rule.programs(flow))
 
+    @property
+    def __name__(self) -> str:
+        return str(self.rule.__name__)
+
 
 def programs_of(rule: Any, flow: Flow) -> tuple[Program, ...]:
     """The programs of a rule, traced now if they were deferred."""

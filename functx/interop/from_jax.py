@@ -38,8 +38,8 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     In a trace, `fun` is traced by JAX, and its jaxpr becomes functx equations, which every
     transform takes like any others: what `jax.numpy`, `jax.nn`, `jax.scipy` and libraries
-    on top of them compute, `jit`, `scan`, `while_loop`, `cond`, `checkpoint` (whose policy
-    is not kept), random numbers. Functions with `jax.custom_jvp` and `jax.custom_vjp` keep
+    on top of them compute, `jit`, `scan`, `while_loop`, `cond`, `checkpoint` with its
+    policy, random numbers. Functions with `jax.custom_jvp` and `jax.custom_vjp` keep
     their rules. What has no counterpart stays as it is, in a `jax_call`, whose derivatives
     JAX gives. Outside of a trace it is just `fun`.
 
