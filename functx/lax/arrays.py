@@ -16,9 +16,9 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import (
     PYTHON_SCALARS,
-    canonical_axes,
     canonical_shape,
     literal,
+    sequence_of_axes,
 )
 
 __all__ = [
@@ -90,7 +90,7 @@ def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = Non
 def transpose(operand: Any, permutation: Any) -> Any:
     """`operand` with its dimension `permutation[i]` as dimension i."""
     ndim = aval_of(operand).ndim
-    axes = canonical_axes(tuple(permutation), ndim, "transpose: permutation")
+    axes = sequence_of_axes(permutation, ndim, "transpose: permutation")
     if len(axes) != ndim:
         raise AxisError(
             f"transpose: permutation must name every dimension; got {axes} for {aval_of(operand)!r}"
@@ -162,7 +162,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     """`operand` with the order along `dimensions` reversed."""
     ndim = aval_of(operand).ndim
-    return shaping.rev(operand, canonical_axes(tuple(dimensions), ndim, "rev: dimensions"))
+    return shaping.rev(operand, sequence_of_axes(dimensions, ndim, "rev: dimensions"))
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:

@@ -10,7 +10,7 @@ from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
-from functx.ops.operands import canonical_axes
+from functx.ops.operands import sequence_of_axes
 
 __all__ = ["batch_matmul", "dot", "dot_general"]
 
@@ -36,10 +36,10 @@ def dot_general(
         ) from None
     n, m = aval_of(lhs).ndim, aval_of(rhs).ndim
     left, left_batch = (
-        canonical_axes(tuple(d), n, "dot_general: lhs dimensions") for d in (left, left_batch)
+        sequence_of_axes(d, n, "dot_general: lhs dimensions") for d in (left, left_batch)
     )
     right, right_batch = (
-        canonical_axes(tuple(d), m, "dot_general: rhs dimensions") for d in (right, right_batch)
+        sequence_of_axes(d, m, "dot_general: rhs dimensions") for d in (right, right_batch)
     )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
     out = DotGeneral(

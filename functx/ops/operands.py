@@ -73,6 +73,15 @@ def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
     return canonical
 
 
+def sequence_of_axes(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
+    """`axes`, a sequence of ints, as `canonical_axes` makes them; an int or None is none."""
+    try:
+        given = tuple(axes)
+    except TypeError:
+        raise ArgumentError(f"{name} must be a sequence of integers; got {axes!r}") from None
+    return canonical_axes(given, ndim, name)
+
+
 def check_axes(op: str, axes: Any, ndim: int) -> None:
     """Raise AxisError unless `axes`, one or several, are distinct and count from the start."""
     several = (axes,) if isinstance(axes, int) else axes

@@ -250,6 +250,9 @@ def lower_window(
         x if isinstance(x, ir.Value) else ctx.constant(x, scalar)
         for x, scalar in zip(starts, scalars, strict=True)
     ]
+    if any(amount < 0 for pair in window.padding for amount in pair):
+        # XLA for CPU aborts on windows of one element with negative padding.
+        operands, window = padded(ctx, window, operands, starts), window.without_padding()
     padding = np.array(window.padding, np.int64).reshape(len(window.sizes), 2)
     op = stablehlo.ReduceWindowOp(
         [ctx.type(aval) for aval in avals],
@@ -268,6 +271,12 @@ def lower_window(
     return list(op.results)
 
 
+def padded(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence[Any]) -> list[Any]:
+    """The values `xs` with the holes and the padding of `window`, which consist of `starts`."""
+    low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
+    return [stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)]
+
+
 def lower_any_window(
     ctx: Any,
     window: Window,
@@ -281,8 +290,7 @@ def lower_any_window(
     `begin` does to the scalars and all results, as vectors, what `program` does to elements.
     """
     n, flag = len(xs), ShapedArray((), np.dtype("bool"))
-    low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
-    xs = [stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)]
+    xs = padded(ctx, window, xs, starts)
     there = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
 
     # XLA takes what a reduction begins with for neutral, and counts it as often as it likes: so

@@ -270,6 +270,13 @@ X, V = np.ones((2, 3), np.float32), np.ones(3, np.float32)
         (lambda: lax.reshape(X, (4,)), ShapeError, r"reshape: the number of elements"),
         (lambda: lax.reshape(X, (-1,)), ArgumentError, r"reshape: new_sizes must not be negative"),
         (lambda: lax.transpose(X, (0,)), AxisError, r"transpose: permutation must name every"),
+        (lambda: lax.transpose(X, 1), ArgumentError, r"permutation must be a sequence"),
+        (lambda: lax.rev(X, 0), ArgumentError, r"rev: dimensions must be a sequence of integers"),
+        (
+            lambda: lax.dot_general(X, X, ((0, 0), ((), ()))),
+            ArgumentError,
+            r"lhs dimensions must be a sequence of integers; got 0",
+        ),
         (lambda: lax.collapse(X, 1, 1), AxisError, r"collapse"),
         (lambda: lax.broadcast_to_rank(X, 1), ShapeError, r"broadcast_to_rank"),
         (lambda: lax.concatenate([X, V], 0), ShapeError, r"concatenate"),

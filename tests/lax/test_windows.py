@@ -230,6 +230,33 @@ class TestReduceWindow:
         np.testing.assert_array_equal(found[1, 2], functx.grad(pooled)(X[1, :, 2]))
 
 
+@pytest.mark.parametrize("padding", [((-1, -1), (0, 0)), ((-1, 2), (2, -3)), ((-5, 5), (0, 0))])
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 1)])
+@pytest.mark.parametrize(("name", "start"), [("add", 0.0), ("max", -np.inf), ("min", np.inf)])
+def test_negative_padding_cuts_elements_off(name, start, sizes, padding):
+    # JAX's own windows of one element abort the process in XLA.
+    x, start = X[0], np.float32(start)
+
+    def windows(lib, x, padding):
+        return lib.reduce_window(x, start, getattr(lib, name), sizes, (1, 1), padding)
+
+    cut = jax.lax.pad(x, start, [(*amounts, 0) for amounts in padding])
+    got = windows(lax, x, padding)
+    np.testing.assert_allclose(got, windows(jax.lax, cut, "VALID"), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 1)])
+@pytest.mark.parametrize("operation", [lambda x, y: x * y, logaddexp])
+def test_no_window_fits_an_array_without_rows(operation, sizes):
+    x, start = np.zeros((0, 4), "float32"), np.float32(1)
+    got = lax.reduce_window(x, start, operation, sizes, (2, 1), "SAME")
+    assert got.shape == (0, 4)
+    got = functx.grad(
+        lambda x: lax.reduce_window(x, start, operation, sizes, (2, 1), "SAME").sum()
+    )(x)
+    assert got.shape == x.shape
+
+
 def test_programs_print_and_parse_with_what_combines():
     program = functx.make_ir(lambda x: lax.reduce(x, -np.inf, logaddexp, (0,)))(X)
     (eqn,) = program.equations
@@ -280,6 +307,7 @@ def printing(x, y):
         ),
         (lambda: lax.reduce(ONES, 0.0, lax.add, (1,)), AxisError, r"dimensions must be in \[-1, 1"),
         (lambda: lax.reduce(ONES, 0.0, lax.add, (0, 0)), AxisError, "each axis once"),
+        (lambda: lax.reduce(ONES, 0.0, lax.add, 0), ArgumentError, "a sequence of integers; got 0"),
         (window((2, 2), (1,), "VALID"), ShapeError, r"window_dimensions must have an entry for ea"),
         (window((2,), (1, 1), "VALID"), ShapeError, r"window_strides must have an entry for each"),
         (window((2,), (-1,), "VALID"), ValueRangeError, r"window_strides must be positive; got \("),

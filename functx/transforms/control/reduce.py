@@ -23,7 +23,7 @@ from functx.core.program import Literal, Program
 from functx.core.tracing import Tracer, aval_of
 from functx.ops.arithmetic import Add, Max, Min, Mul
 from functx.ops.logical import And, Or, Xor
-from functx.ops.operands import canonical_axes
+from functx.ops.operands import sequence_of_axes
 from functx.ops.reductions import (
     ReduceAnd,
     ReduceMax,
@@ -139,7 +139,7 @@ def reduce(
     """
     call = _checked("reduce", operands, init_values, computation)
     shape = aval_of(call.xs[0]).shape
-    axes = canonical_axes(tuple(dimensions), len(shape), "reduce: dimensions")
+    axes = sequence_of_axes(dimensions, len(shape), "reduce: dimensions")
     found = call.monoid(windowed=False)
     if found is None:
         outs = Reduce(call.program, axes)(*call.xs, *call.starts, *call.consts)

@@ -24,7 +24,7 @@ from functx.ops.shaping import (
     reshape,
 )
 from functx.ops.slicing import slice as slice_
-from functx.ops.window_shapes import Window, check_window
+from functx.ops.window_shapes import Window, check_window, extent
 from functx.ops.windows import lower_any_window
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.expand import decomposition
@@ -240,8 +240,9 @@ def patches(x: Any, start: Any, window: Window) -> Any:
         parts = []
         for k in range(size):
             first, limit, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
-            first[2 * d], steps[2 * d] = k * apart, stride
-            limit[2 * d] = k * apart + max((counts[d] - 1) * stride + 1, 0)
+            # Where no window fits, its places may lie beyond the array.
+            first[2 * d], steps[2 * d] = k * apart if counts[d] else 0, stride
+            limit[2 * d] = first[2 * d] + extent(counts[d], stride)
             part = slice_(x, tuple(first), tuple(limit), tuple(steps))
             parts.append(reshape(part, (*part.shape[:d], 1, *part.shape[d:])))
         x = concatenate(parts, d)
