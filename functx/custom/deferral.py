@@ -127,8 +127,7 @@ class Deferred:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @property
-    def __name__(self) -> str:
+    def __repr__(self) -> str:
         return f"rule of {name_of(self.custom.fun)}"
 
 
@@ -142,9 +141,8 @@ class Changed(NamedTuple):
         """The programs of the changed rules."""
         return self.change(self.rule.programs(flow))
 
-    @property
-    def __name__(self) -> str:
-        return str(self.rule.__name__)
+    def __repr__(self) -> str:
+        return repr(self.rule)
 
 
 def programs_of(rule: Any, flow: Flow) -> tuple[Program, ...]:
