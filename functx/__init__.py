@@ -1,5 +1,9 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
+import sys as _sys
+
+import jax as _jax
+
 from functx import (
     custom_batching,
     custom_derivatives,
@@ -23,6 +27,7 @@ from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
 from functx.custom.symbolic_zeros import float0
+from functx.interop import absent as _absent
 from functx.interop.from_jax import from_jax
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.callbacks import effects_barrier
@@ -84,3 +89,14 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+for _original, _module in (
+    (_jax, _sys.modules[__name__]),
+    (_jax.lax, lax),
+    (_jax.nn, nn),
+    (_jax.numpy, numpy),
+    (_jax.numpy.fft, numpy.fft),
+    (_jax.numpy.linalg, numpy.linalg),
+    (_jax.random, random),
+):
+    _absent.point_to(_original, _module)

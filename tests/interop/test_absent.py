@@ -1,0 +1,57 @@
+"""Names that JAX has and functx has not."""
+
+import jax
+import numpy as np
+import pytest
+
+import functx
+
+ABSENT = {
+    "lax": ("conv_general_dilated", jax.lax),
+    "numpy": ("polyval", jax.numpy),
+    "numpy.linalg": ("qr", jax.numpy.linalg),
+    "numpy.fft": ("rfft2", jax.numpy.fft),
+    "nn": ("dot_product_attention", jax.nn),
+    "random": ("gamma", jax.random),
+}
+
+
+def module(path):
+    found = functx
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+@pytest.mark.parametrize("path", ABSENT)
+def test_a_function_that_only_jax_has_is_said_to_be_had_through_from_jax(path):
+    name, original = ABSENT[path]
+    hint = rf"'functx.{path}' has no attribute '{name}'; .*from_jax\({original.__name__}.{name}\)"
+    with pytest.raises(AttributeError, match=hint):
+        getattr(module(path), name)
+    assert not hasattr(module(path), name)
+
+
+def test_what_is_no_function_of_arrays_is_said_to_be_jax_s():
+    for path, name in (("functx", "ShapeDtypeStruct"), ("functx.nn", "initializers")):
+        where = functx if path == "functx" else functx.nn
+        with pytest.raises(AttributeError, match=rf"; jax\S*\.{name} works beside functx"):
+            getattr(where, name)
+
+
+def test_a_name_that_nobody_has_gets_python_s_words():
+    for where in (functx, functx.lax, functx.numpy):
+        with pytest.raises(AttributeError) as error:
+            where.no_such_name  # noqa: B018
+        assert str(error.value) == f"module {where.__name__!r} has no attribute 'no_such_name'"
+        assert error.value.name == "no_such_name" and error.value.obj is where
+    with pytest.raises(ImportError, match="cannot import name"):
+        from functx.lax import no_such_name  # noqa: F401
+
+
+def test_the_way_out_that_the_message_names_works_under_transforms():
+    convolve = functx.from_jax(jax.lax.conv_general_dilated)
+    x, kernel = np.ones((2, 3, 6, 6), "f"), np.ones((4, 3, 3, 3), "f")
+    loss = lambda conv: lambda k: (conv(x, k, (1, 1), "SAME") ** 2).sum()  # noqa: E731
+    expected = jax.grad(loss(jax.lax.conv_general_dilated))(kernel)
+    np.testing.assert_allclose(functx.jit(functx.grad(loss(convolve)))(kernel), expected, rtol=1e-5)
