@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
-from functx.core.errors import ArgumentError, ForeignCodeError, ImmutableArrayError, ShapeError
+from functx.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    ForeignCodeError,
+    ImmutableArrayError,
+    ShapeError,
+)
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, bind
 from functx.numpy import contraction, elementwise, indexing, manipulation, reductions, sorting
@@ -142,13 +148,31 @@ def _iter(self: Tracer) -> Iterator[Any]:
     return (indexing.index(self, i) for i in range(_len(self)))
 
 
-def _scalar(self: Tracer, asked: str) -> Any:
+_INSTEAD_OF_INDEX = (
+    "Loop so many times with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
+    "functx.lax.switch; for an argument that decides shapes, use static_argnums."
+)
+_INSTEAD_OF_FORMAT = (
+    'Print it when it has a value: functx.debug.print("{x:.3f}", x=x). An f-string without a format '
+    "shows its type."
+)
+_INSTEAD_OF_FLOAT = (
+    "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
+    "argument that is not an array, use static_argnums."
+)
+
+
+def _scalar(self: Tracer, asked: str, fix: str = "") -> Any:
     if self.size != 1:
         raise ShapeError(
             f"{asked}: the array must have one element; got {self.aval!r}",
             fix="For truth, reduce it with .any() or .all().",
         )
-    return concrete(self, asked).reshape(())[()]
+    try:
+        return concrete(self, asked).reshape(())[()]
+    except ConcretizationError as error:
+        error.fix = fix or error.fix
+        raise
 
 
 def _bool(self: Tracer) -> bool:
@@ -162,12 +186,12 @@ def _int(self: Tracer) -> int:
 def _index(self: Tracer) -> int:
     if self.dtype.kind not in "iu":
         raise ArgumentError(f"an index must be an integer; got {self.aval!r}")
-    return operator.index(_scalar(self, "an index or a count"))
+    return operator.index(_scalar(self, "an index or a count", _INSTEAD_OF_INDEX))
 
 
 def _float(self: Tracer) -> float:
     refuse_if_differentiated(self, "float()")
-    return float(_scalar(self, "float()"))
+    return float(_scalar(self, "float()", _INSTEAD_OF_FLOAT))
 
 
 def _complex(self: Tracer) -> complex:
@@ -179,7 +203,7 @@ def _format(self: Tracer, spec: str) -> str:
     if not spec:
         return repr(self)
     refuse_if_differentiated(self, "formatting")
-    return format(_scalar(self, "formatting").item(), spec)
+    return format(_scalar(self, "formatting", _INSTEAD_OF_FORMAT).item(), spec)
 
 
 def _item(self: Tracer, *args: Any) -> Any:
@@ -197,8 +221,6 @@ def _tolist(self: Tracer) -> Any:
 
 def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
     refuse_if_differentiated(self, "numpy.asarray()")
-    from functx.core.errors import ConcretizationError
-
     try:
         return np.array(concrete(self, "numpy.asarray()"), dtype)
     except ConcretizationError as error:

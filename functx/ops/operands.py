@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.dtypes import DType, is_complex, is_inexact
-from functx.core.errors import ArgumentError, AxisError, DTypeError
+from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import aval_of
 
@@ -95,6 +95,12 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
         dims = tuple(
             index(n) for n in (shape if isinstance(shape, Sequence | np.ndarray) else (shape,))
         )
+    except ConcretizationError as error:
+        raise ArgumentError(
+            f"{name} must be made of integers known while tracing; got {shape!r}",
+            *error.details,
+            fix="Make the argument static (static_argnums, a closure).",
+        ) from None
     except TypeError:
         raise ArgumentError(
             f"{name} must be made of integers known while tracing; got {shape!r}"

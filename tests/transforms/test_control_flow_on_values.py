@@ -1,12 +1,14 @@
 """Python's `if`, `while`, `int` and `range` on values, outside `jit`."""
 
+import math
+
 import numpy as np
 import pytest
 
 import functx
 import functx.numpy as xp
 from functx import grad, hessian, jacfwd, jvp, linearize, vjp, vmap
-from functx.core.errors import DifferentiatedValueError
+from functx.core.errors import ArgumentError, ConcretizationError, DifferentiatedValueError
 
 
 def newton(a):
@@ -77,3 +79,20 @@ def test_long_loops_evaluate_each_equation_once():
         return x * n
 
     assert float(grad(f)(0.5)) == 300.0
+
+
+def test_a_value_that_jit_lacks_is_asked_for_with_a_cure_for_the_asking():
+    cures = {
+        "fori_loop": lambda n: [0 for _ in range(n)],
+        "functx.lax.switch": lambda n: [1, 2][n],
+        "functx.debug.print": lambda n: f"{n:.3f}",
+        "functx.numpy in place of math": lambda n: math.sin(n),
+    }
+    for cure, f in cures.items():
+        with pytest.raises(ConcretizationError, match=rf"(?s)needs the value.*{cure}"):
+            functx.jit(f)(1)
+
+
+def test_a_shape_that_jit_traces_is_said_to_come_from_an_argument():
+    with pytest.raises(ArgumentError, match=r"(?s)known while tracing.*argument `n`.*static"):
+        functx.jit(lambda n: xp.zeros((2, n)))(3)
