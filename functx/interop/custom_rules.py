@@ -103,8 +103,7 @@ class JaxRule(Deferred):
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @property
-    def __name__(self) -> str:
+    def __repr__(self) -> str:
         return f"rule of {self.primal_name}"
 
 

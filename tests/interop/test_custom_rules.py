@@ -34,6 +34,14 @@ product.defvjp(
 )
 
 
+@jax.custom_vjp
+def doubled_back(x):
+    return jnp.sin(x)
+
+
+doubled_back.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (2.0 * ct * jnp.cos(x),))
+
+
 def over_rows(scan):
     def f(x):
         return scan(lambda c, r: (scaled(c, 2.0) + r, product(c, r)), x[0], x)[1].sum()
@@ -164,3 +172,16 @@ def test_the_same_computation_compiles_once():
     before = fx.cache_info()["programs"].size
     loss(2.0)(X)
     assert fx.cache_info()["programs"].size == before
+
+
+@pytest.mark.parametrize(
+    ("fun", "shown"),
+    [(jax.nn.relu, "rule of relu"), (lambda x: doubled_back(x) * 2.0, "rule of doubled_back")],
+    ids=["jvp", "vjp"],
+)
+@pytest.mark.parametrize("transform", [lambda f: f, fx.vmap, lambda f: fx.vmap(fx.vmap(f))])
+def test_a_program_prints_with_rules_that_wait_to_be_traced(fun, shown, transform):
+    program = fx.make_ir(transform(fx.from_jax(fun)))(onp.ones((2, 3), "float32"))
+    text = str(program)
+    assert f"rule=<{shown}" in text and "0x" not in text
+    assert fx.Program.parse(text) == program
