@@ -13,6 +13,9 @@ class Effect(Enum):
     ORDERED = "ordered"
     """Python code runs after that of every earlier ordered equation, and before the later ones'."""
 
+    WRITE = "write"
+    """An operand takes another value, which all that share its memory see from then on."""
+
     def __repr__(self) -> str:
         return self.value
 

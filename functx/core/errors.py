@@ -242,6 +242,15 @@ class ImmutableArrayError(FunctxError, TypeError):
     """
 
 
+class CapturedWriteError(FunctxError, RuntimeError):
+    """A function under a transform writes to an array that is not its argument nor its own.
+
+    Smallest failing code: `functx.grad(lambda x: buffer.__setitem__(0, x))(1.0)`, where
+    `buffer` is traced outside.
+    Cure: pass the array as an argument, or write to a copy.
+    """
+
+
 class ProgramError(FunctxError, TypeError, ValueError):
     """A program is not well-formed: a variable out of scope, or an output of another type.
 

@@ -201,6 +201,29 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing("batch")
 
+    copies: ClassVar[bool] = False
+    """True: the output is the operand, in memory of its own."""
+    view: ClassVar[bool] = False
+    """True: the outputs show elements of the first operand, as NumPy's views do."""
+
+    def put_back(self, part: Any, index: int, x: Any, *args: Any) -> Any:
+        """`x` with `part` in place of what output `index`, a view of it, shows.
+
+        Asked of views alone, that are not `read_only`.
+        """
+        raise self.missing("put_back")
+
+    def read_only(self, x: Any) -> bool:
+        """Whether NumPy does not let the outputs, views of an array of type `x`, be written to."""
+        return False
+
+    def layout(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The strides of the outputs, views of an `x` with these; None where NumPy copies.
+
+        Strides count elements, 0 for a dimension along which elements are repeated.
+        """
+        raise self.missing("layout")
+
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value (a sequence with `multiple_results`) for operand values.
 

@@ -82,6 +82,9 @@ class Builder:
         self.in_names: Any = None
         self.source: Source | None = None if parent is None else parent.source
         self.open = True
+        self.writes = False
+        self.copies = False
+        self.pure: Any = None
         self._producers: dict[Var, int] = {}
         self._indexed = 0
 
@@ -158,6 +161,7 @@ class Builder:
         env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
         source = self.source
+        self.writes = self.writes or program.writes
         for eqn in program.equations:
             outputs = []
             for v in eqn.outputs:
@@ -172,7 +176,10 @@ class Builder:
         atoms = [self.atom(x) for x in outputs]
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
-        program = Program(self.name, inputs, remove_dead(self.equations, atoms), atoms, **names)
+        equations = self.equations
+        if self.copies and not self.writes:
+            equations, atoms = without_copies(equations, atoms)
+        program = Program(self.name, inputs, remove_dead(equations, atoms), atoms, **names)
         program.in_names = self.in_names
         self.open = False
         if checking.enabled:
@@ -180,6 +187,22 @@ class Builder:
 
             check_program(program)
         return program, [value for _, value in captured]
+
+
+def without_copies(
+    equations: Sequence[Equation], outputs: Sequence[Atom]
+) -> tuple[list[Equation], list[Atom]]:
+    """Equations and outputs of a program in which nothing is written, so nothing needs a copy."""
+    same: dict[Atom, Atom] = {}
+    kept = []
+    for eqn in equations:
+        if eqn.primitive.copies:
+            same[eqn.outputs[0]] = same.get(eqn.inputs[0], eqn.inputs[0])
+        elif any(a in same for a in eqn.inputs):
+            kept.append(eqn.replace(inputs=[same.get(a, a) for a in eqn.inputs]))
+        else:
+            kept.append(eqn)
+    return kept, [same.get(a, a) for a in outputs]
 
 
 class checking:  # noqa: N801 - a switch, set through `functx.config`

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
-from functx.core.errors import ArgumentError, ForeignCodeError, ImmutableArrayError, ShapeError
+from functx.core.errors import ArgumentError, ForeignCodeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, bind
-from functx.numpy import contraction, elementwise, indexing, manipulation, reductions, sorting
+from functx.numpy import contraction, elementwise, indexing, manipulation, mutation, reductions, sorting
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
+from functx.ops.mutation import Copy
 
 
 def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
@@ -63,6 +64,23 @@ for _name, _fun in {
     "rshift": elementwise.right_shift,
 }.items():
     _arithmetic(_name, _fun)
+
+for _name, _symbol, _fun in (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv),
+    ("floordiv", "//", operator.floordiv),
+    ("mod", "%", operator.mod),
+    ("pow", "**", operator.pow),
+    ("matmul", "@", operator.matmul),
+    ("and", "&", operator.and_),
+    ("or", "|", operator.or_),
+    ("xor", "^", operator.xor),
+    ("lshift", "<<", operator.lshift),
+    ("rshift", ">>", operator.rshift),
+):
+    setattr(Tracer, f"__i{_name}__", mutation.in_place(_symbol, _fun))
 
 
 def _method(name: str, fun: Callable[..., Any]) -> None:
@@ -122,7 +140,7 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
 Tracer.reshape = _reshape  # type: ignore[attr-defined]
 Tracer.transpose = _transpose  # type: ignore[attr-defined]
 Tracer.view = _view  # type: ignore[attr-defined]
-Tracer.copy = lambda self: self  # type: ignore[attr-defined]
+Tracer.copy = lambda self: Copy()(self)  # type: ignore[attr-defined]
 Tracer.T = property(manipulation.transpose)  # type: ignore[attr-defined]
 Tracer.mT = property(manipulation.matrix_transpose)  # type: ignore[attr-defined]
 Tracer.real = property(elementwise.real)  # type: ignore[attr-defined]
@@ -232,13 +250,6 @@ def _jax_array(self: Tracer) -> Any:
     )
 
 
-def _setitem(self: Tracer, index: Any, value: Any) -> None:
-    raise ImmutableArrayError(
-        f"a traced array cannot be assigned to; got an assignment to {self.aval!r}",
-        fix="Write x = x.at[index].set(value).",
-    )
-
-
 def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     import functx.numpy as namespace
 
@@ -276,7 +287,7 @@ for _name, _fun in {
     "__complex__": _complex,
     "__format__": _format,
     "__array__": _array,
-    "__setitem__": _setitem,
+    "__setitem__": mutation.set_item,
     "__array_ufunc__": _array_ufunc,
     "__array_function__": _array_function,
     "__jax_array__": property(_jax_array),

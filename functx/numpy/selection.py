@@ -35,7 +35,7 @@ from functx.ops.indexing import (
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.selection import select
 from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, pad, reshape, rev
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
+from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
 
 
 class Update(NamedTuple):
@@ -141,7 +141,7 @@ class Selection:
             return x
         if self.strided and not self.static:
             part = self.thinned().write(self.thin(x), value, update)
-            return _put(x, part, self.thinning())
+            return put_slice(x, part, self.thinning())
         if self.block is None and (self.static or self.mode.outside in TRUSTED):
             return self.write_window(x, value, update)
         value = self.arranged(value, self.window_shape, self.window_backwards)
@@ -162,7 +162,7 @@ class Selection:
             value = update.combine(self.one_window(x), value)
         value = filled(value, sizes)
         if self.static:
-            return _put(x, value, self.bounds())
+            return put_slice(x, value, self.bounds())
         return DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
     def one_window(self, x: Any) -> Any:
@@ -313,8 +313,6 @@ TRUSTED = "clip", "promise_in_bounds"
 _EXAMINED = 1 << 16
 """The largest number of known indices that are searched for repetitions."""
 
-Bounds = tuple[int, int, int]
-
 
 # A primitive with a field of any type is not remembered by its own class.
 _gather = lru_cache(maxsize=4096)(Gather)
@@ -347,22 +345,6 @@ def _cut(x: Any, bounds: Sequence[Bounds]) -> Any:
         return x
     starts, limits, strides = zip(*bounds, strict=True)
     return Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
-
-
-def _put(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
-    """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
-    shape = aval_of(x).shape
-    if bounds == _whole(shape):
-        return part
-    if all(stride == 1 for _, _, stride in bounds):
-        starts = [literal(start, np.dtype("int32")) for start, _, _ in bounds]
-        return DynamicUpdateSlice()(x, part, *starts)
-    config = [
-        (start, n - limit, stride - 1)
-        for (start, limit, stride), n in zip(bounds, shape, strict=True)
-    ]
-    replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
-    return select(replaced, pad(part, 0, config), x)
 
 
 def _column(at: Any, block: Shape) -> Any:

@@ -89,6 +89,14 @@ class BitcastConvertType(Primitive):
             )
         return x.shape[:-1]
 
+    view = True
+
+    def put_back(self, part, index, x):
+        return BitcastConvertType(x.dtype.name)(part)
+
+    def layout(self, x, strides):
+        return strides if bits(x.dtype) == bits(canonical_dtype(self.dtype)) else None
+
     def batch(self, args, dims):
         x = moveaxis(args[0], dims[0], 0)
         return self(x), 0

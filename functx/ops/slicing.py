@@ -50,7 +50,7 @@ class Slice(Linear):
         return x.update(shape=tuple(shape))
 
     def transpose(self, ct, x):
-        strides = self.strides or (1,) * x.ndim
+        strides = self.steps
         if ct.size == 0:
             return (zeros_like(x.aval),)
         config = [
@@ -64,6 +64,19 @@ class Slice(Linear):
         live = spread(live, self.abstract_eval(x.aval).shape)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)))
 
+    view = True
+
+    def put_back(self, part, index, x):
+        return put_slice(x, part, list(zip(self.start, self.limit, self.steps, strict=True)))
+
+    def layout(self, x, strides):
+        return tuple([n * step for n, step in zip(strides, self.steps, strict=True)])
+
+    @property
+    def steps(self) -> Shape:
+        """By how many elements what is taken lies apart along each axis."""
+        return self.strides or (1,) * len(self.start)
+
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         strides = insert(self.strides, dim, 1) if self.strides else None
@@ -71,8 +84,7 @@ class Slice(Linear):
         return Slice(start, limit, strides)(x), dim
 
     def lower(self, ctx, x):
-        strides = self.strides or (1,) * len(self.start)
-        return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(strides))
+        return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(self.steps))
 
 
 class DynamicSlice(Primitive):
@@ -108,6 +120,14 @@ class DynamicSlice(Primitive):
         x, *indices = args
         live = spread(live, self.sizes)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
+
+    view = True
+
+    def put_back(self, part, index, x, *indices):
+        return DynamicUpdateSlice()(x, part, *indices)
+
+    def layout(self, x, strides):
+        return strides
 
     def batch(self, args, dims):
         (x, *indices), (dim, *index_dims) = args, dims
@@ -261,6 +281,27 @@ def batched_scatter(
     )
     vectors = index_vectors(indices, index_dims)
     return scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
+
+
+Bounds = tuple[int, int, int]
+
+
+def put_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
+    """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
+    shape = aval_of(x).shape
+    if bounds == [(0, n, 1) for n in shape]:
+        return part
+    if not aval_of(part).size:
+        return x
+    if all(stride == 1 for _, _, stride in bounds):
+        starts = [literal(start, np.dtype("int32")) for start, _, _ in bounds]
+        return DynamicUpdateSlice()(x, part, *starts)
+    config = [
+        (start, n - start - (m - 1) * stride - 1, stride - 1)
+        for (start, _, stride), m, n in zip(bounds, aval_of(part).shape, shape, strict=True)
+    ]
+    replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
+    return select(replaced, pad(part, 0, config), x)
 
 
 def slice(

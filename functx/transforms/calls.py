@@ -8,22 +8,63 @@ from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
 from functx.core.program import Program
 from functx.core.provenance import user_frame
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.storage import Purify
+from functx.core.tracing import Tracer, aval_of, current_builder, rewritten, trace
 from functx.ops.conversion import convert_element_type
+from functx.ops.mutation import Copy, Write
 
 
 class TracedCall(NamedTuple):
-    """The program of one call, what it captured, and the structure of its result."""
+    """The pure program of one call, what it captured, and the structure of its result.
+
+    Behind the leaves of the result it returns new values for the inputs at `written`.
+    """
 
     program: Program
     captured: list[Any]
     out_tree: Any
+    written: tuple[int, ...] = ()
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        """The types of the leaves of the result."""
+        avals = self.program.out_avals
+        return avals[: len(avals) - len(self.written)]
+
+    def returned(self, args: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """The results among `outs`; those behind them are written to `args`, operands of all inputs.
+
+        Inside a trace, a result that is one of the operands gets memory of its own.
+        """
+        own = len(outs) - len(self.written)
+        results = fresh(outs[:own], args)
+        for i, new in zip(self.written, outs[own:], strict=True):
+            write_back(args[i], new)
+        return results
+
+
+def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """`values`, those that are operands among `args` copied, so that writes keep them apart."""
+    given = {x.atom for x in args if type(x) is Tracer}
+    if not given:
+        return list(values)
+    return [Copy()(x) if type(x) is Tracer and x.atom in given else x for x in values]
+
+
+def write_back(x: Any, new: Any) -> None:
+    """Let the argument `x` of a call take the value `new` that the call wrote to it."""
+    if type(x) is Tracer:
+        Write()(x, new)
+    elif isinstance(x, np.ndarray):
+        x[...] = new
 
 
 class InNames(NamedTuple):
@@ -100,9 +141,10 @@ def trace_call(
     With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other.
     """
     out_tree: Any = None
+    wrote = False
 
     def flat(*tracers: Tracer) -> list[Any]:
-        nonlocal out_tree
+        nonlocal out_tree, wrote
         args, kwargs = tree.unflatten(in_tree, tracers)
         try:
             out = fun(*args, **kwargs)
@@ -119,6 +161,7 @@ def trace_call(
         for x in outs:
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
+        wrote = current_builder.get().writes  # type: ignore[union-attr]
         return outs
 
     program, captured = trace(
@@ -130,7 +173,10 @@ def trace_call(
         differentiated=differentiated,
         in_names=names_of(fun, in_tree),
     )
-    return TracedCall(program, captured, out_tree)
+    if not wrote or kind == "make_ir":
+        return TracedCall(program, captured, out_tree)
+    pure, written = rewritten(Purify(), program)
+    return TracedCall(pure, captured, out_tree, written)
 
 
 def refuse_foreign(error: Exception) -> None:

@@ -11,6 +11,7 @@ from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.tracing import apply
 from functx.transforms.calls import (
+    fresh,
     avals_of,
     check_callable,
     name_of,
@@ -107,7 +108,10 @@ def _differentiated(
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
         wanted = set(chosen)
         active = tuple([i in wanted for i in range(len(traced.program.inputs))])
-        outs = apply(ValueAndGrad(active, with_value), traced.program, [*leaves, *traced.captured])
+        operands = [*leaves, *traced.captured]
+        outs = apply(ValueAndGrad(active, with_value), traced.program, operands)
+        split = len(outs) - len(chosen)
+        outs = traced.returned(operands, outs[:split]) + fresh(outs[split:], operands)
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.
         found = dict(zip(sorted(chosen), outs[split:], strict=True))

@@ -80,10 +80,10 @@ def vmap(
         traced = trace_call(fun, in_tree, lanes, "vmap")
         out_dims = _out_dims_of_leaves(out_axes, traced, fun)
         in_dims = dims + (None,) * len(traced.captured)
+        operands = [*leaves, *traced.captured]
+        rewrite = Batch(size, in_dims, out_dims + tuple([in_dims[i] for i in traced.written]))
         try:
-            outs = apply(
-                Batch(size, in_dims, out_dims), traced.program, [*leaves, *traced.captured]
-            )
+            outs = traced.returned(operands, apply(rewrite, traced.program, operands))
         except BatchedOutput as error:
             raise _unmappable(error.args[0], traced, fun) from None
         return tree.unflatten(traced.out_tree, outs)
@@ -197,7 +197,7 @@ def _out_dims_of_leaves(
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
     dims: list[int | None] = []
-    for axis, aval in zip(axes, traced.program.out_avals, strict=True):
+    for axis, aval in zip(axes, traced.out_avals, strict=True):
         rank = aval.ndim + 1
         if axis is not None and not -rank <= axis < rank:
             raise AxisError(

@@ -1,0 +1,195 @@
+"""What writes and views mean: a program with them, told again without any.
+
+A storage is what one array of NumPy's owns. Arrays that share it are aliases: a chain of views
+down from the whole. A write gives the whole another value, with the written part put back
+through each view of the chain; an alias that is read later is taken from that anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from functx.core.effects import Effect
+from functx.core.interpret import forward
+from functx.core.program import Atom, Equation, Program, Var
+from functx.core.strides import contiguous
+from functx.core.tracing import Builder, Tracer, current_builder, trace
+
+
+class Storage:
+    """What aliases share: its value now, and what each alias that was read shows of that."""
+
+    __slots__ = ("first", "shown", "value")
+
+    def __init__(self, value: Tracer):
+        self.first = self.value = value
+        self.shown: dict[Any, Tracer] = {}
+
+
+class Step(NamedTuple):
+    """Output `index` of the view `eqn`, whose other operands are `others`."""
+
+    eqn: Equation
+    others: tuple[Tracer, ...]
+    index: int
+
+    @property
+    def key(self) -> Any:
+        return self.eqn.primitive, tuple([x.atom for x in self.others]), self.index
+
+
+class Alias:
+    """An array that is seen through a chain of views: the last of them, and what it is a view of."""
+
+    __slots__ = ("key", "parent", "step", "storage", "strides")
+
+    def __init__(self, storage: Storage, strides: tuple[int, ...]):
+        self.storage, self.strides = storage, strides
+        self.parent: Alias | None = None
+        self.step: Step | None = None
+        self.key: Any = ()
+
+    def seen_by(self, step: Step, strides: tuple[int, ...]) -> Alias:
+        """What `step` shows of this alias."""
+        alias = Alias(self.storage, strides)
+        alias.parent, alias.step, alias.key = self, step, (self.key, step.key)
+        return alias
+
+    def read(self) -> Tracer:
+        """The value now."""
+        shown = self.storage.shown
+        stale: list[Alias] = []
+        alias = self
+        while alias.step is not None and alias.key not in shown:
+            stale.append(alias)
+            alias = alias.parent  # type: ignore[assignment]
+        value = self.storage.value if alias.step is None else shown[alias.key]
+        for alias in reversed(stale):
+            eqn, others, index = alias.step  # type: ignore[misc]
+            value = shown[alias.key] = forward(eqn, value, *others)[index]
+        return value
+
+    def write(self, value: Tracer) -> None:
+        """Let `value` be the value from now on, seen by all that share the storage."""
+        if value.atom is self.read().atom:
+            return
+        shown: dict[Any, Tracer] = {}
+        alias = self
+        while alias.step is not None:
+            shown[alias.key] = value
+            eqn, others, index = alias.step
+            alias = alias.parent  # type: ignore[assignment]
+            value = eqn.primitive.put_back(value, index, alias.read(), *others)
+        self.storage.value, self.storage.shown = value, shown
+
+
+class PureForm:
+    """A program told again without writes, equation by equation, in the builder at work."""
+
+    def __init__(self, inputs: Sequence[Var], values: Sequence[Tracer]):
+        self.aliases: dict[Var, Alias] = {}
+        for v, x in zip(inputs, values, strict=True):
+            self.own(v, x)
+
+    def own(self, var: Var, value: Tracer) -> None:
+        """Let `var` stand for an array with a storage of its own."""
+        self.aliases[var] = Alias(Storage(value), contiguous(value.shape))
+
+    def read(self, atom: Atom) -> Tracer:
+        """The value of a variable now, or of a literal."""
+        if type(atom) is Var:
+            return self.aliases[atom].read()
+        builder = current_builder.get()
+        assert builder is not None
+        return Tracer(atom, builder)
+
+    def tell(self, eqn: Equation) -> None:
+        """Append what `eqn` means."""
+        primitive = eqn.primitive
+        if primitive.copies:
+            self.own(eqn.outputs[0], self.read(eqn.inputs[0]))
+            return
+        if Effect.WRITE in primitive.effects:
+            target, value = eqn.inputs
+            self.aliases[target].write(self.read(value))  # type: ignore[index]
+            return
+        if primitive.view and type(eqn.inputs[0]) is Var:
+            base = self.aliases[eqn.inputs[0]]
+            strides = primitive.layout(eqn.inputs[0].aval, base.strides)
+            if strides is not None:
+                others = tuple([self.read(a) for a in eqn.inputs[1:]])
+                for i, v in enumerate(eqn.outputs):
+                    self.aliases[v] = base.seen_by(Step(eqn, others, i), strides)
+                return
+        outs = forward(eqn, *[self.read(a) for a in eqn.inputs])
+        for v, out in zip(eqn.outputs, outs, strict=True):
+            self.own(v, out)
+
+    def tell_all(self, equations: Sequence[Equation]) -> None:
+        """Append what each of `equations` means, with the line that it came from."""
+        builder = current_builder.get()
+        assert builder is not None
+        outer = builder.source
+        for eqn in equations:
+            builder.source = eqn.source
+            self.tell(eqn)
+        builder.source = outer
+
+
+@dataclass(frozen=True)
+class Purify:
+    """The rewrite to a pure program, and which inputs the program wrote to.
+
+    The outputs are followed by the last values of those inputs.
+    """
+
+    def __call__(self, program: Program) -> tuple[Program, tuple[int, ...]]:
+        written: list[int] = []
+
+        def body(*args: Tracer) -> list[Tracer]:
+            pure = PureForm(program.inputs, args)
+            pure.tell_all(program.equations)
+            outs = [pure.read(atom) for atom in program.outputs]
+            storages = [pure.aliases[v].storage for v in program.inputs]
+            written.extend(i for i, s in enumerate(storages) if s.value.atom is not s.first.atom)
+            return outs + [storages[i].value for i in written]
+
+        made, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return made, tuple(written)
+
+
+def pure_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
+    """What `atom` is now, in a builder of the same values that has no writes."""
+    if not builder.writes:
+        return builder, atom
+    if builder.pure is None:
+        builder.pure = _Shadow(builder)
+    return builder.pure.atom(atom)  # type: ignore[no-any-return]
+
+
+class _Shadow:
+    """The pure form of a program in the making, which grows with it."""
+
+    def __init__(self, builder: Builder):
+        self.builder = builder
+        self.own = own = Builder(builder.name, builder.kind, builder.parent)
+        own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
+        own.differentiated, own.in_names = builder.differentiated, builder.in_names
+        self.form = PureForm([], [])
+        self.told = 0
+
+    def atom(self, atom: Atom) -> tuple[Builder, Atom]:
+        given = [*self.builder.inputs, *[v for v, _ in self.builder.captures.values()]]
+        for v in given[len(self.form.aliases) :] if not self.told else given:
+            if v not in self.form.aliases:
+                self.form.own(v, Tracer(v, self.own))
+        token = current_builder.set(self.own)
+        try:
+            fresh = self.builder.equations[self.told :]
+            self.told += len(fresh)
+            self.form.tell_all(fresh)
+            return self.own, self.form.read(atom).atom
+        finally:
+            current_builder.reset(token)

@@ -1,0 +1,168 @@
+"""Writing into arrays: what `x[i] = v`, `x += y` and their like do to a traced array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from functx.core.dtypes import kind
+from functx.core.errors import (
+    ArgumentError,
+    CapturedWriteError,
+    DTypeError,
+    ImmutableArrayError,
+    ShapeError,
+    describe_input,
+)
+from functx.core.program import Literal
+from functx.core.strides import contiguous
+from functx.core.tracing import Builder, Tracer, aval_of, current_builder
+from functx.numpy.indexing import Place, _static_key, _static_steps
+from functx.numpy.promotion import broadcast_to, operand
+from functx.ops.conversion import convert_element_type
+from functx.ops.mutation import Write
+from functx.ops.operands import PYTHON_SCALARS, literal
+
+_BODIES = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
+"""What may write to arrays around it: they then are carried in and out."""
+
+_KINDS = "buifc"
+
+
+def write(x: Tracer, value: Any, what: str) -> None:
+    """Let `x` take `value`, which is broadcast to its shape and cast to its dtype as NumPy would.
+
+    Raises where NumPy would: for a value of another shape, or of a dtype of another kind, and
+    for what is read-only.
+    """
+    check_writable(x, what)
+    value = same_kind(value, x.aval.dtype, what)
+    aval = aval_of(value)
+    if aval.shape != x.shape:
+        shape = aval.shape
+        while len(shape) > x.ndim and shape[0] == 1 and what.endswith("] ="):
+            shape = shape[1:]
+        if len(shape) > x.ndim or any(
+            n not in (1, m) for n, m in zip(reversed(shape), reversed(x.shape), strict=False)
+        ):
+            raise ShapeError(
+                f"{what}: the value must broadcast to the shape of what is written to; "
+                f"got {aval!r} for {x.aval!r}"
+            )
+        value = broadcast_to(value, x.shape)
+    Write()(x, convert_element_type(value, x.dtype, x.weak_type))
+
+
+def same_kind(value: Any, dtype: Any, what: str) -> Any:
+    """`value` in `dtype`, which must be of its kind or a wider one."""
+    value = operand(value)
+    given = aval_of(value)
+    if _KINDS.index(kind(given.dtype)) > _KINDS.index(kind(dtype)) and {
+        kind(given.dtype),
+        kind(dtype),
+    } != {"u", "i"}:
+        raise DTypeError(
+            f"{what}: the result must be of the kind of the array that it is written to; "
+            f"got {given!r} for an array of {dtype}",
+            fix="Convert the array before with astype, or write x = x + y in place of x += y.",
+        )
+    if type(value) in PYTHON_SCALARS:
+        return literal(value, dtype)
+    return convert_element_type(value, dtype)
+
+
+def check_writable(x: Tracer, what: str) -> None:
+    """Raise for what NumPy makes read-only, and for an array that is captured by a transform."""
+    builder, atom = x.builder, x.atom
+    refuse_captured(x, builder, what)
+    while True:
+        if type(atom) is Literal:
+            raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.aval!r}")
+        position = builder.producer(atom)
+        if position is None:
+            captured = next((y for v, y in builder.captures.values() if v is atom), None)
+            if captured is None:
+                return
+            if builder.kind not in _BODIES:
+                raise captured_write(x, builder, captured, what)
+            if type(captured) is not Tracer:
+                return
+            builder, atom = captured.builder, captured.atom
+            continue
+        eqn = builder.equations[position]
+        if not eqn.primitive.view:
+            return
+        if eqn.primitive.read_only(eqn.inputs[0].aval):
+            raise ImmutableArrayError(
+                f"{what}: a view that repeats elements must not be written to; got {x.aval!r}, "
+                f"a view of {eqn.inputs[0].aval!r}",
+                fix="Copy it first (.copy()).",
+            )
+        atom = eqn.inputs[0]
+
+
+def refuse_captured(x: Tracer, owner: Builder, what: str) -> None:
+    """Raise where a transform lies between the builder at work and `owner`, that of `x`."""
+    builder = current_builder.get()
+    while builder is not None and builder is not owner:
+        if builder.kind not in _BODIES:
+            raise captured_write(x, builder, x, what)
+        builder = builder.parent
+
+
+def captured_write(x: Tracer, builder: Builder, captured: Any, what: str) -> CapturedWriteError:
+    name = ""
+    if type(captured) is Tracer and captured.atom in captured.builder.inputs:
+        name = f", {describe_input(captured.builder, captured)}"
+    return CapturedWriteError(
+        f"{what}: a function under {builder.kind} must not write to an array from outside it; got "
+        f"{x.aval!r} in {builder.owner}{name}",
+        fix="Pass the array as an argument, or write to a copy (x.copy()).",
+    )
+
+
+def set_item(x: Tracer, idx: Any, value: Any) -> None:
+    """`x[idx] = value`."""
+    if is_own_view(x, idx, value):
+        return
+    what = "x[...] ="
+    check_writable(x, what)
+    value = same_kind_or_cast(value, x.dtype)
+    Write()(x, convert_element_type(Place(x, idx).set(value), x.dtype, x.weak_type))
+
+
+def same_kind_or_cast(value: Any, dtype: Any) -> Any:
+    return value
+
+
+def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
+    """Whether `value` is the view `x[idx]`, which `x[idx] += y` has written to already."""
+    key = _static_key(idx)
+    if key is None or type(value) is not Tracer or value.builder is not x.builder:
+        return False
+    steps = _static_steps(x.aval.shape, key)
+    atom: Any = value.atom
+    for step in reversed(steps):
+        position = x.builder.producer(atom)
+        if position is None or x.builder.equations[position].primitive is not step:
+            return False
+        atom = x.builder.equations[position].inputs[0]
+    return atom is x.atom
+
+
+def in_place(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator `name`, which gives `x` the value that `fun` makes of it and another operand.
+
+    A scalar is not written to: as in NumPy, the name gets the result instead.
+    """
+    what = f"x {name}="
+
+    def method(self: Tracer, other: Any) -> Any:
+        if not self.aval.shape:
+            return fun(self, other)
+        write(self, fun(self, other), what)
+        return self
+
+    return method
