@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from functx.core.effects import Effect
 from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var
-from functx.core.strides import contiguous
+from functx.core.strides import Strides, contiguous
 from functx.core.tracing import Builder, Tracer, current_builder, trace
 
 
@@ -45,13 +45,13 @@ class Alias:
 
     __slots__ = ("key", "parent", "step", "storage", "strides")
 
-    def __init__(self, storage: Storage, strides: tuple[int, ...]):
+    def __init__(self, storage: Storage, strides: Strides):
         self.storage, self.strides = storage, strides
         self.parent: Alias | None = None
         self.step: Step | None = None
         self.key: Any = ()
 
-    def seen_by(self, step: Step, strides: tuple[int, ...]) -> Alias:
+    def seen_by(self, step: Step, strides: Strides) -> Alias:
         """What `step` shows of this alias."""
         alias = Alias(self.storage, strides)
         alias.parent, alias.step, alias.key = self, step, (self.key, step.key)
@@ -136,6 +136,22 @@ class PureForm:
             builder.source = eqn.source
             self.tell(eqn)
         builder.source = outer
+
+
+def strides_of(builder: Builder, atom: Atom) -> Strides:
+    """How an array that is traced lies in memory."""
+    views = []
+    while type(atom) is Var and (position := builder.producer(atom)) is not None:
+        eqn = builder.equations[position]
+        if not eqn.primitive.view:
+            break
+        views.append(eqn)
+        atom = eqn.inputs[0]
+    strides = contiguous(atom.aval.shape)
+    for eqn in reversed(views):
+        found = eqn.primitive.layout(eqn.inputs[0].aval, strides)
+        strides = contiguous(eqn.outputs[0].aval.shape) if found is None else found
+    return strides
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 Strides = tuple[int, ...]
 """For each dimension, by how many elements its neighbours lie apart."""
@@ -36,7 +37,7 @@ def regrouped(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Str
             else:
                 after, columns = after * new[columns], columns + 1
         group = old[i:rows]
-        if any(s != n * t for (_, s), (n, t) in zip(group, group[1:], strict=False)):
+        if any(s != n * t for (_, s), (n, t) in pairwise(group)):
             return None
         found += [group[-1][1] * n for n in contiguous(new[j:columns])]
         i, j = rows, columns

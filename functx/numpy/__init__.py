@@ -8,11 +8,12 @@ from functx.numpy.contraction import *
 from functx.numpy.creation import *
 from functx.numpy.differences import *
 from functx.numpy.elementwise import *
-from functx.numpy.indexing import choose, put_along_axis, take, take_along_axis
+from functx.numpy.indexing import choose, take, take_along_axis
 from functx.numpy.manipulation import *
 from functx.numpy.nan_reductions import *
 from functx.numpy.reductions import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *
+from functx.numpy.writing import *
 
 del _methods

@@ -15,6 +15,7 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import (
+    apart,
     broadcast,
     broadcast_to,
     promote,
@@ -112,8 +113,8 @@ def array(
 ) -> Any:
     """`object` as an array of its own, with at least `ndmin` dimensions, new ones in front."""
     made = asarray(object, dtype)
-    if copy and made is object and isinstance(made, np.ndarray):
-        made = made.copy()
+    if copy:
+        made = apart(made, object)
     missing = ndmin - aval_of(made).ndim
     return reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
 

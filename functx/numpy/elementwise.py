@@ -16,9 +16,11 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.creation import asarray
+from functx.numpy.mutation import into
 from functx.numpy.promotion import (
     binary,
     broadcast,
+    copied,
     never_aliased,
     number_like,
     operand,
@@ -164,23 +166,15 @@ __all__ = [
 # Making functions of primitives.
 
 
-def _no_out(name: str, out: Any, where: Any) -> None:
-    if out is not None or (where is not True and where is not None):
-        option = "out" if out is not None else "where"
-        raise ArgumentError(
-            f"{name}: {option}= must be left out, since arrays are not written to",
-            fix="Use what is returned, and functx.numpy.where to choose.",
-        )
-
-
 def _ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, refusing the arguments `out` and `where` of NumPy's with a reason."""
+    """`function` with the arguments `out` and `where` of NumPy's."""
 
     @wraps(function)
     def call(*args: Any, out: Any = None, where: Any = True) -> Any:
+        result = function(*args)
         if out is not None or where is not True:
-            _no_out(function.__name__, out, where)
-        return function(*args)
+            return into(function.__name__, result, out, where)
+        return result
 
     return call
 
@@ -194,7 +188,7 @@ def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., A
 def _unary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x), out, where)
         return bind(primitive, (operand(x),))
 
     return _named(function, name, doc)
@@ -205,7 +199,7 @@ def _inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 
     def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x), out, where)
         if type(x) is Tracer and x.aval.dtype.kind in "fc":
             return bind(primitive, (x,))
         return bind(primitive, promote_inexact(x))
@@ -216,7 +210,7 @@ def _inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 def _binary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         return binary(primitive, x, y)
 
     return _named(function, name, doc)
@@ -225,7 +219,7 @@ def _binary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 def _binary_inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         if type(x) is Tracer and x.aval.dtype.kind in "fc":
             return binary(primitive, x, y)
         return bind(primitive, broadcast(*promote_inexact(x, y)))
@@ -236,7 +230,7 @@ def _binary_inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., 
 def _comparison(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         try:
             return binary(primitive, x, y)
         except (ValueRangeError, DTypeError):
@@ -281,7 +275,7 @@ def boolean(x: Any) -> Any:
 def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         return bind(primitive, broadcast(boolean(x), boolean(y)))
 
     return _named(function, name, doc)
@@ -292,9 +286,9 @@ def _rounding(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 
     def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x), out, where)
         x = operand(x)
-        return asarray(x) if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
+        return copied(asarray(x)) if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
 
     return _named(function, name, doc)
 
@@ -533,10 +527,9 @@ def clip(
 
     Where the bounds cross, the upper one holds. The derivative is 0 where `a` ties with one.
     """
-    _no_out("clip", out, None)
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:
-        return asarray(a)
+        return into("clip", asarray(a), out)
     given = [x for x in (a, low, high) if x is not None]
     a, *bounds = broadcast(*promote(*given))
     dtype = aval_of(a).dtype
@@ -546,7 +539,7 @@ def clip(
         bounds.insert(0, literal(_extremes(dtype)[0], dtype))
     elif high is None:
         bounds.append(literal(_extremes(dtype)[1], dtype))
-    return selection.clamp(bounds[0], a, bounds[1])
+    return into("clip", selection.clamp(bounds[0], a, bounds[1]), out)
 
 
 def _extremes(dtype: Any) -> tuple[Any, Any]:
@@ -641,6 +634,7 @@ floor = _rounding("floor", rounding.Floor(), "The largest whole number not above
 ceil = _rounding("ceil", rounding.Ceil(), "The smallest whole number not below x.")
 
 
+@never_aliased
 @_ufunc
 def trunc(x: Any, /) -> Any:
     """The whole part of `x`: rounded towards zero."""
@@ -661,16 +655,17 @@ def rint(x: Any, /) -> Any:
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     """`a` to so many decimals, halves to the even digit; negative `decimals` count tens."""
-    _no_out("round", out, None)
     a = asarray(a)
     dtype = aval_of(a).dtype
     if kind(dtype) in "biu":
-        return a if decimals >= 0 or dtype == BOOL else _round_integers(a, 10 ** (-decimals))
+        whole = decimals >= 0 or dtype == BOOL
+        rounded = copied(a) if whole else _round_integers(a, 10 ** (-decimals))
+        return into("round", rounded, out)
     if decimals == 0:
-        return rint(a)
+        return into("round", rint(a), out)
     scale = float(10 ** (decimals if decimals > 0 else -decimals))
     apply, undo = (mul, div) if decimals > 0 else (div, mul)
-    return undo(*promote(rint(apply(*promote(a, scale))), scale))
+    return into("round", undo(*promote(rint(apply(*promote(a, scale))), scale)), out)
 
 
 around = round
@@ -823,7 +818,7 @@ def nan_to_num(
     x = asarray(x)
     dtype = aval_of(x).dtype
     if not is_inexact(dtype):
-        return x
+        return copied(x) if copy else x
     limits = finfo(dtype)
     posinf = float(limits.max) if posinf is None else posinf
     neginf = float(limits.min) if neginf is None else neginf

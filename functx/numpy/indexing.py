@@ -43,16 +43,16 @@ def index(x: Any, idx: Any) -> Any:
     decides the shape.
     """
     if type(x) is Tracer:
-        key = _static_key(idx)
+        key = static_key(idx)
         if key is not None:
-            for step in _static_steps(x.aval.shape, key):
+            for step in static_steps(x.aval.shape, key):
                 x = bind(step, (x,))
             return x
     x = operand(x)
     return selection(x, idx, Mode()).read(x)
 
 
-def _static_key(idx: Any) -> Any:
+def static_key(idx: Any) -> Any:
     """`idx` as a key, if it is made of ints, slices between ints, None and Ellipsis alone."""
     if type(idx) is int:
         return (idx,)
@@ -71,7 +71,7 @@ def _static_key(idx: Any) -> Any:
 
 
 @lru_cache(maxsize=8192)
-def _static_steps(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
+def static_steps(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
     """The operations that read what `key` selects of an array of `shape`."""
     items = [slice(*item) if type(item) is tuple else item for item in key]
     return Selection(shape, entries(shape, items, Mode()), Mode()).static_steps()
@@ -352,8 +352,10 @@ def take_along_axis(
     return Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
 
 
-def put_along_axis(x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None) -> Any:
-    """`x` with `values` where `take_along_axis(x, indices, axis)` reads; a new array.
+def with_values_along_axis(
+    x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None
+) -> Any:
+    """`x` with `values` where `take_along_axis(x, indices, axis)` reads.
 
     A traced index out of bounds writes nothing.
     """

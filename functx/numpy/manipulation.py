@@ -16,9 +16,11 @@ from functx.core.concrete import concrete
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
 from functx.core.program import Literal
+from functx.core.storage import strides_of
+from functx.core.strides import contiguous
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
-from functx.numpy.promotion import never_aliased, operand, promote
+from functx.numpy.promotion import apart, copied, never_aliased, operand, promote
 from functx.ops import shaping
 from functx.ops.arithmetic import add, rem, sub
 from functx.ops.comparison import ge
@@ -158,13 +160,19 @@ def _completed(aval: ShapedArray, shape: Shape) -> Shape:
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension."""
-    return reshape(a, (-1,) if aval_of(a := as_array(a)).size else (0,), order)
+    """The elements of `a` in one dimension; a view if they lie side by side in memory."""
+    a = as_array(a)
+    flat = reshape(a, (aval_of(a).size,), order)
+    # A view that skips elements could be reshaped, and still NumPy copies it.
+    if type(a) is Tracer and strides_of(a.builder, a.atom) != contiguous(a.shape):
+        return copied(flat)
+    return flat
 
 
 def flatten(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension; the method of arrays."""
-    return ravel(a, order)
+    """The elements of `a` in one dimension, copied; the method of arrays."""
+    a = as_array(a)
+    return copied(reshape(a, (aval_of(a).size,), order))
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
@@ -386,7 +394,7 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     if not shape:
         return shaping.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0)
     if n == 1:
-        return shaping.expand_dims(arrays[0], axis)
+        return shaping.expand_dims(copied(arrays[0]), axis)
     if axis < len(shape):
         # The joined axis counts the arrays, and then along each: two axes of the result.
         joined = shaping.concatenate(arrays, axis)
@@ -627,7 +635,7 @@ def take_static(x: Any, indices: Any, axis: int) -> Any:
     runs = _runs(np.asarray(indices).tolist())
     if len(runs) > 8:
         return take_along(x, np.asarray(indices, np.int32), axis)
-    return _joined([_run(x, run, axis) for run in runs], x, axis)
+    return apart(_joined([_run(x, run, axis) for run in runs], x, axis), x)
 
 
 def _joined(parts: list[Any], x: Any, axis: int) -> Any:
@@ -967,7 +975,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
 
 def resize(a: Any, new_shape: Any) -> Any:
     """The elements of `a`, over and over again, as an array of `new_shape`."""
-    flat = ravel(a)
+    flat = flatten(a)
     shape = canonical_shape(new_shape, "resize: new_shape")
     own, size = aval_of(flat).size, prod(shape)
     if not own:
@@ -980,13 +988,13 @@ def resize(a: Any, new_shape: Any) -> Any:
 
 def copy(a: Any, order: str | None = None) -> Any:
     """`a` as an array of its own."""
-    a = as_array(a)
-    return a.copy() if isinstance(a, np.ndarray) else a
+    return copied(as_array(a))
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """`x` in `dtype`: floats to integers towards zero, complex numbers to their real parts."""
-    return convert_element_type(as_array(x), np.float64 if dtype is None else dtype)
+    out = convert_element_type(as_array(x), np.float64 if dtype is None else dtype)
+    return apart(out, x) if copy else out
 
 
 # Positions in several dimensions.

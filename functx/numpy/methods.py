@@ -13,7 +13,15 @@ from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.errors import ArgumentError, ForeignCodeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, bind
-from functx.numpy import contraction, elementwise, indexing, manipulation, mutation, reductions, sorting
+from functx.numpy import (
+    contraction,
+    elementwise,
+    indexing,
+    manipulation,
+    mutation,
+    reductions,
+    sorting,
+)
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
 from functx.ops.mutation import Copy
 
@@ -111,8 +119,8 @@ for _name, _fun in {
 for _module, _names in {
     reductions: "sum prod max min any all argmax argmin mean var std ptp cumsum cumprod",
     manipulation: "astype ravel flatten squeeze swapaxes repeat",
-    elementwise: "clip round conj conjugate",
-    sorting: "sort argsort nonzero searchsorted partition argpartition",
+    elementwise: "clip round",
+    sorting: "argsort nonzero searchsorted argpartition",
     contraction: "dot trace",
     indexing: "take",
 }.items():
@@ -143,6 +151,14 @@ Tracer.view = _view  # type: ignore[attr-defined]
 Tracer.copy = lambda self: Copy()(self)  # type: ignore[attr-defined]
 Tracer.T = property(manipulation.transpose)  # type: ignore[attr-defined]
 Tracer.mT = property(manipulation.matrix_transpose)  # type: ignore[attr-defined]
+
+
+def _conj(self: Tracer) -> Any:
+    """The complex conjugate; a real array itself."""
+    return elementwise.conjugate(self) if self.dtype.kind == "c" else self
+
+
+Tracer.conj = Tracer.conjugate = _conj  # type: ignore[attr-defined]
 Tracer.real = property(elementwise.real)  # type: ignore[attr-defined]
 Tracer.imag = property(elementwise.imag)  # type: ignore[attr-defined]
 Tracer.at = property(indexing.At)  # type: ignore[attr-defined]
@@ -254,7 +270,9 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
     import functx.numpy as namespace
 
     fun = getattr(namespace, ufunc.__name__, None)
-    if method != "__call__" or fun is None or kwargs.get("out") is not None:
+    if method == "at":
+        fun = getattr(fun, "at", None)
+    if method not in ("__call__", "at") or fun is None:
         raise ForeignCodeError(
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.aval!r}",
             fix="Use the functions of functx.numpy.",

@@ -15,12 +15,13 @@ from functx.core.errors import (
     ImmutableArrayError,
     ShapeError,
     describe_input,
+    type_name,
 )
 from functx.core.program import Literal
-from functx.core.strides import contiguous
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
-from functx.numpy.indexing import Place, _static_key, _static_steps
+from functx.numpy.indexing import Place, static_key, static_steps
 from functx.numpy.promotion import broadcast_to, operand
+from functx.numpy.selection import filled
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Write
 from functx.ops.operands import PYTHON_SCALARS, literal
@@ -38,39 +39,32 @@ def write(x: Tracer, value: Any, what: str) -> None:
     for what is read-only.
     """
     check_writable(x, what)
-    value = same_kind(value, x.aval.dtype, what)
+    value = operand(value)
     aval = aval_of(value)
+    _check_kind(aval, x.dtype, what)
+    if type(value) in PYTHON_SCALARS:
+        value = literal(value, x.dtype)
     if aval.shape != x.shape:
-        shape = aval.shape
-        while len(shape) > x.ndim and shape[0] == 1 and what.endswith("] ="):
-            shape = shape[1:]
-        if len(shape) > x.ndim or any(
-            n not in (1, m) for n, m in zip(reversed(shape), reversed(x.shape), strict=False)
+        if len(aval.shape) > x.ndim or any(
+            n not in (1, m) for n, m in zip(reversed(aval.shape), reversed(x.shape), strict=False)
         ):
             raise ShapeError(
                 f"{what}: the value must broadcast to the shape of what is written to; "
                 f"got {aval!r} for {x.aval!r}"
             )
-        value = broadcast_to(value, x.shape)
+        value = filled(broadcast_to(value, x.shape), x.shape)
     Write()(x, convert_element_type(value, x.dtype, x.weak_type))
 
 
-def same_kind(value: Any, dtype: Any, what: str) -> Any:
-    """`value` in `dtype`, which must be of its kind or a wider one."""
-    value = operand(value)
-    given = aval_of(value)
-    if _KINDS.index(kind(given.dtype)) > _KINDS.index(kind(dtype)) and {
-        kind(given.dtype),
-        kind(dtype),
-    } != {"u", "i"}:
+def _check_kind(given: Any, dtype: Any, what: str) -> None:
+    """Raise for a value whose dtype NumPy would not cast to `dtype` by its rule of the same kind."""
+    kinds = kind(given.dtype), kind(dtype)
+    if _KINDS.index(kinds[0]) > _KINDS.index(kinds[1]) and kinds != ("i", "u"):
         raise DTypeError(
             f"{what}: the result must be of the kind of the array that it is written to; "
             f"got {given!r} for an array of {dtype}",
             fix="Convert the array before with astype, or write x = x + y in place of x += y.",
         )
-    if type(value) in PYTHON_SCALARS:
-        return literal(value, dtype)
-    return convert_element_type(value, dtype)
 
 
 def check_writable(x: Tracer, what: str) -> None:
@@ -124,25 +118,19 @@ def captured_write(x: Tracer, builder: Builder, captured: Any, what: str) -> Cap
 
 
 def set_item(x: Tracer, idx: Any, value: Any) -> None:
-    """`x[idx] = value`."""
+    """Let `x[idx]` take `value`, converted to the dtype of `x`; the last one to a place stays."""
     if is_own_view(x, idx, value):
         return
-    what = "x[...] ="
-    check_writable(x, what)
-    value = same_kind_or_cast(value, x.dtype)
+    check_writable(x, "x[...] =")
     Write()(x, convert_element_type(Place(x, idx).set(value), x.dtype, x.weak_type))
-
-
-def same_kind_or_cast(value: Any, dtype: Any) -> Any:
-    return value
 
 
 def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
     """Whether `value` is the view `x[idx]`, which `x[idx] += y` has written to already."""
-    key = _static_key(idx)
+    key = static_key(idx)
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
         return False
-    steps = _static_steps(x.aval.shape, key)
+    steps = static_steps(x.aval.shape, key)
     atom: Any = value.atom
     for step in reversed(steps):
         position = x.builder.producer(atom)
@@ -152,17 +140,65 @@ def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
     return atom is x.atom
 
 
-def in_place(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator `name`, which gives `x` the value that `fun` makes of it and another operand.
+def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator `symbol`=, which gives `x` the value that `fun` makes of it and another operand.
 
     A scalar is not written to: as in NumPy, the name gets the result instead.
     """
-    what = f"x {name}="
+    what = f"x {symbol}= y"
 
     def method(self: Tracer, other: Any) -> Any:
+        result = fun(self, other)
         if not self.aval.shape:
-            return fun(self, other)
-        write(self, fun(self, other), what)
+            return result
+        write(self, result, what)
         return self
 
     return method
+
+
+def into(name: str, result: Any, out: Any, where: Any = True) -> Any:
+    """`out`, to which `result` is written where the mask holds; `result` itself without `out`."""
+    if out is None:
+        if where is True or where is None:
+            return result
+        raise ArgumentError(
+            f"{name}: where= must come with out=, which keeps what the mask leaves; got it alone",
+            fix="Pass out=, or choose with functx.numpy.where.",
+        )
+    if isinstance(out, tuple) and len(out) == 1:
+        (out,) = out
+    if where is not True and where is not None:
+        result = _masked(where, result, out)
+    return assign(out, result, f"{name}(out=...)")
+
+
+def assign(target: Any, value: Any, what: str) -> Any:
+    """`target`, a traced array or one of NumPy's, with `value` written to it."""
+    if type(target) is Tracer:
+        write(target, value, what)
+    elif isinstance(target, np.ndarray) and type(value) is not Tracer:
+        _check_kind(aval_of(value), target.dtype, what)
+        try:
+            np.copyto(target, np.asarray(value), casting="unsafe")
+        except ValueError as error:
+            raise ShapeError(f"{what}: {error}") from None
+    elif isinstance(target, np.ndarray):
+        raise CapturedWriteError(
+            f"{what}: a traced value must not be written to an array from outside the trace; got "
+            f"{type_name(value)} for {type_name(target)}",
+            fix="Pass the array as an argument, or make it inside with functx.numpy.",
+        )
+    else:
+        raise ImmutableArrayError(
+            f"{what}: what is written to must be a NumPy array or a traced one; "
+            f"got {type_name(target)}",
+            fix="Convert it with numpy.array before.",
+        )
+    return target
+
+
+def _masked(where: Any, result: Any, out: Any) -> Any:
+    from functx.numpy.elementwise import where as choose
+
+    return choose(where, result, out)

@@ -33,8 +33,7 @@ from functx.ops.indexing import (
     ScatterSet,
 )
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.selection import select
-from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, pad, reshape, rev
+from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, reshape, rev
 from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
 
 

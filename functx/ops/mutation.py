@@ -30,7 +30,9 @@ class Write(Primitive):
 
     def abstract_eval(self, x, new):
         if new.shape != x.shape or new.dtype != x.dtype:
-            raise DTypeError(f"write: the value must have the type of the target; got {new!r} for {x!r}")
+            raise DTypeError(
+                f"write: the value must have the type of the target; got {new!r} for {x!r}"
+            )
         return ()
 
 

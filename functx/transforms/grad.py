@@ -11,9 +11,9 @@ from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.tracing import apply
 from functx.transforms.calls import (
-    fresh,
     avals_of,
     check_callable,
+    fresh,
     name_of,
     named_after,
     names_of,

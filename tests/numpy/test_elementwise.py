@@ -598,12 +598,8 @@ def test_weakly_typed_numbers_stay_weak():
 
 def test_wrong_arguments_are_named():
     x = numpy.ones(3, "float32")
-    with pytest.raises(ArgumentError, match="sin: out= must be left out"):
-        np.sin(x, out=x)
-    with pytest.raises(ArgumentError, match="add: where= must be left out"):
+    with pytest.raises(ArgumentError, match="add: where= must come with out="):
         np.add(x, x, where=x > 0)
-    with pytest.raises(ArgumentError, match="floor_divide: out= must be left out"):
-        np.floor_divide(x, x, out=x)
     with pytest.raises(ArgumentError, match="round: out="):
         np.round(x, 1, x)
     with pytest.raises(ArgumentError, match="must be arrays or numbers; got str 'one'"):
