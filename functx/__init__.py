@@ -12,6 +12,7 @@ from functx.custom.custom_vjp import custom_vjp
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.jit import jit
 from functx.ops.gradients import stop_gradient
+from functx.transforms.functionalize import functionalize
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from functx.transforms.jvp import jvp, linearize
@@ -31,6 +32,7 @@ __all__ = [
     "custom_vjp",
     "errors",
     "eval_shape",
+    "functionalize",
     "grad",
     "hessian",
     "hvp",

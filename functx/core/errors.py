@@ -251,6 +251,14 @@ class CapturedWriteError(FunctxError, RuntimeError):
     """
 
 
+class FunctionalizeError(FunctxError, ValueError, RuntimeError):
+    """`functionalize` was asked to remove something that it does not know.
+
+    Smallest failing code: `functx.functionalize(f, remove="views")`.
+    Cure: pass "mutations" or "mutations_and_views".
+    """
+
+
 class ProgramError(FunctxError, TypeError, ValueError):
     """A program is not well-formed: a variable out of scope, or an output of another type.
 
