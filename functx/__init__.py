@@ -1,21 +1,39 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
-from functx import lax, lowering, nn, numpy, ops, random, testing
+from functx import (
+    custom_batching,
+    custom_derivatives,
+    debug,
+    lax,
+    lowering,
+    nn,
+    numpy,
+    ops,
+    random,
+    testing,
+)
 from functx.core import errors, tree
 from functx.core.avals import ShapedArray
 from functx.core.config import config
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.custom import checkpoint_policies
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
+from functx.custom.custom_vmap import custom_vmap
+from functx.custom.symbolic_zeros import float0
+from functx.interop.from_jax import from_jax
 from functx.lowering.cache import cache_info, clear_caches
+from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
-from functx.ops.gradients import stop_gradient
+from functx.ops.callbacks import io_callback, pure_callback
+from functx.ops.gradients import checkpoint_name, stop_gradient
 from functx.transforms.functionalize import functionalize
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from functx.transforms.jvp import jvp, linearize
+from functx.transforms.linear_transpose import linear_transpose
 from functx.transforms.make_ir import eval_shape, make_ir
 from functx.transforms.vjp import vjp
 from functx.transforms.vmap import vmap
@@ -26,27 +44,39 @@ __all__ = [
     "ShapedArray",
     "cache_info",
     "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "clear_caches",
     "config",
+    "custom_batching",
+    "custom_derivatives",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
+    "debug",
+    "effects_barrier",
     "errors",
     "eval_shape",
+    "float0",
+    "from_jax",
     "functionalize",
     "grad",
     "hessian",
     "hvp",
+    "io_callback",
     "jacfwd",
     "jacrev",
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
     "linearize",
     "lowering",
     "make_ir",
     "nn",
     "numpy",
     "ops",
+    "pure_callback",
     "random",
     "remat",
     "stop_gradient",

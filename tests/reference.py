@@ -687,8 +687,23 @@ EXACT |= DRAWS.keys()
 
 
 @exact
-def Checkpoint(*args, program, apart, again):
+def Checkpoint(*args, program, apart, again, policy):
     return evaluate(program, args)
+
+
+@exact
+def CustomVmap(*args, program, rule):
+    return evaluate(program, args)
+
+
+@exact
+def Name(x, label):
+    return x
+
+
+@exact
+def Dense(aval, data):
+    return np.frombuffer(data, aval.dtype).reshape(aval.shape)
 
 
 @exact
@@ -704,6 +719,16 @@ def CustomVJP(*args, primal, rule, captured):
 @exact
 def Call(*args, program):
     return evaluate(program, args)
+
+
+@exact
+def StandIn(live, x, *, along):
+    return x
+
+
+@exact
+def AnyLane(live):
+    return live
 
 
 @exact
@@ -729,9 +754,132 @@ def Scan(*args, program, consts, carries, length, reverse, unroll):
 
 
 @exact
-def While(*args, condition, body, condition_consts, body_consts):
+def While(*args, condition, body, condition_consts, body_consts, checkpoints, max_steps):
     m, n = condition_consts, condition_consts + body_consts
     carry = args[n:]
     while evaluate(condition, [*args[:m], *carry])[0]:
         carry = evaluate(body, [*args[m:n], *carry])
     return carry
+
+
+def sliding(x, sizes, strides, padding, base_dilation, window_dilation, fill):
+    """The elements in each window, on one last axis."""
+    ndim = len(sizes)
+    spread = [
+        (n - 1) * hole + 1 if n else 0 for n, hole in zip(x.shape, base_dilation, strict=True)
+    ]
+    wide = np.full(spread, fill, x.dtype)
+    wide[tuple(slice(None, None, hole) for hole in base_dilation)] = x
+    cut = [
+        slice(max(-low, 0), n - max(-high, 0))
+        for n, (low, high) in zip(spread, padding, strict=True)
+    ]
+    wide = np.pad(
+        wide[tuple(cut)],
+        [(max(low, 0), max(high, 0)) for low, high in padding],
+        constant_values=fill,
+    )
+    reach = [(k - 1) * step + 1 for k, step in zip(sizes, window_dilation, strict=True)]
+    if any(n < k for n, k in zip(wide.shape, reach, strict=True)):
+        counts = [
+            max((n - k) // s + 1, 0) for n, k, s in zip(wide.shape, reach, strides, strict=True)
+        ]
+        return np.zeros((*counts, int(np.prod(sizes))), x.dtype)
+    found = np.lib.stride_tricks.sliding_window_view(wide, reach)
+    found = found[tuple(slice(None, None, s) for s in strides)]
+    found = found[(Ellipsis, *[slice(None, None, step) for step in window_dilation])]
+    return found.reshape(*found.shape[:ndim], -1)
+
+
+@meaning
+def ReduceWindowSum(x, **window):
+    return sliding(x, **window, fill=0).sum(-1, dtype=x.dtype)
+
+
+@meaning
+def ReduceWindowMax(x, **window):
+    return sliding(x, **window, fill=lowest(x.dtype)).max(-1)
+
+
+@meaning
+def ReduceWindowMin(x, **window):
+    return sliding(x, **window, fill=highest(x.dtype)).min(-1)
+
+
+def window_places(x, lanes, choose, worst, **window):
+    count = int(np.prod(x.shape[lanes:]))
+    places = np.broadcast_to(np.arange(count).reshape(x.shape[lanes:]), x.shape)
+    found = sliding(x, **window, fill=worst)
+    places = sliding(places, **window, fill=count)
+    best = choose(np.where(places == count, worst, found), -1)[..., None]
+    return np.where(found == best, places, count).min(-1)
+
+
+@meaning
+def ReduceWindowArgmax(x, lanes, **window):
+    return window_places(x, lanes, np.max, lowest(x.dtype), **window)
+
+
+@meaning
+def ReduceWindowArgmin(x, lanes, **window):
+    return window_places(x, lanes, np.min, highest(x.dtype), **window)
+
+
+@meaning
+def Reduce(*args, program, axes):
+    n = len(program.outputs)
+    xs, starts, consts = args[:n], args[n : 2 * n], args[2 * n :]
+    kept = [d for d in range(xs[0].ndim) if d not in axes]
+    rows = [np.transpose(x, (*kept, *sorted(axes))) for x in xs]
+    shape = rows[0].shape[: len(kept)]
+    outs = [np.empty(shape, x.dtype) for x in xs]
+    for place in np.ndindex(shape):
+        total = starts
+        for elements in zip(*[x[place].ravel() for x in rows], strict=True):
+            total = evaluate(program, [*total, *elements, *consts])
+        for out, x in zip(outs, total, strict=True):
+            out[place] = x
+    return outs
+
+
+@meaning
+def ReduceWindow(*args, program, **window):
+    n = len(program.outputs)
+    xs, starts = args[:n], args[n : 2 * n]
+    rows = [sliding(x, **window, fill=start) for x, start in zip(xs, starts, strict=True)]
+    return Reduce(*rows, *args[n:], program=program, axes=(rows[0].ndim - 1,))
+
+
+@meaning
+def CustomLinearSolve(*args, solve, **others):
+    return evaluate(solve, args)
+
+
+@meaning
+def CustomRoot(*args, solve, **others):
+    return evaluate(solve, args)
+
+
+@meaning
+def PureCallback(*args, callback, results, **others):
+    return callback(args, results)
+
+
+@meaning
+def IoCallback(*args, callback, results, ordered):
+    return callback(args, results)
+
+
+@meaning
+def DebugCallback(*args, callback, results, ordered):
+    return callback(args, results)
+
+
+@meaning
+def ShowProgress(*args, label, total, done):
+    return []
+
+
+@meaning
+def JaxCall(*args, function):
+    return function(*args)

@@ -24,7 +24,15 @@ def concrete(tracer: Tracer, asked: str) -> Any:
     missing = evaluate_needed(builder, atom)
     if missing is not None:
         raise no_value(tracer, missing, asked)
-    return np.asarray(_value(builder, atom))
+    value = execution.known(_value(builder, atom))
+    if value is None:
+        raise ConcretizationError(
+            f"{asked} needs the value of an array; got {tracer.aval!r}, which has none while JAX "
+            "traces the call",
+            fix="Choose between values with functx.numpy.where or functx.lax.cond, or make the "
+            "argument static in the transform of JAX.",
+        )
+    return np.asarray(value)
 
 
 def differentiated(tracer: Tracer) -> bool:

@@ -51,7 +51,12 @@ def canonical_dtype(dtype: Any) -> DType:
         dtype = _SCALAR_DTYPES[dtype]
     dtype = np.dtype(dtype)
     wide: DType = dtype
-    return wide if x64_enabled() else _NARROW.get(wide, wide)
+    return wide if x64_enabled() else narrow_dtype(wide)
+
+
+def narrow_dtype(dtype: DType) -> DType:
+    """`dtype` narrowed to 32 bits, whatever the 64-bit switch says."""
+    return _NARROW.get(dtype, dtype)
 
 
 _SCALAR_DTYPES: dict[type, str] = {

@@ -12,6 +12,8 @@ class Effect(Enum):
     """Python code runs, in no order that is promised."""
     ORDERED = "ordered"
     """Python code runs after that of every earlier ordered equation, and before the later ones'."""
+    PROGRESS = "progress"
+    """Python code shows how far a loop is: once for all lanes of a batch, and of no account else."""
 
     WRITE = "write"
     """An operand takes another value, which all that share its memory see from then on."""
@@ -22,3 +24,5 @@ class Effect(Enum):
 
 Effects = frozenset[Effect]
 NO_EFFECTS: Effects = frozenset()
+OF_LANES: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
+"""Those that take place for each lane of a batch, and only in those that come by."""

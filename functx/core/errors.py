@@ -22,7 +22,17 @@ class FunctxError(Exception):
         self.details = list(details)
         self.fix = fix
         self.source = source if source is not None else _current_source()
+        self._place = ""
         super().__init__(problem)
+
+    def __reduce__(self) -> Any:
+        # Code objects do not travel; what the message says of them does.
+        return _restored, (type(self), self.problem, self.details, self.fix, self.place)
+
+    @property
+    def place(self) -> str:
+        """The user's line as the message shows it, empty where it is not known."""
+        return self._place if self.source is None else source_line(self.source)
 
     def add(self, *details: str) -> FunctxError:
         """This error with further lines of detail."""
@@ -31,12 +41,21 @@ class FunctxError(Exception):
 
     def __str__(self) -> str:
         lines = [self.problem, *self.details]
-        if self.source is not None:
-            lines.append(f"at {source_line(self.source)}")
+        if self.place:
+            lines.append(f"at {self.place}")
         if self.fix:
             lines.append(self.fix)
         lines.append(_ANCHOR + type(self).__name__)
         return "\n  ".join(lines)
+
+
+def _restored(
+    cls: type[FunctxError], problem: str, details: list[str], fix: str, place: str
+) -> FunctxError:
+    """The error that was pickled."""
+    error = cls(problem, *details, fix=fix)
+    error.source, error._place = None, place
+    return error
 
 
 def _current_source() -> Source | None:
@@ -137,6 +156,14 @@ class GradientError(FunctxError, TypeError):
     """
 
 
+class LinearityError(GradientError):
+    """A function or a rule that is transposed is not linear.
+
+    Smallest failing code: `functx.linear_transpose(lambda x: x * x, 1.0)`.
+    Cure: make it linear, or take the derivative with `vjp`, whose pullback is linear.
+    """
+
+
 class ArgnumsError(FunctxError, ValueError, TypeError):
     """`argnums` does not name positional arguments of the call.
 
@@ -173,7 +200,8 @@ class ForeignCodeError(FunctxError, TypeError):
     """A traced array was handed to code of NumPy or JAX that cannot trace it.
 
     Smallest failing code: `functx.jit(lambda i: numpy_table[i])(0)`.
-    Cure: `functx.numpy.asarray(table)[i]`, or the function of that name in `functx.numpy`.
+    Cure: `functx.numpy.asarray(table)[i]`, the function of that name in `functx.numpy`, or
+    `functx.from_jax(f)` for a function of JAX.
     """
 
 
@@ -231,6 +259,38 @@ class EffectError(FunctxError, TypeError):
     Smallest failing code: the reverse derivative of `functx.checkpoint(f)` for an `f` that
     uses the result of an `io_callback`.
     Cure: keep the effect out of what a derivative computes again.
+    """
+
+
+class CallbackResultError(FunctxError, RuntimeError, ValueError, TypeError):
+    """A callback returned something other than what it was said to return.
+
+    Smallest failing code: `functx.pure_callback(lambda: "one", jax.ShapeDtypeStruct((), "float32"))`.
+    Cure: return a pytree of arrays of the shapes and dtypes in `result_shape_dtypes`.
+    """
+
+
+class FormatError(FunctxError, ValueError, IndexError, KeyError):
+    """A format string does not fit the values that `debug.print` was given for it.
+
+    Smallest failing code: `functx.debug.print("{x}", y=1.0)`.
+    Cure: name in the string each value that is given, and no other.
+    """
+
+
+class DonationError(FunctxError, ValueError, RuntimeError):
+    """An array is used whose buffer was given away, or is donated and passed twice.
+
+    Smallest failing code: `functx.jit(f, donate_argnums=0)(x); x + 1`.
+    Cure: donate only what is not used again.
+    """
+
+
+class NonFiniteError(FunctxError, FloatingPointError):
+    """An operation gave a nan or an infinity while JAX is set to refuse them.
+
+    Smallest failing code: `with jax.debug_nans(): functx.numpy.log(-1.0)`.
+    Cure: keep the operand in the domain, for instance with `functx.numpy.where`.
     """
 
 

@@ -1,7 +1,8 @@
 """Programs read from text: the inverse of `printing`.
 
     text      = program
-    program   = "program" name "(" [input {"," input}] ")" ":" {equation {program}} return
+    program   = "program" name "(" [input {"," input}] ")" ["with" effects] ":" {equation {program}} return
+    effects   = effect {"," effect}
     input     = name ":" type
     equation  = outputs "=" primitive ["[" name "=" value {"," name "=" value} "]"] {atom}
     outputs   = "()" | name [":" type] {"," name [":" type]}
@@ -24,9 +25,10 @@ from typing import Any
 from functx.core.avals import ShapedArray
 from functx.core.checking import check_arity, counted, literal_problem
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, DType
+from functx.core.effects import Effect, Effects
 from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
-from functx.core.printing import is_record, named, opaque
+from functx.core.printing import effects_text, is_record, named, opaque
 from functx.core.program import Atom, Equation, Program, Var, scalar_literal
 from functx.core.tokens import CLOSING, OPENING, Token, error_at, tokens_of
 
@@ -118,6 +120,8 @@ class _Parser:
         scope = _Scope()
         self.expect("(", "and the inputs")
         inputs = self.separated(lambda: self.input(scope), ")")
+        effects_at = self.token
+        effects = self.effects() if self.skip("with") else None
         self.expect(":", "after the inputs")
         self.expect_kind("newline", "the end of the line after `:`")
         equations: list[Equation] = []
@@ -136,7 +140,27 @@ class _Parser:
                 break
         self.expect_kind("newline", "`,` or the end of the line")
         names = [getattr(v, "name", "_") for v in inputs]
-        return Program(name.text, inputs, equations, outputs, in_names=lambda: names)
+        program = Program(name.text, inputs, equations, outputs, in_names=lambda: names)
+        if effects is not None and effects != program.effects:
+            wanted = f"`with {effects_text(program.effects)}`" if program.effects else "no effects"
+            raise self.problem(
+                f"must state {wanted}, which the equations have; got "
+                f"`with {effects_text(effects)}`",
+                effects_at,
+            )
+        return program
+
+    def effects(self) -> Effects:
+        """The effects that a program is said to have."""
+        found = []
+        known = {effect.value: effect for effect in Effect}
+        while True:
+            token = self.expect_kind("name", "an effect")
+            if token.text not in known:
+                raise self.error("an effect", token, _did_you_mean(token, known))
+            found.append(known[token.text])
+            if not self.skip(","):
+                return frozenset(found)
 
     def nested(self) -> None:
         token = self.tokens[self.position + 1]

@@ -192,6 +192,13 @@ class Primitive(metaclass=_PrimitiveType):
     For primitives whose `vjp` needs more of the forward computation than its outputs.
     """
 
+    trim: ClassVar[Callable[..., Any] | None] = None
+    """Optional `trim(self, used)`: the primitive without what the outputs marked `used` do not need.
+
+    Returns it with the positions of the operands and of the outputs that it keeps; None when
+    it needs them all. Asked whenever a program that holds such an equation is finished.
+    """
+
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """The output for a whole batch, and the dimension along which it lies.
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES
+from functx.core.effects import Effects
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.provenance import Derived, assigned_names, describe
@@ -117,13 +118,20 @@ class _Printer:
 
     def header(self, program: Program, name: str, names: dict[Var, str], indent: str) -> None:
         inputs = [f"{names[v]}: {v.aval!r}" for v in program.inputs]
-        line = f"{indent}program {name}({', '.join(inputs)}):"
+        effects = effects_text(program.effects)
+        end = f") with {effects}:" if effects else "):"
+        line = f"{indent}program {name}({', '.join(inputs)}{end}"
         if len(line) <= _WIDEST_HEADER:
             self.lines.append((line, ""))
             return
         self.lines.append((f"{indent}program {name}(", ""))
         self.lines += [(f"{indent}    {each},", "") for each in inputs]
-        self.lines.append((f"{indent}):", ""))
+        self.lines.append((f"{indent}{end}", ""))
+
+
+def effects_text(effects: Effects) -> str:
+    """`callback, ordered`: effects as the head of a program shows them."""
+    return ", ".join(sorted([effect.value for effect in effects])) if effects else ""
 
 
 def _halves(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,6 +171,13 @@ class Program:
     def __hash__(self) -> int:
         return self.key.hash
 
+    def __reduce__(self) -> Any:
+        # The lines that equations come from are code objects, which do not travel.
+        equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
+        names = None if self.in_names is None else list(self.in_names())
+        parts = self.name, self.inputs, equations, self.outputs
+        return _restored, (*parts, names, self.trees, self.captured)
+
     def __iter__(self) -> Iterator[Equation]:
         return iter(self.equations)
 
@@ -259,6 +266,27 @@ class Program:
         return inline(self, names or ("call",))
 
 
+def _restored(
+    name: str,
+    inputs: list[Var],
+    equations: list[Any],
+    outputs: list[Atom],
+    names: list[str] | None,
+    trees: Any,
+    captured: list[Any],
+) -> Program:
+    """The program that was pickled."""
+    return Program(
+        name,
+        inputs,
+        [Equation(*parts, None) for parts in equations],
+        outputs,
+        in_names=None if names is None else partial(list, names),
+        trees=trees,
+        captured=captured,
+    )
+
+
 def subprograms(primitive: Primitive) -> list[Program]:
     """The programs among the parameters of `primitive`."""
     return [p for field in primitive.fields for p in programs_in(getattr(primitive, field))]
@@ -326,7 +354,7 @@ def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
 
 
 def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
-    """The equations that `outputs` need."""
+    """The equations that `outputs` need, each trimmed to what is needed of it."""
     needed = {atom for atom in outputs if type(atom) is Var}
     kept: list[Equation] = []
     for eqn in reversed(equations):
@@ -334,12 +362,27 @@ def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equa
         if (outs[0] in needed if len(outs) == 1 else not needed.isdisjoint(outs)) or (
             eqn.primitive.effects
         ):
+            if eqn.primitive.trim is not None:
+                eqn = trimmed(eqn, [v in needed for v in outs])
             kept.append(eqn)
             for atom in eqn.inputs:
                 if type(atom) is Var:
                     needed.add(atom)
     kept.reverse()
     return kept
+
+
+def trimmed(eqn: Equation, used: Sequence[bool]) -> Equation:
+    """`eqn` without what is not needed for those of its outputs that are `used`."""
+    found = eqn.primitive.trim(used)  # type: ignore[misc]
+    if found is None:
+        return eqn
+    primitive, inputs, outputs = found
+    return eqn.replace(
+        primitive=primitive,
+        inputs=[eqn.inputs[i] for i in inputs],
+        outputs=[eqn.outputs[i] for i in outputs],
+    )
 
 
 @lru_cache(maxsize=4096)

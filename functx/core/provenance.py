@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import linecache
 import os
@@ -32,11 +33,14 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class _Ours(dict[str, bool]):
-    """Whether a file is one of functx's or of JAX's own, remembered by file name."""
+    """Whether a file is one of functx's or of JAX's own, remembered by file name.
+
+    Between frames of JAX stand those of Python's own context managers.
+    """
 
     def __missing__(self, filename: str) -> bool:
         ours = filename.startswith(_PACKAGE) or f"{os.sep}jax{os.sep}_src{os.sep}" in filename
-        self[filename] = ours = ours or filename == f"<{__name__}>"
+        self[filename] = ours = ours or filename in (f"<{__name__}>", contextlib.__file__)
         return ours
 
 

@@ -297,6 +297,10 @@ class _Execution:
     """Run `rewrite(program)` on concrete operands, compiled once per structure."""
     aval_of_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
+    known: Callable[[Any], Any]
+    """A value as one that is known now; None for one that JAX is tracing."""
+    key_words: Callable[[Any], Any]
+    """The words of JAX's typed keys; anything else as it is."""
 
 
 execution = _Execution()

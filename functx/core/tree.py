@@ -8,7 +8,7 @@ from jax import tree_util
 
 from functx.core.errors import TreeError
 
-flatten: Any = tree_util.tree_flatten
+_flatten: Any = tree_util.tree_flatten
 unflatten: Any = tree_util.tree_unflatten
 structure: Any = tree_util.tree_structure
 leaves: Any = tree_util.tree_leaves
@@ -20,6 +20,37 @@ flatten_with_path = tree_util.tree_flatten_with_path
 path_text = tree_util.keystr
 Partial = tree_util.Partial
 TreeDef = Any
+
+
+def flatten(tree: Any, is_leaf: Any = None) -> tuple[list[Any], TreeDef]:
+    """The leaves of a pytree, and its structure.
+
+    Raises TreeError for a dictionary whose keys have no order.
+    """
+    try:
+        return _flatten(tree, is_leaf)  # type: ignore[no-any-return]
+    except ValueError as error:
+        _refuse_unsortable(tree)
+        raise error
+
+
+def _refuse_unsortable(tree: Any) -> None:
+    """Raise for the first dictionary in `tree` whose keys cannot be sorted."""
+    pending = [tree]
+    while pending:
+        part = pending.pop()
+        if type(part) is dict:
+            try:
+                sorted(part)
+            except TypeError:
+                raise TreeError(
+                    "the keys of a dictionary in a pytree must be sortable; got "
+                    + ", ".join(repr(key) for key in part),
+                    fix="Use keys of one type, or an OrderedDict, which keeps its order.",
+                ) from None
+            pending += part.values()
+        elif isinstance(part, (list, tuple)):
+            pending += part
 
 
 def flatten_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:

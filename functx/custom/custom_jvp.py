@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, RuleError, type_name
+from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Equation, Literal, Program, Var, remove_dead
+from functx.core.program import Program, Var
 from functx.core.samples import f32, sample
 from functx.core.tracing import rewritten, trace
-from functx.custom.rules import (
-    Captures,
-    CustomCall,
-    CustomFunction,
-    RuleTrace,
-    Traced,
-    applied,
-    changed,
-    flattened,
-    flattened_tangents,
-    programs_of,
-    refuse_captured,
-)
-from functx.ops.arithmetic import Add, Sub, add, mul
-from functx.ops.operands import literal
-from functx.ops.shaping import Full, zeros_like
+from functx.custom.batched_rules import BatchJVP
+from functx.custom.captures import Captures
+from functx.custom.deferral import Flow, RuleTrace, Traced, changed, programs_of
+from functx.custom.function import CustomCall, CustomFunction, applied, refuse_captured
+from functx.custom.results import Result, rule_source
+from functx.custom.splitting import SplitRule
+from functx.custom.symbolic_zeros import told
+from functx.ops.arithmetic import add, mul
+from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
 from functx.transforms.batching import Batch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import check_callable, name_of
 from functx.transforms.expand import expand
-from functx.transforms.reverse_mode import Transpose
+from functx.transforms.linear_transpose import transposed
 
 
 def custom_jvp(
-    fun: Callable[..., Any] | None = None, nondiff_argnums: int | Sequence[int] = ()
+    fun: Callable[..., Any] | None = None,
+    nondiff_argnums: int | Sequence[int] = (),
+    nondiff_argnames: str | Sequence[str] = (),
 ) -> Any:
     """`fun`, with a derivative that the user gives by `defjvp` or `defjvps`.
 
     Every transform keeps to that derivative: forward mode runs the rule, reverse mode
-    transposes it, `vmap` maps it. Arguments at `nondiff_argnums` are not differentiated and
-    may be of any type. Outside transforms it is `fun`.
+    transposes it, `vmap` maps it. Arguments at `nondiff_argnums`, or of the names in
+    `nondiff_argnames`, are not differentiated and may be of any type; the rule gets them
+    first. Keywords and defaults are resolved by the signature. Outside transforms it is `fun`.
 
     >>> import functx
     >>> @functx.custom_jvp
@@ -59,8 +54,10 @@ def custom_jvp(
     6.0
     """
     if fun is None:
-        return partial(custom_jvp, nondiff_argnums=nondiff_argnums)
-    return CustomJVPFunction(fun, nondiff_argnums)
+        return partial(
+            custom_jvp, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames
+        )
+    return CustomJVPFunction(fun, nondiff_argnums, nondiff_argnames)
 
 
 class CustomJVPFunction(CustomFunction):
@@ -73,12 +70,13 @@ class CustomJVPFunction(CustomFunction):
         """Set the rule, and return it.
 
         `jvp(*nondiff, primals, tangents)` returns `(output, output tangent)`, linear in the
-        tangents. Integers have the tangent None, and may be given it; None stands for zero.
+        tangents. Integers have the tangent None; their output tangent may be None or zeros of
+        dtype `float0`. None stands for zero, for a part or for all of the output tangent. With
+        `symbolic_zeros`, the tangent of what does not vary is a `SymbolicZero`, and an output
+        tangent may be one.
         """
         check_callable(jvp, f"{self!r}.defjvp")
-        if symbolic_zeros:
-            raise ArgumentError(f"{self!r}.defjvp: symbolic_zeros must be False; got True")
-        self.jvp = jvp
+        self.jvp, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -92,15 +90,16 @@ class CustomJVPFunction(CustomFunction):
                 f"{self!r}.defjvps: nondiff_argnums must be empty; got {self.nondiff_argnums}",
                 fix="Use defjvp.",
             )
-        for rule in jvps:
-            if rule is not None:
-                check_callable(rule, f"{self!r}.defjvps")
+        given = [rule for rule in jvps if rule is not None]
+        for rule in given:
+            check_callable(rule, f"{self!r}.defjvps")
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
             if len(jvps) != len(primals):
                 raise RuleError(
                     f"{self!r}: defjvps must be given a rule for each argument; "
-                    f"got {len(jvps)} for {len(primals)} arguments"
+                    f"got {len(jvps)} for {len(primals)} arguments",
+                    source=rule_source(given[0]) if given else None,
                 )
             out = self(*primals)
             total = None
@@ -111,43 +110,72 @@ class CustomJVPFunction(CustomFunction):
             return out, total
 
         jvp.__name__ = f"{name_of(self.fun)}_jvps"
-        self.jvp = jvp
+        if given:
+            jvp.__wrapped__ = given[0]  # type: ignore[attr-defined]
+        self.jvp, self.symbolic_zeros = jvp, False
 
     def rules(self) -> tuple[Callable[..., Any], ...]:
         return () if self.jvp is None else (self.jvp,)
 
     def traced_rules(
-        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any]
+        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any], flow: Flow | None
     ) -> list[Traced]:
-        rule = self.jvp
-        assert rule is not None
-        what = f"{self!r}: the output of its rule `{name_of(rule)}`"
-        tangent_avals = [a for a in call.avals if is_inexact(a.dtype)]
-
-        def body(*xs: Any) -> list[Any]:
-            count = len(call.avals)
-            rest = iter(xs[count:])
-            leaves = [next(rest) if is_inexact(a.dtype) else None for a in call.avals]
-            primals, _ = tree.unflatten(call.in_tree, xs[:count])
-            tangents, _ = tree.unflatten(call.in_tree, leaves)
-            result = rule(*call.nondiff, primals, tangents)
-            if not isinstance(result, (tuple, list)) or len(result) != 2:
-                raise RuleError(
-                    f"{what} must be a pair (output, output tangent); got {type_name(result)}"
-                )
-            outs = flattened(result[0], call, what)
-            what_tangent = what.replace("the output of", "the output tangent of")
-            return outs + flattened_tangents(
-                result[1], call.out_tree, call.out_avals, what_tangent, "the function's output"
-            )
-
-        return [trace(rule, body, [*call.avals, *tangent_avals], values)]
+        assert self.jvp is not None
+        told = flow or everywhere(call) if self.symbolic_zeros else None
+        return [trace_push(repr(self), self.jvp, call, trace, values, told)]
 
     def arranged(self, traced: Sequence[Traced], captures: Captures) -> tuple[Program, ...]:
         return tuple([captures.extend(*each) for each in traced])
 
     def primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
         return CustomJVP(primal, rule, captured)
+
+
+def everywhere(call: CustomCall) -> Flow:
+    """The derivative in every argument of a call, from every output."""
+    varying, given = (
+        (True,) * sum([is_inexact(a.dtype) for a in avals])
+        for avals in (call.avals, call.out_avals)
+    )
+    return Flow(varying, given)
+
+
+def trace_push(
+    owner: str,
+    rule: Callable[..., Any],
+    call: CustomCall,
+    trace: RuleTrace,
+    values: Sequence[Any],
+    flow: Flow | None,
+) -> Traced:
+    """The program of `rule`, which gives outputs and their tangents; with `flow`, of that."""
+    out = Result(owner, rule)
+    tangent_avals = [a for a in call.avals if is_inexact(a.dtype)]
+
+    def body(*xs: Any) -> list[Any]:
+        count = len(call.avals)
+        leaves = told(call.avals, xs[count:], flow and flow.varying)
+        primals, _ = tree.unflatten(call.in_tree, xs[:count])
+        tangents, _ = tree.unflatten(call.in_tree, leaves)
+        value, tangent = out.pair(
+            rule(*call.nondiff, primals, tangents), "(output, output tangent)"
+        )
+        return [
+            *out.leaves(value, call.out_tree, call.out_avals),
+            *out.of("the output tangent").tangent_leaves(
+                tangent, call.out_tree, call.out_avals, "the function's output"
+            ),
+        ]
+
+    traced = trace(rule, body, [*call.avals, *tangent_avals], values)
+    program, count = traced.program, len(call.avals)
+    reached = set(program.inputs[count : count + len(tangent_avals)])
+    for eqn in program.equations:
+        if not reached.isdisjoint([a for a in eqn.inputs if type(a) is Var]):
+            reached.update(eqn.outputs)
+    if any(type(a) is Var and a in reached for a in program.outputs[: len(call.out_avals)]):
+        raise out.error("must not depend on the tangents; got one that does")
+    return traced
 
 
 def _examples() -> tuple[Program, tuple[Program]]:
@@ -194,11 +222,11 @@ class CustomJVP(Primitive):
     def split(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[Program, Program, Any]:
         """The rule, for operands that vary where `active` says, as values and tangents."""
         refuse_captured(self, active)
-        (rule,) = programs_of(self.rule)
         count = len(args) - self.captured
         varying = tuple(
             [on for x, on in zip(args[:count], active, strict=False) if is_inexact(x.dtype)]
         )
+        (rule,) = programs_of(self.rule, Flow(varying, ()))
         return rewritten(  # type: ignore[return-value]
             SplitRule(count, varying, len(self.primal.outputs)), expand(rule, "transpose")
         )
@@ -225,7 +253,12 @@ class CustomJVP(Primitive):
             for ct, aval, on in zip(cts, self.primal.out_avals, nonzero, strict=True)
             if on
         ]
-        pull_back = rewritten(Transpose(sum(active)), tangent_program)
+        pull_back = transposed(
+            tangent_program,
+            sum(active),
+            f"custom_jvp({self.primal.name}): the rule must be linear in "
+            "the tangents, to be transposed in reverse mode; got one that is not",
+        )
         found = iter(applied(pull_back, [*given, *residuals]))
         return [next(found) if on else None for on in active]
 
@@ -256,123 +289,3 @@ def transposed_primal(program: Program, cts: Sequence[Any], args: Sequence[Any])
     known = [x for x, on in zip(args, linear, strict=True) if not on]
     found = iter(applied(pull_back, [*given, *known]))
     return [next(found) if on else None for on in linear]
-
-
-@dataclass(frozen=True)
-class BatchJVP:
-    """The change of a rule to one for batches of `size` along `dims`."""
-
-    size: int
-    dims: tuple[int | None, ...]
-    inexact: tuple[bool, ...]
-
-    def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
-        (rule,) = programs
-        count = len(self.inexact)
-        own = self.dims[:count]
-        tangents = tuple([d for d, on in zip(own, self.inexact, strict=True) if on])
-        in_dims = (*own, *tangents, *self.dims[count:])
-        return (rewritten(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
-
-
-@dataclass(frozen=True)
-class SplitRule:
-    """The split of a rule program into its values and its tangents.
-
-    The rule has `count` operands, whose tangents follow, given where `varying` holds and
-    zero elsewhere, and `outputs` outputs besides their tangents. The first program takes
-    all operands and gives the outputs and residuals; the second takes the tangents given
-    and the residuals, and gives the output tangents that can be other than zero, which
-    are marked, one mark an output, in the third part.
-    """
-
-    count: int
-    varying: tuple[bool, ...]
-    outputs: int
-
-    def __call__(self, program: Program) -> tuple[Program, Program, tuple[bool, ...]]:
-        end = self.count + len(self.varying)
-        tangents = program.inputs[self.count : end]
-        known = [*program.inputs[: self.count], *program.inputs[end:]]
-        linear_vars = set(tangents)
-        values: list[Equation] = []
-        linear: list[Equation] = []
-        for eqn in program.equations:
-            if linear_vars.isdisjoint(a for a in eqn.inputs if type(a) is Var):
-                values.append(eqn)
-            else:
-                linear.append(eqn)
-                linear_vars.update(eqn.outputs)
-        outs = program.outputs[: self.outputs]
-        if any(type(a) is Var and a in linear_vars for a in outs):
-            raise RuleError(
-                f"the output of the custom rule `{program.name}` must not depend on the tangents; "
-                "got one that does"
-            )
-        given = [v for v, on in zip(tangents, self.varying, strict=True) if on]
-        zeros = {v for v, on in zip(tangents, self.varying, strict=True) if not on}
-        linear, zeros, same = without_zeros(linear, linear_vars, zeros)
-        out_tangents = [same.get(a, a) for a in program.outputs[self.outputs :]]
-        rest = iter(out_tangents)
-        marks: list[Any] = [next(rest) if is_inexact(a.aval.dtype) else None for a in outs]
-        zeros.update(v for e in values if _is_zero(e) for v in e.outputs)
-        nonzero = tuple([not (a is None or a in zeros or _is_number_zero(a)) for a in marks])
-        kept = [a for a, on in zip(marks, nonzero, strict=True) if on]
-        linear = remove_dead(linear, kept)
-        made = {v for e in linear for v in e.outputs} | set(given)
-        used: dict[Any, None] = dict.fromkeys(
-            a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
-        )
-        residuals = [a for a in used if type(a) is Var and a not in made]
-        results = [*outs, *residuals]
-        return (
-            Program(program.name, known, remove_dead(values, results), results),
-            Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
-            nonzero,
-        )
-
-
-def without_zeros(
-    equations: Sequence[Equation], linear: set[Var], zeros: set[Any]
-) -> tuple[list[Equation], set[Any], dict[Any, Any]]:
-    """Linear equations without those that give zero because the variables `zeros` are.
-
-    `linear` holds all variables that the equations are linear in. Also what is zero then, and
-    which variables have become others.
-    """
-    zeros = set(zeros)
-    kept: list[Equation] = []
-    same: dict[Any, Any] = {}
-    for eqn in equations:
-        inputs = [same.get(a, a) for a in eqn.inputs]
-        on = [i for i, a in enumerate(inputs) if a in linear and a not in zeros]
-        if not on and not eqn.primitive.multiple_results:
-            zeros.update(eqn.outputs)
-        elif (
-            isinstance(eqn.primitive, (Add, Sub))
-            and on == [0]
-            and inputs[1] in zeros
-            and inputs[0].aval is eqn.outputs[0].aval
-        ) or (
-            isinstance(eqn.primitive, Add)
-            and on == [1]
-            and inputs[0] in zeros
-            and inputs[1].aval is eqn.outputs[0].aval
-        ):
-            same[eqn.outputs[0]] = inputs[on[0]]
-        else:
-            for i, a in enumerate(inputs):
-                if a in zeros:
-                    zero = Equation.of(Full(a.aval.shape), [literal(0, a.aval.dtype)], eqn.source)
-                    kept.append(zero)
-                    inputs[i] = zero.outputs[0]
-            kept.append(eqn.replace(inputs=inputs))
-    return kept, zeros, same
-
-
-def _is_zero(eqn: Equation) -> bool:
-    return isinstance(eqn.primitive, Full) and _is_number_zero(eqn.inputs[0])
-
-
-def _is_number_zero(atom: Any) -> bool:
-    return type(atom) is Literal and atom.value == 0

@@ -5,48 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, FunctxError, GradientError, RuleError, type_name
+from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program, remove_dead
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, rewritten, trace
-from functx.custom.custom_jvp import transposed_primal
-from functx.custom.rules import (
-    Captures,
-    CustomCall,
-    CustomFunction,
-    RuleTrace,
-    Traced,
-    applied,
-    changed,
-    flattened,
-    flattened_tangents,
-    programs_of,
-    refuse_captured,
-)
+from functx.custom.batched_rules import BatchVJP
+from functx.custom.captures import Captures
+from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal
+from functx.custom.deferral import Flow, RuleTrace, Traced, changed, programs_of
+from functx.custom.function import CustomCall, CustomFunction, applied, refuse_captured
+from functx.custom.results import Result, described
+from functx.custom.symbolic_zeros import CustomVJPPrimal, told
 from functx.ops.arithmetic import mul
-from functx.ops.reductions import reduce_sum
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
-from functx.transforms.batching import Batch, NaturalBatch
-from functx.transforms.calls import check_callable, name_of
+from functx.transforms.batching import Batch
+from functx.transforms.calls import check_callable
 from functx.transforms.expand import expand
-from functx.transforms.reverse_mode import Transpose
+from functx.transforms.linear_transpose import transposed
 
 
 def custom_vjp(
-    fun: Callable[..., Any] | None = None, nondiff_argnums: int | Sequence[int] = ()
+    fun: Callable[..., Any] | None = None,
+    nondiff_argnums: int | Sequence[int] = (),
+    nondiff_argnames: str | Sequence[str] = (),
 ) -> Any:
     """`fun`, with a derivative that the user gives by `defvjp`, as a pullback.
 
     Every transform keeps to that derivative: reverse mode runs the rule, forward mode
     transposes it (which needs it to be linear in the cotangents), `vmap` maps it. Arguments
-    at `nondiff_argnums` are not differentiated and may be of any type. Outside transforms
-    it is `fun`.
+    at `nondiff_argnums`, or of the names in `nondiff_argnames`, are not differentiated and
+    may be of any type, traced arrays too; the backward rule gets them first. Keywords and
+    defaults are resolved by the signature. Outside transforms it is `fun`.
 
     >>> import functx
     >>> @functx.custom_vjp
@@ -57,8 +52,10 @@ def custom_vjp(
     6.0
     """
     if fun is None:
-        return partial(custom_vjp, nondiff_argnums=nondiff_argnums)
-    return CustomVJPFunction(fun, nondiff_argnums)
+        return partial(
+            custom_vjp, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames
+        )
+    return CustomVJPFunction(fun, nondiff_argnums, nondiff_argnames)
 
 
 class CustomVJPFunction(CustomFunction):
@@ -67,6 +64,7 @@ class CustomVJPFunction(CustomFunction):
     kind = "custom_vjp"
     fwd: Callable[..., Any] | None = None
     bwd: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
 
     def defvjp(
         self,
@@ -80,81 +78,48 @@ class CustomVJPFunction(CustomFunction):
         `fwd(*args)` returns `(output, residuals)`, where the residuals are a pytree of
         arrays. `bwd(*nondiff, residuals, ct)` returns a tuple of cotangents, one for each
         differentiable argument; None, for an argument or a part of one, stands for zero.
-        Integer outputs have the cotangent None; what is given for integer arguments is
-        ignored. `optimize_remat` changes nothing.
+        Integer outputs have the cotangent None; integer arguments may be given None or
+        zeros, of dtype `float0` or their own. With `symbolic_zeros`, each array that `fwd`
+        gets is a `CustomVJPPrimal`, which says whether it is `perturbed`, and `bwd` gets a
+        `SymbolicZero` for an output without a cotangent. `optimize_remat` changes nothing.
         """
         check_callable(fwd, f"{self!r}.defvjp")
         check_callable(bwd, f"{self!r}.defvjp")
-        if symbolic_zeros:
-            raise ArgumentError(f"{self!r}.defvjp: symbolic_zeros must be False; got True")
-        self.fwd, self.bwd = fwd, bwd
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+
+    def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Set a rule for forward mode beside that of `defvjp`, and return it.
+
+        It is as that of `custom_jvp`, and need not be the transpose of the other.
+        """
+        check_callable(jvp, f"{self!r}.defjvp")
+        self.jvp = jvp
+        return jvp
 
     def rules(self) -> tuple[Callable[..., Any], ...]:
-        return () if self.fwd is None or self.bwd is None else (self.fwd, self.bwd)
+        if self.fwd is None or self.bwd is None:
+            return ()
+        return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
     def traced_rules(
-        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any]
+        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any], flow: Flow | None
     ) -> list[Traced]:
-        fwd, bwd = self.fwd, self.bwd
-        assert fwd is not None and bwd is not None
-        plain = self.of_dynamic(fwd, call.nondiff, call.count)
-        residual_tree: Any = None
-        residuals: list[Any] = []
-
-        def forward(*xs: Any) -> list[Any]:
-            nonlocal residual_tree, residuals
-            what = f"{self!r}: the output of its rule `{name_of(fwd)}`"
-            args, _ = tree.unflatten(call.in_tree, xs)
-            result = plain(*args)
-            if not isinstance(result, (tuple, list)) or len(result) != 2:
-                raise RuleError(
-                    f"{what} must be a pair (output, residuals); got {type_name(result)}"
-                )
-            outs = flattened(result[0], call, what)
-            residuals, residual_tree = tree.flatten(result[1])
-            for x in residuals:
-                try:
-                    aval_of(x)
-                except ArgumentError:
-                    raise RuleError(
-                        f"{self!r}: the residuals that its rule `{name_of(fwd)}` returns must be "
-                        f"arrays; got {type_name(x)}",
-                        fix="Compute it again in the backward rule, or use nondiff_argnums.",
-                    ) from None
-            return [*outs, *residuals]
-
-        first = trace(fwd, forward, call.avals, values)
-        ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
-
-        def backward(*xs: Any) -> list[Any]:
-            what = f"{self!r}: what its rule `{name_of(bwd)}` returns"
-            rest = iter(xs)
-            leaves = [next(rest) if is_inexact(a.dtype) else None for a in call.out_avals]
-            ct = tree.unflatten(call.out_tree, leaves)
-            found = bwd(*call.nondiff, tree.unflatten(residual_tree, list(rest)), ct)
-            structure = call.in_tree.children()[0]
-            count = structure.num_nodes and len(structure.children())
-            if not isinstance(found, (tuple, list)) or len(found) != count:
-                got = type_name(found)
-                if isinstance(found, (tuple, list)):
-                    got += f" of {len(found)}"
-                raise RuleError(
-                    f"{what} must be a tuple with a cotangent for each of {count} arguments; "
-                    f"got {got}"
-                )
-            return flattened_tangents(tuple(found), structure, call.avals, what, "the arguments")
-
-        # Python may ask for the value of a residual, which the forward rule can find.
-        known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in residuals]
-        second = trace(
-            bwd, backward, [*ct_avals, *[aval_of(x) for x in residuals]], known if values else ()
-        )
-        return [first, second]
+        assert self.fwd is not None and self.bwd is not None
+        flow = flow or everywhere(call) if self.symbolic_zeros else None
+        forward = self.of_dynamic(self.fwd, call.nondiff, call.count)
+        first, residuals = trace_forward(repr(self), self.fwd, forward, call, trace, values, flow)
+        second = trace_backward(repr(self), self.bwd, residuals, call, trace, values, flow)
+        if self.jvp is None:
+            return [first, second]
+        return [first, second, trace_push(repr(self), self.jvp, call, trace, values, None)]
 
     def arranged(self, traced: Sequence[Traced], captures: Captures) -> tuple[Program, ...]:
-        (first, first_captured), (second, second_captured) = traced
+        (first, first_captured), (second, second_captured), *pushes = traced
         forward = captures.extend(first, first_captured)
-        # What the backward rule captured is for it one more residual.
+        # What the backward rule captured is for it one more residual. With symbolic zeros that
+        # may differ from one cotangent to the next, so all of them are handed on.
+        if self.symbolic_zeros:
+            second, second_captured = captures.extend(second, second_captured), captures.values
         given = forward.inputs[len(forward.inputs) - len(captures.values) :]
         handed = [given[captures.place(x)] for x in second_captured]
         outputs = [*forward.outputs, *handed]
@@ -163,10 +128,89 @@ class CustomVJPFunction(CustomFunction):
                 forward.name, forward.inputs, forward.equations, outputs, in_names=forward.in_names
             ),
             second,
+            *[captures.extend(*push) for push in pushes],
         )
 
     def primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
         return CustomVJP(primal, rule, captured)
+
+
+def trace_forward(
+    owner: str,
+    rule: Callable[..., Any],
+    forward: Callable[..., Any],
+    call: CustomCall,
+    trace: RuleTrace,
+    values: Sequence[Any],
+    flow: Flow | None,
+) -> tuple[Traced, Residuals]:
+    """The program of `rule`, as `forward` of the dynamic arguments, and what it saves."""
+    out = Result(owner, rule)
+    residuals: list[Any] = []
+    structure: Any = None
+
+    def body(*xs: Any) -> list[Any]:
+        nonlocal residuals, structure
+        leaves: Sequence[Any] = xs
+        if flow is not None:
+            varying = iter(flow.varying)
+            marks = [is_inexact(a.dtype) and next(varying) for a in call.avals]
+            leaves = [CustomVJPPrimal(x, on) for x, on in zip(xs, marks, strict=True)]
+        args, _ = tree.unflatten(call.in_tree, leaves)
+        value, saved = out.pair(forward(*args), "(output, residuals)")
+        residuals, structure = tree.flatten(saved)
+        for x in residuals:
+            try:
+                aval_of(x)
+            except ArgumentError:
+                raise out.of("the residuals").error(
+                    f"must be arrays; got {type_name(x)}",
+                    fix="Compute it again in the backward rule, or use nondiff_argnums.",
+                ) from None
+        return [*out.leaves(value, call.out_tree, call.out_avals), *residuals]
+
+    traced = trace(rule, body, call.avals, values)
+    return traced, Residuals(residuals, structure)
+
+
+class Residuals(NamedTuple):
+    """What a forward rule saves: its leaves, and their structure."""
+
+    leaves: list[Any]
+    structure: Any
+
+
+def trace_backward(
+    owner: str,
+    rule: Callable[..., Any],
+    residuals: Residuals,
+    call: CustomCall,
+    trace: RuleTrace,
+    values: Sequence[Any],
+    flow: Flow | None,
+) -> Traced:
+    """The program of the backward `rule`, from cotangents and residuals to cotangents."""
+    out = Result(owner, rule, "the cotangents")
+    ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
+
+    def body(*xs: Any) -> list[Any]:
+        leaves = told(call.out_avals, xs[: len(ct_avals)], flow and flow.given)
+        ct = tree.unflatten(call.out_tree, leaves)
+        saved = tree.unflatten(residuals.structure, xs[len(ct_avals) :])
+        found = rule(*call.nondiff, saved, ct)
+        args = call.in_tree.children()[0]
+        count = len(args.children())
+        if not isinstance(found, (tuple, list)) or len(found) != count:
+            raise out.error(
+                f"must be a tuple with a cotangent for each of {count} arguments; "
+                f"got {described(found)}"
+            )
+        return out.tangent_leaves(tuple(found), args, call.avals, "the arguments")
+
+    # Python may ask for the value of a residual, which the forward rule can find.
+    known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in residuals.leaves]
+    avals = [*ct_avals, *[aval_of(x) for x in residuals.leaves]]
+    return trace(rule, body, avals, known if values else ())
 
 
 def _examples() -> tuple[Program, tuple[Program, Program]]:
@@ -218,13 +262,13 @@ class CustomVJP(Primitive):
 
     def forward(self, args, active):
         refuse_captured(self, active)
-        first, _ = programs_of(self.rule)
+        first, *_ = programs_of(self.rule, self.flow(args, active))
         outs = applied(first, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
-        second = self.backward(args, active)
+        second = self.backward(args, active, cts)
         given = [
             zeros_like(aval) if ct is None else ct
             for ct, aval in zip(cts, self.primal.out_avals, strict=True)
@@ -233,35 +277,50 @@ class CustomVJP(Primitive):
         found = iter(applied(second, [*given, *residuals]))
         return [next(found) if on else None for on in active]
 
-    def backward(self, args: Sequence[Any], active: Sequence[bool]) -> Program:
-        """The backward program for the active operands alone."""
-        _, second = programs_of(self.rule)
+    def flow(
+        self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
+    ) -> Flow:
+        """The derivative in the active operands, for cotangents that may be None for zero."""
         own = args[: len(args) - self.captured]
-        chosen = tuple([on for x, on in zip(own, active, strict=False) if is_inexact(x.dtype)])
-        return rewritten(Choose(chosen), second)
+        varying = [on for x, on in zip(own, active, strict=False) if is_inexact(x.dtype)]
+        avals = self.primal.out_avals
+        given = [
+            cts is None or cts[i] is not None for i, a in enumerate(avals) if is_inexact(a.dtype)
+        ]
+        return Flow(tuple(varying), tuple(given))
+
+    def backward(
+        self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
+    ) -> Program:
+        """The backward program for the active operands alone."""
+        flow = self.flow(args, active, cts)
+        _, second, *_ = programs_of(self.rule, flow)
+        return rewritten(Choose(flow.varying), second)
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
+        _, _, *push_rules = programs_of(self.rule, self.flow(primals, active))
+        if push_rules:
+            return CustomJVP(self.primal, tuple(push_rules), self.captured).jvp(primals, tangents)
         count = len(self.primal.outputs)
         outs, residuals = self.forward(primals, active)
         cts = sum([is_inexact(aval.dtype) for aval in self.primal.out_avals])
         second = expand(self.backward(primals, active), "transpose")
-        try:
-            # The backward program is linear, and its transpose takes tangents forward.
-            push = rewritten(Transpose(cts), second)
-        except (FunctxError, AttributeError, TypeError) as error:
-            raise GradientError(
-                f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
-                "linear in the cotangents, since it is transposed; got one that is not",
-                fix="Use reverse mode, or custom_jvp.",
-            ) from error
+        # The backward program is linear, and its transpose takes tangents forward.
+        push = transposed(
+            second,
+            cts,
+            f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
+            "linear in the cotangents, since it is transposed; got one that is not",
+            fix="Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
+        )
         given = [t for t in tangents if t is not None]
         found = iter(applied(push, [*given, *residuals]))
         return outs, [next(found) if is_inexact(x.dtype) else None for x in outs[:count]]
 
     def transpose(self, cts, *args):
         linear = [type(x) is LinearInput for x in args]
-        first, _ = programs_of(self.rule)
+        first, *_ = programs_of(self.rule, self.flow(args, linear))
         linear_vars = {v for v, on in zip(first.inputs, linear, strict=True) if on}
         for eqn in first.equations:
             if any(a in linear_vars for a in eqn.inputs):
@@ -313,49 +372,3 @@ class Choose:
         outputs = [a for a, on in zip(program.outputs, self.chosen, strict=True) if on]
         equations = remove_dead(program.equations, outputs)
         return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)
-
-
-@dataclass(frozen=True)
-class BatchVJP:
-    """The change of a rule to one for batches of `size` along `dims`."""
-
-    size: int
-    dims: tuple[int | None, ...]
-    inexact: tuple[bool, ...]
-    outputs: int
-
-    def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
-        first, second = programs
-        _, found = rewritten(NaturalBatch(self.size, self.dims), first)
-        out_dims = (0,) * self.outputs + tuple(found[self.outputs :])
-        batched = rewritten(Batch(self.size, self.dims, out_dims), first)
-        residual_dims = out_dims[self.outputs :]
-        cts = len(second.inputs) - len(residual_dims)
-        wanted = tuple([d for d, on in zip(self.dims, self.inexact, strict=False) if on])
-        in_dims = (*[0] * cts, *residual_dims)
-        return batched, rewritten(BatchBackward(self.size, in_dims, wanted), second)
-
-
-@dataclass(frozen=True)
-class BatchBackward:
-    """The rewrite of a backward program to one for batches.
-
-    The cotangent of an operand that all shared, with None in `wanted`, is summed.
-    """
-
-    size: int
-    in_dims: tuple[int | None, ...]
-    wanted: tuple[int | None, ...]
-
-    def __call__(self, program: Program) -> Program:
-        out_dims = tuple([0 if d is None else d for d in self.wanted])
-        batched = Batch(self.size, self.in_dims, out_dims)(program)
-
-        def body(*xs: Any) -> list[Any]:
-            outs = applied(batched, xs)
-            return [
-                reduce_sum(x, (0,)) if d is None else x
-                for x, d in zip(outs, self.wanted, strict=True)
-            ]
-
-        return trace(body, batched.in_avals, name=batched.name)[0]

@@ -10,6 +10,7 @@ from jax.core import ShapedArray as JaxShapedArray
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import SHORT_NAMES
+from functx.core.errors import ShapeError
 from functx.core.tracing import execution
 
 
@@ -25,14 +26,23 @@ _seen: dict[int, tuple[Any, ShapedArray]] = {}
 
 
 def aval_of_array(x: Any) -> ShapedArray | None:
-    """The aval of one of JAX's arrays of numbers, traced ones too; None for anything else."""
+    """The aval of one of JAX's arrays or numbers, traced ones too; None for anything else.
+
+    Raises ShapeError for a shape with symbolic dimensions.
+    """
     aval = getattr(x, "aval", None)
-    if aval is None or not isinstance(x, jax.Array):
+    # JAX hands numbers that have a dtype to the rules that its users write.
+    if aval is None or not isinstance(x, (jax.Array, int, float, complex)):
         return None
     found = _seen.get(id(aval))
     if found is None:
         if aval.dtype not in SHORT_NAMES:
             return None
+        if any(type(d) is not int for d in aval.shape):
+            raise ShapeError(
+                f"the dimensions of an array must be numbers; got the shape {aval.shape} of {aval}",
+                fix="Export the function for each shape that it is to take.",
+            )
         if len(_seen) > 8192:
             _seen.clear()
         ours = ShapedArray(tuple(aval.shape), aval.dtype, bool(aval.weak_type))

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
-from functx.core.program import Program
-from functx.core.tracing import collection_paused
+from functx.core.effects import Effect
+from functx.core.program import Program, Var, remove_dead
+from functx.core.tracing import collection_paused, rewritten
 from functx.lowering.arrays import jax_aval
+from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.emitter import ModuleEmitter
+from functx.lowering.meshes import call_on_mesh, on_mesh
 
 functx_call = JaxPrimitive("functx_call")
 functx_call.multiple_results = True
 
 
 class Carried:
-    """A program as a parameter of JAX's, compared by identity.
+    """A program as a parameter of JAX's: equal when it is the same object, whatever it holds.
 
     JAX hashes the parameters of each equation as it traces; the structure of a program is for
     functx's own caches, where it is worth its cost.
@@ -30,37 +34,79 @@ class Carried:
     def __init__(self, program: Program):
         self.program = program
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Carried) and self.program is other.program
+
+    def __hash__(self) -> int:
+        return id(self.program)
+
     def __repr__(self) -> str:
         return str(self.program)
 
 
-@functx_call.def_abstract_eval
-def _abstract_eval(*avals: Any, program: Carried) -> list[Any]:
-    return [jax_aval(aval) for aval in program.program.out_avals]
-
-
-@functx_call.def_impl
-def _run(*args: Any, program: Carried) -> Sequence[Any]:
-    return executable(program.program)(*args)
+@functx_call.def_effectful_abstract_eval
+def _abstract_eval(*avals: Any, program: Carried) -> tuple[list[Any], Any]:
+    outs = [jax_aval(aval) for aval in program.program.out_avals]
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty:
+        outs = [on_mesh(aval, mesh, avals) for aval in outs]
+    return outs, jax_effects(program.program)
 
 
 def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
+    emitter = ModuleEmitter(ctx)
+    ordered = Effect.ORDERED in program.program.effects
+    if ordered:
+        emitter.token = ctx.tokens_in.get(ordered_effect())
     with collection_paused():
-        return ModuleEmitter(ctx).emit(program.program, values)
+        outs = emitter.emit(program.program, values)
+    if ordered:
+        after = mlir.TokenSet({ordered_effect(): emitter.token})
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(after))
+    return outs
 
 
 mlir.register_lowering(functx_call, _lower, cacheable=False)
 
 
+@dataclass(frozen=True)
+class Part:
+    """The rewrite to the outputs numbered `outputs`, or all, and the inputs that they need.
+
+    The program is None where that is all there is: remembered on a program, nothing may hold it.
+    """
+
+    outputs: tuple[int, ...] | None = None
+
+    def __call__(self, program: Program) -> tuple[Program | None, list[int]]:
+        equations, outputs = program.equations, program.outputs
+        if self.outputs is not None:
+            outputs = [outputs[i] for i in self.outputs]
+            equations = remove_dead(equations, outputs)
+        used = {a for eqn in equations for a in eqn.inputs if type(a) is Var} | {*outputs}
+        kept = [i for i, v in enumerate(program.inputs) if v in used]
+        if len(kept) == len(program.inputs) and outputs is program.outputs:
+            return None, kept
+        part = Program(program.name, [program.inputs[i] for i in kept], equations, outputs)
+        part.memo[Part()] = None, list(range(len(kept)))
+        return part, kept
+
+
+def part_of(program: Program, outputs: tuple[int, ...] | None = None) -> tuple[Program, list[int]]:
+    """The part of `program` that `outputs` need, or all do, and the numbers of its inputs."""
+    part, kept = rewritten(Part(outputs), program)
+    return program if part is None else part, kept
+
+
 def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
     """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
-    used = {atom for eqn in program.equations for atom in eqn.inputs} | {*program.outputs}
-    kept = [i for i, v in enumerate(program.inputs) if v in used]
-    if len(kept) < len(args):
-        inputs = [program.inputs[i] for i in kept]
-        program = Program(program.name, inputs, program.equations, program.outputs)
-    outs: list[Any] = functx_call.bind(*[args[i] for i in kept], program=Carried(program))
-    return outs
+    program, kept = part_of(program)
+    operands = [args[i] for i in kept]
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        outs: list[Any] = functx_call.bind(*operands, program=Carried(program))
+        return outs
+    return call_on_mesh(functx_call, mesh, operands, Carried(program))
 
 
 def executable(program: Program, **options: Any) -> Callable[..., list[Any]]:

@@ -12,8 +12,11 @@ from jax.interpreters import mlir
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, kind
+from functx.core.effects import Effect
 from functx.core.program import Equation, Program, Var
-from functx.lowering import regions
+from functx.core.provenance import Source
+from functx.lowering import callbacks, regions
+from functx.ops.callbacks import OnHost
 from functx.transforms.expand import decomposition
 
 
@@ -25,6 +28,7 @@ class LoweringContext:
         self.scope = scope
         self.avals_in: list[ShapedArray] = []
         self.avals_out: list[ShapedArray] = []
+        self.source: Source | None = None
 
     @property
     def platforms(self) -> Sequence[str]:
@@ -115,6 +119,10 @@ class LoweringContext:
         """The outputs of the primitive `While` on `values`."""
         return regions.while_loop(self, loop, values)
 
+    def callback(self, primitive: Any, values: Sequence[Any]) -> list[Any]:
+        """The outputs of an `OnHost` primitive, which Python computes when the device asks."""
+        return callbacks.emit(self, primitive, values)
+
 
 def _single(value: Any) -> Any:
     return value[0] if isinstance(value, (list, tuple)) else value
@@ -130,6 +138,8 @@ class ModuleEmitter:
         self.platforms = tuple(module_context.platforms)
         self.functions: dict[Program, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
+        # That of the last ordered callback here, in a program that has any.
+        self.token: Any = None
 
     def type(self, aval: ShapedArray) -> Any:
         found = self.types.get(aval)
@@ -158,20 +168,35 @@ class ModuleEmitter:
         function = self.functions.get(program)
         if function is None:
             function = self.functions[program] = self.function(program)
-        return list(func.CallOp(function, list(values)).results)
+        if Effect.ORDERED not in program.effects:
+            return list(func.CallOp(function, list(values)).results)
+        *outs, self.token = func.CallOp(function, [*values, self.token]).results
+        return outs
 
     def function(self, program: Program) -> Any:
-        """A private function of the module for `program`."""
+        """A private function of the module for `program`.
+
+        With ordered effects it takes and gives a token behind the arrays.
+        """
+        ordered = Effect.ORDERED in program.effects
+        token = [mlir.token_type()] if ordered else []
         signature = ir.FunctionType.get(
-            [self.type(a) for a in program.in_avals], [self.type(a) for a in program.out_avals]
+            [*[self.type(a) for a in program.in_avals], *token],
+            [*[self.type(a) for a in program.out_avals], *token],
         )
         body = self.module_context.module.body
         with ir.InsertionPoint(body):
             function = func.FuncOp(program.name or "call", signature, visibility="private")
         self.module_context.symbol_table.insert(function)
         block = function.add_entry_block()
+        before = self.token
         with ir.InsertionPoint(block):
-            func.ReturnOp(self.emit(program, list(block.arguments)))
+            args = list(block.arguments)
+            if ordered:
+                self.token = args.pop()
+            outs = self.emit(program, args)
+            func.ReturnOp([*outs, self.token] if ordered else outs)
+        self.token = before
         return function
 
 
@@ -226,10 +251,16 @@ class FunctionEmitter:
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]
+            ctx.source = eqn.source
             results = primitive.lower(ctx, *operands)
             if not primitive.multiple_results:
                 results = [results]
-            if key not in self.templates and len(set(map(id, operands))) == len(operands):
+            once = primitive.effects or isinstance(primitive, OnHost)
+            if (
+                not once
+                and key not in self.templates
+                and len(set(map(id, operands))) == len(operands)
+            ):
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
 

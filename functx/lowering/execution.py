@@ -10,11 +10,16 @@ import jax
 import numpy as np
 
 from functx.core.dtypes import x64_enabled
+from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, canonical_form
 from functx.core.tracing import aval_of, execution, rewritten
+from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import executable
+from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
+from functx.ops.callbacks import OnHost
+from functx.transforms.effects import WithoutEffects
 
 programs = Cache("programs", 2048)
 lifted = Cache("lifted", 2048)
@@ -27,25 +32,37 @@ Executable = Callable[..., list[Any]]
 def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `rewrite(program)` on concrete `args`, as JAX arrays.
 
+    Raises DonationError and ValueRangeError for arguments that no program can take.
+    """
+    try:
+        compiled, literals = compiled_for(rewrite, program)
+        return waiting(compiled, *args, *literals)  # type: ignore[no-any-return]
+    except (OverflowError, ValueError, RuntimeError):
+        refuse_unusable(program.name, program.input_names(), args)
+        raise
+
+
+def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[Any]]:
+    """What runs `rewrite(program)`, and the literals that it takes as further arguments.
+
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with the literals as inputs, and then never again.
     """
     key = rewrite, program.key
     compiled: Executable | None = programs.get(key)
     if compiled is not None:
-        return compiled(*args)
+        return compiled, ()
     form = rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
     entry: Any = lifted.get(form)
     if entry is None:
         lifted.put(form, _NOT_YET)
         compiled = executable(rewritten(rewrite, program))
         programs.put(key, compiled)
-        return compiled(*args)
+        return compiled, ()
     if entry is _NOT_YET:
         entry = executable(lift_literals(rewrite, program))
         lifted.put(form, entry)
-    outs: list[Any] = entry(*args, *literal_values(program))
-    return outs
+    return entry, literal_values(program)
 
 
 _NOT_YET = object()
@@ -96,13 +113,31 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     key = primitive, avals
     compiled = operations.get(key)
     if compiled is None:
+        host = isinstance(primitive, OnHost)
+        if host and not jax_is_tracing():
+            return _call_now(primitive, args, avals)
         compiled = executable(_program_of(primitive, avals))
-        operations.put(key, compiled)
-    outs = compiled(*[_value(x) for x in args])
+        if not host:
+            operations.put(key, compiled)
+    try:
+        outs = waiting(compiled, *[_value(x) for x in args])
+    except RuntimeError:
+        refuse_unusable(primitive.name, None, args)
+        raise
     if not any(isinstance(x, jax.Array) for x in args):
         # While JAX traces, even what depends on nothing has no value yet.
         outs = [out if isinstance(out, jax.core.Tracer) else np.array(out) for out in outs]
     return outs if primitive.multiple_results else outs[0]
+
+
+def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
+    """What the host returns, called from here: JAX arrays for JAX arrays, as of any operation."""
+    values = [x.value if type(x) is Literal else x for x in args]
+    arrays = [np.asarray(x, a.dtype) for x, a in zip(values, avals, strict=True)]
+    outs = run_now(primitive, arrays)
+    if any(isinstance(x, jax.Array) for x in args):
+        return [jax.numpy.asarray(out) for out in outs]
+    return outs
 
 
 def _value(x: Any) -> Any:
@@ -120,9 +155,11 @@ def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
 
 
 def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """As `evaluate`, also while JAX is tracing: the operands are concrete, and so is the result."""
+    """As `evaluate`, also while JAX is tracing: what depends on concrete operands is concrete."""
+    if primitive.effects:
+        primitive = _without_effects(primitive)
     out = evaluate(primitive, args)
-    if not any(isinstance(x, jax.core.Tracer) for x in (out if type(out) is list else [out])):
+    if not _traced_by_jax(out if type(out) is list else [out]) or _traced_by_jax(args):
         return out
     wide = x64_enabled()
 
@@ -135,6 +172,30 @@ def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
         return thread.submit(aside).result()
 
 
+def _without_effects(primitive: Primitive) -> Primitive:
+    """The operation for its value alone, since it will run again with the program it is in."""
+    try:
+        (eqn,) = WithoutEffects().quiet(Equation(primitive, [], [Var(aval_of(0))], None))
+    except EffectError:
+        raise EffectError(
+            f"{primitive.name}: the result of an io_callback must not be needed while a function "
+            "is traced, or it would be called twice; got Python control flow on one",
+            fix="Choose with functx.lax.cond or functx.numpy.where, or call it before the "
+            "function that is traced.",
+        ) from None
+    return eqn.primitive
+
+
+def _traced_by_jax(values: Sequence[Any]) -> bool:
+    return any(isinstance(x, jax.core.Tracer) for x in values)
+
+
+def known(x: Any) -> Any:
+    """`x`, or the value of it that JAX's derivative goes through; None if it has none yet."""
+    return x.to_concrete_value() if isinstance(x, jax.core.Tracer) else x
+
+
 execution.run = run
+execution.known = known
 execution.evaluate = evaluate
 execution.evaluate_now = evaluate_now

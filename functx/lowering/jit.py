@@ -16,16 +16,21 @@ from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
+from functx.lowering import callbacks
+from functx.lowering.arguments import refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
 from functx.lowering.keys import key_words
+from functx.lowering.stages import Lowered, LoweredCall
 from functx.transforms.call import Call
 from functx.transforms.calls import (
     TracedCall,
+    abstract,
     avals_of,
     check_callable,
     name_of,
     named_after,
+    names_of,
     trace_call,
 )
 from functx.transforms.make_ir import eval_shape
@@ -83,6 +88,12 @@ def jit(
         options["in_shardings"] = (None, *in_shardings) if per_argument else in_shardings
     if out_shardings is not None:
         options["out_shardings"] = out_shardings
+    if both := {*nums} & {*donated} | {*names} & {*donated_names}:
+        raise ArgumentError(
+            f"jit({name_of(fun)}): an argument must not be both static and donated; "
+            f"got {', '.join(map(str, sorted(both, key=str)))} for both",
+            fix="Donate arrays only; what is static is no array.",
+        )
     compiled = Compilation(fun, nums, names, options)
     dispatch, get_builder = compiled.dispatch, current_builder.get
     static = bool(nums or names)
@@ -97,7 +108,9 @@ def jit(
                 return dispatch(compiled.captured, *args, **kwargs)
             except _NewCaptures:
                 compiled.adopt()
-            except (TypeError, OverflowError):
+            except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+                if isinstance(error, jax.errors.JaxRuntimeError):
+                    callbacks.reraise(error)
                 compiled.check_arguments(args, kwargs)
                 raise
 
@@ -118,7 +131,7 @@ class Compilation:
     def __init__(
         self, fun: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...], options: Any
     ):
-        self.fun, self.nums, self.names = fun, nums, names
+        self.fun, self.nums, self.names, self.options = fun, nums, names, options
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
         self.adopted = False
@@ -169,14 +182,30 @@ class Compilation:
         """Pass the newly captured arrays from now on, as copies that nobody changes."""
         self.adopted = True
         new = self.originals[len(self.captured) :]
-        self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
+        # Arrays now, also while JAX is tracing the call.
+        with jax.core.eval_context():
+            self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
 
     def check_arguments(self, args: Any, kwargs: Any) -> None:
-        """Raise for an argument that is no array, which JAX has refused in its own words."""
+        """Raise for arguments that JAX has refused, or will have, in its own words."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
+        what = f"jit({name_of(self.fun)})"
+        given = self.options.get("in_shardings")
+        count = len(dynamic) - len(self.nums)
+        if isinstance(given, tuple) and len(given) != count + 1:
+            raise ArgumentError(
+                f"{what}: in_shardings must have an entry for each positional argument that is "
+                f"not static; got {len(given) - 1} for {count}"
+            )
         avals_of(leaves, "jit", self.fun, in_tree)
         check_no_tracers(leaves)
+        names = names_of(self.fun, in_tree)()
+        donated = self.options["donate_argnums"], self.options["donate_argnames"]
+        flags = [i + 1 in donated[0] for i, x in enumerate(dynamic) for _ in tree.leaves(x)]
+        flags += [k in donated[1] for k in sorted(keywords) for _ in tree.leaves(keywords[k])]
+        refuse_shared(what, names, leaves, [i for i, on in enumerate(flags) if on])
+        refuse_unusable(what, names, leaves)
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
@@ -205,20 +234,19 @@ class Compilation:
         return tree.unflatten(traced.out_tree, outs)
 
     def without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """The function of the arguments that are not static, and those arguments."""
+        """The function of the arguments that are not static, and those, with None for the rest."""
         if not self.nums and not self.names:
             return self.fun, args, kwargs
         fixed = {n: _value(args[n]) for n in self.nums if n < len(args)}
         fixed_names = {k: _value(v) for k, v in kwargs.items() if k in self.names}
-        count = len(args)
 
         def fun(*dynamic: Any, **keywords: Any) -> Any:
-            rest = iter(dynamic)
-            merged = [fixed[i] if i in fixed else next(rest) for i in range(count)]
+            merged = [fixed.get(i, x) for i, x in enumerate(dynamic)]
             return self.fun(*merged, **keywords, **fixed_names)
 
         named_after(fun, self.fun, "jit").__name__ = name_of(self.fun)
-        dynamic = tuple(x for i, x in enumerate(args) if i not in fixed)
+        # None has no leaves, and the others keep their places, and with them their names.
+        dynamic = tuple([None if i in fixed else x for i, x in enumerate(args)])
         return fun, dynamic, {k: v for k, v in kwargs.items() if k not in fixed_names}
 
     def hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -240,60 +268,33 @@ class Compilation:
             try:
                 with collection_paused():
                     lowered = self.dispatch.lower(self.captured, *args, **kwargs)
-                return Lowered(lowered, self.captured)
+                _, *dynamic = self.without_static(args, kwargs)
+                in_names = names_of(self.fun, tree.structure(tuple(dynamic)))
+                call = LoweredCall(name_of(self.fun), in_names, self.captured, lowered.args_info)
+                return Lowered(call, lowered)
             except _NewCaptures:
                 self.adopt()
+            except TypeError:
+                self.check_abstract(args, kwargs)
+                raise
+
+    def check_abstract(self, args: Any, kwargs: Any) -> None:
+        """Raise for an argument of `lower` that has no type."""
+        _, dynamic, keywords = self.without_static(args, kwargs)
+        leaves, in_tree = tree.flatten((dynamic, keywords))
+        for name, x in zip(names_of(self.fun, in_tree)(), leaves, strict=True):
+            try:
+                abstract(x)
+            except ArgumentError:
+                raise ArgumentError(
+                    f"jit({name_of(self.fun)}).lower: arguments must be arrays, or have a shape "
+                    f"and a dtype; got {type_name(x)} for `{name}`"
+                ) from None
 
     def clear(self) -> None:
         """Forget what was compiled."""
         self.dispatch.clear_cache()
         self.traced.clear()
-
-
-class Lowered:
-    """A function lowered to StableHLO for one set of argument types, not yet compiled."""
-
-    def __init__(self, lowered: Any, captured: tuple[Any, ...]):
-        self._lowered, self._captured = lowered, captured
-
-    def compile(self, compiler_options: Any = None) -> Compiled:
-        """The executable."""
-        return Compiled(self._lowered.compile(compiler_options), self._captured)
-
-    def as_text(self, dialect: str | None = None, **options: Any) -> str:
-        """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
-        return str(self._lowered.as_text(dialect, **options))
-
-    def cost_analysis(self) -> Any:
-        """XLA's estimate of what the module costs to run: flops, bytes accessed, and more."""
-        return self._lowered.cost_analysis()
-
-    @property
-    def out_info(self) -> Any:
-        """The shapes and dtypes of the results."""
-        return self._lowered.out_info
-
-
-class Compiled:
-    """A function compiled for one set of argument types; call it with such arguments."""
-
-    def __init__(self, compiled: Any, captured: tuple[Any, ...]):
-        self._compiled, self._captured = compiled, captured
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._compiled(self._captured, *args, **kwargs)
-
-    def as_text(self) -> str:
-        """The optimised module as text."""
-        return str(self._compiled.as_text())
-
-    def cost_analysis(self) -> Any:
-        """XLA's estimate of what a run costs: flops, bytes accessed, and more."""
-        return self._compiled.cost_analysis()
-
-    def memory_analysis(self) -> Any:
-        """The bytes that arguments, results, temporaries and code take."""
-        return self._compiled.memory_analysis()
 
 
 class ByValue:

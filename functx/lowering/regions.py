@@ -11,6 +11,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from functx.core.avals import ShapedArray
+from functx.core.effects import Effect
 from functx.core.program import Program
 
 _COUNTER = ShapedArray((), np.dtype("int32"))
@@ -18,24 +19,44 @@ _COUNTER = ShapedArray((), np.dtype("int32"))
 
 def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
     """The outputs of `branches[index]` on `values`, which the regions use from around them."""
-    op = stablehlo.CaseOp(ctx.out_types, index, len(branches))
+    module, before = ctx.module, ctx.module.token
+    ordered = any([Effect.ORDERED in program.effects for program in branches])
+    types = [*ctx.out_types, mlir.token_type()] if ordered else ctx.out_types
+    op = stablehlo.CaseOp(types, index, len(branches))
     for region, program in zip(op.regions, branches, strict=True):
         with ir.InsertionPoint(region.blocks.append()):
-            stablehlo.return_(ctx.module.emit(program, values))
-    return list(op.results)
+            module.token = before
+            outs = module.emit(program, values)
+            stablehlo.return_([*outs, module.token] if ordered else outs)
+    outs = list(op.results)
+    module.token = outs.pop() if ordered else before
+    return outs
 
 
 def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     """The carry of a `While` when its condition no longer holds."""
+    module = ctx.module
     m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
+    ordered = Effect.ORDERED in loop.effects
 
     def condition(args: Sequence[Any]) -> Any:
-        return ctx.module.emit(loop.condition, [*args[:m], *args[n:]])[0]
+        return module.emit(loop.condition, [*args[:m], *args[n:]])[0]
 
     def body(args: Sequence[Any]) -> list[Any]:
-        return [*args[:n], *ctx.module.emit(loop.body, args[m:])]
+        return [*args[:n], *module.emit(loop.body, args[m:])]
 
-    return _while(values, condition, body)[n:]
+    if not loop.condition.effects:
+        return _while(module, values, condition, body, ordered)[n:]
+
+    # A condition can have no effects in its region, so the body says whether it holds next.
+    def runs(args: Sequence[Any]) -> Any:
+        return args[0]
+
+    def round_of(args: Sequence[Any]) -> list[Any]:
+        state = body(args[1:])
+        return [condition(state), *state]
+
+    return _while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
 
 
 def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
@@ -72,23 +93,39 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
                 state = step(at, consts, xs, state)
             return [stablehlo.add(i, _counter(unroll)), *consts, *xs, *state]
 
-        state = _while([_counter(0), *consts, *xs, *state], condition, body)[b:]
+        ordered = Effect.ORDERED in program.effects
+        state = _while(module, [_counter(0), *consts, *xs, *state], condition, body, ordered)[b:]
     for j in range(looped, length):
         state = step(_counter(j), consts, xs, state)
     return state
 
 
 def _while(
-    values: Sequence[Any], condition: Callable[..., Any], body: Callable[..., Any]
+    module: Any,
+    values: Sequence[Any],
+    condition: Callable[..., Any],
+    body: Callable[..., Any],
+    ordered: bool,
 ) -> list[Any]:
-    """The values when `condition` of them no longer holds; `body` makes the next of them."""
-    types = [x.type for x in values]
-    op = stablehlo.WhileOp(types, list(values))
+    """The values when `condition` of them no longer holds; `body` makes the next of them.
+
+    If `ordered`, the token goes through the loop behind them.
+    """
+    start = [*values, module.token] if ordered else list(values)
+    types = [x.type for x in start]
+    op = stablehlo.WhileOp(types, start)
     for region, emit in zip(op.regions, (lambda args: [condition(args)], body), strict=True):
         block = region.blocks.append(*types)
         with ir.InsertionPoint(block):
-            stablehlo.return_(emit(list(block.arguments)))
-    return list(op.results)
+            args = list(block.arguments)
+            if ordered:
+                module.token = args.pop()
+            outs = emit(args)
+            stablehlo.return_([*outs, module.token] if ordered and emit is body else outs)
+    outs = list(op.results)
+    if ordered:
+        module.token = outs.pop()
+    return outs
 
 
 def _counter(i: int) -> Any:

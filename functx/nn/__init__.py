@@ -41,8 +41,10 @@ from functx.nn.normalizations import (
     softmax,
     standardize,
 )
+from functx.nn.pooling import avg_pool, max_pool, min_pool
 
 __all__ = [
+    "avg_pool",
     "celu",
     "elu",
     "gelu",
@@ -58,6 +60,8 @@ __all__ = [
     "log_softmax",
     "logmeanexp",
     "logsumexp",
+    "max_pool",
+    "min_pool",
     "mish",
     "one_hot",
     "relu",

@@ -261,8 +261,8 @@ def _jax_array(self: Tracer) -> Any:
         raise AttributeError("__jax_array__")
     raise ForeignCodeError(
         f"code of JAX was given a traced array of functx; got {self.aval!r} of {self.builder.owner}",
-        fix="Use functx.numpy in place of jax.numpy, or functx.numpy.asarray(table)[i] to index a "
-        "jax.Array with it.",
+        fix="Use functx.numpy in place of jax.numpy, functx.from_jax(f) to call a function f of JAX, "
+        "or functx.numpy.asarray(table)[i] to index a jax.Array with it.",
     )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from functx.core import tree
+from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
+from functx.ops.families import Linear
 
 
 class StopGradient(Primitive):
@@ -24,6 +27,42 @@ class StopGradient(Primitive):
         return x
 
 
+class Name(Linear):
+    """`x`, known as `label` to the policies of checkpoints."""
+
+    label: str
+    samples = sample(f32[3], label="x"), sample(i32[3], label="x")
+
+    def abstract_eval(self, x):
+        return x
+
+    def jvp(self, primals, tangents):
+        return self(*primals), tangents[0]
+
+    def transpose(self, ct, x):
+        return (ct,)
+
+    def batch(self, args, dims):
+        return self(*args), dims[0]
+
+    def lower(self, ctx, x):
+        return x
+
+
 def stop_gradient(x: Any) -> Any:
-    """`x` itself, through which no derivative goes."""
-    return StopGradient()(x)
+    """`x` itself, an array or a pytree of arrays, through which no derivative goes."""
+    return tree.map(StopGradient(), x)
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """`x` itself, an array or a pytree of arrays, with a name that policies may go by.
+
+    See `functx.checkpoint_policies.save_only_these_names`.
+
+    >>> import functx
+    >>> float(functx.checkpoint_name(2.0, "two"))
+    2.0
+    """
+    if not isinstance(name, str):
+        raise ArgumentError(f"checkpoint_name: the name must be a string; got {type_name(name)}")
+    return tree.map(Name(name), x)

@@ -260,16 +260,7 @@ class ArgExtremum(Primitive, abstract=True):
         types = [ctx.type(value), ctx.type(index)]
         block = op.regions[0].blocks.append(*types, *types)
         with ir.InsertionPoint(block):
-            a, i, b, j = block.arguments
-            better = ctx.compare(a, b, self.direction, value)
-            tie = ctx.compare(a, b, "EQ", value)
-            if is_floating(operand.dtype):
-                a_nan, b_nan = ctx.compare(a, a, "NE", value), ctx.compare(b, b, "NE", value)
-                better = stablehlo.or_(better, stablehlo.and_(a_nan, stablehlo.not_(b_nan)))
-                tie = stablehlo.or_(tie, stablehlo.and_(a_nan, b_nan))
-            first = stablehlo.and_(tie, ctx.compare(i, j, "LT", index))
-            left = stablehlo.or_(better, first)
-            stablehlo.return_([stablehlo.select(left, a, b), stablehlo.select(left, i, j)])
+            stablehlo.return_(first_extremum(ctx, self.direction, block.arguments, value, index))
         return op.results[1]
 
 
@@ -285,6 +276,25 @@ class ArgMin(ArgExtremum):
 
     name = "argmin"
     direction = "LT"
+
+
+def first_extremum(
+    ctx: Any, direction: str, pairs: Any, value: ShapedArray, index: ShapedArray
+) -> list[Any]:
+    """The better of two pairs of a value and its place: nan before all, then the first of equals.
+
+    `direction` is the comparison that a better value wins.
+    """
+    a, i, b, j = pairs
+    better = ctx.compare(a, b, direction, value)
+    tie = ctx.compare(a, b, "EQ", value)
+    if is_floating(value.dtype):
+        a_nan, b_nan = ctx.compare(a, a, "NE", value), ctx.compare(b, b, "NE", value)
+        better = stablehlo.or_(better, stablehlo.and_(a_nan, stablehlo.not_(b_nan)))
+        tie = stablehlo.or_(tie, stablehlo.and_(a_nan, b_nan))
+    first = stablehlo.and_(tie, ctx.compare(i, j, "LT", index))
+    left = stablehlo.or_(better, first)
+    return [stablehlo.select(left, a, b), stablehlo.select(left, i, j)]
 
 
 def lowest(dtype: DType) -> Any:

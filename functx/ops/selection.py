@@ -7,7 +7,8 @@ from typing import Any
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.errors import DTypeError
+from functx.core.dtypes import is_integer
+from functx.core.errors import ArgumentError, DTypeError
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.comparison import ge, gt, lt
@@ -101,10 +102,28 @@ def select(which: Any, on_true: Any, on_false: Any) -> Any:
 def select_n(which: Any, *cases: Any) -> Any:
     """`cases[which]`, element by element: `which` is boolean, or an integer for several cases.
 
-    An integer out of range takes the nearest case.
+    An integer out of range takes the nearest case. Scalars stand for whole arrays.
+
+    Raises ArgumentError without a case, and for a boolean with more than two, DTypeError where
+    `which` is neither boolean nor integer, ShapeError for shapes that differ.
     """
+    if not cases:
+        raise ArgumentError("select_n: there must be at least one case; got none")
+    aval = aval_of(which)
+    if aval.dtype != bool and not is_integer(aval.dtype):
+        raise DTypeError(
+            f"select_n: `which` must be boolean or integer; got {aval!r}",
+            fix="Compare it with something, or convert it with astype.",
+        )
+    if aval.dtype == bool and len(cases) > 2:
+        raise ArgumentError(
+            f"select_n: there must be at most two cases for a boolean `which`; got {len(cases)}",
+            fix="Convert `which` to an integer.",
+        )
+    if len(cases) == 1:
+        return cases[0]
     cases = match(*cases)
-    if aval_of(which).dtype == bool:
+    if aval.dtype == bool:
         on_false, on_true = cases
         return Select()(which, on_false, on_true)
     taken = cases[0]

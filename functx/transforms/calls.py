@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS
@@ -12,12 +13,12 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype
+from functx.core.dtypes import canonical_dtype, is_complex
 from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
 from functx.core.program import Program
 from functx.core.provenance import user_frame
 from functx.core.storage import Purify
-from functx.core.tracing import Tracer, aval_of, current_builder, rewritten, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
 
@@ -190,9 +191,11 @@ def refuse_foreign(error: Exception) -> None:
         if user_frame(trail.tb_frame) is trail.tb_frame:
             line = trail.tb_frame.f_code, trail.tb_lasti
         trail = trail.tb_next
+    said = re.sub(r"<function (.*?) at 0x\w+>", r"`\1`", text.splitlines()[0])
     raise ForeignCodeError(
-        f"code outside functx was given a traced array and refused it; got {text.splitlines()[0]}",
-        fix="Use functx.numpy; to index an array with a traced value, functx.numpy.asarray(table)[i].",
+        f"code outside functx was given a traced array and refused it; got {said}",
+        fix="Use functx.numpy, or functx.from_jax(f) for a function f of JAX; to index an array with "
+        "a traced value, functx.numpy.asarray(table)[i].",
         source=line,
     ) from error
 
@@ -208,10 +211,11 @@ def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -
     if type(x) is int:
         x = float(x)
     given = aval_of(x)
-    if given.shape != aval.shape or (given.dtype != aval.dtype and not given.weak_type):
+    fits = given.weak_type and is_complex(given.dtype) <= is_complex(aval.dtype)
+    if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         what, whose = problem()
         raise TangentError(f"{what}; got {given!r} for {whose}: {aval!r}")
-    if given is aval or current_builder.get() is None:
+    if given is aval or (given.dtype == aval.dtype and current_builder.get() is None):
         return x
     return convert_element_type(x, aval.dtype, aval.weak_type)
 
@@ -228,12 +232,16 @@ def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:
 
 
 def avals_of(
-    leaves: Sequence[Any], kind: str, fun: Callable[..., Any], in_tree: Any
+    leaves: list[Any], kind: str, fun: Callable[..., Any], in_tree: Any
 ) -> list[ShapedArray]:
-    """The avals of argument leaves; ArgumentError names the argument that is no array."""
+    """The avals of argument leaves; ArgumentError names the argument that is no array.
+
+    Typed keys among the leaves are replaced by their words.
+    """
     try:
         return [aval_of(x) for x in leaves]
     except ArgumentError:
+        leaves[:] = [execution.key_words(x) for x in leaves]
         for name, x in zip(names_of(fun, in_tree)(), leaves, strict=True):
             try:
                 aval_of(x)
@@ -243,7 +251,7 @@ def avals_of(
                     f"them; got {type_name(x)} for `{name}`",
                     fix=error.fix,
                 ) from None
-        raise
+        return [aval_of(x) for x in leaves]
 
 
 def abstract(x: Any) -> ShapedArray:
@@ -253,6 +261,7 @@ def abstract(x: Any) -> ShapedArray:
     try:
         return aval_of(x)
     except ArgumentError:
+        x = execution.key_words(x)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             weak = bool(getattr(x, "weak_type", False))
             return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)

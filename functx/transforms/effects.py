@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from functx.core.editing import like, with_subprograms
 from functx.core.errors import EffectError
-from functx.core.program import Equation, Program, subprograms
+from functx.core.program import Equation, Program, Var, subprograms
 from functx.core.tracing import rewritten
+
+
+def with_effects_on(program: Program, inputs: Iterable[Var]) -> Program:
+    """`program` with those of its effects alone that need nothing but `inputs`.
+
+    What is linear in the others has no effects when it is transposed.
+    """
+    if not program.effects:
+        return program
+    known = set(inputs)
+    equations = []
+    for eqn in program.equations:
+        if all(type(a) is not Var or a in known for a in eqn.inputs):
+            known.update(eqn.outputs)
+        elif eqn.primitive.effects:
+            equations += WithoutEffects().quiet(eqn)
+            continue
+        equations.append(eqn)
+    return like(program, equations=equations)
 
 
 @dataclass(frozen=True)

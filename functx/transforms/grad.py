@@ -51,7 +51,7 @@ def grad(
             grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
         )
     check_callable(fun, "grad")
-    return _differentiated(fun, argnums, has_aux, holomorphic, allow_int, with_value=False)
+    return differentiated(fun, argnums, has_aux, holomorphic, allow_int)
 
 
 def value_and_grad(
@@ -79,19 +79,20 @@ def value_and_grad(
             allow_int=allow_int,
         )
     check_callable(fun, "value_and_grad")
-    return _differentiated(fun, argnums, has_aux, holomorphic, allow_int, with_value=True)
+    return differentiated(fun, argnums, has_aux, holomorphic, allow_int, kind="value_and_grad")
 
 
-def _differentiated(
+def differentiated(
     fun: Callable[..., Any],
     argnums: Argnums,
-    has_aux: bool,
-    holomorphic: bool,
-    allow_int: bool,
-    with_value: bool,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    kind: str = "grad",
 ) -> Any:
-    kind = "value_and_grad" if with_value else "grad"
+    """What `grad` or `value_and_grad` makes of `fun`; messages say `kind`."""
     check_argnums(argnums, kind)
+    with_value = kind == "value_and_grad"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))

@@ -6,16 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from functx.core import tree
 from functx.core.dtypes import is_complex, is_inexact
-from functx.core.errors import GradientError
+from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
 from functx.core.tracing import apply, current_builder, trace
-from functx.ops.comparison import eq
-from functx.ops.conversion import convert_element_type
-from functx.ops.creation import broadcasted_iota
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
@@ -28,8 +25,16 @@ from functx.transforms.calls import (
     names_of,
     trace_call,
 )
+from functx.transforms.chunking import check_chunk_size, on_basis, standard_basis
+from functx.transforms.control.tracing import first_outputs
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.grad import Argnums, argument_leaves, check_argnums, floats_for_ints, grad
+from functx.transforms.grad import (
+    Argnums,
+    argument_leaves,
+    check_argnums,
+    differentiated,
+    floats_for_ints,
+)
 from functx.transforms.jvp import check_outputs, jvp
 from functx.transforms.reverse_mode import SplitVJP
 
@@ -39,6 +44,8 @@ def jacfwd(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    *,
+    chunk_size: int | None = None,
 ) -> Any:
     """The function that computes the Jacobian of `fun`, column by column, in forward mode.
 
@@ -47,13 +54,26 @@ def jacfwd(
     argument shape. With `has_aux`, `fun` returns `(output, aux)`, and the result is
     `(jacobian, aux)`. Quicker than `jacrev` when there are fewer inputs than outputs.
 
+    With `chunk_size`, a loop computes that many columns at a time, so that all else than the
+    result takes memory for these alone; a size of 1 maps over nothing.
+
+    Raises GradientError, by name of the function and the leaf, for arguments or outputs that
+    are not real, or with `holomorphic` not complex; ValueRangeError for other chunk sizes than
+    positive ints.
+
     >>> import functx, numpy
     >>> functx.jacfwd(lambda x: x * x)(numpy.array([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
     if fun is None:
-        return partial(jacfwd, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
-    return _jacobian(fun, argnums, has_aux, holomorphic, "jacfwd", ForwardJacobian)
+        return partial(
+            jacfwd,
+            argnums=argnums,
+            has_aux=has_aux,
+            holomorphic=holomorphic,
+            chunk_size=chunk_size,
+        )
+    return _jacobian(fun, argnums, has_aux, holomorphic, "jacfwd", ForwardJacobian, chunk_size)
 
 
 def jacrev(
@@ -61,18 +81,27 @@ def jacrev(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    *,
+    chunk_size: int | None = None,
 ) -> Any:
     """The function that computes the Jacobian of `fun`, row by row, in reverse mode.
 
-    See `jacfwd` for the result and the arguments. Quicker when there are fewer outputs.
+    See `jacfwd` for the result and the arguments; a chunk consists of rows. Quicker when there
+    are fewer outputs.
 
     >>> import functx, numpy
     >>> functx.jacrev(lambda x: x * x)(numpy.array([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
     if fun is None:
-        return partial(jacrev, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
-    return _jacobian(fun, argnums, has_aux, holomorphic, "jacrev", ReverseJacobian)
+        return partial(
+            jacrev,
+            argnums=argnums,
+            has_aux=has_aux,
+            holomorphic=holomorphic,
+            chunk_size=chunk_size,
+        )
+    return _jacobian(fun, argnums, has_aux, holomorphic, "jacrev", ReverseJacobian, chunk_size)
 
 
 def hessian(
@@ -80,19 +109,29 @@ def hessian(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    *,
+    chunk_size: int | None = None,
 ) -> Any:
     """The function that computes the second derivatives of `fun`, forward over reverse.
 
-    The result nests the output's structure, then the argument's twice.
+    The result nests the output's structure, then the argument's twice. See `jacfwd` for the
+    arguments; `chunk_size` counts for both modes.
 
     >>> import functx, numpy
     >>> functx.hessian(lambda x: (x ** 3).sum())(numpy.array([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
     """
     if fun is None:
-        return partial(hessian, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
-    inner = jacrev(fun, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
-    return jacfwd(inner, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic)
+        return partial(
+            hessian,
+            argnums=argnums,
+            has_aux=has_aux,
+            holomorphic=holomorphic,
+            chunk_size=chunk_size,
+        )
+    options = argnums, has_aux, holomorphic, "hessian"
+    inner = _jacobian(fun, *options, ReverseJacobian, chunk_size)
+    return _jacobian(inner, *options, ForwardJacobian, chunk_size, shown=fun)
 
 
 def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
@@ -107,15 +146,25 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     [6.0, 12.0]
     """
     check_callable(fun, "hvp")
-    return jvp(grad(fun, argnums=tuple(range(len(primals)))), primals, tangents)[1]
+    if not isinstance(primals, (tuple, list)) or not primals:
+        raise ArgumentError(
+            f"hvp({name_of(fun)}): primals must be a tuple, an entry for each argument; "
+            f"got {type_name(primals)}"
+        )
+    numbers = tuple(range(len(primals)))
+    return jvp(differentiated(fun, numbers, kind="hvp"), primals, tangents)[1]
 
 
 @dataclass(frozen=True)
 class ForwardJacobian:
-    """The rewrite to the outputs, then the derivative of each by each active input."""
+    """The rewrite to the outputs, then the derivative of each by each active input.
+
+    `chunk` is how many columns are computed at a time, None for all.
+    """
 
     active: tuple[bool, ...]
     outputs: int
+    chunk: int | None = None
 
     def __call__(self, program: Program) -> Program:
         values, tangent_program = Linearize(self.active)(program)
@@ -125,12 +174,17 @@ class ForwardJacobian:
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
             avals = [v.aval for v, on in zip(program.inputs, self.active, strict=True) if on]
-            columns = standard_basis(avals)
-            in_dims = (0,) * len(avals) + (None,) * len(residuals)
-            inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
-            out_dims = tuple([a.ndim for a in inexact])
-            batch = Batch(sum(a.size for a in avals), in_dims, out_dims)
-            found = inline(batch(tangent_program), [*columns, *residuals])
+            size = sum(a.size for a in avals)
+            if in_chunks(self.chunk, size):
+                own = first_outputs(tangent_program, self.outputs)
+                found = on_basis(own, avals, residuals, self.chunk, axis_last=True)
+            else:
+                columns = standard_basis(avals)
+                in_dims = (0,) * len(avals) + (None,) * len(residuals)
+                inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
+                out_dims = tuple([a.ndim for a in inexact])
+                batch = Batch(size, in_dims, out_dims)
+                found = inline(batch(tangent_program), [*columns, *residuals])
             return [
                 *outs,
                 *[
@@ -151,6 +205,7 @@ class ReverseJacobian:
 
     active: tuple[bool, ...]
     outputs: int
+    chunk: int | None = None
 
     def __call__(self, program: Program) -> Program:
         forward, backward = SplitVJP(self.active)(program)
@@ -160,13 +215,17 @@ class ReverseJacobian:
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
             inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
-            rows = standard_basis(inexact[: self.outputs])
+            own = inexact[: self.outputs]
             rest = [zeros_like(a) for a in inexact[self.outputs :]]
-            in_dims = (0,) * len(rows) + (None,) * (len(rest) + len(residuals))
-            size = sum(a.size for a in inexact[: self.outputs])
-            batch = Batch(size, in_dims, (0,) * len(backward.outputs))
-            found = inline(batch(backward), [*rows, *rest, *residuals])
-            blocks = [split_first(x, [a.shape for a in inexact[: self.outputs]]) for x in found]
+            size = sum(a.size for a in own)
+            if in_chunks(self.chunk, size):
+                found = on_basis(backward, own, [*rest, *residuals], self.chunk)
+            else:
+                rows = standard_basis(own)
+                in_dims = (0,) * len(rows) + (None,) * (len(rest) + len(residuals))
+                batch = Batch(size, in_dims, (0,) * len(backward.outputs))
+                found = inline(batch(backward), [*rows, *rest, *residuals])
+            blocks = [split_first(x, [a.shape for a in own]) for x in found]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
         return trace(
@@ -180,20 +239,9 @@ def inline(program: Program, args: Sequence[Any]) -> list[Any]:
     return builder.inline(program, args)
 
 
-def standard_basis(avals: Sequence[Any]) -> list[Any]:
-    """The unit vectors of the product of the spaces of `avals`: for each, a batch of its parts."""
-    total = sum(a.size for a in avals)
-    parts = []
-    start = 0
-    for aval in avals:
-        rows = broadcasted_iota("int32", (total, aval.size), 0)
-        columns = broadcasted_iota("int32", (total, aval.size), 1)
-        ones = convert_element_type(
-            eq(rows, columns + start if start else columns), aval.dtype, aval.weak_type
-        )
-        parts.append(reshape(ones, (total, *aval.shape)))
-        start += aval.size
-    return parts
+def in_chunks(chunk: int | None, size: int) -> TypeGuard[int]:
+    """Whether `size` vectors are to be taken `chunk` at a time."""
+    return chunk is not None and size > 0 and (chunk < size or chunk == 1)
 
 
 def split_last(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -225,20 +273,31 @@ def split_first(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
 
 
 def _jacobian(
-    fun: Callable[..., Any], argnums: Any, has_aux: bool, holomorphic: bool, kind: str, rewrite: Any
+    fun: Callable[..., Any],
+    argnums: Any,
+    has_aux: bool,
+    holomorphic: bool,
+    kind: str,
+    rewrite: Any,
+    chunk_size: int | None,
+    shown: Any = None,
 ) -> Any:
+    """The function that computes the Jacobian of `fun`; errors speak of `shown` instead."""
     check_callable(fun, kind)
     check_argnums(argnums, kind)
+    shown = fun if shown is None else shown
+    what = f"{kind}({name_of(shown)})"
+    check_chunk_size(what, chunk_size)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
-        positions, arg_trees = argument_leaves(args, argnums, kind, fun)
+        positions, arg_trees = argument_leaves(args, argnums, kind, shown)
         floats_for_ints(leaves, positions)
-        avals = avals_of(leaves, kind, fun, in_tree)
+        avals = avals_of(leaves, kind, shown, in_tree)
         for i in positions:
             if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
                 raise GradientError(
-                    f"{kind}({name_of(fun)}): differentiated arguments must be "
+                    f"{what}: differentiated arguments must be "
                     f"{'complex' if holomorphic else 'real floating point'}; "
                     f"got {avals[i]!r} for `{names_of(fun, in_tree)()[i]}`",
                     fix="Convert it, or pass holomorphic=True for a complex function.",
@@ -246,13 +305,15 @@ def _jacobian(
         traced = trace_call(
             fun, in_tree, avals, kind, values=leaves, differentiated=positions, has_aux=has_aux
         )
-        check_outputs(traced, kind, fun)
+        check_outputs(traced, kind, shown)
         out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
-        _check_outputs(traced, out_tree.num_leaves, kind, fun, holomorphic)
+        _check_outputs(traced, out_tree, what, holomorphic)
         wanted = set(positions)
         active = tuple([i in wanted for i in range(len(traced.program.inputs))])
         outs = apply(
-            rewrite(active, out_tree.num_leaves), traced.program, [*leaves, *traced.captured]
+            rewrite(active, out_tree.num_leaves, chunk_size),
+            traced.program,
+            [*leaves, *traced.captured],
         )
         count = len(traced.program.outputs)
         order = sorted(positions)
@@ -270,16 +331,16 @@ def _jacobian(
             return jacobian, tree.unflatten(traced.out_tree, outs[:count])[1]
         return jacobian
 
-    return named_after(wrapper, fun, kind)
+    return named_after(wrapper, shown, kind)
 
 
-def _check_outputs(
-    traced: TracedCall, own: int, kind: str, fun: Callable[..., Any], holomorphic: bool
-) -> None:
-    for i, aval in enumerate(traced.program.out_avals[:own]):
+def _check_outputs(traced: TracedCall, out_tree: Any, what: str, holomorphic: bool) -> None:
+    """Raise GradientError unless the outputs in `out_tree` can be differentiated."""
+    for i, aval in enumerate(traced.program.out_avals[: out_tree.num_leaves]):
         if not is_inexact(aval.dtype) or is_complex(aval.dtype) != holomorphic:
+            path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(out_tree.num_leaves)))[i]
             raise GradientError(
-                f"{kind}({name_of(fun)}): outputs must be "
-                f"{'complex' if holomorphic else 'real floating point'}; got {aval!r}, number {i}",
+                f"{what}: outputs must be {'complex' if holomorphic else 'real floating point'}; "
+                f"got {aval!r}, number {i}, at output{tree.path_text(path)}",
                 fix="Return real and imaginary parts, or pass holomorphic=True.",
             )

@@ -17,7 +17,7 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
-from functx.core.tracing import apply, aval_of
+from functx.core.tracing import apply, aval_of, execution
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
     TracedCall,
@@ -35,6 +35,8 @@ def vmap(
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_size: int | None = None,
+    *,
+    chunk_size: int | None = None,
 ) -> Any:
     """Map `fun` over an axis of its arguments, as a loop would but in one program.
 
@@ -42,17 +44,26 @@ def vmap(
     call shares: an int for all, or a tuple with an entry an argument, each an int, None, or
     a tree prefix of the argument. Keyword arguments are mapped over their first axis.
     `out_axes` says likewise where the mapped axis goes in the results. All mapped axes must
-    have one length, which `axis_size` gives where nothing is mapped.
+    have one length, which `axis_size` gives where nothing is mapped. With `chunk_size`, a loop
+    maps over that many places at a time, and takes memory for these alone; a size of 1 makes
+    it a plain loop.
 
-    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, by name of the argument.
+    Raises InAxesError, OutAxesError, AxisError and AxisSizeError, by name of the argument, and
+    ValueRangeError for other chunk sizes than positive ints.
 
     >>> import functx, numpy
     >>> functx.vmap(lambda x, y: x * y, in_axes=(0, None))(numpy.arange(3.0), 2.0).tolist()
     [0.0, 2.0, 4.0]
     """
     if fun is None:
-        return partial(vmap, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size)
+        return partial(
+            vmap, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size, chunk_size=chunk_size
+        )
     check_callable(fun, "vmap")
+    if chunk_size is not None:
+        from functx.transforms.chunking import ChunkedBatch, check_chunk_size
+
+        check_chunk_size(f"vmap({name_of(fun)})", chunk_size)
     if axis_size is not None and (type(axis_size) is not int or axis_size < 0):
         raise AxisSizeError(
             f"vmap({name_of(fun)}): axis_size must be a non-negative int; got {axis_size!r}"
@@ -80,10 +91,13 @@ def vmap(
         traced = trace_call(fun, in_tree, lanes, "vmap")
         out_dims = _out_dims_of_leaves(out_axes, traced, fun)
         in_dims = dims + (None,) * len(traced.captured)
+        out_dims += tuple([in_dims[i] for i in traced.written])
         operands = [*leaves, *traced.captured]
-        rewrite = Batch(size, in_dims, out_dims + tuple([in_dims[i] for i in traced.written]))
+        batch: Any = Batch(size, in_dims, out_dims)
+        if chunk_size is not None and (chunk_size < size or chunk_size == 1):
+            batch = ChunkedBatch(size, in_dims, out_dims, chunk_size)
         try:
-            outs = traced.returned(operands, apply(rewrite, traced.program, operands))
+            outs = traced.returned(operands, apply(batch, traced.program, operands))
         except BatchedOutput as error:
             raise _unmappable(error.args[0], traced, fun) from None
         return tree.unflatten(traced.out_tree, outs)
@@ -121,8 +135,9 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
 
 
 def _canonical_dims(
-    leaves: Sequence[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
+    leaves: list[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
 ) -> tuple[int | None, ...]:
+    """The mapped axis of each leaf; typed keys among the leaves are replaced by their words."""
     dims: list[int | None] = []
     for i, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
         if axis is None:
@@ -132,11 +147,14 @@ def _canonical_dims(
         try:
             rank = aval_of(x).ndim
         except ArgumentError:
-            name = name.format(names_of(fun, in_tree)()[i])
-            raise InAxesError(
-                f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
-                fix="Pass None in in_axes for it.",
-            ) from None
+            leaves[i] = words = execution.key_words(x)
+            if words is x:
+                name = name.format(names_of(fun, in_tree)()[i])
+                raise InAxesError(
+                    f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
+                    fix="Pass None in in_axes for it.",
+                ) from None
+            rank = words.ndim - 1
         if not -rank <= index(axis) < rank:
             name = name.format(names_of(fun, in_tree)()[i])
             legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"

@@ -62,18 +62,18 @@ def import_milliseconds(module: str) -> float:
 
 
 def main(names: list[str]) -> None:
-    print(f"{'task':14}{'functx ms':>12}{'JAX ms':>12}{'ratio':>9}{'wanted':>9}")
+    print(f"{'task':18}{'functx ms':>12}{'JAX ms':>12}{'ratio':>9}{'wanted':>9}")
     for name in names or [*TASKS, "import"]:
         if name == "import":
             ours, theirs = import_milliseconds("functx"), import_milliseconds("jax")
             print(
-                f"{name:14}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms"
+                f"{name:18}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms"
             )
             continue
         task, wanted = TASKS[name]
         ours, theirs = compare(task(FUNCTX), task(JAX))
         print(
-            f"{name:14}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}",
+            f"{name:18}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}",
             flush=True,
         )
 

@@ -16,6 +16,7 @@ JAX = SimpleNamespace(
     name="JAX",
     np=jax.numpy,
     nn=jax.nn,
+    lax=jax.lax,
     grad=jax.grad,
     vmap=jax.vmap,
     jit=jax.jit,
@@ -26,6 +27,7 @@ FUNCTX = SimpleNamespace(
     name="functx",
     np=functx.numpy,
     nn=functx.nn,
+    lax=functx.lax,
     grad=functx.grad,
     vmap=functx.vmap,
     jit=functx.jit,
@@ -161,6 +163,91 @@ def train(fx: Any) -> Callable[[], Any]:
     return lambda: f(*IMAGES)
 
 
+def rnn_loss(fx: Any) -> Callable[..., Any]:
+    def loss(params: Any, start: Any, xs: Any) -> Any:
+        w, u, bias = params
+
+        def step(h: Any, x: Any) -> Any:
+            h = fx.np.tanh(x @ w + h @ u + bias)
+            return h, h
+
+        return fx.np.mean(fx.lax.scan(step, start, xs)[1] ** 2)
+
+    return loss
+
+
+def lstm_loss(fx: Any) -> Callable[..., Any]:
+    def loss(params: Any, start: Any, xs: Any) -> Any:
+        w, u, bias = params
+
+        def step(carry: Any, x: Any) -> Any:
+            h, c = carry
+            i, f, g, o = fx.np.split(x @ w + h @ u + bias, 4, axis=-1)
+            c = fx.nn.sigmoid(f) * c + fx.nn.sigmoid(i) * fx.np.tanh(g)
+            h = fx.nn.sigmoid(o) * fx.np.tanh(c)
+            return (h, c), h
+
+        return fx.np.mean(fx.lax.scan(step, (start, start), xs)[1] ** 2)
+
+    return loss
+
+
+def loop_run(loss: Any, given: Any, gradient: bool) -> Callable[[Any], Callable[[], Any]]:
+    def task(fx: Any) -> Callable[[], Any]:
+        f = fx.jit(fx.grad(loss(fx)) if gradient else loss(fx))
+        return lambda: f(*given)
+
+    return task
+
+
+def loop_compile(loss: Any, given: Any, gradient: bool) -> Callable[[Any], Callable[[], Any]]:
+    def task(fx: Any) -> Callable[[], Any]:
+        def run() -> Any:
+            f = loss(fx)
+            whole = fx.grad(lambda *args: f(*args)) if gradient else lambda *args: f(*args)
+            return fx.jit(whole).lower(*given).compile()
+
+        return run
+
+    return task
+
+
+def fixed_points(fx: Any) -> Callable[..., Any]:
+    def one(start: Any, tolerance: Any) -> Any:
+        def step(carry: Any) -> Any:
+            x, _, n = carry
+            return fx.np.tanh(x @ CONTRACTION) * 0.9 + start, x, n + 1
+
+        def unsettled(carry: Any) -> Any:
+            x, before, n = carry
+            return (fx.np.abs(x - before).max() > tolerance) & (n < 500)
+
+        return fx.lax.while_loop(unsettled, step, (start, start + 1.0, 0))
+
+    return fx.vmap(one)
+
+
+def batched_while(fx: Any) -> Callable[[], Any]:
+    f = fx.jit(fixed_points(fx))
+    return lambda: f(*LANES)
+
+
+SEQUENCE = normal(32, 128), normal(100, 32, 128)
+RNN = (normal(128, 128, scale=0.05), normal(128, 128, scale=0.05), normal(128)), *SEQUENCE
+LSTM = (normal(128, 512, scale=0.05), normal(128, 512, scale=0.05), normal(512)), *SEQUENCE
+CONTRACTION = normal(32, 32, scale=0.15)
+LANES = normal(64, 32), jax.numpy.exp(-5.0 - 8.0 * jax.numpy.arange(64) / 64)
+LOOPS = {
+    f"{name}{'_grad' if gradient else ''}{'_compile' if task is loop_compile else ''}": (
+        task(loss, given, gradient),
+        1.03,
+    )
+    for name, loss, given in (("rnn", rnn_loss, RNN), ("lstm", lstm_loss, LSTM))
+    for task in (loop_run, loop_compile)
+    for gradient in (False, True)
+}
+
+
 # The task, and the ratio functx / JAX that it is to reach.
 TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "trace": (trace, 1 / 8),
@@ -173,4 +260,6 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     "train": (train, 1.03),
     "deep_run": (deep_run, 1.03),
     "per_sample": (per_sample, 0.25),
+    **LOOPS,
+    "batched_while": (batched_while, 1.03),
 }

@@ -7,10 +7,18 @@ from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.tracing import trace
 from functx.ops.families import Elementwise
-from functx.testing import bool_, c64, f32, i32, u32
+from functx.testing import bool_, c64, f32, f64, i32, u32
 from tests.ops.registry import PRIMITIVES
 
 KINDS = {"b": "bool", "i": "i32", "u": "u32", "f": "f32", "c": "c64"}
+
+
+def windows(sizes, **changes):
+    """The parameters of windows of `sizes`, one element apart."""
+    ones = (1,) * len(sizes)
+    fields = {"strides": ones, "padding": ((0, 0),) * len(ones)}
+    return {"sizes": sizes, **fields, "base_dilation": ones, "window_dilation": ones, **changes}
+
 
 # By primitive: its parameters and operands, the class of the error, and a part of its message.
 ROWS = {
@@ -63,6 +71,18 @@ ROWS = {
     "svd": ({}, [f32[3]], "ShapeError", "must hold matrices; got f32[3]"),
     "triangular_solve": ({}, [f32[2, 2], c64[2, 1]], "DTypeError", "got f32[2,2] and c64[2,1]"),
     "fft": ({"ndim": 2}, [c64[3]], "ShapeError", "there must be 2 dimensions with elements"),
+    "custom_linear_solve": (
+        Primitive.registry["custom_linear_solve"].samples[0].params,
+        [f64[3], f64[4]],
+        "ShapeError",
+        "operands must be [f64[3], f64[3]], as its programs take them",
+    ),
+    "custom_root": (
+        Primitive.registry["custom_root"].samples[0].params,
+        [f64[3], f32[3]],
+        "DTypeError",
+        "operands must be [f64[3], f64[3]], as its programs take them",
+    ),
     "dot_general": (
         {"contract": ((1,), (0,))},
         [f32[2, 3], f32[4, 5]],
@@ -121,6 +141,43 @@ ROWS = {
     "reduce_or": ({"axes": (0,)}, [c64[3]], "DTypeError", "got c64[3]"),
     "reduce_prod": ({"axes": (0,)}, [bool_[3]], "DTypeError", "got bool[3]"),
     "reduce_sum": ({"axes": (0,)}, [bool_[3]], "DTypeError", "got bool[3]"),
+    "reduce": (
+        Primitive.registry["reduce"].samples[0].params,
+        [f64[3, 4], i32[3], f64[()], i32[()]],
+        "ShapeError",
+        "operands must be arrays of one shape and scalars",
+    ),
+    "reduce_window": (
+        Primitive.registry["reduce_window"].samples[0].params | {"strides": (1, 0)},
+        [f64[3, 4], i32[3, 4], f64[()], i32[()]],
+        "ValueRangeError",
+        "window_strides must be positive; got (1, 0)",
+    ),
+    "reduce_window_argmax": (
+        windows((2,)),
+        [c64[3]],
+        "DTypeError",
+        "operands must be bool or int or uint or float; got c64[3]",
+    ),
+    "reduce_window_argmin": (
+        windows((2, 2)),
+        [f32[3]],
+        "ShapeError",
+        "window_dimensions must have an entry for each of 1 dimensions; got (2, 2)",
+    ),
+    "reduce_window_max": (
+        windows((0,)),
+        [f32[3]],
+        "ValueRangeError",
+        "window_dimensions must be positive; got (0,)",
+    ),
+    "reduce_window_min": (
+        windows((2,), padding=((-2, -2),)),
+        [f32[3]],
+        "ShapeError",
+        "padding must not make a length negative; got ((-2, -2),) for shape (3,)",
+    ),
+    "reduce_window_sum": (windows((2,)), [bool_[3]], "DTypeError", "got bool[3]"),
     "reduce_xor": ({"axes": (0,)}, [f32[3]], "DTypeError", "got f32[3]"),
     "reshape": (
         {"shape": (4,)},
@@ -171,6 +228,12 @@ ROWS = {
         "IndexingError",
         "0 <= start <= limit <= length",
     ),
+    "show_progress": (
+        {"label": "train"},
+        [f32[()]],
+        "DTypeError",
+        "the step must be an integer scalar; got f32[]",
+    ),
     "sort": (
         {"axis": 0},
         [f32[3], f32[4]],
@@ -205,14 +268,27 @@ ROWS = {
         "DTypeError",
         "for a negative exponent; got i32[3]",
     ),
+    "any_lane": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
+    "stand_in": (
+        {"along": False},
+        [bool_[2], f32[3]],
+        "ShapeError",
+        "must have the first dimensions of the operand; got bool[2] for f32[3]",
+    ),
     "select": ({}, [f32[3], f32[3], f32[3]], "DTypeError", "must be boolean; got f32[3]"),
     "pow": ({}, [i32[3], f32[3]], "DTypeError", "must have one dtype; got i32[3] and f32[3]"),
     "polygamma": ({}, [i32[3], i32[3]], "DTypeError", "got i32[3]"),
 }
 
 # Those that take any operand, and those whose operands are made by a transform.
-TAKE_ANYTHING = {"convert_element_type", "stop_gradient"}
-MADE_BY_TRANSFORMS = {"call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "scan", "while"}
+TAKE_ANYTHING = {
+    "convert_element_type", "debug_callback", "dense", "io_callback", "name", "pure_callback",
+    "stop_gradient",
+}  # fmt: skip
+MADE_BY_TRANSFORMS = {
+    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "scan",
+    "while",
+}  # fmt: skip
 
 
 def raised(primitive, avals):

@@ -15,7 +15,6 @@ from functx.core.errors import (
     BranchTypeError,
     CarryTypeError,
     DTypeError,
-    MissingRuleError,
     ShapeError,
     ValueRangeError,
 )
@@ -330,14 +329,6 @@ def test_lanes_of_lanes_of_a_while_loop_stop_by_themselves():
     n, m = np.array([0, 4, 9]), np.array([1, 3])
     got = functx.vmap(functx.vmap(f, (None, 0)), (0, None))(n, m)
     same(got, [[-(-a // b) * b for b in m] for a in n])
-
-
-def test_reverse_mode_of_a_while_loop_names_the_cure():
-    with pytest.raises(MissingRuleError, match="fori_loop") as caught:
-        functx.grad(lambda x: grow(FUNCTX, x, 20.0, 1.1))(START)
-    assert "test_control.py" in str(caught.value)
-    with pytest.raises(MissingRuleError, match="known while tracing"):
-        functx.jit(functx.grad(lambda x, n: lax.fori_loop(0, n, lambda i, a: a * x, x)))(2.0, 3)
 
 
 def test_a_while_loop_that_does_not_vary_lets_reverse_mode_pass():

@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact, is_integer
-from functx.core.errors import ArgumentError, BranchTypeError, DTypeError, ShapeError, type_name
+from functx.core.dtypes import is_complex, is_inexact, is_integer
+from functx.core.effects import OF_LANES
+from functx.core.errors import ArgumentError, DTypeError, ShapeError, type_name
+from functx.core.interpret import interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
+from functx.core.tracing import Tracer, apply, aval_of, current_builder, rewritten, trace
 from functx.ops.arithmetic import mul
-from functx.ops.comparison import ne
+from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
-from functx.ops.selection import clamp, select, select_n
-from functx.ops.shaping import batch_at, broadcast_in_dim, moveaxis, zeros_like
+from functx.ops.selection import clamp, select
+from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
-from functx.transforms.batching import Batch, NaturalBatch
+from functx.transforms.batching import Batch, NaturalBatch, batch_equation
 from functx.transforms.call import TransposeIn
-from functx.transforms.calls import TracedCall, avals_of, trace_call
+from functx.transforms.calls import named_after
+from functx.transforms.control.branches import traced_branches
+from functx.transforms.control.lanes import (
+    AnyLane,
+    Gated,
+    holds_loop,
+    must_go_along,
+    one_by_one,
+    own_way,
+    root_of,
+    update_if,
+    updated,
+)
 from functx.transforms.control.tracing import (
-    body_name,
+    as_numpy,
     check_functions,
     check_operands,
     chosen,
-    common_type,
     depends,
     inexact_cotangents,
-    leaf_paths,
     linearizing,
-    owner_of,
     rewired,
+    run_as_given,
     spread,
-    with_output_types,
 )
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
@@ -132,32 +143,114 @@ class Cond(Primitive):
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         (index, *operands), (dim, *in_dims) = args, dims
+        if dim is not None and self.effects & OF_LANES:
+            return one_by_one(self, args, dims)
+        if dim is not None:
+            along = [must_go_along(b, [d is None for d in in_dims]) for b in self.branches]
+            program = rewritten(Chosen(self.branches, tuple(along)), self.branches[0])
+            pairs = zip(args, dims, strict=True)
+            outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+            return [x for x, _ in outs], [d for _, d in outs]
         natural = [rewritten(NaturalBatch(size, tuple(in_dims)), b)[1] for b in self.branches]
         batched = [any(d is not None for d in found) for found in zip(*natural, strict=True)]
         out_dims = tuple([0 if on else None for on in batched])
         branches = tuple(
             [rewritten(Batch(size, tuple(in_dims), out_dims), b) for b in self.branches]
         )
-        if dim is None:
-            return Cond(branches)(index, *operands), out_dims
-        index = moveaxis(index, dim, 0)
-        outs = [apply(None, branch, operands) for branch in branches]
-        taken = [
-            _choose(index, [batch_at(x, d, 0, size) for x in cases])
-            for cases, d in zip(zip(*outs, strict=True), out_dims, strict=True)
-        ]
-        return taken, [0] * len(taken)
+        return Cond(branches)(index, *operands), out_dims
 
     def lower(self, ctx, index, *operands):
         return ctx.case(index, self.branches, operands)
 
 
-def _choose(index: Any, cases: Sequence[Any]) -> Any:
-    """`cases[index[i]]` at each index i of the first dimension."""
-    if len(cases) == 2:
-        which = broadcast_in_dim(ne(index, 0), cases[0].shape, (0,))
-        return select(which, cases[1], cases[0])
-    return select_n(broadcast_in_dim(index, cases[0].shape, (0,)), *cases)
+@dataclass(frozen=True)
+class Chosen:
+    """The rewrite to a program that runs all of `branches` and chooses among what they give.
+
+    It takes the index and the operands, and is made to be batched along the index. Lanes that
+    do not take a branch leave it without influence; `along` says which branches they run as a
+    lane that takes it. A branch with loops does not run unless a lane takes it.
+    """
+
+    branches: tuple[Program, ...]
+    along: tuple[bool, ...]
+
+    def __call__(self, first: Program) -> Program:
+        roots = common_roots(self.branches)
+
+        def body(index: Any, *operands: Any) -> list[Any]:
+            # What every branch updates goes from one to the next: all but one leave it alone.
+            state = list(operands)
+            outs: list[Any] = []
+            for i, (branch, along) in enumerate(zip(self.branches, self.along, strict=True)):
+                live = eq(index, i)
+                gated = rewritten(Gated(roots, along), branch)
+                if holds_loop(branch):
+                    choice = Cond((rewritten(Idle(roots), gated), gated))
+                    found = choice(convert_element_type(AnyLane()(live), np.int32), live, *state)
+                else:
+                    found = apply(None, gated, [live, *state])
+                for j, root in enumerate(roots):
+                    if root is not None:
+                        state[root] = found[j]
+                    elif i:
+                        found[j] = select(live, found[j], outs[j])
+                outs = found
+            return outs
+
+        avals = [i32[()], *first.in_avals]
+        return trace(body, avals, name=f"chosen_{first.name}")[0]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The rewrite of a gated branch to what it gives where it does not count: zeros, or `roots`."""
+
+    roots: tuple[int | None, ...]
+
+    def __call__(self, gated: Program) -> Program:
+        def body(live: Any, *operands: Any) -> list[Any]:
+            return [
+                zeros_like(aval) if root is None else operands[root]
+                for aval, root in zip(gated.out_avals, self.roots, strict=True)
+            ]
+
+        return trace(body, gated.in_avals, name="idle")[0]
+
+
+def common_roots(branches: Sequence[Program]) -> tuple[int | None, ...]:
+    """For each output, the operand that it is in all branches but for updates of parts of it.
+
+    None where there is none, or where two outputs come of one operand.
+    """
+    found = [
+        roots[0] if len(set(roots)) == 1 else None
+        for roots in [
+            [root_of(branch, j) for branch in branches] for j in range(len(branches[0].outputs))
+        ]
+    ]
+    return tuple([root if found.count(root) == 1 else None for root in found])
+
+
+@updated.register
+def _updated_by_cond(primitive: Cond, output: int) -> int | None:
+    root = common_roots(primitive.branches)[output]
+    return None if root is None else 1 + root
+
+
+@own_way.register
+def _own_way_of_cond(primitive: Cond, operands: Sequence[Any]) -> Sequence[int]:
+    return range(1, len(operands))
+
+
+@update_if.register
+def _update_cond_if(
+    primitive: Cond, live: Any, changed: Sequence[bool], along: bool, args: Sequence[Any]
+) -> list[Any]:
+    roots = common_roots(primitive.branches)
+    kept = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
+    branches = tuple([rewritten(Gated(kept, along), branch) for branch in primitive.branches])
+    return Cond(branches)(args[0], live, *args[1:])  # type: ignore[no-any-return]
 
 
 class BranchSplit(NamedTuple):
@@ -242,15 +335,25 @@ def _saving(
     return trace(body, values.in_avals, name=values.name)[0]
 
 
+_NOTHING: Any = object()
+
+
 def cond(
-    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *operands: Any,
+    operand: Any = _NOTHING,
 ) -> Any:
     """`true_fun(*operands)` where the scalar `pred` holds, else `false_fun(*operands)`.
 
     Only the function that is chosen runs, when the program does, unless `vmap` maps over
-    `pred`: then both run, and each lane takes its own. A number counts as true unless it is
-    zero. Both functions are traced, may use values around them, and must return pytrees of
-    one structure with leaves of one type each.
+    `pred`: then both run, each lane takes its own, and what it does not take has no influence
+    on it; a loop or a callback in a function runs for the lanes that take it alone. A number
+    counts as true unless it is zero. Both functions are traced, may use values around them,
+    and must return pytrees of one structure with leaves of one type each.
+
+    `operand=x` is the former way to give one operand.
 
     Raises ShapeError unless `pred` is a scalar, BranchTypeError where the results differ.
 
@@ -258,20 +361,36 @@ def cond(
     >>> float(functx.lax.cond(True, lambda x: x + 1.0, lambda x: x * 10.0, 3.0))
     4.0
     """
+    if len(operands) == 2 and callable(false_fun) and callable(operands[1]):
+        # The order of the arguments was once: pred, operand, function, operand, function.
+        x, y = true_fun, operands[0]
+        true_fun, false_fun, operands = _of_first(false_fun), _of_second(operands[1]), (x, y)
+    operands = _with_operand(operands, operand, "cond")
     check_functions("cond", true_fun=true_fun, false_fun=false_fun)
     aval = _scalar(pred, "cond", "predicate")
-    (on_true, on_false), captured, out_tree = _traced([true_fun, false_fun], operands, "cond")
+    if is_complex(aval.dtype):
+        raise DTypeError(
+            f"cond: the predicate must be a boolean or a real number; got {aval!r}",
+            fix="Compare it with something, as in `x != 0`.",
+        )
+    branches = {"true_fun": true_fun, "false_fun": false_fun}
+    (on_true, on_false), captured, out_tree = traced_branches(branches, operands, "cond")
     args = [*tree.leaves(operands), *captured]
     fixed = _fixed(pred)
     if fixed is not None:
-        outs = apply(None, on_true if fixed else on_false, args)
+        outs = run_as_given(on_true if fixed else on_false, args, pred)
     else:
         which = pred if aval.dtype == np.bool_ else ne(pred, 0)
         outs = Cond((on_false, on_true))(convert_element_type(which, np.int32), *args)
     return tree.unflatten(out_tree, outs)
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    *operands: Any,
+    operand: Any = _NOTHING,
+) -> Any:
     """`branches[index](*operands)`, the integer `index` moved into range.
 
     As `cond`, for any number of functions.
@@ -280,27 +399,51 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     >>> float(functx.lax.switch(2, [lambda x: x, lambda x: x * x, lambda x: -x], 3.0))
     -3.0
     """
-    branches = list(branches)
-    if not branches:
+    if isinstance(branches, Mapping) or not isinstance(branches, Iterable):
+        raise ArgumentError(
+            f"switch: the branches must be a sequence of functions; got {type_name(branches)}"
+        )
+    functions = {f"branches[{i}]": f for i, f in enumerate(branches)}
+    if not functions:
         raise ArgumentError("switch: there must be at least one branch; got none")
-    check_functions("switch", **{f"branches[{i}]": f for i, f in enumerate(branches)})
+    operands = _with_operand(operands, operand, "switch")
+    check_functions("switch", **functions)
     aval = _scalar(index, "switch", "index")
     if not is_integer(aval.dtype):
         raise DTypeError(
             f"switch: the index must be an integer; got {aval!r}",
             fix="Convert it with astype, or use cond for a condition.",
         )
-    programs, captured, out_tree = _traced(branches, operands, "switch")
+    programs, captured, out_tree = traced_branches(functions, operands, "switch")
     args = [*tree.leaves(operands), *captured]
-    fixed = _fixed(index)
-    if len(programs) == 1:
-        fixed = 0
+    last = len(programs) - 1
+    fixed = _fixed(index) if last else 0
     if fixed is not None:
-        outs = apply(None, programs[min(max(int(fixed), 0), len(programs) - 1)], args)
+        outs = run_as_given(programs[min(max(int(fixed), 0), last)], args, index)
     else:
-        place = clamp(0, index, len(programs) - 1)
+        place = clamp(0, index, last)
         outs = Cond(programs)(convert_element_type(place, np.int32), *args)
     return tree.unflatten(out_tree, outs)
+
+
+def _of_first(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return named_after(lambda x, y: fun(x), fun, "cond")  # type: ignore[no-any-return]
+
+
+def _of_second(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return named_after(lambda x, y: fun(y), fun, "cond")  # type: ignore[no-any-return]
+
+
+def _with_operand(operands: tuple[Any, ...], operand: Any, what: str) -> tuple[Any, ...]:
+    """The operands, where one may have been given by keyword instead."""
+    if operand is _NOTHING:
+        return operands
+    if operands:
+        raise ArgumentError(
+            f"{what}: operands must be given by position or one as `operand`; got both",
+            fix="Give all of them by position.",
+        )
+    return (operand,)
 
 
 def _scalar(x: Any, what: str, role: str) -> Any:
@@ -318,56 +461,12 @@ def _scalar(x: Any, what: str, role: str) -> Any:
 
 
 def _fixed(x: Any) -> Any:
-    """The value of a scalar that a program holds as a literal; None for another."""
+    """The value of a scalar that a trace holds as a literal, or any outside one; else None."""
     if type(x) is Tracer:
         return x.atom.value if type(x.atom) is Literal else None
-    return x if isinstance(x, (bool, int, float, complex, np.generic)) else None
-
-
-def _traced(
-    branches: Sequence[Callable[..., Any]], operands: Any, what: str
-) -> tuple[tuple[Program, ...], list[Any], Any]:
-    """The programs of functions, made to take and to give values of one type.
-
-    They take the operands, then the values returned here that one or another captured.
-    """
-    leaves, in_tree = tree.flatten((operands, {}))
-    traced = [trace_call(f, in_tree, avals_of(leaves, what, f, in_tree), what) for f in branches]
-    out_tree = traced[0].out_tree
-    for f, each in zip(branches[1:], traced[1:], strict=True):
-        if each.out_tree != out_tree:
-            raise BranchTypeError(
-                f"{what}: all branches must return one structure; got another one",
-                f"{body_name('branch', branches[0])} returns {out_tree}",
-                f"{body_name('branch', f)} returns {each.out_tree}",
-            )
-    by_output = list(zip(*[each.program.out_avals for each in traced], strict=True))
-    common: list[Any] = [common_type(avals) for avals in by_output]
-    if None in common:
-        raise BranchTypeError(
-            f"{what}: all branches must return values of one type; got "
-            + "; ".join(
-                f"output{path}: {' and '.join(map(repr, avals))}"
-                for path, avals, found in zip(leaf_paths(out_tree), by_output, common, strict=True)
-                if found is None
-            ),
-            fix="Convert the result of one branch with astype, or broadcast it.",
-        )
-    programs, captured = _with_common_captures(traced, len(leaves))
-    return tuple([with_output_types(p, common) for p in programs]), captured, out_tree
-
-
-def _with_common_captures(
-    traced: Sequence[TracedCall], own: int
-) -> tuple[list[Program], list[Any]]:
-    """The programs with one list of captured values behind their `own` inputs, and that list."""
-    values = {owner_of(x): x for each in traced for x in each.captured}
-    programs = []
-    for each in traced:
-        mine = {
-            owner_of(x): v for x, v in zip(each.captured, each.program.inputs[own:], strict=True)
-        }
-        inputs = [mine[key] if key in mine else Var(aval_of(x)) for key, x in values.items()]
-        program = each.program
-        programs.append(rewired(program, [*program.inputs[:own], *inputs], program.outputs))
-    return programs, list(values.values())
+    if isinstance(x, (bool, int, float, complex, np.generic)):
+        return x
+    if current_builder.get() is not None:
+        return None
+    value = as_numpy(x)
+    return value[()] if isinstance(value, np.ndarray) else None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
+from functx.core.editing import as_tracer
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, type_name
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Atom, Literal, Program
+from functx.core.program import Program
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import apply, aval_of, rewritten, trace
+from functx.core.tracing import aval_of, current_builder, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.shaping import batch_at, concatenate, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
@@ -21,6 +23,17 @@ from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import TracedCall, avals_of, named_after, trace_call
+from functx.transforms.control.loop_split import (
+    KnownCarries,
+    LinearStep,
+    LoopSplit,
+    PushedStep,
+    SplitLoop,
+    Trim,
+    applied,
+)
+from functx.transforms.control.loop_sums import PullLoop
+from functx.transforms.control.progress import Shown, check_progress, show_end
 from functx.transforms.control.tracing import (
     as_type,
     body_name,
@@ -29,6 +42,7 @@ from functx.transforms.control.tracing import (
     check_functions,
     check_operands,
     chosen,
+    depends,
     leaf_paths,
     linearizing,
     rewired,
@@ -36,8 +50,9 @@ from functx.transforms.control.tracing import (
     spread,
     with_output_types,
 )
+from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
-from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.forward_mode import Linearize
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
 
@@ -113,6 +128,15 @@ class Scan(Primitive):
         """A scan of as many steps with another body."""
         return Scan(program, consts, carries, self.length, self.reverse ^ flipped, self.unroll)
 
+    def trim(self, used):
+        found = rewritten(Trim(self.consts, self.carries, tuple(used)), self.program)
+        if found is None:
+            return None
+        program, inputs, outputs = found
+        consts = sum([i < self.consts for i in inputs])
+        carries = sum([i < self.carries for i in outputs])
+        return self.again(program, consts, carries), inputs, outputs
+
     def jvp(self, primals, tangents):
         flags, out_flags = self.varying([t is not None for t in tangents])
         given = [
@@ -127,9 +151,7 @@ class Scan(Primitive):
             outs, (invariant, rows) = self.run_values(split, primals)
             inexact = [is_inexact(a.dtype) for a in self.program.out_avals]
             kept = tuple(chosen(out_flags, inexact))
-            step = rewritten(
-                LinearStep(sum(flags), len(moving[0]), len(invariant), kept), split.rest
-            )
+            step = rewritten(LinearStep(sum(flags), len(moving[0]), split.kinds, kept), split.rest)
             found = self.again(step, len(moving[0]) + len(invariant), len(moving[1]))(
                 *moving[0], *invariant, *moving[1], *moving[2], *rows
             )
@@ -153,11 +175,11 @@ class Scan(Primitive):
         self, split: LoopSplit, args: Sequence[Any]
     ) -> tuple[list[Any], tuple[Any, Any]]:
         """The outputs, and what the second half of the split needs: consts, and rows."""
-        consts, _, xs = self.groups(args)
+        _, carries, xs = self.groups(args)
         found = self.again(split.values, self.consts, self.carries)(*args)
-        count = len(self.program.outputs)
-        invariant = apply(None, split.invariant, consts)
-        return found[:count], (invariant, [*[xs[i] for i in split.passed], *found[count:]])
+        invariant = applied(split.invariant, args[: self.consts + self.carries])
+        rows = split.arrays(carries, xs, found[self.carries :], self.reverse)
+        return found[: len(self.program.outputs)], (invariant, rows)
 
     def forward(self, args, active):
         flags, _ = self.varying(active)
@@ -167,7 +189,7 @@ class Scan(Primitive):
         flags, _ = self.varying(active)
         split = self.split(SplitVJP(flags))
         invariant, rows = known
-        return self.pull_back(split.rest, split.kinds, flags, cts, invariant, rows)
+        return self.pull_back(split.rest, split.kinds, flags, cts, invariant, rows, split.names)
 
     def transpose(self, cts, *args):
         linear = [type(x) is LinearInput for x in args]
@@ -180,16 +202,13 @@ class Scan(Primitive):
             [x for x in group if x is not None] for group in (consts, carries, xs)
         )
         known = rewritten(KnownCarries(self.consts, self.carries, flags), self.program)
-        found = (
-            self.again(known, len(consts), len(carries))(*consts, *carries, *xs) if carries else []
-        )
-        kinds = [
-            kind
-            for kind, group in zip("cxx", self.groups(fixed), strict=True)
-            for on in group
-            if on
-        ]
-        pull = rewritten(TransposeIn(flags), expand(self.program, "transpose"))
+        found = []
+        if carries or known.effects:
+            found = self.again(known, len(consts), len(carries))(*consts, *carries, *xs)
+        groups = zip("cxx", self.groups(fixed), strict=True)
+        kinds = "".join([kind * sum(group) for kind, group in groups])
+        program = expand(rewritten(WithoutEffects(), self.program), "transpose")
+        pull = rewritten(TransposeIn(flags), program)
         rows = [*found[len(carries) :], *xs]
         pulled = self.pull_back(pull, kinds, flags, cts, consts, rows)
         return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
@@ -197,11 +216,12 @@ class Scan(Primitive):
     def pull_back(
         self,
         pull: Program,
-        kinds: Sequence[str],
+        kinds: str,
         flags: Sequence[bool],
         cts: Sequence[Any],
         invariant: Sequence[Any],
         rows: Sequence[Any],
+        names: Any = None,
     ) -> list[Any]:
         """The cotangents of the operands marked in `flags`, by a loop over `pull` backwards.
 
@@ -210,25 +230,45 @@ class Scan(Primitive):
         """
         avals = self.program.out_avals
         consts_on, carries_on, _ = self.groups(flags)
+        inexact = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
+        carried, reached = self.pulled(pull, flags, [ct is not None for ct in cts])
         sources = "".join(
-            ("c" if carries_on[i] else "0") if i < self.carries else ("0" if ct is None else "x")
-            for i, (aval, ct) in enumerate(zip(avals, cts, strict=True))
-            if is_inexact(aval.dtype)
+            ("c" if carried[i] else "0") if i < self.carries else ("0" if cts[i] is None else "x")
+            for i in inexact
         )
-        step = rewritten(PullStep(sources, "".join(kinds), sum(consts_on)), pull)
-        sums = [zeros_like(a) for a in pull.out_avals[: sum(consts_on)]]
-        carried = [
+        loop = rewritten(PullLoop(sources, kinds, sum(consts_on), reached, names), pull)
+        start = [
             zeros_like(avals[i]) if cts[i] is None else cts[i]
             for i in range(self.carries)
-            if carries_on[i]
+            if carried[i]
         ]
-        given = [
-            ct
-            for aval, ct in zip(avals[self.carries :], cts[self.carries :], strict=True)
-            if ct is not None and is_inexact(aval.dtype)
-        ]
-        loop = self.again(step, len(invariant), len(sums) + len(carried), flipped=True)
-        return spread(loop(*invariant, *sums, *carried, *given, *rows), flags)
+        given = [cts[i] for i in inexact if i >= self.carries and cts[i] is not None]
+        sums = [zeros_like(aval) for aval in loop.sums]
+        backwards = self.again(loop.body, len(invariant), len(sums) + len(start), flipped=True)
+        found = run(backwards, [*invariant, *sums, *start, *given, *rows])
+        others = sum(reached) - sum(reached[: sum(consts_on)])
+        passed = [[*given, *rows][i] for i in loop.whole]
+        totals = loop.finish(*invariant, *found[: len(sums)], *found[len(sums) + others :], *passed)
+        return spread(spread([*totals, *found[len(sums) : len(sums) + others]], reached), flags)
+
+    def pulled(
+        self, pull: Program, flags: Sequence[bool], given: Sequence[bool]
+    ) -> tuple[list[bool], tuple[bool, ...]]:
+        """Which carries have cotangents in the loop backwards, and what `pull` then reaches."""
+        consts_on, carries_on, _ = self.groups(flags)
+        inexact = [is_inexact(aval.dtype) for aval in self.program.out_avals]
+        carried = [on and ct for on, ct in zip(carries_on, given, strict=False)]
+        n = sum(consts_on)
+        while True:
+            live = chosen([*carried, *given[self.carries :]], inexact)
+            needed = [False] * (len(pull.inputs) - len(live))
+            reached = depends(pull, [*live, *needed])
+            found = spread(reached[n : n + sum(carries_on)], carries_on)
+            grown = [on or bool(ct) for on, ct in zip(carried, found, strict=True)]
+            if grown == carried:
+                reached[n : n + sum(carries_on)] = chosen(carried, carries_on)
+                return carried, tuple(reached)
+            carried = grown
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
@@ -262,175 +302,6 @@ class Scan(Primitive):
         return ctx.scan(self, values)
 
 
-@dataclass(frozen=True)
-class PushedStep:
-    """The rewrite of a body to one of values and tangents, each tangent behind its group."""
-
-    consts: int
-    carries: int
-    flags: tuple[bool, ...]
-    out_flags: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> Program:
-        pushed = rewritten(PushForward(self.flags), program)
-        count, n = len(program.inputs), self.consts + self.carries
-        values = pushed.inputs[:count]
-        tangents = spread(pushed.inputs[count:], self.flags)
-        inputs = [
-            v
-            for start, end in ((0, self.consts), (self.consts, n), (n, count))
-            for v in [*values[start:end], *[t for t in tangents[start:end] if t is not None]]
-        ]
-        outs = pushed.outputs[: len(program.outputs)]
-        found = _with_flags(program, pushed.outputs[len(outs) :], self.out_flags)
-        k = self.carries
-        moved = [[t for t in group if t is not None] for group in (found[:k], found[k:])]
-        return rewired(pushed, inputs, [*outs[:k], *moved[0], *outs[k:], *moved[1]])
-
-
-def _with_flags(program: Program, tangents: Sequence[Atom], flags: Sequence[bool]) -> list[Any]:
-    """The tangents of the inexact outputs, None for those whose flag is not set."""
-    found = spread(tangents, [is_inexact(a.dtype) for a in program.out_avals])
-    return [t if on else None for t, on in zip(found, flags, strict=True)]
-
-
-class LoopSplit(NamedTuple):
-    """A body split in two: its values, and the rest, which needs something of the values.
-
-    `kinds` says of what it needs, in order, whether it is the same in every step (`c`) or
-    not (`x`). The former `invariant` computes from the consts. The latter are rows of the
-    arrays at the positions `passed`, and what `values` returns behind its outputs.
-    """
-
-    values: Program
-    rest: Program
-    kinds: str
-    invariant: Program
-    passed: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SplitLoop:
-    """The rewrite to the halves into which `rewrite` splits a body.
-
-    The second half takes what it needs in the order: consts, passed rows, saved rows.
-    """
-
-    rewrite: Any
-    consts: int
-    carries: int
-
-    def __call__(self, program: Program) -> LoopSplit:
-        values, rest = rewritten(self.rewrite, program)
-        count = len(program.outputs)
-        consts, xs = values.inputs[: self.consts], values.inputs[self.consts + self.carries :]
-        same = set(consts)
-        for eqn in values.equations:
-            if (
-                all(type(a) is Literal or a in same for a in eqn.inputs)
-                and not eqn.primitive.effects
-            ):
-                same.update(eqn.outputs)
-        saved = values.outputs[count:]
-        needs = rest.inputs[len(rest.inputs) - len(saved) :]
-        pairs = list(zip(saved, needs, strict=True))
-        invariant = [(a, v) for a, v in pairs if a in same]
-        passed = [(a, v) for a, v in pairs if a in xs]
-        stacked = [(a, v) for a, v in pairs if a not in same and a not in xs]
-        lead = rest.inputs[: len(rest.inputs) - len(saved)]
-        needs = [v for _, v in [*invariant, *passed, *stacked]]
-        return LoopSplit(
-            rewired(values, values.inputs, [*values.outputs[:count], *[a for a, _ in stacked]]),
-            Program(rest.name, [*lead, *needs], rest.equations, rest.outputs),
-            "c" * len(invariant) + "x" * (len(passed) + len(stacked)),
-            rewired(values, consts, [a for a, _ in invariant]),
-            tuple([xs.index(a) for a, _ in passed]),
-        )
-
-
-@dataclass(frozen=True)
-class LinearStep:
-    """The rewrite of the tangents of a body, and what they need, to the body of a scan.
-
-    The first `tangents` inputs are tangents, of them `consts` of consts. Of what follows,
-    the first `invariant` are consts. `kept` says which outputs stay.
-    """
-
-    tangents: int
-    consts: int
-    invariant: int
-    kept: tuple[bool, ...]
-
-    def __call__(self, rest: Program) -> Program:
-        tangents, needs = rest.inputs[: self.tangents], rest.inputs[self.tangents :]
-        inputs = [
-            *tangents[: self.consts],
-            *needs[: self.invariant],
-            *tangents[self.consts :],
-            *needs[self.invariant :],
-        ]
-        return rewired(rest, inputs, chosen(rest.outputs, self.kept))
-
-
-@dataclass(frozen=True)
-class PullStep:
-    """The rewrite of the backward program of a body to the body of a scan backwards.
-
-    `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
-    zero; `kinds` whether each thing needed is a const (`c`) or a row (`x`). The first `sums`
-    results are added up over the steps.
-    """
-
-    sources: str
-    kinds: str
-    sums: int
-
-    def __call__(self, pull: Program) -> Program:
-        cts, needs = pull.inputs[: len(self.sources)], pull.inputs[len(self.sources) :]
-        invariant = [v.aval for v, k in zip(needs, self.kinds, strict=True) if k == "c"]
-        sums = [a.update(weak_type=False) for a in pull.out_avals[: self.sums]]
-        carried = [v.aval for v, k in zip(cts, self.sources, strict=True) if k == "c"]
-        given = [v.aval for v, k in zip(cts, self.sources, strict=True) if k == "x"]
-        rows = [v.aval for v, k in zip(needs, self.kinds, strict=True) if k == "x"]
-
-        def body(*args: Any) -> list[Any]:
-            rest = iter(args)
-            constants, so_far, before, now, saved = (
-                iter([next(rest) for _ in group])
-                for group in (invariant, sums, carried, given, rows)
-            )
-            found = apply(
-                None,
-                pull,
-                [
-                    zeros_like(v.aval) if k == "0" else next(before if k == "c" else now)
-                    for v, k in zip(cts, self.sources, strict=True)
-                ]
-                + [next(constants if k == "c" else saved) for k in self.kinds],
-            )
-            added = [add(x, ct) for x, ct in zip(so_far, found, strict=False)]
-            return [*added, *found[self.sums :]]
-
-        avals = [*invariant, *sums, *carried, *given, *rows]
-        return trace(body, avals, name=pull.name)[0]
-
-
-@dataclass(frozen=True)
-class KnownCarries:
-    """The rewrite of a body to that of the carries not marked in `flags`, each also a row."""
-
-    consts: int
-    carries: int
-    flags: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> Program:
-        fixed = [not on for on in self.flags]
-        n = self.consts + self.carries
-        now = chosen(program.inputs[self.consts : n], fixed[self.consts : n])
-        after = chosen(program.outputs[: self.carries], fixed[self.consts : n])
-        return rewired(program, chosen(program.inputs, fixed), [*after, *now])
-
-
 def scan(
     f: Callable[[Any, Any], Any],
     init: Any,
@@ -438,6 +309,8 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    *,
+    progress: str | None = None,
 ) -> tuple[Any, Any]:
     """`(carry, ys)`: the last carry of a loop over the rows of `xs`, and its stacked results.
 
@@ -445,6 +318,7 @@ def scan(
     return a carry of the types it takes, where weak types give way. `xs` is a pytree of
     arrays with one first dimension, or None with a `length`. With `reverse` the loop begins
     at the last row. `unroll` steps make one round of the compiled loop, or all if True.
+    `progress` is the name of a line on standard error that shows how far the loop is.
 
     Raises CarryTypeError for a carry that changes its type, AxisSizeError for first
     dimensions that differ.
@@ -456,6 +330,7 @@ def scan(
     """
     check_functions("scan", f=f)
     what = body_name("scan", f)
+    check_progress(what, progress)
     carry_leaves, carry_tree = tree.flatten(init)
     x_leaves, x_tree = tree.flatten(xs)
     in_tree = tree.structure(((init, xs), {}))
@@ -477,14 +352,50 @@ def scan(
     def trace_with(carry: Any) -> TracedCall:
         return trace_call(step, in_tree, [*carry, *rows], "scan")
 
-    traced, carry = settle(trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what)
-    body = with_output_types(captures_first(traced), carry)
+    traced, carry = settle(
+        trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what, f
+    )
+    body = with_output_types(captures_first(traced, f), carry)
     start = [as_type(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
     rounds = rounds_of(what, unroll, length)
     loop = Scan(body, len(traced.captured), count, length, bool(reverse), rounds)
-    outs = loop(*traced.captured, *start, *x_leaves)
+    outs = run(loop, [*traced.captured, *start, *x_leaves], progress)
     y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
+
+
+def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[Any]:
+    """The outputs of `loop`; in a trace, carries that no step changes become consts of it.
+
+    `progress` is the name of the line that shows how far it is, if any does.
+    """
+    if progress is not None:
+        n, carries = loop.consts + loop.carries, loop.carries
+        shown = rewritten(Shown(progress, loop.length, loop.consts, carries), loop.program)
+        counted = loop.again(shown, loop.consts, carries + 1)
+        found = run(counted, [*args[:n], np.int32(0), *args[n:]])
+        outs = [*found[:carries], *found[carries + 1 :]]
+        show_end(progress, loop.length, found[carries], found[:carries] or outs)
+        return outs
+    builder = current_builder.get()
+    program, first = loop.program, loop.consts
+    start, out = program.inputs[first : first + loop.carries], program.outputs
+    fixed = [v is atom for v, atom in zip(start, out, strict=False)]
+    if builder is None or not any(fixed):
+        outs: list[Any] = loop(*args)
+        return outs
+    consts, carries, xs = loop.groups(program.inputs)
+    moving = [not on for on in fixed]
+    inputs = [*consts, *chosen(carries, fixed), *chosen(carries, moving), *xs]
+    body = rewired(program, inputs, [*chosen(out[: loop.carries], moving), *out[loop.carries :]])
+    given = dict(zip(program.inputs, args, strict=True))
+    count = sum(moving)
+    found = loop.again(body, first + sum(fixed), count)(*[given[v] for v in inputs])
+    kept = spread(found[:count], moving)
+    return [
+        *[as_tracer(given[v]) if y is None else y for v, y in zip(start, kept, strict=True)],
+        *found[count:],
+    ]
 
 
 def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
@@ -524,13 +435,18 @@ def rounds_of(what: str, unroll: Any, length: int) -> int:
     """How many of `length` steps make one round of the loop."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
+    return max(_count(what, "unroll", unroll), 1)
+
+
+def _count(what: str, name: str, given: Any) -> int:
+    """The argument `name` as an integer that is not negative."""
     try:
-        steps = index(unroll)
+        count = index(given)
     except TypeError:
-        raise ArgumentError(f"{what}: unroll must be an integer; got {unroll!r}") from None
-    if steps < 0:
-        raise ValueRangeError(f"{what}: unroll must not be negative; got {unroll}")
-    return max(steps, 1)
+        raise ArgumentError(f"{what}: {name} must be an integer; got {given!r}") from None
+    if count < 0:
+        raise ValueRangeError(f"{what}: {name} must not be negative; got {count}")
+    return count
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
@@ -546,8 +462,12 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     if batch_size is None:
         return scan(named_after(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
     leaves, x_tree = tree.flatten(xs)
-    length = _length(body_name("map", f), [aval_of(x) for x in leaves], x_tree, None)
-    whole = length - length % batch_size if batch_size > 0 else 0
+    what = body_name("map", f)
+    length = _length(what, [aval_of(x) for x in leaves], x_tree, None)
+    batch_size = _count(what, "batch_size", batch_size)
+    if not batch_size:
+        raise ValueRangeError(f"{what}: batch_size must be positive; got {batch_size}")
+    whole = length - length % batch_size
     parts = []
     if whole or not length:
         batches = [

@@ -2,32 +2,89 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from os.path import basename
 from typing import Any
+
+import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, promote_types
+from functx.core.editing import like
 from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Program, Var, remove_dead
-from functx.core.tracing import LinearBuilder, Tracer, apply, aval_of, current_builder, trace
+from functx.core.program import Atom, Program, Var, padded, remove_dead
+from functx.core.provenance import Source, source_line
+from functx.core.tracing import (
+    LinearBuilder,
+    Tracer,
+    apply,
+    aval_of,
+    current_builder,
+    execution,
+    trace,
+)
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import TracedCall, name_of
 
 
-def captures_first(traced: TracedCall) -> Program:
-    """The program of a traced call with what it captured as its first inputs."""
+def captures_first(traced: TracedCall, fun: Any = None) -> Program:
+    """The program of a traced call with what it captured as its first inputs.
+
+    They take the names of the variables around `fun` that hold them, if it is given.
+    """
     program = traced.program
     own = len(program.inputs) - len(traced.captured)
+    outer = names_around(fun, traced.captured)
+    in_names = program.in_names
+    if outer and in_names is not None:
+
+        def names() -> list[str]:
+            given = padded(in_names(), len(program.inputs))
+            return [*given[:own], *[a or b for a, b in zip(outer, given[own:], strict=True)]]
+
+        program = like(program, in_names=names)
     return rewired(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+
+
+def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
+    """For each of `values`, the variable around `fun` that holds it; empty where there is none."""
+    while hasattr(fun, "__wrapped__"):
+        fun = fun.__wrapped__
+    known = {}
+    for name, cell in zip(
+        getattr(getattr(fun, "__code__", None), "co_freevars", ()),
+        getattr(fun, "__closure__", None) or (),
+        strict=False,
+    ):
+        with suppress(ValueError):
+            known[owner_of(cell.cell_contents)] = name
+    return [known.get(owner_of(x), "") for x in values] if known else []
 
 
 def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
     """The equations of `program` between other inputs and outputs, without those not needed."""
-    return Program(program.name, inputs, remove_dead(program.equations, outputs), outputs)
+    equations = remove_dead(program.equations, outputs)
+    in_names, before = program.in_names, program.inputs
+
+    def names() -> list[str]:
+        known = dict(zip(before, padded(in_names(), len(before)), strict=True))
+        return [known.get(v, "") for v in inputs]
+
+    names_of_inputs = None if in_names is None else names
+    return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
+
+
+def first_outputs(program: Program, count: int) -> Program:
+    """`program` without the outputs behind the first `count`."""
+    if len(program.outputs) == count:
+        return program
+    return rewired(program, program.inputs, program.outputs[:count])
 
 
 def settle(
@@ -36,40 +93,81 @@ def settle(
     carry_tree: Any,
     carry_of: Callable[[Any], Any],
     what: str,
+    fun: Any = None,
 ) -> tuple[TracedCall, list[ShapedArray]]:
     """A loop body traced with carries of types that it returns, and those types.
 
     A weak type gives way to the one that the body makes of it, until none changes.
-    `carry_of` picks the structure of the carry from that of the result.
+    `carry_of` picks the structure of the carry from that of the result. Errors name the
+    line at which `fun` returns what they are about, or makes it.
     """
     avals = list(avals)
     while True:
         traced = trace_with(avals)
         out_tree = carry_of(traced.out_tree)
         if out_tree != carry_tree:
-            raise CarryTypeError(
-                f"{what}: the body must return a carry of the structure that it takes; "
-                "got another one",
-                f"expected {carry_tree}",
-                f"got      {out_tree}",
-            )
+            raise structure_error(what, carry_tree, out_tree, fun)
         outs = traced.program.out_avals[: len(avals)]
         settled = [common_type((a, out), a) for a, out in zip(avals, outs, strict=True)]
         if None in settled:
+            returned = return_source(fun)
+            sources = [
+                source_of(traced.program, atom) or returned for atom in traced.program.outputs
+            ]
+            bad: list[Any] = [
+                row
+                for *row, fits in zip(
+                    leaf_paths(carry_tree), avals, outs, sources, settled, strict=False
+                )
+                if fits is None
+            ]
             raise CarryTypeError(
                 f"{what}: the body must return a carry of the types that it takes; got "
                 + " and ".join(
-                    f"carry{path}: {out!r} for {aval!r}"
-                    for path, aval, out, fits in zip(
-                        leaf_paths(carry_tree), avals, outs, settled, strict=True
-                    )
-                    if fits is None
+                    [f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in bad]
                 ),
+                *[
+                    f"carry{path} made at {source_line(source)}"
+                    for path, _, _, source in bad
+                    if source is not None
+                ],
                 fix="Convert it in the body with astype, or begin with a carry of that type.",
             )
         if settled == avals:
             return traced, avals
         avals = settled  # type: ignore[assignment]
+
+
+def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryTypeError:
+    """The error for a body that returns a carry of the structure `given`."""
+    before, after = leaf_paths(expected), leaf_paths(given)
+    missing = [f"carry{path}" for path in before if path not in after]
+    new = [f"carry{path}" for path in after if path not in before]
+    returned = return_source(fun)
+    return CarryTypeError(
+        f"{what}: the body must return a carry of the structure that it takes; got another one",
+        f"expected {expected}",
+        f"got      {given}",
+        *([f"missing: {', '.join(missing)}"] if missing else []),
+        *([f"new: {', '.join(new)}"] if new else []),
+        *([f"returned at {source_line(returned)}"] if returned else []),
+    )
+
+
+def return_source(fun: Any) -> Source | None:
+    """Where `fun` last returns, if it is a function of Python's."""
+    while hasattr(fun, "__wrapped__"):
+        fun = fun.__wrapped__
+    code = getattr(fun, "__code__", None)
+    if code is None:
+        return None
+    returns = [i.offset for i in dis.get_instructions(code) if i.opname.startswith("RETURN_")]
+    return code, returns[-1] if returns else 0
+
+
+def source_of(program: Program, atom: Atom) -> Source | None:
+    """Where in the user's code an output of `program` was made; None for an input or a number."""
+    return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
 
 
 def leaf_paths(structure: Any) -> list[str]:
@@ -190,6 +288,34 @@ def spread(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
 def owner_of(x: Any) -> Any:
     """What two captured values share exactly when they are one."""
     return x.atom if type(x) is Tracer else id(x)
+
+
+def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
+    """The outputs of `program`: inlined in a trace, outside one run like a single operation.
+
+    That gives NumPy arrays, unless a JAX array is among `args` or `others`.
+    """
+    outs = apply(None, program, args)
+    if current_builder.get() is not None:
+        return outs
+    if any(execution.aval_of_array(x) is not None for x in (*args, *others)):
+        return outs
+    return [as_numpy(out) for out in outs]
+
+
+def as_numpy(x: Any) -> Any:
+    """`x` as a new NumPy array; `x` itself while JAX is tracing it, for it has no value then."""
+    try:
+        return np.array(x)
+    except TypeError:
+        return x
+
+
+def described(fun: Any) -> str:
+    """`double (train.py:12)`: a function by its name and where it is defined."""
+    code = getattr(fun, "__code__", None)
+    where = "" if code is None else f" ({basename(code.co_filename)}:{code.co_firstlineno})"
+    return name_of(fun) + where
 
 
 def body_name(kind: str, fun: Any) -> str:

@@ -1,55 +1,50 @@
-"""`while_loop` and `fori_loop`: a program run until a condition fails, or from a number to another."""
+"""`while`: a program run on what it returned the time before, until a condition fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
-import numpy as np
-
-from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.concrete import concrete
-from functx.core.dtypes import is_inexact, is_integer, promote_types
-from functx.core.errors import (
-    ArgumentError,
-    ConcretizationError,
-    DTypeError,
-    MissingRuleError,
-    ValueRangeError,
-    type_name,
-)
-from functx.core.primitive import Primitive
-from functx.core.program import Program, Var
-from functx.core.samples import i32, sample
-from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
+from functx.core.dtypes import is_inexact
+from functx.core.effects import OF_LANES
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Program
+from functx.core.samples import f64, i32, sample
+from functx.core.tracing import apply, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
-from functx.ops.reductions import reduce_or
-from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, zeros_like
+from functx.ops.operands import literal
+from functx.ops.shaping import batch_at, zeros_like
 from functx.transforms.batching import Batch, NaturalBatch
-from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
-from functx.transforms.control.scan import Scan, rounds_of
+from functx.transforms.control.checkpointing import keep, pull_back
+from functx.transforms.control.lanes import GatedLoop, must_go_along, one_by_one
+from functx.transforms.control.schedule import INT
+from functx.transforms.control.stacking import (
+    Ignoring,
+    PullHalves,
+    SplitBody,
+    SteppingForward,
+    TransposeHalves,
+    keep_all,
+)
 from functx.transforms.control.tracing import (
-    as_type,
-    body_name,
-    captures_first,
     carried_dependence,
-    check_functions,
     check_operands,
+    chosen,
     linearizing,
     rewired,
-    settle,
     spread,
-    with_output_types,
 )
-from functx.transforms.forward_mode import PushForward
+from functx.transforms.effects import WithoutEffects
+from functx.transforms.forward_mode import Linearize, PushForward
+
+# So up to comb(66, 64) = 2,145 blocks of steps are computed once more, and none twice.
+CHECKPOINTS = 64
 
 
-def _examples() -> tuple[Program, Program]:
+def _examples(x: ShapedArray) -> tuple[Program, Program]:
     def condition(limit: Any, n: Any, x: Any) -> list[Any]:
         return [lt(n, limit)]
 
@@ -57,8 +52,8 @@ def _examples() -> tuple[Program, Program]:
         return [add(n, 1), mul(x, factor)]
 
     return (
-        trace(condition, [i32[()], i32[()], i32[3]], name="condition")[0],
-        trace(body, [i32[()], i32[()], i32[3]], name="body")[0],
+        trace(condition, [i32[()], i32[()], x], name="condition")[0],
+        trace(body, [x.update(shape=()), i32[()], x], name="body")[0],
     )
 
 
@@ -66,25 +61,30 @@ class While(Primitive):
     """`body` run on what it returned the time before, as long as `condition` of that holds.
 
     Operands: the consts of the condition, the consts of the body, the carry at first. Both
-    programs take their consts, then the carry.
+    programs take their consts, then the carry. Reverse mode keeps as many states as
+    `checkpoints` says, or what each step leaves behind if there are at most `max_steps`.
     """
 
     condition: Program
     body: Program
     condition_consts: int
     body_consts: int
+    checkpoints: int = CHECKPOINTS
+    max_steps: int | None = None
     multiple_results = True
-    samples = (
+    unbounded = True
+    samples = tuple(
         sample(
-            i32[()], i32[()], i32[()], i32[3],
-            condition=_examples()[0], body=_examples()[1], condition_consts=1, body_consts=1,
-            values={0: 4, 2: 1}, dtypes=("i32",),
-        ),
-        sample(
-            i32[()], i32[()], i32[()], i32[3],
-            condition=_examples()[0], body=_examples()[1], condition_consts=1, body_consts=1,
-            values={0: 1, 2: 1}, dtypes=("i32",),
-        ),
+            i32[()], x.update(shape=()), i32[()], x, values={0: limit, 2: 1}, dtypes=(dtype,),
+            condition=_examples(x)[0], body=_examples(x)[1], condition_consts=1, body_consts=1,
+            checkpoints=checkpoints, max_steps=max_steps,
+        )
+        for x, dtype, limit, checkpoints, max_steps in (
+            (i32[3], "i32", 4, CHECKPOINTS, None),
+            (f64[3], "f64", 5, 2, None),
+            (f64[3], "f64", 3, CHECKPOINTS, 2),
+            (f64[3], "f64", 1, CHECKPOINTS, None),
+        )
     )  # fmt: skip
 
     def abstract_eval(self, *avals):
@@ -100,71 +100,154 @@ class While(Primitive):
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         return items[:m], items[m:n], items[n:]
 
+    def again(self, condition: Program, body: Program, shared: int, consts: int) -> While:
+        """A loop of other programs with the means of this one for reverse mode."""
+        return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
+
+    def bounded(self, steps: int) -> While:
+        """This loop, known to run at most so many steps."""
+        return While(
+            self.condition,
+            self.body,
+            self.condition_consts,
+            self.body_consts,
+            self.checkpoints,
+            steps,
+        )
+
+    def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
+        """The consts and carries of the body that vary when operands do; the outputs."""
+        count = self.body_consts
+        body_flags = flags[self.condition_consts :]
+        return carried_dependence(self.body, count, len(self.body.outputs), body_flags)
+
     def jvp(self, primals, tangents):
         shared, consts, carry = self.groups(primals)
         _, dconsts, dcarry = self.groups(tangents)
-        given = [t is not None for t in (*dconsts, *dcarry)]
-        flags, out_flags = carried_dependence(self.body, len(consts), len(carry), given)
+        flags, out_flags = self.varying([t is not None for t in tangents])
+        if not any(flags):
+            return self(*primals), [None] * len(carry)
         moving = [
             zeros_like(x) if t is None else t
             for x, t, on in zip(carry, dcarry, out_flags, strict=True)
             if on
         ]
-        body = rewritten(PushedBody(len(consts), flags), self.body)
-        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
         moved_consts = [t for t in dconsts if t is not None]
-        both = While(condition, body, len(shared), len(consts) + len(moved_consts))
-        found = both(*shared, *consts, *moved_consts, *carry, *moving)
+        if linearizing() and self.max_steps is not None:
+            outs, found = self.linear_loop(flags, primals, moved_consts, moving)
+            return outs, spread(found, out_flags)
         # When linearizing, the loop on tangents is not where values may come from.
-        outs = self(*primals) if linearizing() else found[: len(carry)]
-        return outs, spread(found[len(carry) :], out_flags)
+        outs = self(*primals) if linearizing() else None
+        program = self.body if outs is None else rewritten(WithoutEffects(), self.body)
+        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
+        if outs is not None:
+            condition = rewritten(WithoutEffects(), condition)
+        body = rewritten(PushedBody(len(consts), flags), program)
+        both = self.again(condition, body, len(shared), len(consts) + len(moved_consts))
+        found = both(*shared, *consts, *moved_consts, *carry, *moving)
+        return outs or found[: len(carry)], spread(found[len(carry) :], out_flags)
+
+    def linear_loop(
+        self, flags: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs, and the tangents by a loop over what the steps to those left behind."""
+        shared, consts, carry = self.groups(primals)
+        assert self.max_steps is not None
+        halves = rewritten(SplitBody(Linearize(flags), len(consts)), self.body)
+        outs, (steps, *stacks) = keep_all(self, halves.values, shared, consts, carry)
+        fixed = apply(None, halves.invariant, consts)
+        inexact = [is_inexact(a.dtype) for a in self.body.out_avals]
+        kept = tuple(chosen(flags[len(consts) :], inexact))
+        step = SteppingForward(len(dconsts), len(dcarry), len(fixed), self.max_steps, kept)
+        body = rewritten(step, halves.rest)
+        held = len(dconsts) + len(fixed) + len(stacks)
+        condition = rewritten(Before(held), body)
+        loop = self.again(condition, body, 1, held)
+        found = loop(steps, *dconsts, *fixed, *stacks, literal(0, INT), *dcarry)
+        return outs, found[1:]
+
+    def carry_cotangents(self, cts: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+        """The cotangents of the carries that vary, zeros for None."""
+        avals, on = self.body.out_avals, flags[self.body_consts :]
+        given = zip(chosen(avals, on), chosen(cts, on), strict=True)
+        return [zeros_like(aval) if ct is None else ct for aval, ct in given]
+
+    def forward(self, args, active):
+        flags, _ = self.varying(active)
+        if not any(flags):
+            return self(*args), None
+        halves = rewritten(PullHalves(flags, self.body_consts), self.body)
+        return keep(self, halves, *self.groups(args))
+
+    def vjp(self, cts, known, args, active):
+        flags, _ = self.varying(active)
+        if not any(flags):
+            return [None] * len(args)
+        halves = rewritten(PullHalves(flags, self.body_consts), self.body)
+        shared, consts, _ = self.groups(args)
+        given = self.carry_cotangents(cts, flags)
+        found = pull_back(self, halves, given, shared, consts, known)
+        return [*[None] * self.condition_consts, *spread(found, flags)]
 
     def transpose(self, cts, *args):
-        raise MissingRuleError(
-            "while_loop: a loop must have a number of steps known while tracing to be "
-            "differentiated in reverse mode; got one that runs as long as a condition holds",
-            fix="Use functx.lax.fori_loop with bounds that are known, or functx.lax.scan; or "
-            "differentiate in forward mode (jvp, jacfwd).",
-        )
+        linear = [type(x) is LinearInput for x in args]
+        flags, _ = self.varying(linear)
+        m, n = self.condition_consts, self.body_consts
+        fixed = [not on for on in flags]
+        halves = rewritten(TransposeHalves(flags, n), self.body)
+        # The values in the loop are known ones, computed by a loop of their own.
+        body = rewritten(Values(len(self.body.outputs) - sum(flags[n:])), halves.values)
+        condition = rewritten(OfInputs((True,) * m + tuple(fixed[n:])), self.condition)
+        known = self.again(condition, body, m, sum(fixed[:n]))
+        shared, consts, carry = self.groups(args)
+        consts, carry = chosen(consts, fixed[:n]), chosen(carry, fixed[n:])
+        _, states = keep(known, halves, shared, consts, carry)
+        given = self.carry_cotangents(cts, flags)
+        found = pull_back(known, halves, given, shared, consts, states)
+        pulled = [*[None] * m, *spread(found, flags)]
+        return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         shared_on, consts_on, carry_on = self.groups([d is not None for d in dims])
         while True:
             in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
-            _, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)
-            # Lanes that stop at different times carry different values.
+            runs, (stops,) = rewritten(NaturalBatch(size, in_dims), self.condition)
+            if stops is not None:
+                return self.batch_each(size, args, dims)
             in_dims = tuple([0 if on else None for on in (*consts_on, *carry_on)])
             _, natural = rewritten(NaturalBatch(size, in_dims), self.body)
-            grown = [
-                on or d is not None or stops is not None
-                for on, d in zip(carry_on, natural, strict=True)
-            ]
+            grown = [on or d is not None for on, d in zip(carry_on, natural, strict=True)]
             if grown == carry_on:
                 break
             carry_on = grown
+        out_dims = tuple([0 if on else None for on in carry_on])
+        body = rewritten(Batch(size, in_dims, out_dims), self.body)
         args = [
             batch_at(x, d, 0, size) if on else x
             for x, d, on in zip(args, dims, (*shared_on, *consts_on, *carry_on), strict=True)
         ]
-        shared, consts, carry = self.groups(args)
-        condition = Batch(
-            size,
-            tuple([0 if on else None for on in (*shared_on, *carry_on)]),
-            (None if stops is None else 0,),
+        return self.again(runs, body, len(shared_on), len(consts_on))(*args), out_dims
+
+    def batch_each(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+        """The outputs for a batch whose lanes stop each for itself, with their dimensions."""
+        if self.effects & OF_LANES:
+            return one_by_one(self, args, dims)
+        (shared, consts, carry), (shared_dims, consts_dims, carry_dims) = (
+            self.groups(items) for items in (args, dims)
         )
-        out_dims = tuple([0 if on else None for on in carry_on])
-        body = rewritten(Batch(size, in_dims, out_dims), self.body)
-        runs = rewritten(condition, self.condition)
-        if stops is None:
-            return While(runs, body, len(shared), len(consts))(*args), out_dims
-        lanes = LaneByLane(runs, len(shared), len(consts))
-        any_lane, loop = rewritten(lanes, body)
-        active = apply(None, runs, [*shared, *carry])
-        outs = While(any_lane, loop, 0, len(shared) + len(consts))(
-            *shared, *consts, *active, *carry
+        n = len(consts)
+        kept = [a is v for a, v in zip(self.body.outputs, self.body.inputs[n:], strict=True)]
+        same = [*[True] * n, *kept]
+        given = zip((*consts_dims, *carry_dims), same, strict=True)
+        along = must_go_along(self.body, [d is None and on for d, on in given])
+        any_lane, body = rewritten(GatedLoop(self.condition, len(shared), along), self.body)
+        runs = rewritten(Batch(size, (*shared_dims, *carry_dims), (0,)), self.condition)
+        (live,) = apply(None, runs, [*shared, *carry])
+        outs, out_dims = self.again(any_lane, body, 0, len(shared) + n).batch(
+            [*shared, *consts, live, *carry], [*shared_dims, *consts_dims, 0, *carry_dims]
         )
-        return outs[1:], out_dims
+        return outs[1:], out_dims[1:]
 
     def lower(self, ctx, *values):
         return ctx.while_loop(self, values)
@@ -193,197 +276,31 @@ class PushedBody:
 
 
 @dataclass(frozen=True)
-class Ignoring:
-    """The rewrite to a program with further inputs, of types `avals`, that it does not use."""
+class Values:
+    """The rewrite of a program to one of its first `count` outputs alone."""
 
-    avals: tuple[ShapedArray, ...]
+    count: int
 
     def __call__(self, program: Program) -> Program:
-        inputs = [*program.inputs, *[Var(aval) for aval in self.avals]]
-        return rewired(program, inputs, program.outputs)
+        return rewired(program, program.inputs, program.outputs[: self.count])
 
 
 @dataclass(frozen=True)
-class LaneByLane:
-    """The rewrite of a batched body to one that leaves alone the lanes that have stopped.
+class OfInputs:
+    """The rewrite of a program to one of the inputs in `flags`, which are all that it uses."""
 
-    Its carry begins with which lanes still run, as `runs` of the rest of the carry says.
-    """
+    flags: tuple[bool, ...]
 
-    runs: Program
-    shared: int
+    def __call__(self, program: Program) -> Program:
+        return rewired(program, chosen(program.inputs, self.flags), program.outputs)
+
+
+@dataclass(frozen=True)
+class Before:
+    """The condition that the first of the carry of a body, behind `consts`, is below a const."""
+
     consts: int
 
-    def __call__(self, body: Program) -> tuple[Program, Program]:
-        def step(*args: Any) -> list[Any]:
-            n = self.shared + self.consts
-            shared, consts, active, carry = (
-                args[: self.shared],
-                args[self.shared : n],
-                args[n],
-                args[n + 1 :],
-            )
-            moved = apply(None, body, [*consts, *carry])
-            kept = [
-                select(broadcast_in_dim(active, x.shape, (0,)), new, x)
-                for x, new in zip(carry, moved, strict=True)
-            ]
-            return [*apply(None, self.runs, [*shared, *kept]), *kept]
-
-        avals = [
-            *self.runs.in_avals[: self.shared],
-            *body.in_avals[: self.consts],
-            *self.runs.out_avals,
-            *body.in_avals[self.consts :],
-        ]
-        loop = trace(step, avals, name=body.name)[0]
-        carry = avals[self.shared + self.consts :]
-        any_lane = trace(lambda active, *_: [reduce_or(active)], carry, name=self.runs.name)[0]
-        return any_lane, loop
-
-
-def while_loop(
-    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any
-) -> Any:
-    """What `body_fun` makes of `init_val`, applied again as long as `cond_fun` of it holds.
-
-    Both are traced once and may use values around them. `body_fun` must return a carry of
-    the types it takes, where weak types give way; `cond_fun` a boolean scalar. Under `vmap`
-    each lane runs as long as its own condition holds. Differentiates in forward mode alone.
-
-    Raises CarryTypeError for a carry that changes its type, MissingRuleError in reverse mode.
-
-    >>> import functx
-    >>> int(functx.lax.while_loop(lambda n: n < 100, lambda n: n * 3, 1))
-    243
-    """
-    check_functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
-    leaves, carry_tree = tree.flatten(init_val)
-    in_tree = tree.structure(((init_val,), {}))
-    avals = avals_of(leaves, "while_loop", body_fun, in_tree)
-
-    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
-        return trace_call(body_fun, in_tree, carry, "while_loop")
-
-    what = body_name("while_loop", body_fun)
-    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t, what)
-    condition = trace_call(cond_fun, in_tree, carry, "while_loop")
-    _check_condition(condition, cond_fun)
-    loop = While(
-        captures_first(condition),
-        with_output_types(captures_first(traced), carry),
-        len(condition.captured),
-        len(traced.captured),
-    )
-    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
-    return tree.unflatten(carry_tree, loop(*condition.captured, *traced.captured, *start))
-
-
-def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
-    avals = traced.program.out_avals
-    if (
-        len(avals) != 1
-        or traced.out_tree.num_nodes != 1
-        or avals[0].shape
-        or avals[0].dtype != np.bool_
-    ):
-        given = avals[0] if avals and traced.out_tree.num_nodes == 1 else traced.out_tree
-        raise DTypeError(
-            f"{body_name('while_loop', cond_fun)}: the condition must return a boolean scalar; "
-            f"got {given!r}",
-            fix="Compare with something, and reduce with .any() or .all().",
-        )
-
-
-def fori_loop(
-    lower: Any,
-    upper: Any,
-    body_fun: Callable[[Any, Any], Any],
-    init_val: Any,
-    *,
-    unroll: int | bool | None = None,
-) -> Any:
-    """What `body_fun(i, value)` makes of `init_val`, for i from `lower` to before `upper`.
-
-    With bounds that are known while tracing it is a `scan`, which differentiates in every
-    mode; else a `while_loop`. `unroll` is as in `scan`, and needs known bounds.
-
-    Raises CarryTypeError for a value that changes its type.
-
-    >>> import functx
-    >>> float(functx.lax.fori_loop(0, 4, lambda i, x: x + i, 0.0))
-    6.0
-    """
-    check_functions("fori_loop", body_fun=body_fun)
-    counter = _counter_type(lower, upper)
-    first, last = _known(lower), _known(upper)
-    leaves, carry_tree = tree.flatten(init_val)
-    in_tree = tree.structure(((init_val, 0), {}))
-    avals = avals_of([0, *leaves], "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
-    what = body_name("fori_loop", body_fun)
-
-    def step(value: Any, i: Any) -> tuple[Any, Any]:
-        return body_fun(i, value), add(i, 1)
-
-    step.__name__ = name_of(body_fun)
-
-    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
-        return trace_call(step, in_tree, [*carry, counter], "fori_loop")
-
-    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what)
-    body = with_output_types(captures_first(traced), carry)
-    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
-    operands = [*traced.captured, *start, as_type(lower, counter)]
-    consts, carries = len(traced.captured), len(start) + 1
-    if first is not None and last is not None:
-        length = max(last - first, 0)
-        rounds = rounds_of(what, 1 if unroll is None else unroll, length)
-        outs = Scan(body, consts, carries, length, False, rounds)(*operands)
-    elif unroll is not None:
-        raise ValueRangeError(
-            f"{what}: the bounds must be known while tracing to unroll; got unroll={unroll} for "
-            f"bounds {type_name(lower)} and {type_name(upper)}"
-        )
-    else:
-        condition = rewritten(Below((*carry, counter)), body)
-        outs = While(condition, body, 1, consts)(as_type(upper, counter), *operands)
-    return tree.unflatten(carry_tree, outs[:-1])
-
-
-@dataclass(frozen=True)
-class Below:
-    """The condition that the last of a carry of types `avals` is below the const before it."""
-
-    avals: tuple[ShapedArray, ...]
-
     def __call__(self, body: Program) -> Program:
-        avals = [self.avals[-1], *self.avals]
-        return trace(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")[0]
-
-
-def _counter_type(lower: Any, upper: Any) -> ShapedArray:
-    avals = []
-    for name, x in (("lower", lower), ("upper", upper)):
-        try:
-            aval = aval_of(x)
-        except ArgumentError:
-            raise ArgumentError(
-                f"fori_loop: `{name}` must be an integer; got {type_name(x)}"
-            ) from None
-        if aval.shape or not is_integer(aval.dtype):
-            raise DTypeError(f"fori_loop: `{name}` must be an integer scalar; got {aval!r}")
-        avals.append(aval)
-    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
-    if found is None or not is_integer(found[0]):
-        raise DTypeError(
-            f"fori_loop: the bounds must have a common integer dtype; got {avals[0]!r} and {avals[1]!r}"
-        )
-    return ShapedArray((), *found)
-
-
-def _known(x: Any) -> int | None:
-    """The value of a bound, if it has one while tracing."""
-    try:
-        return int(concrete(x, "fori_loop")) if type(x) is Tracer else index(x)
-    except (ConcretizationError, TypeError):
-        return None
+        avals = [body.in_avals[self.consts], *body.in_avals[self.consts :]]
+        return trace(lambda limit, step, *_: [lt(step, limit)], avals, name="before")[0]

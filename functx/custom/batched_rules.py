@@ -1,0 +1,80 @@
+"""Rules of custom functions for whole batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core.program import Program
+from functx.core.tracing import rewritten, trace
+from functx.custom.function import applied
+from functx.ops.reductions import reduce_sum
+from functx.transforms.batching import Batch, NaturalBatch
+
+
+@dataclass(frozen=True)
+class BatchJVP:
+    """The change of a rule to one for batches of `size` along `dims`."""
+
+    size: int
+    dims: tuple[int | None, ...]
+    inexact: tuple[bool, ...]
+
+    def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
+        (rule,) = programs
+        count = len(self.inexact)
+        own = self.dims[:count]
+        tangents = tuple([d for d, on in zip(own, self.inexact, strict=True) if on])
+        in_dims = (*own, *tangents, *self.dims[count:])
+        return (rewritten(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
+
+
+@dataclass(frozen=True)
+class BatchVJP:
+    """The change of a rule to one for batches of `size` along `dims`."""
+
+    size: int
+    dims: tuple[int | None, ...]
+    inexact: tuple[bool, ...]
+    outputs: int
+
+    def __call__(self, programs: tuple[Program, ...]) -> tuple[Program, ...]:
+        first, second, *pushes = programs
+        _, found = rewritten(NaturalBatch(self.size, self.dims), first)
+        out_dims = (0,) * self.outputs + tuple(found[self.outputs :])
+        batched = rewritten(Batch(self.size, self.dims, out_dims), first)
+        residual_dims = out_dims[self.outputs :]
+        cts = len(second.inputs) - len(residual_dims)
+        wanted = tuple([d for d, on in zip(self.dims, self.inexact, strict=False) if on])
+        in_dims = (*[0] * cts, *residual_dims)
+        push = BatchJVP(self.size, self.dims, self.inexact)
+        return (
+            batched,
+            rewritten(BatchBackward(self.size, in_dims, wanted), second),
+            *[push((rule,))[0] for rule in pushes],
+        )
+
+
+@dataclass(frozen=True)
+class BatchBackward:
+    """The rewrite of a backward program to one for batches.
+
+    The cotangent of an operand that all shared, with None in `wanted`, is summed.
+    """
+
+    size: int
+    in_dims: tuple[int | None, ...]
+    wanted: tuple[int | None, ...]
+
+    def __call__(self, program: Program) -> Program:
+        out_dims = tuple([0 if d is None else d for d in self.wanted])
+        batched = Batch(self.size, self.in_dims, out_dims)(program)
+
+        def body(*xs: Any) -> list[Any]:
+            outs = applied(batched, xs)
+            return [
+                reduce_sum(x, (0,)) if d is None else x
+                for x, d in zip(outs, self.wanted, strict=True)
+            ]
+
+        return trace(body, batched.in_avals, name=batched.name)[0]

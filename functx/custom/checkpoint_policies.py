@@ -1,0 +1,114 @@
+"""What a checkpoint saves: policies for `checkpoint(policy=...)`, by JAX's names.
+
+A policy is called as `policy(primitive, *avals, **params)` for each equation whose outputs the
+derivative needs, with the primitive, the types of its operands and its parameters, and says
+whether to save them (True) or to compute them again (False). The value that `checkpoint_name`
+gives a name has the parameter `name`. Policies that move what they save to other memory are
+not here, since programs have no notion of memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core.errors import ArgumentError, type_name
+from functx.ops.contraction import DotGeneral
+from functx.ops.gradients import Name
+
+Policy = Callable[..., bool]
+
+__all__ = [
+    "checkpoint_dots",
+    "checkpoint_dots_with_no_batch_dims",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "everything_saveable",
+    "nothing_saveable",
+    "save_any_names_but_these",
+    "save_anything_except_these_names",
+    "save_from_both_policies",
+    "save_only_these_names",
+]
+
+
+def everything_saveable(*_: Any, **__: Any) -> bool:
+    """Save all, as without a checkpoint."""
+    return True
+
+
+def nothing_saveable(*_: Any, **__: Any) -> bool:
+    """Save the arguments alone, as without a policy."""
+    return False
+
+
+def dots_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Save the outputs of products of matrices, and compute what is elementwise again."""
+    return isinstance(primitive, DotGeneral)
+
+
+def dots_with_no_batch_dims_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Save the outputs of products without batch dimensions, such as those with weights."""
+    return isinstance(primitive, DotGeneral) and primitive.batched == ((), ())
+
+
+checkpoint_dots = dots_saveable
+checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
+
+
+def save_only_these_names(*names: str) -> Policy:
+    """A policy that saves the values with one of the names given by `checkpoint_name`."""
+    return _Names(_checked("save_only_these_names", names), listed=True, unnamed=False)
+
+
+def save_any_names_but_these(*names: str) -> Policy:
+    """A policy that saves the values with a name that is none of `names`."""
+    return _Names(_checked("save_any_names_but_these", names), listed=False, unnamed=False)
+
+
+def save_anything_except_these_names(*names: str) -> Policy:
+    """A policy that saves all values but those with one of `names`."""
+    return _Names(_checked("save_anything_except_these_names", names), listed=False, unnamed=True)
+
+
+def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
+    """A policy that saves what one of two policies saves."""
+    for policy in (policy_1, policy_2):
+        if not callable(policy):
+            raise ArgumentError(
+                f"save_from_both_policies: policies must be functions; got {type_name(policy)}"
+            )
+    return _Either(policy_1, policy_2)
+
+
+# Dataclasses, so that policies made alike are equal, and so are the programs that hold them.
+@dataclass(frozen=True)
+class _Names:
+    names: tuple[str, ...]
+    listed: bool
+    unnamed: bool
+
+    def __call__(self, primitive: Any, *_: Any, name: str | None = None, **__: Any) -> bool:
+        if not isinstance(primitive, Name):
+            return self.unnamed
+        return (name in self.names) is self.listed
+
+
+@dataclass(frozen=True)
+class _Either:
+    first: Policy
+    second: Policy
+
+    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
+        return self.first(primitive, *avals, **params) or self.second(primitive, *avals, **params)
+
+
+def _checked(what: str, names: tuple[Any, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not isinstance(name, str):
+            raise ArgumentError(
+                f"{what}: names must be strings; got {type_name(name)}",
+                fix="Pass each as an argument of its own.",
+            )
+    return names

@@ -1,0 +1,200 @@
+"""`custom_root`: the root of a function, differentiated by the implicit function theorem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from functx.core import tree
+from functx.core.errors import LinearityError, MissingRuleError
+from functx.core.primitive import Primitive
+from functx.core.program import Program
+from functx.core.samples import f64, sample
+from functx.core.tracing import current_builder, rewritten, trace
+from functx.custom.captures import Captures
+from functx.custom.custom_linear_solve import CustomLinearSolve
+from functx.custom.function import in_jax_trace
+from functx.custom.implicit import (
+    DerivativeIn,
+    Unknowns,
+    batched,
+    full_cotangents,
+    pulled,
+    pushed,
+)
+from functx.ops.arithmetic import div, mul, neg, sub
+from functx.ops.exponential import sqrt
+from functx.transforms.calls import TracedCall, trace_call
+from functx.transforms.control.tracing import (
+    body_name,
+    check_functions,
+    check_operands,
+    with_output_types,
+)
+from functx.transforms.linear_transpose import LinearTranspose
+
+
+def custom_root(
+    f: Callable[[Any], Any],
+    initial_guess: Any,
+    solve: Callable[[Callable[[Any], Any], Any], Any],
+    tangent_solve: Callable[[Callable[[Any], Any], Any], Any],
+    has_aux: bool = False,
+) -> Any:
+    """The `x` with `f(x) == 0`, as `solve(f, initial_guess)` finds it.
+
+    `f` maps pytrees like the guess to such. Derivatives are those of the root in all values
+    that `f` closes over, of any order, in both modes; nothing goes through the steps of
+    `solve`, and the guess has no influence. `tangent_solve(g, y)` returns the `x` with
+    `g(x) == y`, where `g` is the derivative of `f` at the root. Reverse mode transposes it, or,
+    where it cannot be transposed since it holds a loop of no known length, runs it on the
+    transpose of `g`. With `has_aux`, `solve` returns `(x, aux)` and so does this; aux has no
+    derivative.
+
+    Raises TreeError, ShapeError and DTypeError where a function returns something unlike the
+    guess.
+
+    >>> import functx
+    >>> def root(a):
+    ...     newton = lambda f, x: functx.lax.fori_loop(0, 20, lambda _, x: (x + a / x) / 2, x)
+    ...     divide = lambda g, y: y / g(1.0)
+    ...     return functx.lax.custom_root(lambda x: x * x - a, a, newton, divide)
+    >>> float(root(4.0)), float(functx.grad(root)(4.0))
+    (2.0, 0.25)
+    """
+    check_functions("custom_root", f=f, solve=solve, tangent_solve=tangent_solve)
+    what = body_name("custom_root", f)
+    guess = Unknowns(what, "custom_root", "initial_guess", initial_guess, "f", f)
+    function = guess.function
+    solved = guess.solution("solve", lambda x: solve(f, x), has_aux)
+    count = len(guess.leaves)
+    derivative = rewritten(DerivativeIn(count), function.program)
+    pair = tree.structure(((initial_guess, initial_guess), {}))
+
+    def solution(program: Program) -> TracedCall:
+        """`tangent_solve` for a linear map of the first unknowns, which follow."""
+
+        def at(y: Any, x: Any) -> Any:
+            rest = [*tree.leaves(x), *function.captured]
+            apply = partial(guess.apply, "the function that tangent_solve is given", program)
+            return tangent_solve(lambda v: apply(v, rest), y)
+
+        at.__name__ = "tangent_solve"
+        traced = trace_call(at, pair, [*guess.avals, *guess.avals], "custom_root")
+        guess.matching("tangent_solve", traced)
+        return traced._replace(program=with_output_types(traced.program, guess.avals))
+
+    tangent = solution(derivative)
+    captures = Captures()
+    for each in (function, solved, tangent):
+        captures.add(each.captured)
+    turned: TracedCall | None = None
+    if current_builder.get() is not None or in_jax_trace([*guess.leaves, *captures.values]):
+        turned = _transposed(what, count, tangent, derivative, solution)
+    if turned is not None:
+        captures.add(turned.captured)
+    primitive = CustomRoot(
+        *[captures.extend(each.program, each.captured) for each in (function, solved, tangent)],
+        None if turned is None else captures.extend(turned.program, turned.captured),
+    )
+    outs = primitive(*guess.leaves, *captures.values)
+    return tree.unflatten(solved.out_tree, outs)
+
+
+def _transposed(
+    what: str,
+    count: int,
+    tangent: TracedCall,
+    derivative: Program,
+    solution: Callable[[Program], TracedCall],
+) -> TracedCall | None:
+    """How to solve with the transpose of `derivative`; None where `f` has no transpose."""
+    try:
+        program = rewritten(LinearTranspose(f"{what}: tangent_solve", count), tangent.program)
+        return tangent._replace(program=program)
+    except (LinearityError, MissingRuleError):
+        pass
+    try:
+        return solution(rewritten(LinearTranspose(f"{what}: f", count), derivative))
+    except MissingRuleError:
+        return None
+
+
+def _examples() -> dict[str, Program]:
+    def function(x: Any, c: Any) -> list[Any]:
+        return [sub(mul(x, x), c)]
+
+    def solve(x: Any, c: Any) -> list[Any]:
+        return [sqrt(c)]
+
+    def tangent_solve(y: Any, x: Any, c: Any) -> list[Any]:
+        return [div(y, mul(x, 2.0))]
+
+    x = f64[3]
+    return {
+        "function": trace(function, [x, x], name="function")[0],
+        "solve": trace(solve, [x, x], name="solve")[0],
+        "tangent_solve": trace(tangent_solve, [x, x, x], name="tangent_solve")[0],
+        "transpose_solve": trace(tangent_solve, [x, x, x], name="transpose_solve")[0],
+    }
+
+
+class CustomRoot(Primitive):
+    """The x with `function(x) = 0`, which `solve` finds, and what `solve` gives besides.
+
+    The operands are the guess and then consts; `function` and `solve` take x or the guess, and
+    the consts. `tangent_solve` takes a right-hand side, x and the consts, and solves with the
+    derivative of `function` at x; `transpose_solve` with its transpose.
+    """
+
+    function: Program
+    solve: Program
+    tangent_solve: Program
+    transpose_solve: Program | None = None
+    idle = ("function", "tangent_solve", "transpose_solve")
+    multiple_results = True
+    samples = (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (0.5, 2.0)}, **_examples()),)
+
+    def abstract_eval(self, *avals):
+        check_operands(self, avals, self.solve.in_avals)
+        return self.solve.out_avals
+
+    def groups(self, items: Sequence[Any]) -> tuple[Any, Any]:
+        """`items`, one an operand: those of the guess, and of the consts."""
+        n = len(self.function.outputs)
+        return items[:n], items[n:]
+
+    def linearized(self) -> CustomLinearSolve:
+        """The solution of linear systems with the derivative of the function at x."""
+        derivative = rewritten(DerivativeIn(len(self.function.outputs)), self.function)
+        return CustomLinearSolve(derivative, self.tangent_solve, None, self.transpose_solve)
+
+    def jvp(self, primals, tangents):
+        # d function / dx dx = -d function / dconsts dconsts
+        guess, consts = self.groups(primals)
+        _, dconsts = self.groups(tangents)
+        outs = self(*primals)
+        x = outs[: len(guess)]
+        moved = pushed(self.function, x, consts, dconsts)
+        if moved is None:
+            return outs, [None] * len(outs)
+        found = self.linearized()(*[neg(t) for t in moved], *x, *consts)
+        return outs, [*found, *[None] * (len(outs) - len(x))]
+
+    def vjp(self, cts, outs, args, active):
+        guess, consts = self.groups(args)
+        _, consts_active = self.groups(active)
+        x = outs[: len(guess)]
+        given = full_cotangents(cts[: len(guess)], x)
+        if given is None:
+            return [None] * len(args)
+        found = self.linearized().transposed()(*given, *x, *consts)
+        found_consts = pulled(self.function, x, consts, consts_active, found)
+        return [*[None] * len(guess), *found_consts]
+
+    def batch(self, args, dims):
+        return batched(self, args, dims, len(self.function.outputs))
+
+    def lower(self, ctx, *values):
+        return ctx.call(self.solve, values)

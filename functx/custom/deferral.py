@@ -1,0 +1,189 @@
+"""How rules become programs: traced with the call they belong to, or later when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.core.program import Program
+from functx.core.tracing import Builder, build, current_builder
+from functx.custom.captures import Captures, identity
+from functx.transforms.calls import name_of
+
+if TYPE_CHECKING:
+    from functx.custom.function import CustomCall, CustomFunction
+
+_NESTED_EAGERLY = 3
+"""How deep rules are traced within rules; deeper ones wait until they are needed."""
+
+
+class Traced(NamedTuple):
+    """A program, and the values of its last inputs, which it captured."""
+
+    program: Program
+    captured: list[Any]
+
+
+class Flow(NamedTuple):
+    """Through which leaves a derivative flows; a rule with symbolic zeros is told.
+
+    `varying` marks the inexact arguments that are perturbed; `given` the inexact outputs
+    that have a cotangent.
+    """
+
+    varying: tuple[bool, ...]
+    given: tuple[bool, ...]
+
+
+class RuleBuilder(Builder):
+    """The builder of the program of a rule of `custom`.
+
+    `forced` says that the rule was deferred, and is traced apart from what needs it.
+    """
+
+    custom: CustomFunction
+    forced: bool
+
+
+class RuleTrace:
+    """How the rules of one call are traced: here and now, or later as if in `home`."""
+
+    def __init__(self, custom: CustomFunction, home: Builder | None = None, forced: bool = False):
+        self.custom, self.forced = custom, forced
+        self.home = home if forced else current_builder.get()
+        self.builders: list[RuleBuilder] = []
+
+    def __call__(
+        self,
+        rule: Callable[..., Any],
+        body: Callable[..., Sequence[Any]],
+        avals: Sequence[ShapedArray],
+        values: Sequence[Any] = (),
+    ) -> Traced:
+        """The program of `body`, which calls `rule`; `values` are known ones, or None."""
+        builder = RuleBuilder(name_of(rule), self.custom.kind, self.home)
+        builder.custom, builder.forced = self.custom, self.forced
+        self.builders.append(builder)
+        tracers = [builder.add_input(aval) for aval in avals]
+        pairs = zip(builder.inputs, values, strict=False)
+        builder.values.update((v, x) for v, x in pairs if x is not None)
+        return Traced(*build(builder, body, tracers))
+
+
+def level_of(custom: CustomFunction) -> int:
+    """How a call is traced: 0 with its rules, 1 with rules deferred, 2 without any.
+
+    A rule may call its own function, and a rule of that may again, without end; so within a
+    rule a function's rules wait until they are needed, and are looked at for captures only.
+    """
+    own = total = 0
+    builder = current_builder.get()
+    while builder is not None:
+        if type(builder) is RuleBuilder:
+            own += builder.custom is custom
+            total += 1
+            if builder.forced:
+                break
+        builder = builder.parent
+    return max(own, total - _NESTED_EAGERLY)
+
+
+class Deferred:
+    """The rules of one call that are not traced yet; `programs` traces them.
+
+    Two are equal when they stand for the same functions, called alike with the same
+    values captured.
+    """
+
+    def __init__(self, custom: CustomFunction, call: CustomCall, captures: Captures):
+        self.custom, self.call, self.captures = custom, call, captures
+        # Values captured from traces are looked up as if the call had not returned.
+        self.home = current_builder.get()
+        self.made: dict[Flow | None, tuple[Program, ...]] = {}
+        self.key = (
+            custom,
+            custom.rules(),
+            tuple([_by_value(x) for x in call.nondiff]),
+            call.in_tree,
+            tuple(call.avals),
+            tuple([identity(x) for x in captures.values]),
+        )
+
+    def programs(self, flow: Flow) -> tuple[Program, ...]:
+        """The programs of the rules, for the derivative that `flow` describes."""
+        told = flow if self.custom.symbolic_zeros else None
+        if told not in self.made:
+            with reopened(self.home):
+                trace = RuleTrace(self.custom, self.home, forced=True)
+                traced = self.custom.traced_rules(self.call, trace, (), told)
+            self.made[told] = self.custom.arranged(traced, self.captures)
+        return self.made[told]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deferred) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def __name__(self) -> str:
+        return f"rule of {name_of(self.custom.fun)}"
+
+
+class Changed(NamedTuple):
+    """Deferred rules, to be changed once they are traced."""
+
+    rule: Any
+    change: Callable[[tuple[Program, ...]], tuple[Program, ...]]
+
+    def programs(self, flow: Flow) -> tuple[Program, ...]:
+        """The programs of the changed rules."""
+        return self.change(self.rule.programs(flow))
+
+
+def programs_of(rule: Any, flow: Flow) -> tuple[Program, ...]:
+    """The programs of a rule, traced now if they were deferred."""
+    return rule.programs(flow) if isinstance(rule, (Deferred, Changed)) else rule
+
+
+def changed(rule: Any, change: Callable[[tuple[Program, ...]], tuple[Program, ...]]) -> Any:
+    """The rule with its programs changed, later if they are deferred."""
+    return Changed(rule, change) if isinstance(rule, (Deferred, Changed)) else change(rule)
+
+
+@contextmanager
+def reopened(home: Builder | None) -> Iterator[None]:
+    """Let values of the builders around `home` be captured again, though they have ended."""
+    closed = []
+    builder = home
+    while builder is not None:
+        if not builder.open:
+            closed.append(builder)
+        builder = builder.parent
+    for builder in closed:
+        builder.open = True
+    try:
+        yield
+    finally:
+        for builder in closed:
+            builder.open = False
+
+
+class _ByIdentity(NamedTuple):
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _by_value(x: Any) -> Any:
+    try:
+        hash(x)
+    except TypeError:
+        return _ByIdentity(x)
+    return type(x), x

@@ -1,0 +1,211 @@
+"""What `custom_jvp` and `custom_vjp` share: a function with rules, and what a call of it does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.editing import Retype
+from functx.core.errors import (
+    ArgnumsError,
+    ArgumentError,
+    ConcretizationError,
+    GradientError,
+    MissingRuleError,
+)
+from functx.core.program import Program
+from functx.core.tracing import apply, aval_of, current_builder, rewritten
+from functx.custom.captures import Captures
+from functx.custom.deferral import Deferred, Flow, RuleTrace, Traced, level_of
+from functx.transforms.calls import avals_of, check_callable, name_of, named_after, trace_call
+
+
+class CustomCall(NamedTuple):
+    """What a rule has to know of the call that it is the rule of."""
+
+    nondiff: tuple[Any, ...]
+    count: int  # type: ignore[assignment]
+    in_tree: Any
+    avals: Sequence[ShapedArray]
+    out_avals: Sequence[ShapedArray]
+    out_tree: Any
+
+
+class CustomFunction:
+    """A function with a rule that the user gives; what is common to all kinds of rules."""
+
+    kind: str
+    symbolic_zeros = False
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ):
+        check_callable(fun, self.kind)
+        named_after(self, fun, self.kind)
+        self.__name__ = name_of(fun)
+        self.fun = fun
+        numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        if not all(isinstance(n, int) for n in numbers) or len(set(numbers)) != len(numbers):
+            raise ArgnumsError(f"{self!r}: nondiff_argnums must be distinct ints; got {numbers}")
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
+        self.nondiff_argnums = (
+            tuple(sorted({*numbers, *map(self.position, names)})) if names else numbers
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({name_of(self.fun)})"
+
+    def rules(self) -> tuple[Callable[..., Any], ...]:
+        """The user's rule functions, none when they are not given yet."""
+        raise NotImplementedError
+
+    def traced_rules(
+        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any], flow: Flow | None
+    ) -> list[Traced]:
+        """The rules traced for one call: programs, each with what it captured.
+
+        With symbolic zeros they are traced for one `flow`, or for that through everything.
+        """
+        raise NotImplementedError
+
+    def arranged(self, traced: Sequence[Traced], captures: Captures) -> tuple[Program, ...]:
+        """The programs of the rules as the primitive holds them."""
+        raise NotImplementedError
+
+    def primitive(self, primal: Program, rule: Any, captured: int) -> Any:
+        """The primitive whose equation a call makes."""
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.rules():
+            raise MissingRuleError(
+                f"{self!r}: the function must have a derivative rule before it is called; got none",
+                fix=f"Give it one with def{self.kind.removeprefix('custom_')}.",
+            )
+        args = self.positional(args, kwargs)
+        level = level_of(self)
+        if level > 1 or (current_builder.get() is None and not in_jax_trace(args)):
+            return self.fun(*args)
+        nondiff, dynamic = self.divided(args)
+        leaves, in_tree = tree.flatten((dynamic, {}))
+        plain = self.of_dynamic(self.fun, nondiff, len(args))
+        avals = avals_of(leaves, self.kind, plain, in_tree)
+        primal = trace_call(plain, in_tree, avals, self.kind, values=leaves)
+        call = CustomCall(
+            nondiff, len(args), in_tree, avals, primal.program.out_avals, primal.out_tree
+        )
+        captures = Captures()
+        captures.add(primal.captured)
+        trace = RuleTrace(self)
+        try:
+            traced = self.traced_rules(call, trace, leaves, None)
+        except ConcretizationError:
+            level = 1
+        captures.add([x for b in trace.builders for _, x in b.captures.values()])
+        deferred = level or self.symbolic_zeros
+        rule = Deferred(self, call, captures) if deferred else self.arranged(traced, captures)
+        program = captures.extend(primal.program, primal.captured)
+        outs = self.primitive(program, rule, len(captures.values))(*leaves, *captures.values)
+        return tree.unflatten(primal.out_tree, outs)
+
+    @cached_property
+    def signature(self) -> inspect.Signature | None:
+        try:
+            return inspect.signature(self.fun)
+        except (ValueError, TypeError):
+            return None
+
+    def position(self, name: str) -> int:
+        """The position of the parameter `name`."""
+        parameters = list(self.signature.parameters) if self.signature is not None else []
+        if name not in parameters:
+            raise ArgnumsError(
+                f"{self!r}: nondiff_argnames must name parameters of the function; "
+                f"got {name!r}, and parameters {parameters}"
+            )
+        return parameters.index(name)
+
+    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position, those left to their defaults included."""
+        if self.signature is None:
+            if kwargs:
+                raise ArgumentError(f"{self!r}: arguments must be positional; got {list(kwargs)}")
+            return args
+        if not kwargs and len(args) == len(self.signature.parameters):
+            return args
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(
+                f"{self!r}: arguments must fit the signature {self.signature}; got {error}"
+            ) from None
+        by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+        given = [n for n in bound.arguments if self.signature.parameters[n].kind in by_name]
+        if given:
+            raise ArgumentError(
+                f"{self!r}: no argument may be keyword-only, since rules take them by position; "
+                f"got {given}"
+            )
+        bound.apply_defaults()
+        return bound.args
+
+    def divided(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The arguments that are not differentiated, and the others."""
+        if not self.nondiff_argnums:
+            return (), args
+        if any(not -len(args) <= n < len(args) for n in self.nondiff_argnums):
+            raise ArgnumsError(
+                f"{self!r}: nondiff_argnums must name positional arguments; "
+                f"got {self.nondiff_argnums} for {len(args)} of them"
+            )
+        fixed = [n % len(args) for n in self.nondiff_argnums]
+        return (
+            tuple([args[n] for n in fixed]),
+            tuple([x for i, x in enumerate(args) if i not in fixed]),
+        )
+
+    def of_dynamic(self, fun: Callable[..., Any], nondiff: Sequence[Any], count: int) -> Any:
+        """`fun`, which takes all of `count` arguments, as a function of the dynamic ones."""
+        if not nondiff:
+            return fun
+        fixed = dict(zip([n % count for n in self.nondiff_argnums], nondiff, strict=True))
+
+        def of_dynamic(*dynamic: Any) -> Any:
+            rest = iter(dynamic)
+            return fun(*[fixed[i] if i in fixed else next(rest) for i in range(count)])
+
+        of_dynamic.__name__ = name_of(fun)
+        return of_dynamic
+
+
+def in_jax_trace(args: Any) -> bool:
+    """Whether JAX traces what is called with `args`, so that rules must reach it."""
+    return any(isinstance(x, jax.core.Tracer) for x in tree.leaves(args))
+
+
+def applied(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` inlined on `args`, whose weak types may differ from its own."""
+    avals = tuple([aval_of(x) for x in args])
+    if avals != tuple(program.in_avals):
+        program = rewritten(Retype(avals), program)
+    return apply(None, program, args)
+
+
+def refuse_captured(primitive: Any, active: Sequence[bool]) -> None:
+    """Raise GradientError if a captured value is differentiated, for which no rule speaks."""
+    if primitive.captured and any(active[-primitive.captured :]):
+        raise GradientError(
+            f"{primitive.name}({primitive.primal.name}): the rule gives derivatives in the "
+            "arguments alone; got a derivative in a value that the function closes over, or "
+            "in an argument of nondiff_argnums",
+            fix="Pass the value as an argument to differentiate, or take stop_gradient of it.",
+        )

@@ -1,0 +1,80 @@
+"""Derivatives that take nothing but the operands, and compute from them what they need again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core.dtypes import is_inexact
+from functx.core.program import Program, remove_dead
+from functx.core.tracing import rewritten, trace
+from functx.transforms.call import TransposeIn
+from functx.transforms.effects import WithoutEffects
+from functx.transforms.expand import expand
+from functx.transforms.forward_mode import PushForward
+from functx.transforms.reverse_mode import backward_sweep, forward_sweep
+
+
+def quiet(program: Program) -> Program:
+    """`program` for a second run of what it computes."""
+    return rewritten(WithoutEffects(), program)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Push:
+    """The rewrite to the tangents of the inexact outputs.
+
+    Takes the operands, then tangents of those that are marked `varying`.
+    """
+
+    varying: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        pushed = PushForward(self.varying)(quiet(program))
+        tangents = pushed.outputs[len(program.outputs) :]
+        equations = remove_dead(pushed.equations, tangents)
+        return Program(pushed.name, pushed.inputs, equations, tangents, in_names=pushed.in_names)
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The rewrite to the cotangents of the active operands.
+
+    Takes the cotangents of the outputs that are marked `given`, then the operands.
+    """
+
+    active: tuple[bool, ...]
+    given: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        program = expand(quiet(program), "vjp", "jvp", "transpose")
+
+        def body(*xs: Any) -> list[Any]:
+            count = sum(self.given)
+            rest = iter(xs[:count])
+            cts = [next(rest) if on else None for on in self.given]
+            _, tape = forward_sweep(program, xs[count:], self.active)
+            return backward_sweep(program, tape, cts, self.active)
+
+        ct_avals = [a for a, on in zip(program.out_avals, self.given, strict=True) if on]
+        avals = [*ct_avals, *program.in_avals]
+        return trace(body, avals, name=f"pullback_{program.name}")[0]
+
+
+@dataclass(frozen=True)
+class PullLinear:
+    """The rewrite to the cotangents of the operands that the program is `linear` in.
+
+    Takes the cotangents of the inexact outputs, then the other operands.
+    """
+
+    linear: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        return TransposeIn(self.linear)(expand(quiet(program), "transpose"))
+
+
+def inexact_marks(avals: Sequence[Any]) -> list[bool]:
+    """Which of `avals` are inexact."""
+    return [is_inexact(a.dtype) for a in avals]

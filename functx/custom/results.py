@@ -1,0 +1,177 @@
+"""What rules return: checked against what they must, and reported at the rule's own line."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, MethodType
+from typing import Any
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_inexact, kind
+from functx.core.errors import ArgumentError, RuleError, type_name
+from functx.core.provenance import Source
+from functx.core.tracing import aval_of
+from functx.custom.symbolic_zeros import stands_for_zero
+from functx.ops.conversion import ConvertElementType
+from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.shaping import zeros_like
+from functx.transforms.calls import name_of
+
+
+@dataclass(frozen=True)
+class Result:
+    """Something that `rule`, a rule of `owner`, returns: how it is checked and reported."""
+
+    owner: str
+    rule: Callable[..., Any]
+    part: str = "the output"
+
+    def __str__(self) -> str:
+        return f"{self.owner}: {self.part} of its rule `{name_of(self.rule)}`"
+
+    def of(self, part: str) -> Result:
+        """Another part of what the rule returns."""
+        return Result(self.owner, self.rule, part)
+
+    def error(self, problem: str, *details: str, fix: str = "") -> RuleError:
+        """The error for a result that breaks the rule `problem`."""
+        return RuleError(f"{self} {problem}", *details, fix=fix, source=rule_source(self.rule))
+
+    def pair(self, out: Any, parts: str) -> tuple[Any, Any]:
+        """`out`, which must be a pair."""
+        if not isinstance(out, (tuple, list)) or len(out) != 2:
+            raise self.error(f"must be a pair {parts}; got {described(out)}")
+        return out[0], out[1]
+
+    def leaves(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+        """The leaves of an output, which must be like the function's."""
+        leaves, given = tree.flatten(out)
+        if given != structure:
+            raise self.error(
+                "must have the structure of the function's output; got another one",
+                f"expected {structure}",
+                f"got      {given}",
+            )
+        return [
+            self.fitted(x, aval, structure, i)
+            for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
+        ]
+
+    def tangent_leaves(
+        self, tangent: Any, structure: Any, avals: Sequence[ShapedArray], like: str
+    ) -> list[Any]:
+        """The leaves of a tangent or cotangent at the inexact leaves of `structure`.
+
+        None, for a part or for all, stands for zero, and so do symbolic zeros.
+        """
+        try:
+            leaves = _filled(structure, tangent)
+        except ValueError:
+            raise self.error(
+                f"must have the structure of {like}; got another one",
+                f"expected {structure}",
+                f"got      {tree.structure(tangent)}",
+            ) from None
+        return [
+            self.fitted_tangent(x, aval, structure, i)
+            for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
+            if is_inexact(aval.dtype) or not self.ignored(x, aval, structure, i)
+        ]
+
+    def fitted_tangent(self, x: Any, aval: ShapedArray, structure: Any, i: int) -> Any:
+        if stands_for_zero(x, aval.shape):
+            return zeros_like(aval)
+        return self.fitted(x, aval, structure, i)
+
+    def ignored(self, x: Any, aval: ShapedArray, structure: Any, i: int) -> bool:
+        """True: what an integer is given is nothing or counts for nothing, if its shape fits."""
+        if not stands_for_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
+            raise self.unlike(type_name(x), f"None or float0{list(aval.shape)}", structure, i)
+        return True
+
+    def fitted(self, x: Any, aval: ShapedArray, structure: Any, i: int) -> Any:
+        """`x`, leaf `i` of a result, with exactly the type `aval`."""
+        try:
+            given = aval_of(x)
+        except ArgumentError:
+            place = _place(structure, i)
+            raise self.error(f"must be made of arrays; got {type_name(x)}{place}") from None
+        if given is aval:
+            return x
+        # A number, given or stood for, takes the dtype of the other, if that is of no lesser kind.
+        weak = given.weak_type or aval.weak_type
+        fits = weak and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
+        if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
+            raise self.unlike(repr(given), repr(aval), structure, i)
+        if type(x) in PYTHON_SCALARS and not aval.weak_type:
+            return literal(x, aval.dtype)
+        return ConvertElementType(aval.dtype, aval.weak_type)(x)
+
+    def unlike(self, given: str, expected: str, structure: Any, i: int) -> RuleError:
+        return self.error(
+            "must have the shapes and dtypes of what it stands for; "
+            f"got {given} where {expected} is expected{_place(structure, i)}"
+        )
+
+
+_KINDS = "buifc"
+
+
+def described(out: Any) -> str:
+    """What a rule returned, as messages show it: its type, and its length if it is a sequence."""
+    return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
+
+
+def _filled(structure: Any, tangent: Any) -> list[Any]:
+    """The leaves of `tangent`, in which None may stand for any part of `structure`."""
+    if tangent is None:
+        return [None] * structure.num_leaves
+    found: list[Any] = []
+
+    def take(leaf: Any, part: Any) -> None:
+        if leaf is not None and not isinstance(part, int):
+            raise ValueError
+        found.extend([leaf] * tree.structure(part).num_leaves)
+
+    like = tree.unflatten(structure, range(structure.num_leaves))
+    tree.map(take, tangent, like, is_leaf=lambda x: x is None)
+    return found
+
+
+def _place(structure: Any, i: int) -> str:
+    """Where leaf `i` of a structure is, as messages say it."""
+    path, _ = tree.leaves_with_path(tree.unflatten(structure, range(structure.num_leaves)))[i]
+    text = tree.path_text(path)
+    return f", at {text}" if text else ""
+
+
+def rule_source(rule: Any) -> Source | None:
+    """The line on which the function `rule` returns, or begins if it returns in several places."""
+    code = _code_of(rule)
+    if code is None:
+        return None
+    returns = [i.offset for i in dis.get_instructions(code) if i.opname in _RETURNS]
+    return code, returns[0] if len(returns) == 1 else 0
+
+
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+
+
+def _code_of(rule: Any) -> CodeType | None:
+    while True:
+        if isinstance(rule, partial):
+            rule = rule.func
+        elif hasattr(rule, "__wrapped__"):
+            rule = rule.__wrapped__
+        elif isinstance(rule, MethodType):
+            rule = rule.__func__
+        elif hasattr(rule, "__code__"):
+            return rule.__code__  # type: ignore[no-any-return]
+        else:
+            rule = getattr(type(rule), "__call__", None)  # noqa: B004
+            if not hasattr(rule, "__code__"):
+                return None

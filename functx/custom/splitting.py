@@ -1,0 +1,111 @@
+"""A rule along a direction, split into the values it gives and their tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core.dtypes import is_inexact
+from functx.core.program import Equation, Literal, Program, Var, remove_dead
+from functx.ops.arithmetic import Add, Sub
+from functx.ops.operands import literal
+from functx.ops.shaping import Full
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """The split of a rule program into its values and its tangents.
+
+    The rule has `count` operands, whose tangents follow, given where `varying` holds and
+    zero elsewhere, and `outputs` outputs besides their tangents. The first program takes
+    all operands and gives the outputs and residuals; the second takes the tangents given
+    and the residuals, and gives the output tangents that can be other than zero, which
+    are marked, one mark an output, in the third part.
+    """
+
+    count: int
+    varying: tuple[bool, ...]
+    outputs: int
+
+    def __call__(self, program: Program) -> tuple[Program, Program, tuple[bool, ...]]:
+        end = self.count + len(self.varying)
+        tangents = program.inputs[self.count : end]
+        known = [*program.inputs[: self.count], *program.inputs[end:]]
+        linear_vars = set(tangents)
+        values: list[Equation] = []
+        linear: list[Equation] = []
+        for eqn in program.equations:
+            if linear_vars.isdisjoint(a for a in eqn.inputs if type(a) is Var):
+                values.append(eqn)
+            else:
+                linear.append(eqn)
+                linear_vars.update(eqn.outputs)
+        outs = program.outputs[: self.outputs]
+        given = [v for v, on in zip(tangents, self.varying, strict=True) if on]
+        zeros = {v for v, on in zip(tangents, self.varying, strict=True) if not on}
+        linear, zeros, same = without_zeros(linear, linear_vars, zeros)
+        out_tangents = [same.get(a, a) for a in program.outputs[self.outputs :]]
+        rest = iter(out_tangents)
+        marks: list[Any] = [next(rest) if is_inexact(a.aval.dtype) else None for a in outs]
+        zeros.update(v for e in values if _is_zero(e) for v in e.outputs)
+        nonzero = tuple([not (a is None or a in zeros or _is_number_zero(a)) for a in marks])
+        kept = [a for a, on in zip(marks, nonzero, strict=True) if on]
+        linear = remove_dead(linear, kept)
+        made = {v for e in linear for v in e.outputs} | set(given)
+        used: dict[Any, None] = dict.fromkeys(
+            a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
+        )
+        residuals = [a for a in used if type(a) is Var and a not in made]
+        results = [*outs, *residuals]
+        return (
+            Program(program.name, known, remove_dead(values, results), results),
+            Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
+            nonzero,
+        )
+
+
+def without_zeros(
+    equations: Sequence[Equation], linear: set[Var], zeros: set[Any]
+) -> tuple[list[Equation], set[Any], dict[Any, Any]]:
+    """Linear equations without those that give zero because the variables `zeros` are.
+
+    `linear` holds all variables that the equations are linear in. Also what is zero then, and
+    which variables have become others.
+    """
+    zeros = set(zeros)
+    kept: list[Equation] = []
+    same: dict[Any, Any] = {}
+    for eqn in equations:
+        inputs = [same.get(a, a) for a in eqn.inputs]
+        on = [i for i, a in enumerate(inputs) if a in linear and a not in zeros]
+        if not on and not eqn.primitive.multiple_results:
+            zeros.update(eqn.outputs)
+        elif (
+            isinstance(eqn.primitive, (Add, Sub))
+            and on == [0]
+            and inputs[1] in zeros
+            and inputs[0].aval is eqn.outputs[0].aval
+        ) or (
+            isinstance(eqn.primitive, Add)
+            and on == [1]
+            and inputs[0] in zeros
+            and inputs[1].aval is eqn.outputs[0].aval
+        ):
+            same[eqn.outputs[0]] = inputs[on[0]]
+        else:
+            for i, a in enumerate(inputs):
+                if a in zeros:
+                    zero = Equation.of(Full(a.aval.shape), [literal(0, a.aval.dtype)], eqn.source)
+                    kept.append(zero)
+                    inputs[i] = zero.outputs[0]
+            kept.append(eqn.replace(inputs=inputs))
+    return kept, zeros, same
+
+
+def _is_zero(eqn: Equation) -> bool:
+    return isinstance(eqn.primitive, Full) and _is_number_zero(eqn.inputs[0])
+
+
+def _is_number_zero(atom: Any) -> bool:
+    return type(atom) is Literal and atom.value == 0

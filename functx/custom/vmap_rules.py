@@ -1,0 +1,174 @@
+"""Rules for whole batches: what `CustomVmap` holds, and what derivatives make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from functx.core.avals import ShapedArray
+from functx.core.program import Program
+from functx.core.tracing import Tracer, apply, rewritten, trace
+from functx.custom.repeating import Pull, PullLinear, Push
+from functx.ops.shaping import broadcast_in_dim
+from functx.transforms.batching import Batch, add_axis
+from functx.transforms.control.tracing import chosen, spread
+
+
+class VmapRule(Protocol):
+    """How a function, or a derivative of one, works on a batch; compared by value."""
+
+    def decides(self, flags: Sequence[bool]) -> bool:
+        """Whether the rule has a say when the operands marked in `flags` have a batch axis."""
+        ...
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], list[bool]]:
+        """The outputs on operands that are batched, along the first axis, where `flags` says so.
+
+        Also which of the outputs are batched. Runs inside a trace.
+        """
+        ...
+
+
+def batched_program(
+    rule: VmapRule, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
+) -> Program:
+    """What `rule` does to operands of `avals`, batched where `flags` says; so are all outputs."""
+
+    def body(*args: Any) -> list[Any]:
+        outs, out_flags = rule(size, flags, args)
+        return [x if on else repeated(x, size) for x, on in zip(outs, out_flags, strict=True)]
+
+    return trace(body, avals, name="batched")[0]
+
+
+def repeated(x: Any, size: int) -> Any:
+    """`x`, `size` times along a new first axis."""
+    return broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
+
+
+def filled(args: Sequence[Any], flags: Sequence[bool], wanted: Sequence[bool], size: int) -> Any:
+    """`args`, repeated where a batch is `wanted` and there is none."""
+    return [
+        repeated(x, size) if want and not on else x
+        for x, on, want in zip(args, flags, wanted, strict=True)
+    ]
+
+
+def avals_of(args: Sequence[Tracer]) -> list[ShapedArray]:
+    return [x.aval for x in args]
+
+
+@dataclass(frozen=True)
+class PushRule:
+    """The rule of `Push(varying)` of a function with the rule `base`: the push of that rule."""
+
+    base: Any
+    varying: tuple[bool, ...]
+
+    def decides(self, flags: Sequence[bool]) -> bool:
+        return self.base.decides(flags[: len(self.varying)])  # type: ignore[no-any-return]
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], list[bool]]:
+        n = len(self.varying)
+        moving = spread(flags[n:], self.varying)
+        wanted = [on or bool(t) for on, t in zip(flags, moving, strict=False)]
+        primals = filled(args[:n], flags[:n], wanted, size)
+        tangents = filled(args[n:], flags[n:], chosen(wanted, self.varying), size)
+        program = batched_program(self.base, size, wanted, avals_of(primals))
+        outs = apply(Push(self.varying), program, [*primals, *tangents])
+        return outs, [True] * len(outs)
+
+
+@dataclass(frozen=True)
+class PullRule:
+    """The rule of `Pull(active, given)` of a function with the rule `base`: the pull of that."""
+
+    base: Any
+    active: tuple[bool, ...]
+    given: tuple[bool, ...]
+
+    def decides(self, flags: Sequence[bool]) -> bool:
+        return self.base.decides(flags[sum(self.given) :])  # type: ignore[no-any-return]
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], list[bool]]:
+        n = sum(self.given)
+        # An operand that all share has a cotangent in each place of the batch, not their sum.
+        wanted = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
+        operands = filled(args[n:], flags[n:], wanted, size)
+        cts = filled(args[:n], flags[:n], [True] * n, size)
+        program = batched_program(self.base, size, wanted, avals_of(operands))
+        outs = apply(Pull(self.active, self.given), program, [*cts, *operands])
+        return outs, [True] * len(outs)
+
+
+@dataclass(frozen=True)
+class PullLinearRule:
+    """The rule of `PullLinear(linear)` of a function with the rule `base`.
+
+    `avals` are the types of the linear operands, which it does not get.
+    """
+
+    base: Any
+    linear: tuple[bool, ...]
+    avals: tuple[ShapedArray, ...]
+
+    def flags(self, flags: Sequence[bool]) -> list[bool]:
+        """The flags of the operands of the function, of which the linear ones are batched."""
+        known = iter(flags[len(flags) - (len(self.linear) - sum(self.linear)) :])
+        return [on or next(known) for on in self.linear]
+
+    def decides(self, flags: Sequence[bool]) -> bool:
+        known = [on and not lin for on, lin in zip(self.flags(flags), self.linear, strict=True)]
+        return self.base.decides(known)  # type: ignore[no-any-return]
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], list[bool]]:
+        n = len(args) - (len(self.linear) - sum(self.linear))
+        known = iter(args[n:])
+        wholes = iter([add_axis(a, 0, size) for a in self.avals])
+        avals = [next(wholes) if on else next(known).aval for on in self.linear]
+        program = batched_program(self.base, size, self.flags(flags), avals)
+        cts = filled(args[:n], flags[:n], [True] * n, size)
+        outs = apply(PullLinear(self.linear), program, [*cts, *args[n:]])
+        return outs, [True] * len(outs)
+
+
+@dataclass(frozen=True)
+class InnerBatchRule:
+    """The rule of a derivative that is batched already, in operands that do not decide.
+
+    `Batch(size, dims, (0, ...))` was made of the derivative, whose rule is `base`.
+    """
+
+    base: Any
+    size: int
+    dims: tuple[int | None, ...]
+
+    def decides(self, flags: Sequence[bool]) -> bool:
+        return self.base.decides(flags)  # type: ignore[no-any-return]
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], list[bool]]:
+        dims = tuple(
+            [None if d is None else d + on for d, on in zip(self.dims, flags, strict=True)]
+        )
+        avals = [without_axis(x.aval, d) for x, d in zip(args, dims, strict=True)]
+        program = batched_program(self.base, size, flags, avals)
+        ones = (1,) * len(program.outputs)
+        outs = apply(None, rewritten(Batch(self.size, dims, ones), program), args)
+        return outs, [True] * len(outs)
+
+
+def without_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
+    if dim is None:
+        return aval
+    return aval.update(shape=(*aval.shape[:dim], *aval.shape[dim + 1 :]))

@@ -1,0 +1,19 @@
+"""Functions with derivatives of their own, by the names that JAX has in `jax.custom_derivatives`."""
+
+from functx.custom.custom_jvp import custom_jvp
+from functx.custom.custom_vjp import custom_vjp
+from functx.custom.symbolic_zeros import (
+    CustomVJPPrimal,
+    SymbolicZero,
+    custom_vjp_primal_tree_values,
+    zero_from_primal,
+)
+
+__all__ = [
+    "CustomVJPPrimal",
+    "SymbolicZero",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vjp_primal_tree_values",
+    "zero_from_primal",
+]

@@ -1,0 +1,211 @@
+"""Translations of what holds jaxprs: calls, branches, loops, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
+
+from functx.core.tracing import aval_of, trace
+from functx.custom.checkpoint import Checkpoint
+from functx.interop.jaxprs import aval_from_jax, size_of, to_jax
+from functx.interop.translation import Translated, translate, translates
+from functx.lowering.call import functx_call
+from functx.ops.contraction import DotGeneral
+from functx.ops.reductions import reduce_or
+from functx.ops.selection import select
+from functx.ops.shaping import broadcast_in_dim
+from functx.transforms.control.cond import Cond
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.tracing import rewired
+from functx.transforms.control.while_loop import While
+
+INLINED = 24
+"""A jitted function of so many equations or fewer is inlined; a larger one becomes a `call`."""
+
+
+def closed(jaxpr: Any) -> Any:
+    """`jaxpr` as a closed one, without constants if it was open."""
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def avals_of(args: Sequence[Any]) -> list[Any]:
+    return [aval_of(x) for x in args]
+
+
+@translates("jit", "pjit", keys=True)
+def jit(eqn: Any, *args: Any) -> Any:
+    params = eqn.params
+    inner = translate(params["jaxpr"], avals_of(args), params["name"])
+    small = params["inline"] or size_of(params["jaxpr"].jaxpr) <= INLINED
+    return inner(args) if small else inner.calls(args)
+
+
+@translates("closed_call", "core_call", "call", keys=True)
+def call(eqn: Any, *args: Any) -> Any:
+    jaxpr = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
+    if not isinstance(jaxpr, (ClosedJaxpr, Jaxpr)):
+        return NotImplemented
+    return translate(closed(jaxpr), avals_of(args))(args)
+
+
+@translates(functx_call.name)
+def functx_program(eqn: Any, *args: Any) -> Any:
+    # A function of functx inside the JAX function is what it was.
+    return Translated(eqn.params["program"].program, [])(args)
+
+
+@translates("checkpoint", "remat", "remat2", keys=True)
+def remat(eqn: Any, *args: Any) -> Any:
+    params = eqn.params
+    inner = translate(closed(params["jaxpr"]), avals_of(args))
+    held = Checkpoint(
+        inner.program,
+        bool(params["prevent_cse"]),
+        bool(params["differentiated"]),
+        None if params["policy"] is None else JaxPolicy(params["policy"]),
+    )
+    return held(*args, *inner.captured)
+
+
+@dataclass(frozen=True)
+class JaxPolicy:
+    """A policy of JAX's that is asked about functx equations.
+
+    It hears of names and of products of matrices in JAX's terms, and of the rest by the JAX
+    primitive of that name, None if there is none.
+    """
+
+    policy: Any
+
+    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
+        theirs = getattr(primitives, f"{primitive.name}_p", None)
+        if isinstance(primitive, DotGeneral):
+            params = {"dimension_numbers": (primitive.contract, primitive.batched)}
+        verdict = self.policy(theirs, *to_jax(avals), **params)
+        return verdict is True or type(verdict).__name__ == "SaveableType"
+
+
+@translates("cond", keys=True)
+def cond(eqn: Any, index: Any, *args: Any) -> Any:
+    branches = branches_here(eqn)
+    if branches is None:
+        return NotImplemented
+    avals = avals_of(args)
+    inner = [translate(branch, avals, f"branch_{i}") for i, branch in enumerate(branches)]
+    if len(inner) == 1:
+        return inner[0](args)
+    captured = {id(x): x for each in inner for x in each.captured}
+    types = [*avals, *avals_of(list(captured.values()))]
+    programs = tuple([with_captures(each, types, list(captured), len(args)) for each in inner])
+    return Cond(programs)(index, *args, *captured.values())
+
+
+_KERNEL_PLATFORMS = {"mosaic"}
+
+
+def branches_here(eqn: Any) -> Sequence[Any] | None:
+    """The branches that can run outside of kernels; None where they differ by platform."""
+    branches: Sequence[Any] = eqn.params["branches"]
+    platforms = eqn.params.get("branches_platforms")
+    if platforms is None:
+        return branches
+    left = [
+        branch
+        for branch, names in zip(branches, platforms, strict=True)
+        if names is None or not _KERNEL_PLATFORMS.issuperset(names)
+    ]
+    return left if len(left) == 1 else None
+
+
+def with_captures(inner: Translated, types: Sequence[Any], captured: list[int], own: int) -> Any:
+    """The program, made to take as its last operands all that this and other branches captured."""
+    program = inner.program
+    if len(program.inputs) == len(types):
+        return program
+
+    def body(*args: Any) -> list[Any]:
+        given = dict(zip(captured, args[own:], strict=True))
+        return Translated(program, [given[id(x)] for x in inner.captured])(args[:own])
+
+    return trace(body, types, name=program.name)[0]
+
+
+@translates("scan", keys=True)
+def scan(eqn: Any, *args: Any) -> Any:
+    params = eqn.params
+    if params.get("_split_transpose"):
+        return NotImplemented
+    consts, carries = params["num_consts"], params["num_carry"]
+    fixed = consts + carries
+    rows = [aval_of(x) for x in args[fixed:]]
+    avals = [
+        *avals_of(args[:fixed]),
+        *[a.update(shape=a.shape[1:]) for a in rows],
+    ]
+    inner = translate(params["jaxpr"], avals, "body")
+    program, captured = captures_first(inner, len(args))
+    unroll = params.get("unroll", 1)
+    loop = Scan(
+        program,
+        consts + len(captured),
+        carries,
+        params["length"],
+        bool(params["reverse"]),
+        max(int(unroll), 1),
+    )
+    return loop(*captured, *args)
+
+
+def captures_first(inner: Translated, own: int) -> tuple[Any, list[Any]]:
+    """The program with what it captured as its first inputs, and those values."""
+    program, captured = inner
+    if not captured:
+        return program, []
+    inputs = [*program.inputs[own:], *program.inputs[:own]]
+    return rewired(program, inputs, program.outputs), captured
+
+
+@translates("while", keys=True)
+def while_loop(eqn: Any, *args: Any) -> Any:
+    params = eqn.params
+    m = params["cond_nconsts"]
+    n = m + params["body_nconsts"]
+    avals = avals_of(args)
+    condition = translate(params["cond_jaxpr"], [*avals[:m], *avals[n:]], "condition")
+    body = translate(params["body_jaxpr"], avals[m:], "body")
+    if aval_from_jax(params["cond_jaxpr"].out_avals[0]).shape:
+        return lane_by_lane(condition, body, args, m, n)
+    runs, condition_captured = captures_first(condition, m + len(args) - n)
+    step, body_captured = captures_first(body, len(args) - m)
+    loop = While(runs, step, m + len(condition_captured), n - m + len(body_captured))
+    return loop(*condition_captured, *args[:m], *body_captured, *args[m:])
+
+
+def lane_by_lane(
+    condition: Translated, body: Translated, args: Sequence[Any], m: int, n: int
+) -> Any:
+    """A loop that `jax.vmap` has batched: each lane goes on for as long as its condition holds."""
+
+    def runs(*xs: Any) -> list[Any]:
+        return [reduce_or(condition([*xs[:m], *xs[n:]])[0])]
+
+    def step(*xs: Any) -> list[Any]:
+        (active,) = condition([*xs[:m], *xs[n:]])
+        moved = body(xs[m:])
+        lead = tuple(range(active.ndim))
+        return [
+            select(broadcast_in_dim(active, x.shape, lead), new, x)
+            for x, new in zip(xs[n:], moved, strict=True)
+        ]
+
+    avals = avals_of(args)
+    first, second = [
+        captures_first(Translated(*trace(f, avals, name=f.__name__)), len(args))
+        for f in (runs, step)
+    ]
+    # Both take all the constants, since the body asks the condition too.
+    loop = While(first[0], second[0], len(first[1]) + n, len(second[1]) + n)
+    return loop(*first[1], *args[:n], *second[1], *args)

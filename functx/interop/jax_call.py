@@ -1,0 +1,285 @@
+"""`jax_call`: what has no counterpart in functx, kept as the jaxpr that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
+
+from functx.core.dtypes import is_inexact
+from functx.core.effects import NO_EFFECTS, Effect, Effects
+from functx.core.errors import ForeignCodeError, FunctxError, MissingRuleError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.samples import f32, sample
+from functx.interop.jaxprs import (
+    aval_from_jax,
+    closed_jaxpr,
+    form_of,
+    jaxpr_of,
+    key_type,
+    known_aval,
+)
+from functx.ops.constants import dense
+from functx.ops.shaping import zeros_like
+from functx.transforms.control.tracing import check_operands, linearizing
+
+
+class JaxFunction:
+    """A closed jaxpr as a function of arrays; two are equal when their jaxprs are.
+
+    Typed keys are given and returned as their words.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr):
+        self.jaxpr = jaxpr
+        self.in_avals = [aval_from_jax(a) for a in jaxpr.in_avals]
+        self.out_avals = [aval_from_jax(a) for a in jaxpr.out_avals]
+        self.in_keys = [key_type(a.dtype) for a in jaxpr.in_avals]
+        self.out_keys = [key_type(a.dtype) for a in jaxpr.out_avals]
+        self.form = form_of(jaxpr.jaxpr), tuple([id(c) for c in jaxpr.consts])
+        self.hash = hash(self.form)
+
+    @staticmethod
+    def of_equation(eqn: Any) -> JaxFunction:
+        """One equation as a function of all its operands."""
+        eqn = eqn.replace(
+            invars=[Var(a.aval) for a in eqn.invars], outvars=[Var(a.aval) for a in eqn.outvars]
+        )
+        return JaxFunction(closed_jaxpr(eqn.invars, eqn.outvars, [eqn], eqn.effects))
+
+    @property
+    def effects(self) -> Effects:
+        return frozenset({Effect.CALLBACK}) if self.jaxpr.effects else NO_EFFECTS
+
+    def __call__(self, *args: Any) -> list[Any]:
+        given = [x if k is None else k.wrap(x) for x, k in zip(args, self.in_keys, strict=True)]
+        outs = jaxpr_as_fun(self.jaxpr)(*given)
+        return [
+            x if k is None else jax.random.key_data(x)
+            for x, k in zip(outs, self.out_keys, strict=True)
+        ]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, JaxFunction) and self.hash == other.hash and self.form == other.form
+        )
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __repr__(self) -> str:
+        names = [eqn.primitive.name for eqn in self.jaxpr.jaxpr.eqns]
+        return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    def differentiable_outputs(self, outs: Sequence[Any]) -> list[Any]:
+        return [x for x, a in zip(outs, self.out_avals, strict=True) if is_inexact(a.dtype)]
+
+
+def call_equation(eqn: Any, args: Sequence[Any]) -> Any:
+    """The outputs of an equation of a jaxpr on `args`, left to JAX."""
+    return JaxCall(JaxFunction.of_equation(eqn))(*args)
+
+
+def call_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
+    """The outputs of an open jaxpr on its constants and operands, left to JAX as a whole."""
+    # Its references, if it has any, are made and read inside.
+    made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
+    inside = any(known_aval(v.aval) is None for v in made)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    whole = closed_jaxpr(inputs, jaxpr.outvars, jaxpr.eqns, () if inside else jaxpr.effects)
+    return JaxCall(JaxFunction(whole))(*args)
+
+
+def constant(x: Any) -> Any:
+    """The array `x` as part of the program, for one that is made when it is late for operands."""
+    if isinstance(x, jax.core.Tracer):
+        raise ForeignCodeError(
+            "from_jax: the derivative rule of a JAX function must not use values that JAX was "
+            f"tracing around it, as one with nondiff_argnums does; got {x.aval}",
+            fix="Give that argument as a Python number, or close over a concrete array.",
+        )
+    return dense(x)
+
+
+@lru_cache(maxsize=1024)
+def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> Translated:
+    """The function of arguments, then tangents of those `varying`: outputs, then tangents."""
+    moving = [a for a, on in zip(function.in_avals, varying, strict=True) if on]
+
+    def push(*args: Any) -> list[Any]:
+        primals, tangents = args[: len(varying)], args[len(varying) :]
+
+        def of_moving(*moving: Any) -> list[Any]:
+            rest = iter(moving)
+            return function(*[next(rest) if on else x for x, on in pairs])
+
+        pairs = list(zip(primals, varying, strict=True))
+        outs, found = jax.jvp(of_moving, [x for x, on in pairs if on], list(tangents))
+        return [*outs, *function.differentiable_outputs(found)]
+
+    return translate_function(push, [*function.in_avals, *moving], f"{function!r}_jvp")
+
+
+@lru_cache(maxsize=1024)
+def linearized(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Translated, Translated]:
+    """The function split in two: its outputs and residuals, then its tangents from those.
+
+    The second takes the residuals, then the tangents of the arguments marked `varying`, and
+    gives those of the inexact outputs.
+    """
+    structure: Any = None
+    moving_avals = [a for a, on in zip(function.in_avals, varying, strict=True) if on]
+
+    def values(*args: Any) -> list[Any]:
+        nonlocal structure
+
+        def of_moving(*moving: Any) -> list[Any]:
+            rest = iter(moving)
+            return function(*[next(rest) if on else x for x, on in pairs])
+
+        pairs = list(zip(args, varying, strict=True))
+        outs, push = jax.linearize(of_moving, *[x for x, on in pairs if on])
+        residuals, structure = jax.tree_util.tree_flatten(push)
+        return [*outs, *residuals]
+
+    def tangents(*args: Any) -> list[Any]:
+        count = len(args) - len(moving_avals)
+        push = jax.tree_util.tree_unflatten(structure, args[:count])
+        return function.differentiable_outputs(push(*args[count:]))
+
+    first = translate_function(values, function.in_avals, repr(function))
+    residuals = first.program.out_avals[len(function.out_avals) :]
+    second = translate_function(tangents, [*residuals, *moving_avals], f"{function!r}_tangent")
+    return first, second
+
+
+@lru_cache(maxsize=1024)
+def transposed(function: JaxFunction, linear: tuple[bool, ...]) -> Translated:
+    """The pullback of the function, which is linear in the arguments marked `linear`.
+
+    It takes the other arguments, then the cotangents of the inexact outputs.
+    """
+    known = [a for a, on in zip(function.in_avals, linear, strict=True) if not on]
+    moving = [a for a, on in zip(function.in_avals, linear, strict=True) if on]
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
+
+    def pull(*args: Any) -> Any:
+        fixed, cts = args[: len(known)], args[len(known) :]
+
+        def of_moving(*moving: Any) -> list[Any]:
+            given, rest = iter(moving), iter(fixed)
+            outs = function(*[next(given) if on else next(rest) for on in linear])
+            return function.differentiable_outputs(outs)
+
+        return list(jax.linear_transpose(of_moving, *structs)(list(cts)))
+
+    cts = function.differentiable_outputs(function.out_avals)
+    return translate_function(pull, [*known, *cts], f"{function!r}_transpose")
+
+
+@lru_cache(maxsize=1024)
+def batched(function: JaxFunction, size: int, dims: tuple[int | None, ...]) -> Translated:
+    """The function of whole batches along `dims`; those of the outputs lie along the first."""
+    mapped = jax.vmap(function, in_axes=dims, out_axes=0, axis_size=size)
+    avals = [
+        a if d is None else a.update(shape=(*a.shape[:d], size, *a.shape[d:]))
+        for a, d in zip(function.in_avals, dims, strict=True)
+    ]
+    return translate_function(mapped, avals, f"vmap_{function!r}")
+
+
+def _example() -> JaxFunction:
+    def body(x: Any, y: Any) -> list[Any]:
+        return [jax.numpy.sin(x) * y]
+
+    return JaxFunction(jaxpr_of(body, [f32[3], f32[3]]))
+
+
+class JaxCall(Primitive):
+    """The outputs of a function of JAX that has no counterpart here; JAX gives its rules.
+
+    What the rules make of it is translated again: functx equations, and more of these.
+    """
+
+    function: JaxFunction
+    multiple_results = True
+    samples = (sample(f32[3], f32[3], dtypes=("f32",), function=_example()),)
+
+    @property
+    def effects(self) -> Effects:  # type: ignore[override]
+        return self.function.effects
+
+    def abstract_eval(self, *avals):
+        check_operands(self, avals, self.function.in_avals)
+        return self.function.out_avals
+
+    def jvp(self, primals, tangents):
+        function = self.function
+        varying = tuple([t is not None for t in tangents])
+        given = [t for t in tangents if t is not None]
+        count = len(function.out_avals)
+        if linearizing():
+            with missing_rules(self):
+                values, push = linearized(function, varying)
+            outs = values(primals)
+            found = iter(push([*outs[count:], *given]))
+        else:
+            with missing_rules(self):
+                both = pushed(function, varying)
+            outs = both([*primals, *given])
+            found = iter(outs[count:])
+        inexact = [is_inexact(a.dtype) for a in function.out_avals]
+        return outs[:count], [next(found) if on else None for on in inexact]
+
+    def transpose(self, cts, *args):
+        function = self.function
+        linear = tuple([type(x) is LinearInput for x in args])
+        with missing_rules(self):
+            pull = transposed(function, linear)
+        given = [
+            zeros_like(aval) if ct is None else ct
+            for ct, aval in zip(cts, function.out_avals, strict=True)
+            if is_inexact(aval.dtype)
+        ]
+        known = [x for x, on in zip(args, linear, strict=True) if not on]
+        found = iter(pull([*known, *given]))
+        return [next(found) if on else None for on in linear]
+
+    def batch(self, args, dims):
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        with missing_rules(self):
+            mapped = batched(self.function, size, tuple(dims))
+        return mapped(args), [0] * len(self.function.out_avals)
+
+    def lower(self, ctx, *values):
+        single = len(self.function.out_avals) == 1
+
+        def fun(*args: Any) -> Any:
+            outs = self.function(*args)
+            return outs[0] if single else outs
+
+        outs = ctx.via_jax(fun, *values)
+        return [outs] if single else outs
+
+
+@contextmanager
+def missing_rules(primitive: JaxCall) -> Iterator[None]:
+    """Say of what JAX has no rule for that it is a rule of JAX's that is missing."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if isinstance(error, FunctxError):
+            raise
+        raise MissingRuleError(
+            f"from_jax: JAX must have a rule for `{primitive.function!r}` to transform it; "
+            f"got {str(error).splitlines()[0] if str(error) else 'none'}",
+            fix="Give the JAX function a derivative of its own with jax.custom_jvp or "
+            "jax.custom_vjp.",
+        ) from error
+
+
+from functx.interop.translation import Translated, translate_function

@@ -1,0 +1,198 @@
+"""Reading jaxprs: the types of their variables, their numbers, and what makes two of them equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import ShapedArray as JaxShapedArray
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, Literal
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import SHORT_NAMES
+from functx.core.errors import DTypeError
+from functx.core.program import scalar_literal
+from functx.core.tracing import Tracer, current_builder
+from functx.lowering.arrays import jax_aval
+
+Shape = tuple[int, ...]
+WORD = np.dtype("uint32")
+
+
+class KeyType(NamedTuple):
+    """The type of typed keys: their generator, and the words that one key holds.
+
+    In a program a key is the array of its words.
+    """
+
+    generator: Any
+    words: Shape
+
+    def wrap(self, words: Any) -> Any:
+        """JAX's keys that hold `words`."""
+        return jax.random.wrap_key_data(words, impl=self.generator)
+
+
+@lru_cache(maxsize=64)
+def key_type(dtype: Any) -> KeyType | None:
+    """The type of keys that `dtype` is; None for the dtypes of numbers."""
+    if isinstance(dtype, np.dtype) or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
+        return None
+    generators: list[Any] = []
+
+    def words(key: Any) -> Any:
+        generators.append(jax.random.key_impl(key))
+        return jax.random.key_data(key)
+
+    shape = jax.eval_shape(words, jax.ShapeDtypeStruct((), dtype)).shape
+    return KeyType(generators[0], shape)
+
+
+def aval_from_jax(aval: Any) -> ShapedArray:
+    """The type that arrays of one of JAX's avals have in a program; words stand for keys.
+
+    Raises DTypeError for one that functx does not have.
+    """
+    found = known_aval(aval)
+    if found is None:
+        raise DTypeError(f"from_jax: arrays must have a dtype that functx has; got {aval}")
+    return found
+
+
+def known_aval(aval: Any) -> ShapedArray | None:
+    """As `aval_from_jax`, None for a type that functx does not have."""
+    if not isinstance(aval, JaxShapedArray):
+        return None
+    dtype = aval.dtype
+    if isinstance(dtype, np.dtype):
+        known = dtype in SHORT_NAMES
+        return ShapedArray(tuple(aval.shape), dtype, bool(aval.weak_type)) if known else None
+    kind = key_type(dtype)
+    return None if kind is None else ShapedArray((*aval.shape, *kind.words), WORD)
+
+
+def ints(numbers: Sequence[Any]) -> Shape:
+    """Numbers among the parameters of an equation, some of which may be NumPy's."""
+    return tuple([int(n) for n in numbers])
+
+
+def array_of(x: Any) -> Any:
+    """A constant of a jaxpr as an array that a program may capture."""
+    if isinstance(x, (jax.Array, np.ndarray)):
+        return jax.random.key_data(x) if key_type(x.dtype) is not None else x
+    return np.asarray(x)
+
+
+def value_of(literal: Any) -> Any:
+    """A literal of a jaxpr as a value of the program being traced."""
+    aval = literal.aval
+    if aval.shape or not isinstance(aval.dtype, np.dtype):
+        return array_of(literal.val)
+    value = np.asarray(literal.val).item()
+    builder = current_builder.get()
+    assert builder is not None
+    number = scalar_literal(value, aval.dtype, bool(aval.weak_type), repr(value))
+    return Tracer(number, builder)
+
+
+def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr of a JAX function of arrays of `avals`, which are functx's or JAX's.
+
+    What `fun` does is no business of the program being traced.
+    """
+    token = current_builder.set(None)
+    try:
+        return jax.make_jaxpr(fun)(*to_jax(avals))
+    finally:
+        current_builder.reset(token)
+
+
+def to_jax(avals: Sequence[Any]) -> list[Any]:
+    """Avals of functx or of JAX as JAX's."""
+    return [jax_aval(a) if type(a) is ShapedArray else a for a in avals]
+
+
+def closed_jaxpr(
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    eqns: Sequence[Any] = (),
+    effects: Any = frozenset(),
+    consts: Sequence[tuple[Any, Any]] = (),
+) -> ClosedJaxpr:
+    """A closed jaxpr of these parts; `consts` are pairs of variables and values."""
+    info = DebugInfo("jax_call", "jax_call", ("",) * len(inputs), ("",) * len(outputs))
+    variables, values = [v for v, _ in consts], [x for _, x in consts]
+    return ClosedJaxpr(Jaxpr(variables, inputs, outputs, eqns, effects, info), values)
+
+
+def size_of(jaxpr: Any) -> int:
+    """The number of equations, those inside of equations included."""
+    return sum([1 + sum([size_of(j) for j in jaxprs_in(eqn)]) for eqn in jaxpr.eqns])
+
+
+def jaxprs_in(eqn: Any) -> list[Any]:
+    """The jaxprs among the parameters of an equation of a jaxpr."""
+    found = []
+    for value in eqn.params.values():
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, (ClosedJaxpr, Jaxpr)):
+                found.append(part.jaxpr if isinstance(part, ClosedJaxpr) else part)
+    return found
+
+
+def form_of(jaxpr: Any) -> tuple[Any, ...]:
+    """What two jaxprs share when they compute the same: their variables numbered in order."""
+    numbers: dict[Any, int] = {}
+
+    def atom(a: Any) -> Any:
+        if isinstance(a, Literal):
+            return _frozen(a.val), a.aval
+        return numbers.setdefault(a, len(numbers))
+
+    form: list[Any] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    for eqn in jaxpr.eqns:
+        form.append((eqn.primitive, tuple([atom(a) for a in eqn.invars]), frozen(eqn.params)))
+        form.append(tuple([(atom(v), v.aval) for v in eqn.outvars]))
+    return (*form, tuple([atom(a) for a in jaxpr.outvars]))
+
+
+def frozen(params: dict[str, Any]) -> tuple[Any, ...]:
+    """The parameters of an equation as a key."""
+    return tuple([(name, _frozen(params[name])) for name in sorted(params)])
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, ClosedJaxpr):
+        return form_of(value.jaxpr), tuple([_frozen(c) for c in value.consts])
+    if isinstance(value, Jaxpr):
+        return form_of(value)
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple([_frozen(part) for part in value])
+    if isinstance(value, dict):
+        return frozen(value)
+    if isinstance(value, (float, complex)):
+        # By text, since nan is unequal to itself and -0.0 equals 0.0.
+        return type(value), repr(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return str(value.dtype), value.shape, value.tobytes()
+    try:
+        hash(value)
+    except TypeError:
+        return Same(value)
+    return type(value), value
+
+
+class Same:
+    """A value as a key: equal to itself alone, and alive as long as the key is."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -1,0 +1,88 @@
+"""What a function reads, as a key: while it is equal, a trace of the function stays right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.interop.jaxprs import Same
+
+FIXED_PACKAGES = frozenset(
+    {"builtins", "collections", "functools", "itertools", "jax", "math", "numpy", "operator"}
+)
+"""What is in these does not change while a program runs."""
+
+PLAIN = (type(None), bool, int, str, bytes, np.dtype)
+
+
+class Changeable(Exception):
+    """A function reads something that may change without a trace."""
+
+
+def snapshot(value: Any) -> Any:
+    """`value`, and for a function all that it reads, as a key.
+
+    Raises Changeable for what may change and stay the same object: containers, NumPy
+    arrays, objects of the user's.
+    """
+    return _snapshot(value, [])
+
+
+def _snapshot(value: Any, around: list[Any]) -> Any:
+    if isinstance(value, PLAIN):
+        return type(value), value
+    if isinstance(value, (float, complex, np.generic)):
+        return type(value), repr(value)
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple([_snapshot(part, around) for part in value])
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+        return Same(value)
+    if isinstance(value, partial):
+        parts = (value.func, value.args, *value.keywords.items())
+        return partial, _snapshot(parts, around)
+    if (callable(value) or isinstance(value, ModuleType)) and package_of(value) in FIXED_PACKAGES:
+        return Same(value)
+    if type(value) is FunctionType:
+        if any(value is f for f in around):
+            return "itself", around.index(value)
+        return _of_function(value, [*around, value])
+    raise Changeable
+
+
+def _of_function(fun: FunctionType, around: list[Any]) -> Any:
+    code = fun.__code__
+    parts: list[Any] = [code]
+    defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
+    for value in (*defaults, *_cells(fun)):
+        parts.append(_snapshot(value, around))
+    for name in _names(code):
+        if name in fun.__globals__:
+            parts.append((name, _snapshot(fun.__globals__[name], around)))
+    return tuple(parts)
+
+
+def _cells(fun: FunctionType) -> Iterator[Any]:
+    for cell in fun.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            raise Changeable from None
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that may be global ones, in the code and in functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def package_of(value: Any) -> str:
+    """The package that a function, class or module belongs to, or the class of an object does."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return str(name or "").split(".")[0]

@@ -1,0 +1,162 @@
+"""Jaxprs as programs: each equation by the rule for its primitive, else as one `jax_call`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.program import Program
+from functx.core.tracing import aval_of, trace
+from functx.custom.function import applied
+from functx.interop.jaxprs import Literal, array_of, aval_from_jax, jaxpr_of, known_aval, value_of
+from functx.lowering.cache import Cache
+from functx.ops.shaping import broadcast_in_dim
+from functx.transforms.call import Call
+
+Rule = Callable[..., Any]
+
+direct: dict[str, Primitive] = {}
+"""The functx primitives that stand for one of JAX's just so, by its name."""
+rules: dict[str, Rule] = {}
+"""The other translations: `rule(eqn, *args)` returns the output or a list of outputs.
+
+`NotImplemented` says that the equation is better left to JAX.
+"""
+takes_keys: set[str] = set()
+"""The primitives whose rules know what to do with the words of typed keys."""
+
+
+def translates(*names: str, keys: bool = False) -> Callable[[Rule], Rule]:
+    """Make a function the translation of the JAX primitives with these names."""
+
+    def register(rule: Rule) -> Rule:
+        rules.update(dict.fromkeys(names, rule))
+        if keys:
+            takes_keys.update(names)
+        return rule
+
+    return register
+
+
+class Translated(NamedTuple):
+    """The program of a jaxpr, and the arrays that it captured, which are its last inputs."""
+
+    program: Program
+    captured: list[Any]
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs on `args`, inlined into the program being traced."""
+        return applied(self.program, [*args, *self.captured])
+
+    def without_captures(self, args: Sequence[Any]) -> list[Any]:
+        """As a call, with the captured arrays made part of what is compiled."""
+        return applied(self.program, [*args, *[constant(x) for x in self.captured]])
+
+    def calls(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs on `args`, as one `call`."""
+        return Call(self.program)(*args, *self.captured)  # type: ignore[no-any-return]
+
+
+_programs = Cache("from_jax", 2048)
+
+
+def translate(
+    closed: Any, avals: Sequence[ShapedArray], name: str = "", in_names: Any = None
+) -> Translated:
+    """The program of a closed jaxpr on operands of `avals`, remembered for that very jaxpr."""
+    key = closed, tuple(avals), name
+    found: Translated | None = _programs.get(key)
+    if found is None:
+        jaxpr, consts = closed.jaxpr, closed.consts
+
+        def body(*args: Any) -> list[Any]:
+            return run(jaxpr, [array_of(c) for c in consts], args)
+
+        name = name or jaxpr.debug_info.func_name or "jax"
+        program, captured = trace(body, avals, name=name, kind="from_jax", in_names=in_names)
+        found = Translated(program, captured)
+        # What belongs to a trace of JAX does not outlive it.
+        if not any(isinstance(x, jax.core.Tracer) for x in captured):
+            _programs.put(key, found)
+    return found
+
+
+def translate_function(
+    fun: Callable[..., Any], avals: Sequence[ShapedArray], name: str
+) -> Translated:
+    """The program of a JAX function that takes arrays of `avals` and gives a list of them."""
+    return translate(jaxpr_of(fun, avals), avals, name)
+
+
+def run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The outputs of an open jaxpr, its equations appended to the program being traced."""
+    if not representable(jaxpr):
+        return call_jaxpr(jaxpr, [*consts, *args])
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return value_of(atom) if isinstance(atom, Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        outs = translate_equation(eqn, [read(a) for a in eqn.invars])
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(a) for a in jaxpr.outvars]
+
+
+def representable(jaxpr: Any) -> bool:
+    """Whether every value in a jaxpr has a type that functx has; references have none."""
+    return all(known_aval(v.aval) is not None for eqn in jaxpr.eqns for v in eqn.outvars)
+
+
+def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of one equation of a jaxpr, bound in the program being traced."""
+    name = eqn.primitive.name
+    atoms = [*eqn.invars, *eqn.outvars]
+    if name in takes_keys or all(isinstance(a.aval.dtype, np.dtype) for a in atoms):
+        out = _by_rule(name, eqn, args)
+        if out is not NotImplemented:
+            outs = out if isinstance(out, (list, tuple)) else [out]
+            if _fits(outs, eqn.outvars):
+                return outs
+    return call_equation(eqn, args)
+
+
+def _by_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
+    try:
+        primitive = direct.get(name)
+        if primitive is not None:
+            # Parameters of these are requests: for an accuracy, for another dtype.
+            plain = all(value is None for value in eqn.params.values())
+            return primitive(*broadcast(eqn, args)) if plain else NotImplemented
+        rule = rules.get(name)
+        return NotImplemented if rule is None else rule(eqn, *args)
+    except (DTypeError, ShapeError):
+        # A dtype, say, that JAX's primitive takes and ours does not.
+        return NotImplemented
+
+
+def broadcast(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Operands of an elementwise equation, of which JAX repeats those with unit dimensions."""
+    shape = eqn.outvars[0].aval.shape
+    if all(x.aval.shape in ((), shape) for x in args):
+        return args
+    dims = tuple(range(len(shape)))
+    return [broadcast_in_dim(x, shape, dims) if x.aval.shape else x for x in args]
+
+
+def _fits(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
+    for x, v in zip(outs, variables, strict=True):
+        aval, wanted = aval_of(x), aval_from_jax(v.aval)
+        if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
+            return False
+    return True
+
+
+from functx.interop.jax_call import call_equation, call_jaxpr, constant

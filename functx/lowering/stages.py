@@ -1,0 +1,113 @@
+"""A jitted function ahead of its calls: lowered, then compiled, for one set of types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from functx.core import tree
+from functx.core.errors import ArgumentError, type_name
+from functx.core.tracing import Tracer
+from functx.lowering.arguments import refuse_unusable
+from functx.lowering.callbacks import waiting
+from functx.transforms.calls import abstract
+
+
+class Lowered:
+    """A function lowered to StableHLO for one set of argument types, not yet compiled."""
+
+    def __init__(self, call: LoweredCall, lowered: Any):
+        self._call, self._lowered = call, lowered
+
+    def compile(self, compiler_options: Any = None) -> Compiled:
+        """The executable."""
+        return Compiled(self._call, self._lowered.compile(compiler_options))
+
+    def as_text(self, dialect: str | None = None, **options: Any) -> str:
+        """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
+        return str(self._lowered.as_text(dialect, **options))
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimate of what the module costs to run: flops, bytes accessed, and more."""
+        return self._lowered.cost_analysis()
+
+    @property
+    def out_info(self) -> Any:
+        """The shapes and dtypes of the results."""
+        return self._lowered.out_info
+
+
+class Compiled:
+    """A function compiled for one set of argument types; call it with such arguments.
+
+    Static arguments are part of what is compiled, and left out of the call.
+    """
+
+    def __init__(self, call: LoweredCall, compiled: Any):
+        self._call, self._compiled = call, compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return waiting(self._compiled, self._call.captured, *args, **kwargs)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            self._call.check(args, kwargs)
+            raise
+
+    def as_text(self) -> str:
+        """The optimised module as text."""
+        return str(self._compiled.as_text())
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimate of what a run costs: flops, bytes accessed, and more."""
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """The bytes that arguments, results, temporaries and code take."""
+        return self._compiled.memory_analysis()
+
+
+class LoweredCall(NamedTuple):
+    """What a call of a compiled function passes on: what it captured, and its arguments.
+
+    `in_names` names the leaves of those, and `types` are JAX's words for both, captured first.
+    """
+
+    name: str
+    in_names: Callable[[], list[str]]
+    captured: tuple[Any, ...]
+    types: Any
+
+    def check(self, args: Any, kwargs: Any) -> None:
+        """Raise for arguments other than those that the function was compiled for."""
+        what = f"compiled {self.name}"
+        expected, in_tree = tree.flatten((tuple(self.types[0][1:]), self.types[1]))
+        leaves, given_tree = tree.flatten((args, kwargs))
+        tree.check_same_structure(
+            in_tree, given_tree, f"{what}: the arguments", "those it was compiled for"
+        )
+        names = self.in_names()
+        for name, x, wanted in zip(names, leaves, expected, strict=True):
+            given = _type_of(x)
+            if isinstance(x, (Tracer, jax.core.Tracer)):
+                raise ArgumentError(
+                    f"{what}: arguments must be arrays, since no trace can look into what is "
+                    f"compiled; got a traced {given} for `{name}`",
+                    fix="Call the function itself in place of the compiled one.",
+                )
+            if given != _type_of(wanted):
+                raise ArgumentError(
+                    f"{what}: arguments must have the types that it was compiled for; "
+                    f"got {given} for `{name}`: {_type_of(wanted)}",
+                    fix="Lower and compile the function for these types too.",
+                )
+        refuse_unusable(what, names, leaves)
+
+
+def _type_of(x: Any) -> str:
+    """`f32[3]` for an array or the type of one, else the name of the class."""
+    try:
+        return repr(abstract(x).update(weak_type=False))
+    except ArgumentError:
+        return type_name(x)

@@ -1,0 +1,354 @@
+"""Calls of Python functions by a program that runs, with or without effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import SHORT_NAMES, canonical_dtype, is_inexact, x64_enabled
+from functx.core.effects import Effect, Effects
+from functx.core.errors import (
+    ArgumentError,
+    DTypeError,
+    MissingRuleError,
+    ValueRangeError,
+    type_name,
+)
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, i32, sample
+from functx.core.tracing import aval_of
+from functx.ops.host_functions import HostFunction, LaneByLane, callback_name
+from functx.ops.shaping import batch_at, broadcast_in_dim
+
+VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
+
+
+class OnHost(Primitive, abstract=True):
+    """What Python computes when the program runs, by `run`."""
+
+    multiple_results = True
+
+    @property
+    def host_name(self) -> str:
+        """What messages call it."""
+        raise NotImplementedError
+
+    def run(self, *arrays: Any) -> list[Any]:
+        """The outputs for operands that are NumPy arrays."""
+        raise NotImplementedError
+
+
+class HostCall(OnHost, abstract=True):
+    """A call of `callback` with the operands; it gives arrays of the types `results`."""
+
+    callback: HostFunction | LaneByLane
+    results: tuple[ShapedArray, ...] = ()
+
+    def abstract_eval(self, *avals):
+        return self.results
+
+    @property
+    def host_name(self) -> str:
+        return self.callback.__name__
+
+    def run(self, *arrays: Any) -> list[Any]:
+        return self.callback(arrays, self.results)
+
+    def jvp(self, primals, tangents):
+        given = [t for t in tangents if t is not None]
+        return self(*primals), [
+            NoDerivative(self.name, self.callback, a)(*given) if is_inexact(a.dtype) else None
+            for a in self.results
+        ]
+
+    def vjp(self, cts, saved, args, active):
+        raise no_derivative(self.name, self.callback)
+
+    def lane_by_lane(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
+        """The parameters of one call that runs the callback for each lane of a batch."""
+        size = size_of(args, dims)
+        return {
+            "callback": LaneByLane(self.callback, size, tuple(dims)),
+            "results": tuple([a.update(shape=(size, *a.shape)) for a in self.results]),
+        }
+
+    def lower(self, ctx, *values):
+        return ctx.callback(self, values)
+
+
+def _returns_operand(x: Any) -> Any:
+    return x
+
+
+def _example(results: int) -> HostFunction:
+    in_tree, out_tree = tree.structure(((0,), {})), tree.structure((0,) * results)
+    fun = _returns_operand if results == 1 else lambda x: ()
+    return HostFunction(fun, in_tree, (), tree.structure(0) if results == 1 else out_tree)
+
+
+class PureCallback(HostCall):
+    """As often as anybody likes, for the function has no effects."""
+
+    vmap_method: str | None = None
+    samples = (
+        sample(
+            i32[3], callback=_example(1), results=(i32[3],), vmap_method="sequential",
+            dtypes=("i32",),
+        ),
+    )  # fmt: skip
+
+    def batch(self, args, dims):
+        method = self.vmap_method
+        if method is None:
+            raise MissingRuleError(
+                f"pure_callback({self.callback.__name__}): a vmap_method must be given to map over "
+                "a callback; got None",
+                fix="Pass vmap_method=" + ", ".join(map(repr, VMAP_METHODS[:-1]))
+                + f" or {VMAP_METHODS[-1]!r}.",
+            )  # fmt: skip
+        if method.startswith("sequential"):
+            params = self.lane_by_lane(args, dims)
+        else:
+            size = size_of(args, dims)
+            wide = size if method == "broadcast_all" else 1
+            args = [
+                broadcast_in_dim(x, (wide, *x.shape), tuple(range(1, x.ndim + 1)))
+                if d is None
+                else batch_at(x, d, 0, size)
+                for x, d in zip(args, dims, strict=True)
+            ]
+            results = tuple([a.update(shape=(size, *a.shape)) for a in self.results])
+            params = {"callback": self.callback, "results": results}
+        return PureCallback(vmap_method=method, **params)(*args), [0] * len(self.results)
+
+
+class IoCallback(HostCall):
+    """Exactly once, for the function has effects, and in its place among others if `ordered`."""
+
+    ordered: bool = False
+    samples = (
+        sample(i32[3], callback=_example(1), results=(i32[3],), dtypes=("i32",)),
+        sample(i32[3], callback=_example(1), results=(i32[3],), ordered=True, dtypes=("i32",)),
+    )
+
+    @property
+    def effects(self) -> Effects:  # type: ignore[override]
+        return _ORDERED if self.ordered else _UNORDERED
+
+    def batch(self, args, dims):
+        params = self.lane_by_lane(args, dims)
+        return IoCallback(ordered=self.ordered, **params)(*args), [0] * len(self.results)
+
+
+class DebugCallback(HostCall):
+    """As `IoCallback`, for a function that looks at values only, and so at those of the primal."""
+
+    ordered: bool = False
+    differentiable = False
+    samples = (
+        sample(f32[3], callback=_example(0)),
+        sample(f32[3], callback=_example(0), ordered=True),
+    )
+
+    @property
+    def effects(self) -> Effects:  # type: ignore[override]
+        return _ORDERED if self.ordered else _UNORDERED
+
+    def batch(self, args, dims):
+        return DebugCallback(ordered=self.ordered, **self.lane_by_lane(args, dims))(*args), []
+
+
+_UNORDERED, _ORDERED = frozenset([Effect.CALLBACK]), frozenset([Effect.ORDERED])
+
+
+class NoDerivative(Primitive, abstract=True):
+    """The place of a tangent that a callback does not have, an error if anything needs it.
+
+    It stands for something linear in the operands, so that what does not reach a result is
+    removed like other equations.
+    """
+
+    operation: str
+    callback: HostFunction | LaneByLane
+    result: ShapedArray
+    name: ClassVar[str] = "no_derivative"
+
+    def abstract_eval(self, *avals):
+        return self.result
+
+    def jvp(self, primals, tangents):
+        given = [t for t in tangents if t is not None]
+        return self(*primals), self(*given)
+
+    def transpose(self, ct, *args):
+        raise no_derivative(self.operation, self.callback)
+
+    def batch(self, args, dims):
+        size = size_of(args, dims)
+        result = self.result.update(shape=(size, *self.result.shape))
+        return NoDerivative(self.operation, self.callback, result)(*args), 0
+
+    def lower(self, ctx, *values):
+        error = no_derivative(self.operation, self.callback)
+        error.source = ctx.source
+        raise error
+
+
+def no_derivative(operation: str, callback: Any) -> MissingRuleError:
+    """The error that a derivative goes through a callback."""
+    return MissingRuleError(
+        f"{operation}({callback.__name__}): a callback must stand in a function with a derivative "
+        "rule to be differentiated; got one whose result a derivative needs",
+        fix="Wrap it in functx.custom_jvp or functx.custom_vjp with a rule, or use "
+        "functx.stop_gradient of its result.",
+    )
+
+
+def size_of(args: Sequence[Any], dims: Sequence[int | None]) -> int:
+    """The length of a batch."""
+    return next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)  # type: ignore[no-any-return]
+
+
+def pure_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    vmap_method: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """The result of the Python function `callback`, called when the program runs.
+
+    It gets NumPy arrays in the pytrees of `args` and `kwargs`, and must return a pytree like
+    `result_shape_dtypes`, whose leaves have a shape and a dtype. It must have no effects: it
+    may be called again, or not at all. Under `vmap`, `sequential` calls it for each lane;
+    `expand_dims` calls it once, with a first axis in every argument, of length 1 where lanes
+    share one; `broadcast_all` likewise with that axis at its full length.
+
+    Raises CallbackResultError for another result, MissingRuleError when differentiated
+    outside of `custom_jvp` and `custom_vjp`, or mapped without a `vmap_method`.
+
+    >>> import functx, jax, numpy
+    >>> def cumulative(x):
+    ...     return numpy.cumsum(x)
+    >>> x = numpy.arange(3.0)
+    >>> functx.jit(lambda x: functx.pure_callback(cumulative, x, x) + 1)(x).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    check_callback("pure_callback", callback)
+    if vmap_method is not None and vmap_method not in VMAP_METHODS:
+        raise ValueRangeError(
+            f"pure_callback({callback_name(callback)}): vmap_method must be one of "
+            f"{', '.join(map(repr, VMAP_METHODS))} or None; got {vmap_method!r}"
+        )
+    results, out_tree = _results("pure_callback", callback, result_shape_dtypes)
+    host, leaves = host_function("pure_callback", callback, args, kwargs, out_tree)
+    return tree.unflatten(out_tree, PureCallback(host, results, vmap_method)(*leaves))
+
+
+def io_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """As `pure_callback`, for a function with effects, which is called exactly once.
+
+    With `ordered` it is called after every earlier ordered callback has returned, in the same
+    program or in one that ran before. `vmap` calls it for each lane in turn. A derivative
+    does not call it again. `result_shape_dtypes` is None where it returns nothing.
+
+    Raises CallbackResultError for another result, MissingRuleError when its result matters
+    to a derivative.
+
+    >>> import functx, numpy
+    >>> state = iter(range(10))
+    >>> count = lambda: numpy.int32(next(state))
+    >>> [int(functx.io_callback(count, numpy.int32(0))) for _ in range(3)]
+    [0, 1, 2]
+    """
+    check_callback("io_callback", callback)
+    results, out_tree = _results("io_callback", callback, result_shape_dtypes)
+    host, leaves = host_function("io_callback", callback, args, kwargs, out_tree)
+    return tree.unflatten(out_tree, IoCallback(host, results, bool(ordered))(*leaves))
+
+
+def check_callback(operation: str, callback: Any) -> None:
+    """Raise ArgumentError unless `callback` can be called."""
+    if not callable(callback):
+        raise ArgumentError(
+            f"{operation}: the callback must be a function; got {type_name(callback)} "
+            f"{str(callback)[:60]!r}"
+        )
+
+
+def host_function(
+    operation: str,
+    callback: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    out_tree: Any = None,
+    static_too: bool = False,
+) -> tuple[HostFunction, list[Any]]:
+    """`callback` as a parameter, and the operands to call it with.
+
+    With `static_too`, leaves that are no arrays are handed to it as they are.
+    """
+    leaves, in_tree = tree.flatten((args, kwargs))
+    operands, static = [], []
+    for i, x in enumerate(leaves):
+        try:
+            aval_of(x)
+        except (ArgumentError, OverflowError):
+            if not static_too:
+                raise _no_array(operation, callback, (args, kwargs), i) from None
+            static.append((i, x))
+        else:
+            operands.append(x)
+    return HostFunction(callback, in_tree, static, out_tree), operands
+
+
+def _no_array(operation: str, callback: Any, call: Any, place: int) -> ArgumentError:
+    (which, first, *rest), x = tree.leaves_with_path(call)[place]
+    base = first.key if which.idx else f"args[{first.idx}]"
+    return ArgumentError(
+        f"{operation}({callback_name(callback)}): arguments must be arrays, numbers or pytrees of "
+        f"them; got {type_name(x)} for `{base}{tree.path_text(rest)}`",
+        fix="Put what is no array into the function (functools.partial, a closure).",
+    )
+
+
+def _results(
+    operation: str, callback: Any, result_shape_dtypes: Any
+) -> tuple[tuple[ShapedArray, ...], Any]:
+    """The types and the structure of a result, which `result_shape_dtypes` stands for."""
+    leaves, out_tree = tree.flatten(result_shape_dtypes)
+    types = [_result_type(operation, callback, x, i, out_tree) for i, x in enumerate(leaves)]
+    return tuple(types), out_tree
+
+
+def _result_type(operation: str, callback: Any, x: Any, i: int, out_tree: Any) -> ShapedArray:
+    def where() -> str:
+        example = tree.unflatten(out_tree, range(out_tree.num_leaves))
+        return f"result_shape_dtypes{tree.path_text(tree.leaves_with_path(example)[i][0])}"
+
+    if type(x) is ShapedArray:
+        shape, dtype = x.shape, x.dtype
+    elif hasattr(x, "shape") and hasattr(x, "dtype"):
+        shape, dtype = tuple(x.shape), x.dtype
+    else:
+        raise ArgumentError(
+            f"{operation}({callback_name(callback)}): result_shape_dtypes must have leaves with a shape "
+            f"and a dtype; got {type_name(x)} for `{where()}`",
+            fix="Use jax.ShapeDtypeStruct(shape, dtype), or an array of that type.",
+        )
+    if dtype not in SHORT_NAMES or canonical_dtype(dtype) != dtype:
+        raise DTypeError(
+            f"{operation}({callback_name(callback)}): a result must have a dtype of functx; "
+            f"got {dtype} for `{where()}`"
+            + ("" if x64_enabled() else " while 64-bit types are off"),
+            fix="Ask for the 32-bit dtype, or switch 64-bit types on (jax_enable_x64).",
+        )
+    return ShapedArray(shape, canonical_dtype(dtype))

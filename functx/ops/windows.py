@@ -1,0 +1,437 @@
+"""Reductions over windows that slide along an array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import Shape, ShapedArray
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.primitive import Primitive
+from functx.core.samples import bool_, c64, f32, i32, sample
+from functx.core.tracing import aval_of
+from functx.ops.families import Linear, check_same_dtype
+from functx.ops.indexing import Gather
+from functx.ops.reductions import first_extremum, highest, lowest
+from functx.ops.shaping import moveaxis, pad, reshape, zeros_like
+
+Dims = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
+
+
+class Window(NamedTuple):
+    """How windows lie on an array, a number for each dimension.
+
+    The array first gets `base_dilation - 1` holes between neighbours, then `padding`. A
+    window has `sizes` elements, `window_dilation` apart, and begins at multiples of `strides`.
+    """
+
+    sizes: Dims
+    strides: Dims
+    padding: Pairs
+    base_dilation: Dims
+    window_dilation: Dims
+
+    def result_shape(self, shape: Shape) -> Shape:
+        """How many places the windows have on an array of `shape`."""
+        return tuple(
+            [
+                max((extent(n, hole) + low + high - extent(size, apart)) // stride + 1, 0)
+                for n, size, stride, (low, high), hole, apart in zip(shape, *self, strict=True)
+            ]
+        )
+
+    def pad_config(self) -> tuple[tuple[int, int, int], ...]:
+        """The padding, holes included, as `pad` takes it."""
+        return tuple(
+            [
+                (low, high, hole - 1)
+                for (low, high), hole in zip(self.padding, self.base_dilation, strict=True)
+            ]
+        )
+
+    def without_padding(self) -> Window:
+        """The same windows on an array that has been padded already."""
+        ones = (1,) * len(self.sizes)
+        return self._replace(padding=((0, 0),) * len(ones), base_dilation=ones)
+
+    def with_batch_dim(self, dim: int) -> Window:
+        """The same windows on an array that has a further dimension, at `dim`."""
+
+        def insert(numbers: Any, new: Any) -> Any:
+            return (*numbers[:dim], new, *numbers[dim:])
+
+        new = (1, 1, (0, 0), 1, 1)
+        return Window(*[insert(field, n) for field, n in zip(self, new, strict=True)])
+
+
+def extent(n: int, step: int) -> int:
+    """The length of `n` elements that lie `step` apart."""
+    return (n - 1) * step + 1 if n else 0
+
+
+class Windowed(Primitive, abstract=True):
+    """One operand, combined within each place of a window; see `Window` for the fields."""
+
+    sizes: Dims
+    strides: Dims
+    padding: Pairs
+    base_dilation: Dims
+    window_dilation: Dims
+    accepts: ClassVar[str] = "biuf"
+
+    @property
+    def window(self) -> Window:
+        return Window(
+            self.sizes, self.strides, self.padding, self.base_dilation, self.window_dilation
+        )
+
+    def abstract_eval(self, x):
+        check_same_dtype(self, (x,))
+        check_window(self.name, x.shape, self.window)
+        return x.update(shape=self.window.result_shape(x.shape))
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        return type(self)(*self.window.with_batch_dim(dim))(x), dim
+
+    def reduce(self, ctx: Any, x: Any, operation: Any, start: Any) -> Any:
+        """The elements in each window combined by an operation class, from a number on."""
+
+        def combine(pair: Sequence[Any]) -> list[Any]:
+            return [operation(*pair).result]
+
+        return lower_window(ctx, self.window, [x], [start], combine)[0]
+
+
+def _places(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
+    """The parameters of windows on a vector."""
+    fields = {
+        "sizes": (size,),
+        "strides": (stride,),
+        "padding": ((0, 0),),
+        "base_dilation": (1,),
+        "window_dilation": (1,),
+    }
+    return fields | changes
+
+
+_PLAIN = {
+    "sizes": (2, 3),
+    "strides": (1, 2),
+    "padding": ((1, 0), (1, 1)),
+    "base_dilation": (1, 1),
+    "window_dilation": (1, 1),
+}
+_DILATED = {
+    "sizes": (2, 2),
+    "strides": (2, 1),
+    "padding": ((0, 2), (-1, 1)),
+    "base_dilation": (2, 1),
+    "window_dilation": (1, 2),
+}
+
+
+class ReduceWindowSum(Windowed, Linear):
+    """The sum of the elements in each window; padding counts as zero."""
+
+    accepts = "iufc"
+    samples = (
+        sample(f32[3, 4], **_PLAIN),
+        sample(f32[3, 4], **_DILATED),
+        sample(c64[5], **_places(2)),
+        sample(f32[0], **_places(2, padding=((2, 1),))),
+    )
+
+    def transpose(self, ct, x):
+        if not x.size or not ct.size:
+            return (zeros_like(x),)
+        # out[o] = sum_k x[(stride o + apart k - low) / hole], so x[i] gets the sum over k of
+        # ct[(hole i + low - apart k) / stride]: windows on a ct with holes, counted backwards.
+        config = []
+        for n, count, size, stride, (low, _), hole, apart in zip(
+            x.shape, ct.shape, *self.window, strict=True
+        ):
+            before = extent(size, apart) - 1 - low
+            after = extent(n, hole) + extent(size, apart) - 1 - before - extent(count, stride)
+            config.append((before, after, stride - 1))
+        ones = (1,) * x.ndim
+        flat = self.window._replace(
+            strides=self.base_dilation, padding=((0, 0),) * x.ndim, base_dilation=ones
+        )
+        return (ReduceWindowSum(*flat)(pad(ct, 0, config)),)
+
+    def lower(self, ctx, x):
+        return self.reduce(ctx, x, stablehlo.AddOp, 0)
+
+
+class WindowExtremum(Windowed, abstract=True):
+    """The largest or smallest element in each window; of those that tie the first counts."""
+
+    samples = (
+        sample(f32[3, 4], distinct=True, **_PLAIN),
+        sample(f32[3, 4], distinct=True, **_DILATED),
+        sample(f32[4], values={0: [2.0] * 4}, gradients={0: [1.0, 1.0, 1.0, 0.0]}, **_places(2)),
+        sample(i32[5], **_places(2, 2)),
+        sample(bool_[5], **_places(3)),
+    )
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        out = self(x)
+        if not x.size or not out.size:
+            return out, None
+        places = self.places()(x)
+        # A window on nothing but padding has a place outside, from where a zero is read.
+        pick = Gather(
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            slice_sizes=(1,),
+            mode="fill",
+            fill_value=0,
+        )
+        return out, pick(reshape(t, (x.size,)), reshape(places, (*out.shape, 1)))
+
+    def places(self) -> Primitive:
+        """The operation that says which element the derivative goes through."""
+        raise NotImplementedError
+
+
+class ReduceWindowMax(WindowExtremum):
+    """The largest element in each window, nan if there is one; padding lies below all."""
+
+    def places(self):
+        return ReduceWindowArgmax(*self.window)
+
+    def lower(self, ctx, x):
+        return self.reduce(ctx, x, stablehlo.MaxOp, lowest(ctx.avals_in[0].dtype))
+
+
+class ReduceWindowMin(WindowExtremum):
+    """The smallest element in each window, nan if there is one; padding lies above all."""
+
+    def places(self):
+        return ReduceWindowArgmin(*self.window)
+
+    def lower(self, ctx, x):
+        return self.reduce(ctx, x, stablehlo.MinOp, highest(ctx.avals_in[0].dtype))
+
+
+class WindowArgExtremum(Windowed, abstract=True):
+    """The place of the first extremum in each window, in row-major order of the operand.
+
+    It is the number of elements where a window has none. The first `lanes` dimensions are not
+    counted: each index of them has places of its own.
+    """
+
+    lanes: int = 0
+    differentiable = False
+    direction: ClassVar[str]
+    """The comparison that a better element wins."""
+    samples = (
+        sample(f32[3, 4], **_PLAIN),
+        sample(f32[3, 4], **_DILATED),
+        sample(f32[3, 4], lanes=1, **_PLAIN),
+        sample(i32[5], **_places(2, padding=((2, 0),))),
+    )
+
+    def abstract_eval(self, x):
+        out = super().abstract_eval(x)
+        return ShapedArray(out.shape, _index_dtype(x))
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        fields = self.window.with_batch_dim(0)
+        return type(self)(*fields, self.lanes + 1)(moveaxis(x, dim, 0)), 0
+
+    def lower(self, ctx, x):
+        (aval,), (out,) = ctx.avals_in, ctx.avals_out
+        value, place = ShapedArray((), aval.dtype), ShapedArray((), out.dtype)
+        lane = ShapedArray(aval.shape[self.lanes :], out.dtype)
+        flat = stablehlo.iota(ctx.type(lane.update(shape=(lane.size,))), 0)
+        places = stablehlo.broadcast_in_dim(
+            ctx.type(aval.update(dtype=out.dtype)),
+            stablehlo.reshape(ctx.type(lane), flat),
+            ctx.i64s(range(self.lanes, aval.ndim)),
+        )
+        worst = lowest(aval.dtype) if self.direction == "GT" else highest(aval.dtype)
+
+        def combine(pairs: Sequence[Any]) -> list[Any]:
+            return first_extremum(ctx, self.direction, pairs, value, place)
+
+        starts = [worst, lane.size]
+        avals = [out.update(dtype=aval.dtype), out]
+        return lower_window(ctx, self.window, [x, places], starts, combine, avals)[1]
+
+
+class ReduceWindowArgmax(WindowArgExtremum):
+    """The place of the first largest element in each window, or of the first nan."""
+
+    direction = "GT"
+
+
+class ReduceWindowArgmin(WindowArgExtremum):
+    """The place of the first smallest element in each window, or of the first nan."""
+
+    direction = "LT"
+
+
+def _index_dtype(x: ShapedArray) -> np.dtype[Any]:
+    return np.dtype("int32" if x.size < 2**31 else "int64")
+
+
+def lower_window(
+    ctx: Any,
+    window: Window,
+    operands: Sequence[Any],
+    starts: Sequence[Any],
+    combine: Callable[[Sequence[Any]], Sequence[Any]],
+    avals: Sequence[ShapedArray] | None = None,
+) -> list[Any]:
+    """The elements of `operands` in each window combined, padding counting as `starts`.
+
+    These are numbers, or scalar values. `combine` is given an element of each operand, then
+    another of each. `avals` are the types of the results, by default the equation's.
+    """
+    avals = ctx.avals_out if avals is None else avals
+    scalars = [ShapedArray((), aval.dtype) for aval in avals]
+    starts = [
+        x if isinstance(x, ir.Value) else ctx.constant(x, scalar)
+        for x, scalar in zip(starts, scalars, strict=True)
+    ]
+    op = stablehlo.ReduceWindowOp(
+        [ctx.type(aval) for aval in avals],
+        list(operands),
+        starts,
+        ctx.i64s(window.sizes),
+        window_strides=ctx.i64s(window.strides),
+        base_dilations=ctx.i64s(window.base_dilation),
+        window_dilations=ctx.i64s(window.window_dilation),
+        padding=ir.DenseIntElementsAttr.get(
+            np.array(window.padding, np.int64).reshape(len(window.sizes), 2)
+        ),
+    )
+    types = [ctx.type(scalar) for scalar in scalars]
+    block = op.regions[0].blocks.append(*types, *types)
+    with ir.InsertionPoint(block):
+        stablehlo.return_(combine(list(block.arguments)))
+    return list(op.results)
+
+
+def check_window(what: str, shape: Shape, window: Window) -> None:
+    """Raise unless `window` has positive numbers for each dimension of an array of `shape`."""
+    for name, numbers in zip(Window._fields, window, strict=True):
+        if len(numbers) != len(shape):
+            raise ShapeError(
+                f"{what}: {_LONG_NAMES[name]} must have an entry for each of {len(shape)} "
+                f"dimensions; got {numbers} for shape {shape}"
+            )
+        if name != "padding" and any(n < 1 for n in numbers):
+            raise ValueRangeError(f"{what}: {_LONG_NAMES[name]} must be positive; got {numbers}")
+    for n, (low, high), hole in zip(shape, window.padding, window.base_dilation, strict=True):
+        if extent(n, hole) + low + high < 0:
+            raise ShapeError(
+                f"{what}: padding must not make a length negative; got {window.padding} for "
+                f"shape {shape}"
+            )
+
+
+_LONG_NAMES = {
+    "sizes": "window_dimensions",
+    "strides": "window_strides",
+    "padding": "padding",
+    "base_dilation": "base_dilation",
+    "window_dilation": "window_dilation",
+}
+
+
+def make_window(
+    what: str,
+    shape: Shape,
+    window_dimensions: Any,
+    window_strides: Any = None,
+    padding: Any = "VALID",
+    base_dilation: Any = None,
+    window_dilation: Any = None,
+) -> Window:
+    """The windows on an array of `shape`; None stands for ones.
+
+    `padding` is a pair for each dimension, or one of: "VALID" for none, "SAME" for as much as
+    makes the result as long as the array without holes, divided by the strides, with the odd
+    element behind, "SAME_LOWER" with the odd one in front. Errors begin with `what`.
+    """
+    ones = (1,) * len(shape)
+    given = (window_dimensions, window_strides, base_dilation, window_dilation)
+    names = ("sizes", "strides", "base_dilation", "window_dilation")
+    sizes, strides, holes, apart = [
+        ones if numbers is None else _integers(what, _LONG_NAMES[name], numbers)
+        for name, numbers in zip(names, given, strict=True)
+    ]
+    pairs = ((0, 0),) * len(shape)
+    window = Window(sizes, strides, pairs, holes, apart)
+    check_window(what, shape, window)
+    if not isinstance(padding, str):
+        return window._replace(padding=_pairs(what, padding))
+    if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
+        raise ValueRangeError(
+            f'{what}: padding must be "SAME", "SAME_LOWER", "VALID" or pairs; got {padding!r}'
+        )
+    if padding.upper() != "VALID":
+        missing = [
+            max((-(-n // stride) - 1) * stride + extent(k, step) - n, 0)
+            for n, k, stride, step in zip(shape, sizes, strides, apart, strict=True)
+        ]
+        less = [(total // 2, total - total // 2) for total in missing]
+        pairs = tuple(less if padding.upper() == "SAME" else [pair[::-1] for pair in less])
+    return window._replace(padding=pairs)
+
+
+def _integers(what: str, name: str, numbers: Any) -> Dims:
+    try:
+        return tuple([index(n) for n in numbers])
+    except TypeError:
+        raise ArgumentError(
+            f"{what}: {name} must be integers, one a dimension; got {numbers!r}"
+        ) from None
+
+
+def _pairs(what: str, padding: Any) -> Pairs:
+    try:
+        return tuple([(index(low), index(high)) for low, high in padding])
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{what}: padding must be a name, or a pair (low, high) for each dimension; "
+            f"got {padding!r}"
+        ) from None
+
+
+def reduce_window_sum(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
+    """The sum of the elements of `x` in each window; see `make_window` for the arguments."""
+    shape = aval_of(x).shape
+    fields = make_window("reduce_window_sum", shape, window_dimensions, *window, **more)
+    return ReduceWindowSum(*fields)(x)
+
+
+def reduce_window_max(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
+    """The largest element of `x` in each window; see `make_window` for the arguments.
+
+    A derivative goes through the first of those that tie.
+    """
+    shape = aval_of(x).shape
+    fields = make_window("reduce_window_max", shape, window_dimensions, *window, **more)
+    return ReduceWindowMax(*fields)(x)
+
+
+def reduce_window_min(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:
+    """The smallest element of `x` in each window; see `make_window` for the arguments.
+
+    A derivative goes through the first of those that tie.
+    """
+    shape = aval_of(x).shape
+    fields = make_window("reduce_window_min", shape, window_dimensions, *window, **more)
+    return ReduceWindowMin(*fields)(x)

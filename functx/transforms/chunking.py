@@ -1,0 +1,174 @@
+"""Chunks: the lanes of a map, and the vectors of a basis, taken a few at a time by a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ValueRangeError
+from functx.core.program import Program
+from functx.core.tracing import apply, rewritten, trace
+from functx.ops.arithmetic import add, min, mul
+from functx.ops.comparison import eq
+from functx.ops.conversion import convert_element_type
+from functx.ops.creation import broadcasted_iota
+from functx.ops.operands import literal
+from functx.ops.shaping import concatenate, expand_dims, moveaxis, reshape, zeros_like
+from functx.ops.slicing import DynamicUpdateSlice, slice_in_dim
+from functx.transforms.batching import Batch, BatchedOutput, NaturalBatch, add_axis
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.tracing import chosen, rewired
+
+
+def check_chunk_size(what: str, chunk_size: Any) -> None:
+    """Raise ValueRangeError unless `chunk_size` is None or a positive int."""
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise ValueRangeError(
+            f"{what}: chunk_size must be a positive int or None; got {chunk_size!r}",
+            fix="Pass None to take all at once.",
+        )
+
+
+@dataclass(frozen=True)
+class ChunkedBatch:
+    """As `Batch`, for `chunk` lanes at a time; with a chunk of 1 the program runs as it is."""
+
+    size: int
+    in_dims: tuple[int | None, ...]
+    out_dims: tuple[int | None, ...]
+    chunk: int
+
+    def __call__(self, program: Program) -> Program:
+        avals = [
+            add_axis(v.aval, dim, self.size)
+            for v, dim in zip(program.inputs, self.in_dims, strict=True)
+        ]
+        body = partial(self.emit, program)
+        return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
+
+    def emit(self, program: Program, *args: Any) -> list[Any]:
+        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
+        mapped = [d is not None for d in self.in_dims]
+        shared = [not on for on in mapped]
+        laid_out = [d is not None for d in self.out_dims]
+        lane = rewired(
+            program,
+            [*chosen(program.inputs, shared), *chosen(program.inputs, mapped)],
+            chosen(program.outputs, laid_out),
+        )
+        dims = chosen(self.in_dims, mapped)
+        rows = [moveaxis(x, d, 0) for x, d in zip(chosen(args, mapped), dims, strict=True)]
+        consts = chosen(args, shared)
+        whole = self.size - self.size % self.chunk
+        parts = []
+        if whole or self.chunk == 1:
+            parts.append(self.loop(lane, consts, rows, whole))
+        if whole < self.size or not parts:
+            rest = [slice_in_dim(x, whole, self.size) for x in rows]
+            batch = batch_of(lane, len(consts), self.size - whole)
+            parts.append(apply(batch, lane, [*consts, *rest]))
+        found = iter([concatenate(ys, 0) for ys in zip(*parts, strict=True)])
+        fixed = iter(self.shared_outputs(program, args))
+        return [next(fixed) if d is None else moveaxis(next(found), 0, d) for d in self.out_dims]
+
+    def loop(
+        self, lane: Program, consts: Sequence[Any], rows: Sequence[Any], count: int
+    ) -> list[Any]:
+        """The outputs of `lane` on the first `count` of `rows`, a multiple of the chunk."""
+        steps = count // self.chunk
+        rows = [slice_in_dim(x, 0, count) for x in rows]
+        if self.chunk == 1:
+            return Scan(lane, len(consts), 0, steps)(*consts, *rows)  # type: ignore[no-any-return]
+        batch = batch_of(lane, len(consts), self.chunk)
+        chunks = [reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
+        outs = Scan(rewritten(batch, lane), len(consts), 0, steps)(*consts, *chunks)
+        return [reshape(y, (count, *y.shape[2:])) for y in outs]
+
+    def shared_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs that have no batch dimension; BatchedOutput for one that must have."""
+        if None not in self.out_dims:
+            return []
+        batched, dims = rewritten(NaturalBatch(self.size, self.in_dims), program)
+        shared = [i for i, d in enumerate(self.out_dims) if d is None]
+        for i in shared:
+            if dims[i] is not None:
+                raise BatchedOutput(i)
+        outputs = [batched.outputs[i] for i in shared]
+        return apply(None, rewired(batched, batched.inputs, outputs), args)
+
+
+def batch_of(lane: Program, consts: int, size: int) -> Batch:
+    """The rewrite to batches of `size`, which the inputs after the consts and the outputs have."""
+    in_dims = (None,) * consts + (0,) * (len(lane.inputs) - consts)
+    return Batch(size, in_dims, (0,) * len(lane.outputs))
+
+
+def standard_basis(
+    avals: Sequence[ShapedArray], first: Any = None, count: int | None = None
+) -> list[Any]:
+    """The unit vectors of the product of the spaces of `avals`: for each, a batch of its parts.
+
+    With `first` and `count`, that many of them from the number `first` on, zeros after the last.
+    """
+    total = sum(a.size for a in avals)
+    count = total if count is None else count
+    parts = []
+    start = 0
+    for aval in avals:
+        rows = broadcasted_iota("int32", (count, aval.size), 0)
+        columns = broadcasted_iota("int32", (count, aval.size), 1)
+        rows = rows if first is None else add(rows, first)
+        columns = add(columns, start) if start else columns
+        ones = convert_element_type(eq(rows, columns), aval.dtype, aval.weak_type)
+        parts.append(reshape(ones, (count, *aval.shape)))
+        start += aval.size
+    return parts
+
+
+def on_basis(
+    program: Program,
+    avals: Sequence[ShapedArray],
+    rest: Sequence[Any],
+    chunk: int,
+    axis_last: bool = False,
+) -> list[Any]:
+    """What `program` makes of each unit vector of `avals`, along a new axis, first or last.
+
+    The vectors are its first inputs, `rest` the others. They are taken `chunk` at a time, or
+    fewer, so that all chunks have one size; the last one overlaps with the one before it.
+    """
+    total = sum(a.size for a in avals)
+    steps = -(-total // chunk)
+    each = -(-total // steps)
+    outs = program.out_avals
+    axes = [a.ndim if axis_last else 0 for a in outs]
+    origin = literal(0, np.dtype("int32"))
+
+    def step(*args: Any) -> list[Any]:
+        consts, found, i = args[: len(rest)], args[len(rest) : -1], args[-1]
+        first = min(mul(i, each), total - each)
+        vectors = standard_basis(avals, first, each)
+        if each == 1:
+            lane = apply(None, program, [*[reshape(x, x.shape[1:]) for x in vectors], *consts])
+            columns = [expand_dims(y, axis) for y, axis in zip(lane, axes, strict=True)]
+        else:
+            in_dims = (0,) * len(avals) + (None,) * len(consts)
+            columns = apply(Batch(each, in_dims, tuple(axes)), program, [*vectors, *consts])
+        return [
+            DynamicUpdateSlice()(x, y, *[first if d == axis else origin for d in range(x.ndim)])
+            for x, y, axis in zip(found, columns, axes, strict=True)
+        ]
+
+    # The result is a carry, written into in place, and not stacked and then laid out anew.
+    empty = [zeros_like(add_axis(a, axis, total)) for a, axis in zip(outs, axes, strict=True)]
+    numbers = broadcasted_iota("int32", (steps,), 0)
+    inputs = [v.aval for v in program.inputs[len(avals) :]]
+    inputs += [*[x.aval for x in empty], numbers.aval.update(shape=())]
+    body = trace(step, inputs, name=program.name)[0]
+    loop = Scan(body, len(rest), len(empty), steps)
+    return loop(*rest, *empty, numbers)  # type: ignore[no-any-return]

@@ -1,0 +1,306 @@
+"""Loops of unknown length in reverse mode: a few states are kept, the others computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.core.program import Program, Var, subprograms
+from functx.core.tracing import apply, rewritten, trace
+from functx.ops.arithmetic import add, sub
+from functx.ops.comparison import eq
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import literal
+from functx.ops.shaping import zeros_like
+from functx.transforms.control import schedule
+from functx.transforms.control.cond import Cond
+from functx.transforms.control.schedule import INT, REAL, Filling, Walk
+from functx.transforms.control.stacking import (
+    STEP,
+    Halves,
+    Ignoring,
+    Remaining,
+    keep_all,
+    put,
+    rows_at,
+    stacked,
+    step_back,
+    used,
+)
+from functx.transforms.control.tracing import chosen, rewired
+from functx.transforms.effects import WithoutEffects
+
+FILLING = len(Filling._fields)
+WALK = len(Walk._fields)
+
+
+def filling_types(slots: int) -> list[ShapedArray]:
+    """The types of a `Filling`."""
+    many = ShapedArray((slots,), INT)
+    return [many, many, STEP, STEP]
+
+
+def walk_types(slots: int) -> list[ShapedArray]:
+    """The types of a `Walk`."""
+    real = ShapedArray((), REAL)
+    many = ShapedArray((slots,), INT)
+    return [many, many, STEP, STEP, STEP, STEP, real, real]
+
+
+class Reversal(NamedTuple):
+    """How a loop is run back: in blocks of `steps`, from the carries marked in `state`.
+
+    `ahead` takes the consts of the condition, those of the body, and the state, to the state
+    one block further. `pull` takes the cotangents of the carries that vary first, and returns
+    the sums of cotangents of the consts, then those of the carries before the block.
+    """
+
+    steps: int
+    state: tuple[bool, ...]
+    ahead: Program
+    pull: Program
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """The rewrite of the body of `loop`, of which these are `halves`, to how it is run back.
+
+    Effects do not take place again.
+    """
+
+    loop: Any
+    halves: Halves
+
+    def __call__(self, program: Program) -> Reversal:
+        values = rewritten(WithoutEffects(), self.halves.values)
+        consts, count = self.loop.body_consts, len(program.outputs)
+        lead, carry = values.inputs[:consts], values.inputs[consts:]
+        rows = values.outputs[count:]
+        state = tuple(used(rewired(values, values.inputs, rows))[consts:])
+        steps = self.block_length(values, state)
+        if steps > 1:
+            by_condition = used(self.loop.condition)[self.loop.condition_consts :]
+            state = tuple([a or b for a, b in zip(state, by_condition, strict=True)])
+        while True:
+            ahead = rewired(values, values.inputs, chosen(values.outputs[:count], state))
+            needed = used(ahead)[consts:]
+            grown = tuple([a or b for a, b in zip(state, needed, strict=True)])
+            if grown == state:
+                break
+            state = grown
+        inputs = [*lead, *chosen(carry, state)]
+        ahead = rewired(ahead, inputs, ahead.outputs)
+        values = rewired(values, inputs, [*ahead.outputs, *rows])
+        if steps == 1:
+            shared = self.loop.condition.inputs[: self.loop.condition_consts]
+            ahead = rewired(ahead, [*[Var(v.aval) for v in shared], *inputs], ahead.outputs)
+            return Reversal(1, state, ahead, self.pull(values, len(ahead.outputs), None))
+        part = self.part(state, ahead, steps)
+        pull = self.pull(values, len(ahead.outputs), part)
+        return Reversal(steps, state, rewritten(Block(part), ahead), pull)
+
+    def part(self, state: tuple[bool, ...], ahead: Program, steps: int) -> Any:
+        """The loop for a block of `steps`, of the state alone."""
+        shared = self.loop.condition_consts
+        inputs = chosen(self.loop.condition.inputs[shared:], state)
+        inputs = [*self.loop.condition.inputs[:shared], *inputs]
+        condition = rewired(self.loop.condition, inputs, self.loop.condition.outputs)
+        return self.loop.again(condition, ahead, shared, self.loop.body_consts).bounded(steps)
+
+    def block_length(self, values: Program, state: tuple[bool, ...]) -> int:
+        """How many steps are run back at once: what they leave behind takes no more than the slots.
+
+        So the work for the slots is done once a block. Bodies with loops have enough of their own.
+        """
+        loop = self.loop
+        if loop.condition.effects or any(subprograms(eqn.primitive) for eqn in values):
+            return 1
+        carry = values.in_avals[loop.body_consts :]
+        slots, rows = _bytes(chosen(carry, state)), _bytes(values.out_avals[len(carry) :])
+        return max(min(loop.checkpoints * slots // max(rows, 1), loop.checkpoints), 1)
+
+    def pull(self, values: Program, count: int, part: Any) -> Program:
+        """The backward program of one step, or of a block that the loop `part` runs."""
+        halves, shared = self.halves, self.loop.condition.in_avals[: self.loop.condition_consts]
+        needs = len(halves.invariant.outputs) + len(values.outputs) - count
+        cts = halves.rest.in_avals[: len(halves.rest.inputs) - needs]
+        m, n = len(cts) + len(shared), len(cts) + len(shared) + self.loop.body_consts
+
+        def body(*args: Any) -> list[Any]:
+            given, consts = args[: len(cts)], args[m:n]
+            fixed = apply(None, halves.invariant, consts)
+            if part is None:
+                rows = apply(None, values, args[m:])[count:]
+                return apply(None, halves.rest, [*given, *fixed, *rows])
+            _, known = keep_all(part, values, args[len(cts) : m], consts, args[n:], limited=True)
+            return step_back(part, halves.rest, given, fixed, known)
+
+        return trace(body, [*cts, *shared, *values.in_avals], name=halves.rest.name)[0]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The rewrite of the body of `loop` to as many steps of it as that runs at most."""
+
+    loop: Any
+
+    def __call__(self, program: Program) -> Program:
+        m, n = self.loop.condition_consts, self.loop.condition_consts + self.loop.body_consts
+
+        def body(*args: Any) -> list[Any]:
+            return keep_all(self.loop, program, args[:m], args[m:n], args[n:], limited=True)[0]
+
+        avals = [*self.loop.condition.in_avals[:m], *program.in_avals]
+        return trace(body, avals, name=program.name)[0]
+
+
+def _bytes(avals: Sequence[ShapedArray]) -> int:
+    return sum([a.size * a.dtype.itemsize for a in avals])
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """The rewrite of a body to one that keeps the carries marked in `state` in `slots`.
+
+    Its carry ends with the number of steps so far, the filling, and the slots.
+    """
+
+    consts: int
+    state: tuple[bool, ...]
+    slots: int
+
+    def __call__(self, program: Program) -> Program:
+        count = len(program.inputs)
+        state = chosen(program.in_avals[self.consts :], self.state)
+
+        def body(*args: Any) -> list[Any]:
+            step, *rest = args[count:]
+            slot, filling = schedule.filled(Filling(*rest[:FILLING]), step)
+            now = chosen(args[self.consts : count], self.state)
+            kept = put(rest[FILLING:], now, slot)
+            return [*apply(None, program, args[:count]), add(step, 1), *filling, *kept]
+
+        more = [STEP, *filling_types(self.slots), *stacked(state, self.slots)]
+        return trace(body, [*program.in_avals, *more], name=program.name)[0]
+
+
+@dataclass(frozen=True)
+class WalkingBack:
+    """The rewrite of `ahead`, from one state to the next, to the body of the way back.
+
+    A step of it runs `ahead` towards the state whose step is the next to run back, or is
+    there. Then `pull` takes the cotangents of `count` carries, the consts and the state, and
+    returns sums to add up and the cotangents of the carries before. The carry: how many
+    steps are to do, the walk, the state, the slots, the sums, the cotangents.
+    """
+
+    consts: int
+    pull: Program
+    count: int
+    slots: int
+
+    def __call__(self, ahead: Program) -> Program:
+        pull, sums = self.pull, len(self.pull.outputs) - self.count
+        consts = ahead.in_avals[: self.consts]
+        state = ahead.in_avals[self.consts :]
+        found = [*pull.out_avals[:sums], *pull.in_avals[: self.count]]
+        lead = [STEP, *walk_types(self.slots)]
+        # Where the parts of the operands of a branch end, and those of the carry.
+        a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(found)
+        d = b + len(state)
+
+        def go_on(todo: Any, *args: Any) -> list[Any]:
+            slot, walk = schedule.walked(Walk(*args[:WALK]), todo)
+            x, found, consts = args[WALK : b - 1], args[b - 1 : c - 1], args[c - 1 :]
+            return [slot, slot, todo, *walk, *apply(None, ahead, [*consts, *x]), *found]
+
+        def pull_back(todo: Any, *args: Any) -> list[Any]:
+            x, found, consts = args[WALK : b - 1], args[b - 1 : c - 1], args[c - 1 :]
+            pulled = apply(None, pull, [*found[sums:], *consts, *x])
+            added = [add(x, ct) for x, ct in zip(found[:sums], pulled, strict=False)]
+            todo = sub(todo, 1)
+            vacant, slot, walk = schedule.resumed(Walk(*args[:WALK]), todo)
+            return [vacant, slot, todo, *walk, *x, *added, *pulled[sums:]]
+
+        operands = [*lead, *state, *found, *consts]
+        branches = tuple([trace(f, operands, name=f.__name__)[0] for f in (go_on, pull_back)])
+
+        def body(*args: Any) -> list[Any]:
+            consts, args = args[: self.consts], args[self.consts :]
+            slots = args[b:d]
+            there = eq(Walk(*args[1:a]).at, sub(args[0], 1))
+            index = convert_element_type(there, INT)
+            to, source, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
+            # Read after writing, for the slots to be updated in place.
+            slots = put(slots, outs[a:b], to)
+            return [*outs[:a], *rows_at(slots, source), *slots, *outs[b:]]
+
+        carry = [*lead, *state, *stacked(state, self.slots), *found]
+        return trace(body, [*consts, *carry], name=pull.name)[0]
+
+
+def keep_some(
+    loop: Any, halves: Halves, shared: Sequence[Any], consts: Sequence[Any], carry: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The outputs of `loop`, and how many blocks it ran, which states are kept, and those."""
+    reversal = rewritten(Reverse(loop, halves), loop.body)
+    program = loop.body
+    if reversal.steps > 1:
+        part = loop.bounded(reversal.steps)
+        program, consts = rewritten(Block(part), program), [*shared, *consts]
+    slots = loop.checkpoints + 1
+    body = rewritten(Keeping(len(consts), reversal.state, slots), program)
+    more = body.in_avals[len(program.inputs) :]
+    condition = rewritten(Ignoring(tuple(more)), loop.condition)
+    kept = [zeros_like(a) for a in more[1 + FILLING :]]
+    start = [literal(0, INT), *schedule.empty(slots), *kept]
+    found = loop.again(condition, body, len(shared), len(consts))(*shared, *consts, *carry, *start)
+    outs, (blocks, places, *rest) = found[: len(carry)], found[len(carry) :]
+    return outs, [blocks, places, *rest[FILLING - 1 :]]
+
+
+def walk_back(
+    loop: Any, halves: Halves, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
+) -> list[Any]:
+    """The sums over the steps of cotangents of consts, then the cotangents of the first carry.
+
+    `consts` are those of the condition, then those of the body.
+    """
+    blocks, places, *slots = known
+    _, _, ahead, pull = rewritten(Reverse(loop, halves), loop.body)
+    slot, walk = schedule.begun(places)
+    body = rewritten(WalkingBack(len(consts), pull, len(cts), loop.checkpoints + 1), ahead)
+    condition = rewritten(Remaining(len(consts)), body)
+    sums = [zeros_like(a) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    start = [blocks, *walk, *rows_at(slots, slot), *slots, *sums, *cts]
+    found: list[Any] = loop.again(condition, body, 0, len(consts))(*consts, *start)
+    return found[len(found) - len(pull.outputs) :]
+
+
+def keep(
+    loop: Any, halves: Halves, shared: Sequence[Any], consts: Sequence[Any], carry: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The outputs of `loop`, and what `pull_back` needs, by the means that `loop` states."""
+    if _recomputes(loop, halves):
+        return keep_some(loop, halves, shared, consts, carry)
+    return keep_all(loop, halves.values, shared, consts, carry)
+
+
+def pull_back(
+    loop: Any,
+    halves: Halves,
+    cts: Sequence[Any],
+    shared: Sequence[Any],
+    consts: Sequence[Any],
+    known: Sequence[Any],
+) -> list[Any]:
+    """The sums over the steps of cotangents of consts, then the cotangents of the first carry."""
+    if _recomputes(loop, halves):
+        return walk_back(loop, halves, cts, [*shared, *consts], known)
+    return step_back(loop, halves.rest, cts, apply(None, halves.invariant, consts), known)
+
+
+def _recomputes(loop: Any, halves: Halves) -> bool:
+    return loop.max_steps is None and len(halves.values.outputs) > len(loop.body.outputs)

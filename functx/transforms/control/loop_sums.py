@@ -1,0 +1,383 @@
+"""Loops backwards: cotangents from step to step, and those of consts summed over the steps.
+
+Most of a sum can wait for the end of the loop: what is linear in each step is done once, to the
+sum, and a sum of products of rows is one product of the stacked rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
+from functx.core.tracing import apply, trace
+from functx.ops.arithmetic import Add, Div, Mul, Neg, add
+from functx.ops.contraction import DotGeneral
+from functx.ops.families import Linear
+from functx.ops.indexing import ScatterAdd
+from functx.ops.reductions import ReduceSum, reduce_sum
+from functx.ops.shaping import Full, zeros_like
+from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
+from functx.transforms.control.loop_split import applied, unchanging
+from functx.transforms.control.tracing import chosen, rewired
+
+
+class BackwardLoop(NamedTuple):
+    """The body of a loop backwards, and what comes after the loop.
+
+    The body takes consts, sums, carried cotangents, rows of cotangents, rows of what is
+    needed. It returns the next sums and carried cotangents, then rows: cotangents, and those
+    that `finish` needs. That takes the consts, the final sums, the arrays of these rows, and
+    those of the rows at `whole` among what the body was given; it returns the cotangents of
+    the consts.
+    """
+
+    body: Program
+    sums: tuple[ShapedArray, ...]
+    finish: Callable[..., list[Any]]
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PullLoop:
+    """The rewrite of the backward program of a body to that of a loop backwards.
+
+    `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
+    zero; `kinds` whether each thing needed is a const (`c`) or a row (`x`). `reached` says
+    which results can be other than zero, of which the first `sums` are added up over the
+    steps. `names` gives names to the cotangents and to what is needed.
+    """
+
+    sources: str
+    kinds: str
+    sums: int
+    reached: tuple[bool, ...]
+    names: Any = field(default=None, compare=False)
+
+    def __call__(self, pull: Program) -> BackwardLoop:
+        cts, needs = pull.inputs[: len(self.sources)], pull.inputs[len(self.sources) :]
+        constants = [v for v, k in zip(needs, self.kinds, strict=True) if k == "c"]
+        carried = [v for v, k in zip(cts, self.sources, strict=True) if k == "c"]
+        given = [v for v, k in zip(cts, self.sources, strict=True) if k == "x"]
+        rows = [*given, *[v for v, k in zip(needs, self.kinds, strict=True) if k == "x"]]
+        zeros = [v for v, k in zip(cts, self.sources, strict=True) if k == "0"]
+        pull = without_zeros(pull, zeros, cts)
+        outputs = chosen(pull.outputs, self.reached)
+        split = sum(self.reached[: self.sums])
+        summed, others = outputs[:split], outputs[split:]
+
+        plan = Plan(pull, constants, rows)
+        order = sorted(range(split), key=lambda i: -summed[i].aval.size)
+        totals = {i: plan.total(summed[i]) for i in order}
+        sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
+        stacked = [v for v in plan.stacked if v not in rows]
+        whole = [v for v in rows if v in plan.stacked]
+        parts = [plan.parts(term) for terms in plan.sums for term in terms]
+        inside = [atom for _, atoms in parts for atom in atoms]
+        step = rewired(pull, [*constants, *carried, *rows], [*others, *stacked, *inside])
+
+        def body(*args: Any) -> list[Any]:
+            n = len(constants)
+            so_far, args = args[n : n + len(sums)], (*args[:n], *args[n + len(sums) :])
+            found = apply(None, step, args)
+            kept = found[: len(others) + len(stacked)]
+            rest = iter(found[len(kept) :])
+            pending = iter(parts)
+            added = []
+            for acc, terms in zip(so_far, plan.sums, strict=True):
+                for _ in terms:
+                    put, atoms = next(pending)
+                    acc = put(acc, *[next(rest) for _ in atoms])
+                added.append(acc)
+            return [*added, *kept]
+
+        def finish(*args: Any) -> list[Any]:
+            env = Finished(dict(zip(constants, args, strict=False)))
+            rest = iter(args[len(constants) :])
+            env.sums = [next(rest) for _ in sums]
+            env.stacks = dict(zip([*stacked, *whole], rest, strict=True))
+            env.values.update(constant_values(pull, env.values, plan.same))
+            return [totals[i].value(env) for i in range(split)]
+
+        def in_names() -> list[str]:
+            known = dict(zip([*cts, *needs], self.names(), strict=True))
+            return [
+                *[known[v] for v in constants],
+                *[f"sum_{i}" for i in range(len(sums))],
+                *[known[v] for v in [*carried, *rows]],
+            ]
+
+        loop_avals = [v.aval for v in [*carried, *rows]]
+        const_avals = [v.aval for v in constants]
+        return BackwardLoop(
+            trace(
+                body,
+                [*const_avals, *sums, *loop_avals],
+                name=pull.name,
+                in_names=None if self.names is None else in_names,
+            )[0],
+            sums,
+            finish,
+            tuple([rows.index(v) for v in whole]),
+        )
+
+
+def constant_values(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
+    """The values of the variables of `program` in `same`, from those known."""
+    equations = [eqn for eqn in program.equations if all(v in same for v in eqn.outputs)]
+    wanted = [v for eqn in equations for v in eqn.outputs]
+    inputs = [v for v in program.inputs if v in known]
+    computed = Program(program.name, inputs, equations, wanted)
+    return dict(zip(wanted, applied(computed, [known[v] for v in inputs]), strict=True))
+
+
+@dataclass
+class Finished:
+    """What is known after the loop: consts and what comes of them, sums, and stacked rows."""
+
+    values: dict[Any, Any]
+    sums: Sequence[Any] = ()
+    stacks: dict[Any, Any] = field(default_factory=dict)
+
+
+class Summed(NamedTuple):
+    """A total that the loop adds up."""
+
+    position: int
+
+    def value(self, env: Finished) -> Any:
+        return env.sums[self.position]
+
+
+class Zero(NamedTuple):
+    """The total of nothing but zeros."""
+
+    aval: ShapedArray
+
+    def value(self, env: Finished) -> Any:
+        return zeros_like(self.aval)
+
+
+class Reduced(NamedTuple):
+    """The total of rows that are stacked in any case, each summed over `axes`."""
+
+    atom: Atom
+    axes: tuple[int, ...] = ()
+
+    def value(self, env: Finished) -> Any:
+        return reduce_sum(env.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
+
+
+class Product(NamedTuple):
+    """The total of products of rows: one product of arrays, contracted over the steps too."""
+
+    eqn: Equation
+
+    def value(self, env: Finished) -> Any:
+        dot: Any = self.eqn.primitive
+        contract, batched = (
+            [tuple([d + 1 for d in dims]) for dims in pair] for pair in (dot.contract, dot.batched)
+        )
+        whole = DotGeneral(
+            ((0, *contract[0]), (0, *contract[1])),
+            (batched[0], batched[1]),
+            dot.precision,
+            dot.preferred_element_type,
+        )
+        return whole(*[env.stacks[atom] for atom in self.eqn.inputs])
+
+
+class Mapped(NamedTuple):
+    """The total of what is linear in `totals`, one an operand, None for those that stay."""
+
+    eqn: Equation
+    totals: tuple[Any, ...]
+
+    def value(self, env: Finished) -> Any:
+        args = [
+            total.value(env) if total is not None else env.values.get(atom, atom)
+            for atom, total in zip(self.eqn.inputs, self.totals, strict=True)
+        ]
+        return self.eqn.primitive(*args)
+
+
+class Added(NamedTuple):
+    """A total that is a sum of totals."""
+
+    totals: tuple[Any, ...]
+
+    def value(self, env: Finished) -> Any:
+        first, *others = [total.value(env) for total in self.totals]
+        for x in others:
+            first = add(first, x)
+        return first
+
+
+class Plan:
+    """How totals over the steps of a loop come about.
+
+    `sums` holds, for each sum that the loop adds up, the terms that a step adds to it; the
+    keys of `stacked` are the variables whose rows are needed after the loop.
+    """
+
+    def __init__(self, program: Program, constants: Sequence[Var], rows: Sequence[Var]):
+        self.made: dict[Any, Equation] = {v: e for e in program.equations for v in e.outputs}
+        self.same = unchanging(program, set(constants))
+        self.rows = set(rows)
+        self.stacked: dict[Any, None] = {}
+        self.totals: dict[Any, Any] = {}
+        self.sums: list[list[Atom]] = []
+        self.sum_avals: list[ShapedArray] = []
+
+    def total(self, atom: Atom) -> Any:
+        """How the total of `atom` over the steps comes about."""
+        if atom not in self.totals:
+            self.totals[atom] = self.new_total(atom)
+        return self.totals[atom]
+
+    def new_total(self, atom: Atom) -> Any:
+        totals, later = [], []
+        for term in self.terms(atom):
+            found = self.after_loop(term)
+            if found is None:
+                later.append(term)
+            elif type(found) is not Zero:
+                totals.append(found)
+        if later:
+            totals.append(Summed(len(self.sums)))
+            self.sums.append(later)
+            self.sum_avals.append(atom.aval)
+        if not totals:
+            return Zero(atom.aval)
+        return totals[0] if len(totals) == 1 else Added(tuple(totals))
+
+    def terms(self, atom: Atom) -> list[Atom]:
+        """The terms of which `atom` is the sum."""
+        found, pending = [], [atom]
+        while pending:
+            term = pending.pop()
+            eqn = self.made.get(term)
+            if (
+                eqn is not None
+                and type(eqn.primitive) is Add
+                and term not in self.same
+                and all(a.aval.shape == term.aval.shape for a in eqn.inputs)
+            ):
+                pending += reversed(eqn.inputs)
+            else:
+                found.append(term)
+        return found
+
+    def after_loop(self, atom: Atom) -> Any:
+        """How the total of `atom` comes about after the loop; None if the loop is to add it up."""
+        if self.is_zero(atom):
+            return Zero(atom.aval)
+        if type(atom) is Literal or atom in self.same:
+            return None
+        if self.is_free(atom):
+            self.stacked[atom] = None
+            return Reduced(atom)
+        eqn = self.made.get(atom)
+        if eqn is None:
+            return None
+        if type(eqn.primitive) is ReduceSum and self.is_free(eqn.inputs[0]):
+            self.stacked[eqn.inputs[0]] = None
+            return Reduced(eqn.inputs[0], eqn.primitive.axes)
+        if self.is_product(eqn):
+            self.stacked.update(dict.fromkeys(eqn.inputs))
+            return Product(eqn)
+        moving = self.linear_in(eqn)
+        if not moving:
+            return None
+        size = sum([eqn.inputs[i].aval.size for i in moving if not self.is_zero(eqn.inputs[i])])
+        if size > atom.aval.size and not all(self.is_free(eqn.inputs[i]) for i in moving):
+            return None
+        return Mapped(
+            eqn,
+            tuple([self.total(a) if i in moving else None for i, a in enumerate(eqn.inputs)]),
+        )
+
+    def is_free(self, atom: Atom) -> bool:
+        """Whether the rows of `atom` are there after the loop in any case."""
+        return atom in self.rows or atom in self.stacked
+
+    def is_product(self, eqn: Equation) -> bool:
+        """Whether it is less to keep the factors of a product of rows than to add it up."""
+        if type(eqn.primitive) is not DotGeneral or any(a in self.same for a in eqn.inputs):
+            return False
+        new = {a for a in eqn.inputs if not self.is_free(a)}
+        return sum([a.aval.size for a in new]) <= eqn.outputs[0].aval.size
+
+    def linear_in(self, eqn: Equation) -> list[int]:
+        """The operands that `eqn` is linear in, the others being the same in every step."""
+        primitive: Any = eqn.primitive
+        moving = [i for i, a in enumerate(eqn.inputs) if type(a) is Var and a not in self.same]
+        fixed = [a for i, a in enumerate(eqn.inputs) if i not in moving]
+        if isinstance(primitive, Linear) and not primitive.multiple_results:
+            return moving if all(self.is_zero(a) for a in fixed) else []
+        if type(primitive) is DotGeneral:
+            return moving if len(moving) == 1 else []
+        # A sum of float16 that waits for its factor may leave their range.
+        if type(primitive) in (Mul, Div, Neg) and eqn.outputs[0].aval.dtype != np.float16:
+            return moving if len(moving) == 1 and moving[0] in primitive.linear else []
+        return []
+
+    def is_zero(self, atom: Any) -> bool:
+        """Whether `atom` is made to be zero."""
+        if type(atom) is Literal:
+            return not atom.value
+        eqn = self.made.get(atom)
+        return eqn is not None and type(eqn.primitive) is Full and self.is_zero(eqn.inputs[0])
+
+    def parts(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
+        """How a step adds `term` to a sum, and what it needs for that: no zeros around a part."""
+        eqn = self.made.get(term)
+        if eqn is not None and self.is_zero(eqn.inputs[0] if eqn.inputs else None):
+            if type(eqn.primitive) is DynamicUpdateSlice:
+                return add_part, eqn.inputs[1:]
+            if type(eqn.primitive) is ScatterAdd:
+                return eqn.primitive, eqn.inputs[1:]
+        return add, [term]
+
+
+def add_part(total: Any, part: Any, *indices: Any) -> Any:
+    """`total` with `part` added to it at `indices`."""
+    so_far = DynamicSlice(part.shape)(total, *indices)
+    return DynamicUpdateSlice()(total, add(so_far, part), *indices)
+
+
+def without_zeros(pull: Program, zeros: Sequence[Var], cts: Sequence[Var]) -> Program:
+    """`pull`, which is linear in its cotangents `cts`, made for those of `zeros` being zero."""
+    if not zeros:
+        return pull
+    none, varying = set(zeros), set(cts)
+    instead: dict[Any, Atom] = {}
+    equations: list[Equation] = []
+
+    def read(atom: Any) -> Atom:
+        if atom in none and atom not in instead:
+            zero = scalar_literal(0, atom.aval.dtype, atom.aval.weak_type, "0")
+            equations.append(Equation.of(Full(atom.aval.shape), [zero]))
+            (instead[atom],) = equations[-1].outputs
+        return instead.get(atom, atom)
+
+    for eqn in pull.equations:
+        moving = [a for a in eqn.inputs if a in varying]
+        nothing = [a for a in moving if a in none]
+        others = [a for a in moving if a not in none]
+        varying.update(eqn.outputs if moving else ())
+        if nothing and not others and len(eqn.outputs) == 1:
+            none.update(eqn.outputs)
+        elif (
+            type(eqn.primitive) is Add
+            and len(nothing) == len(others) == 1
+            and others[0].aval == eqn.outputs[0].aval
+        ):
+            instead[eqn.outputs[0]] = read(others[0])
+        else:
+            equations.append(eqn.replace(inputs=[read(a) for a in eqn.inputs]))
+    return Program(pull.name, pull.inputs, equations, [read(a) for a in pull.outputs])

@@ -1,0 +1,266 @@
+"""`while_loop` and `fori_loop`: a function run until a condition fails, or from a number to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.concrete import concrete
+from functx.core.dtypes import is_integer, promote_types
+from functx.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DTypeError,
+    ValueRangeError,
+    type_name,
+)
+from functx.core.program import Program
+from functx.core.tracing import Tracer, aval_of, rewritten, trace
+from functx.ops.arithmetic import add
+from functx.ops.comparison import lt
+from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
+from functx.transforms.control.progress import COUNTER, Shown, check_progress, show_end
+from functx.transforms.control.scan import Scan, rounds_of, run
+from functx.transforms.control.stacking import (
+    Ignoring,
+    keep_all,
+)
+from functx.transforms.control.tracing import (
+    as_type,
+    body_name,
+    captures_first,
+    check_functions,
+    settle,
+    with_output_types,
+)
+from functx.transforms.control.while_loop import CHECKPOINTS, While
+
+
+def while_loop(
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init_val: Any,
+    *,
+    checkpoints: int | None = None,
+    max_steps: int | None = None,
+    progress: str | None = None,
+) -> Any:
+    """What `body_fun` makes of `init_val`, applied again as long as `cond_fun` of it holds.
+
+    Both are traced once and may use values around them. `body_fun` must return a carry of
+    the types it takes, where weak types give way; `cond_fun` a boolean scalar. Under `vmap`
+    each lane runs as long as its own condition holds.
+
+    Reverse mode keeps the carries before `checkpoints` of the steps, 64 unless given, and
+    computes the others again from these: no step runs more than r times where there are at
+    most `comb(checkpoints + r, r)`, and effects do not take place again. The steps that are
+    kept are chosen while the loop runs, after Stumm and Walther (2010), "New algorithms for
+    optimal online checkpointing". With `max_steps`, the loop stops after so many steps at the
+    latest, and keeps what reverse mode needs of each; then nothing is computed again.
+    `progress` is the name of a line on standard error that shows how many steps are done.
+
+    Raises CarryTypeError for a carry that changes its type.
+
+    >>> import functx
+    >>> int(functx.lax.while_loop(lambda n: n < 100, lambda n: n * 3, 1))
+    243
+    """
+    check_functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
+    what = body_name("while_loop", body_fun)
+    means = means_of(what, checkpoints, max_steps)
+    check_progress(what, progress)
+    leaves, carry_tree = tree.flatten(init_val)
+    in_tree = tree.structure(((init_val,), {}))
+    avals = avals_of(leaves, "while_loop", body_fun, in_tree)
+
+    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
+        return trace_call(body_fun, in_tree, carry, "while_loop")
+
+    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t, what, body_fun)
+    condition = trace_call(cond_fun, in_tree, carry, "while_loop")
+    _check_condition(condition, cond_fun)
+    runs = captures_first(condition)
+    body = with_output_types(captures_first(traced), carry)
+    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
+    consts = [condition.captured, traced.captured]
+    shown = None if progress is None else (progress, None)
+    return tree.unflatten(carry_tree, run_while(runs, body, consts, start, means, shown))
+
+
+def run_while(
+    condition: Program,
+    body: Program,
+    consts: Sequence[Sequence[Any]],
+    start: Sequence[Any],
+    means: tuple[int, int | None],
+    progress: tuple[str, int | None] | None = None,
+) -> list[Any]:
+    """The last carry of a loop that counts its steps if `means` bound their number.
+
+    `progress` is the name of the line that shows how far it is, and their number if known.
+    """
+    shared, own = consts
+    if progress is not None:
+        body = rewritten(Shown(*progress, len(own), len(start)), body)
+        condition = rewritten(Ignoring((COUNTER,)), condition)
+        *outs, count = run_while(condition, body, consts, [*start, np.int32(0)], means)
+        show_end(*progress, count, outs)
+        return outs
+    loop = While(condition, body, len(shared), len(own), *means)
+    if loop.max_steps is None:
+        return loop(*shared, *own, *start)  # type: ignore[no-any-return]
+    return keep_all(loop, body, shared, own, start, limited=True)[0]
+
+
+def means_of(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
+    """How many states reverse mode keeps, and the largest number of steps if there is one."""
+    for name, value in (("checkpoints", checkpoints), ("max_steps", max_steps)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+            raise ArgumentError(
+                f"{what}: {name} must be a positive integer known while tracing; "
+                f"got {type_name(value)}"
+            )
+        if not 1 <= index(value) < 2**31:
+            raise ValueRangeError(
+                f"{what}: {name} must be a positive integer below 2**31; got {value}"
+            )
+    if checkpoints is not None and max_steps is not None:
+        raise ArgumentError(
+            f"{what}: there must be checkpoints or max_steps, since what is kept for every step "
+            f"is never computed again; got checkpoints={checkpoints} and max_steps={max_steps}",
+            fix="Leave out max_steps to save memory, checkpoints to save time.",
+        )
+    return (
+        CHECKPOINTS if checkpoints is None else index(checkpoints),
+        None if max_steps is None else index(max_steps),
+    )
+
+
+def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
+    avals = traced.program.out_avals
+    if (
+        len(avals) != 1
+        or traced.out_tree.num_nodes != 1
+        or avals[0].shape
+        or avals[0].dtype != np.bool_
+    ):
+        given = avals[0] if avals and traced.out_tree.num_nodes == 1 else traced.out_tree
+        raise DTypeError(
+            f"{body_name('while_loop', cond_fun)}: the condition must return a boolean scalar; "
+            f"got {given!r}",
+            fix="Compare with something, and reduce with .any() or .all().",
+        )
+
+
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, Any], Any],
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+    checkpoints: int | None = None,
+    max_steps: int | None = None,
+    progress: str | None = None,
+) -> Any:
+    """What `body_fun(i, value)` makes of `init_val`, for i from `lower` to before `upper`.
+
+    With bounds that are known while tracing it is a `scan`, unless there are `checkpoints`;
+    else a `while_loop`, to which `checkpoints` and `max_steps` mean the same. `unroll` is as
+    in `scan`, and needs one. `progress` is as in both.
+
+    Raises CarryTypeError for a value that changes its type.
+
+    >>> import functx
+    >>> float(functx.lax.fori_loop(0, 4, lambda i, x: x + i, 0.0))
+    6.0
+    """
+    check_functions("fori_loop", body_fun=body_fun)
+    what = body_name("fori_loop", body_fun)
+    means = means_of(what, checkpoints, max_steps)
+    check_progress(what, progress)
+    counter = _counter_type(lower, upper)
+    first, last = _known(lower), _known(upper)
+    leaves, carry_tree = tree.flatten(init_val)
+    in_tree = tree.structure(((init_val, 0), {}))
+    avals = avals_of([0, *leaves], "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+
+    def step(value: Any, i: Any) -> tuple[Any, Any]:
+        return body_fun(i, value), add(i, 1)
+
+    step.__name__ = name_of(body_fun)
+
+    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
+        return trace_call(step, in_tree, [*carry, counter], "fori_loop")
+
+    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun)
+    body = with_output_types(captures_first(traced, body_fun), carry)
+    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
+    operands = [*traced.captured, *start, as_type(lower, counter)]
+    consts, carries = len(traced.captured), len(start) + 1
+    if first is not None and last is not None and checkpoints is None:
+        length = max(last - first, 0)
+        length = length if max_steps is None else min(length, index(max_steps))
+        rounds = rounds_of(what, 1 if unroll is None else unroll, length)
+        outs = run(Scan(body, consts, carries, length, False, rounds), operands, progress)
+    elif unroll is not None:
+        raise ValueRangeError(
+            f"{what}: the bounds must be known while tracing to unroll, and there must be no "
+            f"checkpoints; got unroll={unroll} for bounds {type_name(lower)} and "
+            f"{type_name(upper)}, checkpoints={checkpoints}"
+        )
+    else:
+        condition = rewritten(Below((*carry, counter)), body)
+        limit = [as_type(upper, counter)]
+        known = None if first is None or last is None else max(last - first, 0)
+        shown = None if progress is None else (progress, known)
+        given = [limit, operands[:consts]]
+        outs = run_while(condition, body, given, operands[consts:], means, shown)
+    return tree.unflatten(carry_tree, outs[:-1])
+
+
+@dataclass(frozen=True)
+class Below:
+    """The condition that the last of a carry of types `avals` is below the const before it."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, body: Program) -> Program:
+        avals = [self.avals[-1], *self.avals]
+        return trace(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")[0]
+
+
+def _counter_type(lower: Any, upper: Any) -> ShapedArray:
+    avals = []
+    for name, x in (("lower", lower), ("upper", upper)):
+        try:
+            aval = aval_of(x)
+        except ArgumentError:
+            raise ArgumentError(
+                f"fori_loop: `{name}` must be an integer; got {type_name(x)}"
+            ) from None
+        if aval.shape or not is_integer(aval.dtype):
+            raise DTypeError(f"fori_loop: `{name}` must be an integer scalar; got {aval!r}")
+        avals.append(aval)
+    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if found is None or not is_integer(found[0]):
+        raise DTypeError(
+            f"fori_loop: the bounds must have a common integer dtype; got {avals[0]!r} and {avals[1]!r}"
+        )
+    return ShapedArray((), *found)
+
+
+def _known(x: Any) -> int | None:
+    """The value of a bound, if it has one while tracing."""
+    try:
+        return int(concrete(x, "fori_loop")) if type(x) is Tracer else index(x)
+    except (ConcretizationError, TypeError):
+        return None

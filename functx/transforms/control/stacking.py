@@ -1,0 +1,342 @@
+"""Loops of at most so many steps in reverse mode: what each step leaves behind lies in stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_inexact
+from functx.core.program import Literal, Program, Var
+from functx.core.tracing import apply, rewritten, trace
+from functx.ops.arithmetic import add, sub
+from functx.ops.comparison import gt, lt
+from functx.ops.logical import bitwise_and
+from functx.ops.operands import literal
+from functx.ops.shaping import reshape, zeros_like
+from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
+from functx.transforms.call import TransposeIn
+from functx.transforms.control.loop_split import without_effects
+from functx.transforms.control.schedule import INT
+from functx.transforms.control.tracing import chosen, rewired
+from functx.transforms.effects import WithoutEffects, with_effects_on
+from functx.transforms.expand import expand
+from functx.transforms.reverse_mode import SplitVJP
+
+STEP = ShapedArray((), INT)
+
+
+def put(stacks: Sequence[Any], rows: Sequence[Any], at: Any) -> list[Any]:
+    """Each of `stacks` with the row of `rows` at the place `at`."""
+    return [
+        DynamicUpdateSlice()(stack, reshape(row, (1, *row.shape)), *_position(at, row.ndim))
+        for stack, row in zip(stacks, rows, strict=True)
+    ]
+
+
+def rows_at(stacks: Sequence[Any], at: Any) -> list[Any]:
+    """The row of each of `stacks` at the place `at`."""
+    return [
+        reshape(
+            DynamicSlice((1, *stack.shape[1:]))(stack, *_position(at, stack.ndim - 1)),
+            stack.shape[1:],
+        )
+        for stack in stacks
+    ]
+
+
+def _position(at: Any, ndim: int) -> list[Any]:
+    return [at, *[literal(0, INT)] * ndim]
+
+
+def stacked(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
+    """The types of stacks of `size` rows of types `avals`."""
+    return [a.update(shape=(size, *a.shape)) for a in avals]
+
+
+@dataclass(frozen=True)
+class Ignoring:
+    """The rewrite to a program with further inputs, of types `avals`, that it does not use."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, program: Program) -> Program:
+        inputs = [*program.inputs, *[Var(aval) for aval in self.avals]]
+        return rewired(program, inputs, program.outputs)
+
+
+@dataclass(frozen=True)
+class Until:
+    """The rewrite of a condition that ignores what is of types `avals` but for a limit.
+
+    With a `limit`, it holds no longer when the first of them, a number of steps, reaches that.
+    """
+
+    limit: int | None
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, condition: Program) -> Program:
+        if self.limit is None:
+            return Ignoring(self.avals)(condition)
+        count = len(condition.inputs)
+
+        def limited(*args: Any) -> list[Any]:
+            (goes_on,) = apply(None, condition, args[:count])
+            return [bitwise_and(goes_on, lt(args[count], self.limit))]
+
+        return trace(limited, [*condition.in_avals, *self.avals], name=condition.name)[0]
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """The condition that the first of the carry of a body, behind its `consts`, is positive."""
+
+    consts: int
+
+    def __call__(self, body: Program) -> Program:
+        carry = body.in_avals[self.consts :]
+        return trace(lambda todo, *_: [gt(todo, 0)], carry, name="remaining")[0]
+
+
+@dataclass(frozen=True)
+class OfVarying:
+    """The rewrite of a backward program to one that takes cotangents for `flags` alone.
+
+    It takes those of outputs of types `avals` first, of the inexact ones. The others are zero.
+    """
+
+    avals: tuple[ShapedArray, ...]
+    flags: tuple[bool, ...]
+
+    def __call__(self, pull: Program) -> Program:
+        if all(on == is_inexact(a.dtype) for a, on in zip(self.avals, self.flags, strict=True)):
+            return pull
+        count = sum([is_inexact(a.dtype) for a in self.avals])
+
+        def body(*args: Any) -> list[Any]:
+            rest = iter(args)
+            cts = [
+                next(rest) if on else zeros_like(aval)
+                for aval, on in zip(self.avals, self.flags, strict=True)
+                if is_inexact(aval.dtype)
+            ]
+            return apply(None, pull, [*cts, *rest])
+
+        cts = chosen(self.avals, self.flags)
+        return trace(body, [*cts, *pull.in_avals[count:]], name=pull.name)[0]
+
+
+class Halves(NamedTuple):
+    """A body split in two: its values, and the rest, which needs something of the values.
+
+    The rest takes that last: first what is the same in every step, which `invariant` computes
+    from the consts, then what `values` returns behind its outputs.
+    """
+
+    values: Program
+    rest: Program
+    invariant: Program
+
+
+@dataclass(frozen=True)
+class SplitBody:
+    """The rewrite of a body with `consts` to the halves that `rewrite` splits it into."""
+
+    rewrite: Any
+    consts: int
+
+    def __call__(self, program: Program) -> Halves:
+        values, rest = rewritten(self.rewrite, program)
+        count = len(program.outputs)
+        consts = values.inputs[: self.consts]
+        same = set(consts)
+        for eqn in values.equations:
+            if not eqn.primitive.effects and all(
+                type(a) is Literal or a in same for a in eqn.inputs
+            ):
+                same.update(eqn.outputs)
+        saved = values.outputs[count:]
+        lead, needs = (
+            rest.inputs[: -len(saved) or None],
+            rest.inputs[len(rest.inputs) - len(saved) :],
+        )
+        pairs = list(zip(saved, needs, strict=True))
+        fixed = [(a, v) for a, v in pairs if a in same]
+        moving = [(a, v) for a, v in pairs if a not in same]
+        return Halves(
+            rewired(values, values.inputs, [*values.outputs[:count], *[a for a, _ in moving]]),
+            rewired(rest, [*lead, *[v for _, v in [*fixed, *moving]]], rest.outputs),
+            rewired(without_effects(values), consts, [a for a, _ in fixed]),
+        )
+
+
+@dataclass(frozen=True)
+class PullHalves:
+    """The rewrite of a body with `consts` to its halves in reverse mode, for inputs in `flags`.
+
+    The rest takes the cotangents of the carries in `flags`, and returns those of all inputs
+    that are.
+    """
+
+    flags: tuple[bool, ...]
+    consts: int
+
+    def __call__(self, body: Program) -> Halves:
+        halves: Halves = rewritten(SplitBody(SplitVJP(self.flags), self.consts), body)
+        carries = OfVarying(tuple(body.out_avals), self.flags[self.consts :])
+        return halves._replace(rest=carries(halves.rest))
+
+
+@dataclass(frozen=True)
+class TransposeHalves:
+    """As `PullHalves`, for a body that is linear in the inputs in `flags`.
+
+    The values are those of the other consts and carries.
+    """
+
+    flags: tuple[bool, ...]
+    consts: int
+
+    def __call__(self, body: Program) -> Halves:
+        fixed = [not on for on in self.flags]
+        quiet = expand(rewritten(WithoutEffects(), body), "transpose")
+        carries = OfVarying(tuple(body.out_avals), self.flags[self.consts :])
+        pull = carries(rewritten(TransposeIn(self.flags), quiet))
+        lead = sum(self.flags[self.consts :]) + sum(fixed[: self.consts])
+        needed = used(pull)[lead:]
+        inputs = chosen(body.inputs, fixed)
+        outputs = chosen(body.outputs, fixed[self.consts :])
+        rows = chosen(inputs[sum(fixed[: self.consts]) :], needed)
+        consts = inputs[: sum(fixed[: self.consts])]
+        values = rewired(with_effects_on(body, inputs), inputs, [*outputs, *rows])
+        rest = rewired(
+            pull, [*pull.inputs[:lead], *chosen(pull.inputs[lead:], needed)], pull.outputs
+        )
+        return Halves(values, rest, rewired(without_effects(body), consts, consts))
+
+
+def used(program: Program) -> list[bool]:
+    """Which inputs the equations and outputs of `program` use."""
+    found = {a for eqn in program.equations for a in eqn.inputs if type(a) is Var}
+    found.update([a for a in program.outputs if type(a) is Var])
+    return [v in found for v in program.inputs]
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """The rewrite of a body that returns rows behind its `carries` to one that stacks them.
+
+    Its carry ends with the number of steps so far and the stacks, each of `size` rows.
+    """
+
+    carries: int
+    size: int
+
+    def __call__(self, values: Program) -> Program:
+        count = len(values.inputs)
+
+        def body(*args: Any) -> list[Any]:
+            step, *stacks = args[count:]
+            outs = apply(None, values, args[:count])
+            now = put(stacks, outs[self.carries :], step)
+            return [*outs[: self.carries], add(step, 1), *now]
+
+        stacks = stacked(values.out_avals[self.carries :], self.size)
+        return trace(body, [*values.in_avals, STEP, *stacks], name=values.name)[0]
+
+
+@dataclass(frozen=True)
+class SteppingBack:
+    """The rewrite of a backward program to the body of a loop over the steps, last to first.
+
+    It takes the cotangents of `count` carries, `consts`, and rows of stacks, and returns
+    `sums` to add up and the cotangents of the carries before.
+    """
+
+    count: int
+    consts: int
+    size: int
+
+    def __call__(self, pull: Program) -> Program:
+        sums = len(pull.outputs) - self.count
+        fixed = pull.in_avals[self.count :][: self.consts]
+        stacks = stacked(pull.in_avals[self.count + self.consts :], self.size)
+        found = [*pull.out_avals[:sums], *pull.in_avals[: self.count]]
+        held = self.consts + len(stacks)
+
+        def body(*args: Any) -> list[Any]:
+            todo, found = sub(args[held], 1), args[held + 1 :]
+            rows = rows_at(args[self.consts : held], todo)
+            pulled = apply(None, pull, [*found[sums:], *args[: self.consts], *rows])
+            added = [add(x, ct) for x, ct in zip(found[:sums], pulled, strict=False)]
+            return [todo, *added, *pulled[sums:]]
+
+        return trace(body, [*fixed, *stacks, STEP, *found], name=pull.name)[0]
+
+
+@dataclass(frozen=True)
+class SteppingForward:
+    """The rewrite of the tangents of a step to the body of a loop over stacks of what they need.
+
+    It takes `consts` tangents of consts, `carries` of carries, `fixed` things that stay, and
+    rows; it returns the tangents of the inexact outputs, of which the `kept` are carried.
+    """
+
+    consts: int
+    carries: int
+    fixed: int
+    size: int
+    kept: tuple[bool, ...]
+
+    def __call__(self, rest: Program) -> Program:
+        n = self.consts + self.carries
+        dconsts, dcarry = rest.in_avals[: self.consts], rest.in_avals[self.consts : n]
+        fixed = rest.in_avals[n : n + self.fixed]
+        stacks = stacked(rest.in_avals[n + self.fixed :], self.size)
+        a, b, c = self.consts, self.consts + self.fixed, self.consts + self.fixed + len(stacks)
+
+        def body(*args: Any) -> list[Any]:
+            step = args[c]
+            rows = rows_at(args[b:c], step)
+            found = apply(None, rest, [*args[:a], *args[c + 1 :], *args[a:b], *rows])
+            return [add(step, 1), *chosen(found, self.kept)]
+
+        return trace(body, [*dconsts, *fixed, *stacks, STEP, *dcarry], name=rest.name)[0]
+
+
+def keep_all(
+    loop: Any,
+    values: Program,
+    shared: Sequence[Any],
+    consts: Sequence[Any],
+    carry: Sequence[Any],
+    limited: bool = False,
+) -> tuple[list[Any], list[Any]]:
+    """The outputs of `loop`, and how many steps it ran, with the stacks of the rows of `values`.
+
+    `values` is the body of `loop` with rows behind its outputs. A loop that is `limited` stops
+    after its `max_steps`, the others are known to.
+    """
+    body = rewritten(Stacking(len(carry), loop.max_steps or 0), values)
+    more = body.in_avals[len(values.inputs) :]
+    limit = loop.max_steps if limited else None
+    condition = rewritten(Until(limit, tuple(more)), loop.condition)
+    start = [literal(0, INT), *[zeros_like(a) for a in more[1:]]]
+    found = loop.again(condition, body, len(shared), len(consts))(*shared, *consts, *carry, *start)
+    return found[: len(carry)], found[len(carry) :]
+
+
+def step_back(
+    loop: Any, pull: Program, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
+) -> list[Any]:
+    """The sums over the steps of what `pull` returns, then the cotangents of the first carry.
+
+    `pull` takes the cotangents of a carry, `consts`, and rows of what `known` holds.
+    """
+    steps, *stacks = known
+    body = rewritten(SteppingBack(len(cts), len(consts), loop.max_steps or 0), pull)
+    held = len(consts) + len(stacks)
+    condition = rewritten(Remaining(held), body)
+    sums = [zeros_like(a) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    return loop.again(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]

@@ -1,0 +1,215 @@
+"""`linear_transpose`: the transpose of a linear function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core import tree
+from functx.core.dtypes import is_inexact, kind
+from functx.core.editing import inline
+from functx.core.errors import (
+    ArgumentError,
+    GradientError,
+    LinearityError,
+    MissingRuleError,
+    TangentError,
+    type_name,
+)
+from functx.core.primitive import Primitive
+from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.tracing import apply, aval_of, current_builder, rewritten, rewritten_alike, trace
+from functx.ops.arithmetic import Add, Sub
+from functx.ops.conversion import convert_element_type
+from functx.ops.families import Linear
+from functx.ops.indexing import ScatterAdd
+from functx.ops.selection import Select
+from functx.ops.shaping import zeros_like
+from functx.ops.slicing import DynamicUpdateSlice
+from functx.transforms.calls import (
+    abstract,
+    check_callable,
+    name_of,
+    names_of,
+    trace_call,
+)
+from functx.transforms.expand import expand
+from functx.transforms.reverse_mode import (
+    Cotangents,
+    Transpose,
+    evaluate_known,
+    transpose_equations,
+)
+
+
+def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """The transpose of `fun`: it takes a cotangent like the output, and gives those of `primals`.
+
+    `fun` must be linear in all its arguments together, and map inexact arrays to inexact ones
+    or integers to integers. Of `primals` only the structure, shapes and dtypes count, so they
+    may be anything that has these. What the transpose returns is a tuple with the structure
+    of `primals`; None in its argument stands for zero. It costs what `fun` costs, and `fun`
+    is not computed.
+
+    Raises LinearityError for a function that is not linear, GradientError for one between
+    other dtypes; the transpose raises TreeError and TangentError for a cotangent unlike the
+    output.
+
+    >>> import functx
+    >>> transpose = functx.linear_transpose(lambda x, y: 2.0 * x - y, 1.0, 1.0)
+    >>> [float(ct) for ct in transpose(3.0)]
+    [6.0, -3.0]
+    """
+    check_callable(fun, "linear_transpose")
+    what = f"linear_transpose({name_of(fun)})"
+    leaves, in_tree = tree.flatten((primals, {}))
+    avals = [_abstract(x, i, fun, in_tree) for i, x in enumerate(leaves)]
+    traced = trace_call(fun, in_tree, avals, "linear_transpose")
+    out_avals = traced.program.out_avals
+    inexact = {is_inexact(a.dtype) for a in [*avals, *out_avals]}
+    if not avals or not out_avals or len(inexact) != 1:
+        raise GradientError(
+            f"{what}: the function must map inexact arrays to inexact ones, or integers to "
+            f"integers; got {', '.join(map(repr, avals))} -> {', '.join(map(repr, out_avals))}"
+        )
+    pull = rewritten_alike(LinearTranspose(what, len(avals)), traced.program)
+
+    def transpose(captured: Any, ct: Any) -> Any:
+        cts = _matching(what, traced.out_tree, out_avals, ct)
+        args, _ = tree.unflatten(in_tree, apply(None, pull, [*cts, *captured]))
+        return args
+
+    return tree.Partial(transpose, traced.captured)
+
+
+def _abstract(x: Any, i: int, fun: Callable[..., Any], in_tree: Any) -> Any:
+    try:
+        return abstract(x)
+    except ArgumentError:
+        raise ArgumentError(
+            f"linear_transpose({name_of(fun)}): primals must be arrays, or have a shape and a "
+            f"dtype; got {type_name(x)} for `{names_of(fun, in_tree)()[i]}`"
+        ) from None
+
+
+def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
+    """The cotangents of the outputs, zeros for None."""
+    try:
+        leaves = out_tree.flatten_up_to(ct)
+    except ValueError:
+        tree.check_same_structure(
+            out_tree, tree.structure(ct), f"{what}: the cotangent", "the output"
+        )
+        raise
+    found = []
+    for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
+        given = aval if x is None else aval_of(x)
+        weak = given.weak_type and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
+        if given.shape != aval.shape or (given.dtype != aval.dtype and not weak):
+            path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(avals))))[i]
+            raise TangentError(
+                f"{what}: a cotangent must have the shape and dtype of its output; "
+                f"got {given!r} for output{tree.path_text(path)}: {aval!r}"
+            )
+        if x is None:
+            x = zeros_like(aval)
+        elif given.dtype != aval.dtype or (given is not aval and current_builder.get() is not None):
+            x = convert_element_type(x, aval.dtype, aval.weak_type)
+        found.append(x)
+    return found
+
+
+_KINDS = "buifc"
+
+
+@dataclass(frozen=True)
+class LinearTranspose:
+    """The rewrite to the transpose of a program in its first `linear` inputs.
+
+    The result takes the cotangents of all outputs, then the other inputs. `what` names the
+    function in errors.
+    """
+
+    what: str
+    linear: int
+
+    def __call__(self, program: Program) -> Program:
+        program = expand(inline(program, ("call",)), "transpose")
+        self.check(program)
+
+        def body(*args: Any) -> list[Any]:
+            count = len(program.outputs)
+            inputs, others = program.inputs[: self.linear], program.inputs[self.linear :]
+            known: dict[Var, Any] = dict(zip(others, args[count:], strict=True))
+            cts = Cotangents()
+            for atom, ct in zip(program.outputs, args[:count], strict=True):
+                cts.add(atom, ct)
+            for eqn in reversed(evaluate_known(program, known)):
+                try:
+                    transpose_equations([eqn], known, cts)
+                except MissingRuleError:
+                    raise
+                except Exception as error:  # Rules fail on what is not linear as they may.
+                    raise self.broken(eqn, "it is not linear") from error
+            return [cts.values[v] if v in cts.values else zeros_like(v.aval) for v in inputs]
+
+        avals = [*program.out_avals, *program.in_avals[self.linear :]]
+        return trace(body, avals, name=f"transpose_{program.name}")[0]
+
+    def check(self, program: Program) -> None:
+        """Raise LinearityError where something that does not vary is added to what does."""
+        linear: set[Any] = set(program.inputs[: self.linear])
+        zeros: set[Any] = set()
+
+        def fits(atom: Atom) -> bool:
+            return atom in linear or atom in zeros or (type(atom) is Literal and atom.value == 0)
+
+        for eqn in program.equations:
+            operands = [a for a in eqn.inputs if a in linear]
+            if operands and eqn.outputs and not eqn.primitive.differentiable:
+                raise self.broken(eqn, "its output does not vary smoothly")
+            if operands:
+                if not all(map(fits, _summands(eqn))):
+                    raise self.broken(eqn, "it adds a constant, which makes the function affine")
+                linear.update(eqn.outputs)
+            elif isinstance(eqn.primitive, Linear) and all(map(fits, eqn.inputs)):
+                zeros.update(eqn.outputs)
+        for atom in program.outputs:
+            if not fits(atom):
+                raise LinearityError(
+                    f"{self.what}: the function must be linear; got an output that does not "
+                    f"depend on its arguments: {atom.aval!r}"
+                )
+
+    def broken(self, eqn: Equation, why: str) -> LinearityError:
+        return LinearityError(
+            f"{self.what}: the function must be linear; got {eqn.primitive!r}: {why}",
+            source=eqn.source,
+        )
+
+
+def _summands(eqn: Equation) -> Sequence[Atom]:
+    """The operands of which all must be linear or zero for the equation to be linear."""
+    primitive: Primitive = eqn.primitive
+    if isinstance(primitive, Select):
+        return eqn.inputs[1:]
+    if isinstance(primitive, DynamicUpdateSlice):
+        return eqn.inputs[:2]
+    if isinstance(primitive, ScatterAdd):
+        return [a for a in eqn.inputs if a.aval.dtype == eqn.outputs[0].aval.dtype]
+    return eqn.inputs if isinstance(primitive, (Add, Sub, Linear)) else ()
+
+
+def transposed(program: Program, linear: int, problem: str, fix: str = "") -> Program:
+    """The transpose of `program` in its first `linear` inputs.
+
+    Raises LinearityError with `problem` if it is not linear in them.
+    """
+    try:
+        found: Program = rewritten(Transpose(linear), program)
+    except MissingRuleError:
+        raise
+    except Exception as error:  # Rules fail on what is not linear as they may.
+        raise LinearityError(problem, fix=fix) from error
+    return found
