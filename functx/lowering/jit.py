@@ -32,6 +32,7 @@ from functx.transforms.calls import (
     named_after,
     names_of,
     trace_call,
+    write_all_back,
 )
 from functx.transforms.make_ir import eval_shape
 
@@ -105,9 +106,12 @@ def jit(
             args, kwargs = compiled.hashable(args, kwargs)
         while True:
             try:
-                return dispatch(compiled.captured, *args, **kwargs)
+                out = dispatch(compiled.captured, *args, **kwargs)
+                return compiled.take_back(out, args, kwargs) if compiled.writes else out
             except _NewCaptures:
                 compiled.adopt()
+            except _Writes:
+                compiled.writes = True
             except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     callbacks.reraise(error)
@@ -119,6 +123,10 @@ def jit(
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     return wrapper
+
+
+class _Writes(Exception):
+    """The function writes to its arguments; the next call takes their new values back."""
 
 
 class _NewCaptures(Exception):
@@ -135,6 +143,7 @@ class Compilation:
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
         self.adopted = False
+        self.writes = False
         self.traced = Cache(f"jit({name_of(fun)})", 256)
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
@@ -163,7 +172,21 @@ class Compilation:
             raise _NewCaptures
         self.adopted = False
         outs = call_in_jax(traced.program, [*leaves, *hidden])
-        return tree.unflatten(traced.out_tree, outs)
+        own = len(traced.out_avals)
+        out = tree.unflatten(traced.out_tree, outs[:own])
+        if not traced.written and not self.writes:
+            return out
+        if not self.writes:
+            raise _Writes
+        return out, dict(zip(traced.written, outs[own:], strict=True))
+
+    def take_back(self, returned: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a call, its new values written to NumPy arrays among the arguments."""
+        out, new = returned
+        if new:
+            _, args, kwargs = self.without_static(args, kwargs)
+            write_all_back(tree.leaves((args, kwargs)), new)
+        return out
 
     def passed(self, x: Any, captured: Sequence[Any]) -> Any:
         """The JAX argument that stands for the captured array `x`; None if it is a new one."""
@@ -231,7 +254,7 @@ class Compilation:
             outs = builder.inline(traced.program, operands)
         else:
             outs = Call(traced.program)(*operands)
-        return tree.unflatten(traced.out_tree, outs)
+        return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
 
     def without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """The function of the arguments that are not static, and those, with None for the rest."""
@@ -270,10 +293,14 @@ class Compilation:
                     lowered = self.dispatch.lower(self.captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
                 in_names = names_of(self.fun, tree.structure(tuple(dynamic)))
-                call = LoweredCall(name_of(self.fun), in_names, self.captured, lowered.args_info)
+                call = LoweredCall(
+                    name_of(self.fun), in_names, self.captured, lowered.args_info, self.writes
+                )
                 return Lowered(call, lowered)
             except _NewCaptures:
                 self.adopt()
+            except _Writes:
+                self.writes = True
             except TypeError:
                 self.check_abstract(args, kwargs)
                 raise

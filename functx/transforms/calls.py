@@ -14,7 +14,15 @@ import numpy as np
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype, is_complex
-from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
+from functx.core.editing import like
+from functx.core.errors import (
+    ArgumentError,
+    ForeignCodeError,
+    FunctxError,
+    ImmutableArrayError,
+    TangentError,
+    type_name,
+)
 from functx.core.program import Program
 from functx.core.provenance import user_frame
 from functx.core.storage import Purify
@@ -34,6 +42,22 @@ class TracedCall(NamedTuple):
     out_tree: Any
     written: tuple[int, ...] = ()
 
+    def carrying_writes(self) -> tuple[TracedCall, list[Any]]:
+        """The call of a body that is run again and again, and the arrays around it that it writes to.
+
+        They come last among what it captured, and the body returns their new values first.
+        What it writes to its own arguments is nothing to those who call it.
+        """
+        own = len(self.program.inputs) - len(self.captured)
+        results = self.program.outputs[: len(self.out_avals)]
+        new = dict(zip(self.written, self.program.outputs[len(results) :], strict=True))
+        moved = [i for i in self.written if i >= own]
+        kept = [i for i in range(own, len(self.program.inputs)) if i not in new]
+        inputs = [self.program.inputs[i] for i in (*range(own), *kept, *moved)]
+        captured = [self.captured[i - own] for i in (*kept, *moved)]
+        program = like(self.program, inputs=inputs, outputs=[*[new[i] for i in moved], *results])
+        return self._replace(program=program, captured=captured, written=()), captured[len(kept) :]
+
     @property
     def out_avals(self) -> list[ShapedArray]:
         """The types of the leaves of the result."""
@@ -47,8 +71,8 @@ class TracedCall(NamedTuple):
         """
         own = len(outs) - len(self.written)
         results = fresh(outs[:own], args)
-        for i, new in zip(self.written, outs[own:], strict=True):
-            write_back(args[i], new)
+        if self.written:
+            write_all_back(args, dict(zip(self.written, outs[own:], strict=True)))
         return results
 
 
@@ -58,6 +82,22 @@ def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     if not given:
         return list(values)
     return [Copy()(x) if type(x) is Tracer and x.atom in given else x for x in values]
+
+
+def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
+    """Let the arguments at the keys of `new` take the values that a call wrote to them.
+
+    Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
+    """
+    for i in new:
+        if isinstance(args[i], np.ndarray) and not args[i].flags.writeable:
+            raise ImmutableArrayError(
+                "an argument that the function writes to must be writable; got a read-only array, "
+                f"{type_name(args[i])}",
+                fix="Pass a copy of it.",
+            )
+    for i, value in new.items():
+        write_back(args[i], value)
 
 
 def write_back(x: Any, new: Any) -> None:

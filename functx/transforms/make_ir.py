@@ -10,8 +10,8 @@ from numpy import ndarray
 
 from functx.core import tree
 from functx.core.program import Program
-from functx.transforms.functionalize import Functionalized
 from functx.transforms.calls import abstract, check_callable, named_after, trace_call
+from functx.transforms.functionalize import Functionalized
 
 
 def make_ir(fun: Callable[..., Any] | None = None) -> Any:

@@ -38,6 +38,7 @@ from functx.transforms.control.tracing import (
     check_functions,
     settle,
     with_output_types,
+    write_all,
 )
 from functx.transforms.control.while_loop import CHECKPOINTS, While
 
@@ -86,11 +87,15 @@ def while_loop(
     condition = trace_call(cond_fun, in_tree, carry, "while_loop")
     _check_condition(condition, cond_fun)
     runs = captures_first(condition)
-    body = with_output_types(captures_first(traced), carry)
+    traced, around = traced.carrying_writes()
+    types = [aval_of(x) for x in around]
+    runs = rewritten(Ignoring(tuple(types), len(condition.captured)), runs)
+    body = with_output_types(captures_first(traced), [*types, *carry])
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
-    consts = [condition.captured, traced.captured]
+    consts = [condition.captured, traced.captured[: len(traced.captured) - len(around)]]
     shown = None if progress is None else (progress, None)
-    return tree.unflatten(carry_tree, run_while(runs, body, consts, start, means, shown))
+    outs = run_while(runs, body, consts, [*around, *start], means, shown)
+    return tree.unflatten(carry_tree, write_all(around, outs))
 
 
 def run_while(
@@ -202,10 +207,12 @@ def fori_loop(
         return trace_call(step, in_tree, [*carry, counter], "fori_loop")
 
     traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun)
-    body = with_output_types(captures_first(traced, body_fun), carry)
+    traced, around = traced.carrying_writes()
+    types = [aval_of(x) for x in around]
+    body = with_output_types(captures_first(traced, body_fun), [*types, *carry])
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
     operands = [*traced.captured, *start, as_type(lower, counter)]
-    consts, carries = len(traced.captured), len(start) + 1
+    consts, carries = len(traced.captured) - len(around), len(around) + len(start) + 1
     if first is not None and last is not None and checkpoints is None:
         length = max(last - first, 0)
         length = length if max_steps is None else min(length, index(max_steps))
@@ -218,13 +225,13 @@ def fori_loop(
             f"{type_name(upper)}, checkpoints={checkpoints}"
         )
     else:
-        condition = rewritten(Below((*carry, counter)), body)
+        condition = rewritten(Below((*types, *carry, counter)), body)
         limit = [as_type(upper, counter)]
         known = None if first is None or last is None else max(last - first, 0)
         shown = None if progress is None else (progress, known)
         given = [limit, operands[:consts]]
         outs = run_while(condition, body, given, operands[consts:], means, shown)
-    return tree.unflatten(carry_tree, outs[:-1])
+    return tree.unflatten(carry_tree, write_all(around, outs)[:-1])
 
 
 @dataclass(frozen=True)
