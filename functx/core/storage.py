@@ -154,6 +154,19 @@ def strides_of(builder: Builder, atom: Atom) -> Strides:
     return strides
 
 
+def root_of(builder: Builder, atom: Atom) -> Atom:
+    """What owns the memory of an array that is traced: itself, or what it is a view of."""
+    while type(atom) is Var and (position := builder.producer(atom)) is not None:
+        eqn = builder.equations[position]
+        if not eqn.primitive.view or type(eqn.inputs[0]) is not Var:
+            break
+        base = eqn.inputs[0]
+        if eqn.primitive.layout(base.aval, strides_of(builder, base)) is None:
+            break
+        atom = base
+    return atom
+
+
 @dataclass(frozen=True)
 class Purify:
     """The rewrite to a pure program, and which inputs the program wrote to.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -35,6 +36,7 @@ from functx.transforms.calls import (
     write_all_back,
 )
 from functx.transforms.make_ir import eval_shape
+from functx.transforms.sharing import Block, shared_blocks, traced_pair
 
 Names = str | Sequence[str] | None
 Numbers = int | Sequence[int] | None
@@ -106,8 +108,9 @@ def jit(
             args, kwargs = compiled.hashable(args, kwargs)
         while True:
             try:
-                out = dispatch(compiled.captured, *args, **kwargs)
-                return compiled.take_back(out, args, kwargs) if compiled.writes else out
+                if compiled.writes:
+                    return compiled.write_through(args, kwargs)
+                return dispatch(compiled.captured, *args, **kwargs)
             except _NewCaptures:
                 compiled.adopt()
             except _Writes:
@@ -123,6 +126,14 @@ def jit(
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     return wrapper
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Sharing:
+    """Which arguments of a call share memory; to JAX, a part of the type of the call."""
+
+    blocks: tuple[Block, ...]
 
 
 class _Writes(Exception):
@@ -164,7 +175,11 @@ class Compilation:
         token = current_builder.set(None)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
-            traced = trace_call(fun, in_tree, avals, "jit")
+            blocks: tuple[Block, ...] = ()
+            if self.writes:
+                captured, sharing = captured
+                blocks = sharing.blocks
+            traced = trace_call(fun, in_tree, avals, "jit", blocks=blocks)
         finally:
             current_builder.reset(token)
         hidden = [self.passed(x, captured) for x in traced.captured]
@@ -180,12 +195,13 @@ class Compilation:
             raise _Writes
         return out, dict(zip(traced.written, outs[own:], strict=True))
 
-    def take_back(self, returned: Any, args: Any, kwargs: Any) -> Any:
-        """The result of a call, its new values written to NumPy arrays among the arguments."""
-        out, new = returned
-        if new:
-            _, args, kwargs = self.without_static(args, kwargs)
-            write_all_back(tree.leaves((args, kwargs)), new)
+    def write_through(self, args: Any, kwargs: Any) -> Any:
+        """The result of a call that also writes to NumPy arrays among the arguments."""
+        _, dynamic, keywords = self.without_static(args, kwargs)
+        leaves = tree.leaves((dynamic, keywords))
+        shared = Sharing(tuple(shared_blocks(leaves)))
+        out, new = self.dispatch((self.captured, shared), *args, **kwargs)
+        write_all_back(leaves, new)
         return out
 
     def passed(self, x: Any, captured: Sequence[Any]) -> Any:
@@ -250,6 +266,9 @@ class Compilation:
             if not any(isinstance(x, (Tracer, jax.core.Tracer)) for x in traced.captured):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
+        if traced.written and traced_pair(leaves, traced.written) is not None:
+            # In the open, a write to one view is seen by the other.
+            return fun(*dynamic, **keywords)
         if inline:
             outs = builder.inline(traced.program, operands)
         else:
@@ -290,11 +309,12 @@ class Compilation:
         while True:
             try:
                 with collection_paused():
-                    lowered = self.dispatch.lower(self.captured, *args, **kwargs)
+                    captured: Any = (self.captured, Sharing(())) if self.writes else self.captured
+                    lowered = self.dispatch.lower(captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
                 in_names = names_of(self.fun, tree.structure(tuple(dynamic)))
                 call = LoweredCall(
-                    name_of(self.fun), in_names, self.captured, lowered.args_info, self.writes
+                    name_of(self.fun), in_names, captured, lowered.args_info, self.writes
                 )
                 return Lowered(call, lowered)
             except _NewCaptures:

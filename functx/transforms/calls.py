@@ -29,6 +29,7 @@ from functx.core.storage import Purify
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
+from functx.transforms.sharing import Block, blocks_of
 
 
 class TracedCall(NamedTuple):
@@ -176,17 +177,22 @@ def trace_call(
     values: Sequence[Any] | None = None,
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
+    blocks: Sequence[Block] = (),
 ) -> TracedCall:
     """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other.
+    `blocks` says which arguments share memory; by default that is found out from `values`.
     """
     out_tree: Any = None
     wrote = False
 
     def flat(*tracers: Tracer) -> list[Any]:
         nonlocal out_tree, wrote
-        args, kwargs = tree.unflatten(in_tree, tracers)
+        leaves: list[Any] = list(tracers)
+        for block in blocks:
+            leaves = block.joined(leaves, differentiated)
+        args, kwargs = tree.unflatten(in_tree, leaves)
         try:
             out = fun(*args, **kwargs)
         except (IndexError, TypeError) as error:
@@ -203,6 +209,8 @@ def trace_call(
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
         wrote = current_builder.get().writes  # type: ignore[union-attr]
+        for i in [i for block in blocks for i, _ in block.members]:
+            Write()(tracers[i], leaves[i])
         return outs
 
     program, captured = trace(
@@ -217,6 +225,17 @@ def trace_call(
     if not wrote or kind == "make_ir":
         return TracedCall(program, captured, out_tree)
     pure, written = rewritten(Purify(), program)
+    if values is not None and not blocks and (found := blocks_of(values, written)):
+        return trace_call(
+            fun,
+            in_tree,
+            avals,
+            kind,
+            values=values,
+            differentiated=differentiated,
+            has_aux=has_aux,
+            blocks=found,
+        )
     return TracedCall(pure, captured, out_tree, written)
 
 

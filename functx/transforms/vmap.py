@@ -28,6 +28,7 @@ from functx.transforms.calls import (
     names_of,
     trace_call,
 )
+from functx.transforms.sharing import blocks_of
 
 
 def vmap(
@@ -89,6 +90,12 @@ def vmap(
             for aval, dim in zip(avals, dims, strict=True)
         ]
         traced = trace_call(fun, in_tree, lanes, "vmap")
+        if traced.written and blocks_of(leaves, traced.written):
+            raise ArgumentError(
+                f"vmap({name_of(fun)}): an argument that is written to must not share memory with "
+                "another; got arrays that overlap",
+                fix="Pass a copy of one of them.",
+            )
         out_dims = _out_dims_of_leaves(out_axes, traced, fun)
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
