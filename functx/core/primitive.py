@@ -179,6 +179,13 @@ class Primitive(metaclass=_PrimitiveType):
     Without it, the cotangents come from transposing what `jvp` computes.
     """
 
+    accumulate: ClassVar[Callable[..., Any] | None] = None
+    """Optional `accumulate(self, total, ct, args)`: `total` plus the cotangent of the first operand.
+
+    For primitives that look at a part of that one and do not vary with the others, so that
+    what is added goes to its place and the rest of the total is not touched.
+    """
+
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Where the cotangent of each operand can be other than zero, as a boolean array.
 

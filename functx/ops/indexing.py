@@ -232,12 +232,15 @@ class Gather(Indexed):
         return self(x, indices), None if dx is None else self.changed(fill_value=0)(dx, indices)
 
     def transpose(self, ct, x, indices):
-        mode = "drop" if self.mode == "fill" else self.mode
-        add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
-        return add(zeros_like(x.aval), indices, ct), None
+        return self.accumulate(zeros_like(x.aval), ct, (x, indices)), None
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
+
+    def accumulate(self, total, ct, args):
+        mode = "drop" if self.mode == "fill" else self.mode
+        add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
+        return add(total, args[1], ct)
 
     def batch(self, args, dims):
         (x, indices), (dx, di) = args, dims

@@ -121,6 +121,10 @@ class DynamicSlice(Primitive):
         live = spread(live, self.sizes)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
 
+    def accumulate(self, total, ct, args):
+        _, *indices = args
+        return DynamicUpdateSlice()(total, add(self(total, *indices), ct), *indices)
+
     view = True
 
     def put_back(self, part, index, x, *indices):
