@@ -83,6 +83,28 @@ class LoweringContext:
             stablehlo.return_([result.result])
         return op.results[0]
 
+    def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+        """Two arrays of `aval` as they are, as two results of one operation that is never fused."""
+        index = ShapedArray((2, *aval.shape), np.dtype("int32"))
+        pair = self.type(aval.update(shape=index.shape))
+        wide = self.type(aval.update(shape=(1, *aval.shape)))
+        joined = stablehlo.concatenate([stablehlo.reshape(wide, each) for each in (x, y)], 0)
+        dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
+        order = stablehlo.iota(self.type(index), dimension)
+        op = stablehlo.SortOp([self.type(index), pair], [order, joined], dimension=dimension)
+        scalars = [self.type(ShapedArray((), a.dtype)) for a in (index, aval) for _ in range(2)]
+        block = op.regions[0].blocks.append(*scalars)
+        with ir.InsertionPoint(block):
+            a, b = block.arguments[:2]
+            stablehlo.return_([self.compare(a, b, "LT", ShapedArray((), index.dtype))])
+        found, strides = op.results[1], self.i64s([1] * len(index.shape))
+        parts = []
+        for i in range(2):
+            start, limit = [i] + [0] * len(aval.shape), [i + 1, *aval.shape]
+            part = stablehlo.slice(found, self.i64s(start), self.i64s(limit), strides)
+            parts.append(stablehlo.reshape(self.type(aval), part))
+        return parts
+
     def precision(self, precision: tuple[str, str] | None) -> Any:
         """The attribute for a pair of `DEFAULT`, `HIGH` or `HIGHEST`."""
         names = precision or ("DEFAULT", "DEFAULT")

@@ -179,12 +179,17 @@ class DynamicUpdateSlice(Primitive):
 
     def vjp(self, ct, out, args, active):
         _, update, *indices = args
-        kept = self(ct, zeros_like(update.aval), *indices) if active[0] else None
         part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
+        zeros = zeros_like(update.aval)
+        if part is not None and is_small_part(update, ct):
+            part, zeros = ReadBeforeWrite()(part)
+        kept = self(ct, zeros, *indices) if active[0] else None
         return (kept, part, *[None] * len(indices))
 
     def live_operands(self, live, args):
         x, update, *indices = args
+        if is_small_part(update, x):
+            return [None] * len(args)
         kept = self(spread(live, x.shape), full(update.shape, False), *indices)
         part = None if live is None else DynamicSlice(update.shape)(spread(live, x.shape), *indices)
         return [kept, part, *[None] * len(indices)]
@@ -202,6 +207,45 @@ class DynamicUpdateSlice(Primitive):
     def lower(self, ctx, x, update, *indices):
         starts = common_indices(ctx, indices, ctx.avals_in[2:])
         return stablehlo.dynamic_update_slice(x, update, starts)
+
+
+class ReadBeforeWrite(Primitive):
+    """`x`, read from a larger array, and zeros to write in its place, which are known after it.
+
+    XLA reads a part again for each use that it has, also where the array has another value by
+    then, which it copies for that. On CPUs what a sort gives is not computed again.
+    """
+
+    multiple_results = True
+    samples = (sample(f32[3]), sample(f32[()]))
+
+    def abstract_eval(self, x):
+        return [x, x]
+
+    def jvp(self, primals, tangents):
+        tangent, _ = self(*tangents)
+        return self(*primals), [tangent, None]
+
+    def transpose(self, cts, x):
+        return (cts[0],)
+
+    def vjp(self, cts, outs, args, active):
+        return (cts[0],)
+
+    def batch(self, args, dims):
+        return self(*args), [dims[0], dims[0]]
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        zeros = ctx.constant(0, aval)
+        if tuple(ctx.platforms) != ("cpu",) or not aval.size:
+            return [x, zeros]
+        return ctx.in_order(x, zeros, aval)
+
+
+def is_small_part(part: Any, whole: Any) -> bool:
+    """Whether a pass over the whole costs much more than one over the part."""
+    return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
 
 
 def insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:

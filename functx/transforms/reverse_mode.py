@@ -82,9 +82,7 @@ def backward_sweep(
     builder.source = outer
     totals = [cts.pop(v) for v, on in zip(program.inputs, active, strict=True) if on]
     wanted = [v for v, on in zip(program.inputs, active, strict=True) if on]
-    return [
-        zeros_like(v.aval) if ct is None else ct for v, ct in zip(wanted, totals, strict=True)
-    ]
+    return [zeros_like(v.aval) if ct is None else ct for v, ct in zip(wanted, totals, strict=True)]
 
 
 class Part(NamedTuple):
