@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
-from functx.core.errors import ArgumentError, ForeignCodeError, ShapeError
+from functx.core.errors import ArgumentError, CapturedWriteError, ForeignCodeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, bind
 from functx.numpy import (
@@ -199,12 +200,34 @@ def _index(self: Tracer) -> int:
     return operator.index(_scalar(self, "an index or a count"))
 
 
+def _refuse_written(self: Tracer) -> None:
+    """Raise where the value is asked for by an assignment into an array of NumPy's."""
+    from functx.core.provenance import source_line, user_source
+
+    source = user_source(3)
+    target = _ASSIGNMENT.match(source_line(source).split(": ", 1)[-1].strip())
+    if target is not None:
+        raise CapturedWriteError(
+            f"{target[1]}[...] =: an array from outside the function must not be written to with "
+            f"a traced value; got {self.aval!r} of {self.builder.owner} for the NumPy array "
+            f"`{target[1]}`",
+            fix=f"Pass `{target[1]}` as an argument, make it inside the function, or write to a "
+            f"copy, functx.numpy.array({target[1]}).",
+            source=source,
+        )
+
+
+_ASSIGNMENT = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
+
+
 def _float(self: Tracer) -> float:
+    _refuse_written(self)
     refuse_if_differentiated(self, "float()")
     return float(_scalar(self, "float()"))
 
 
 def _complex(self: Tracer) -> complex:
+    _refuse_written(self)
     refuse_if_differentiated(self, "complex()")
     return complex(_scalar(self, "complex()"))
 
@@ -230,6 +253,7 @@ def _tolist(self: Tracer) -> Any:
 
 
 def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
+    _refuse_written(self)
     refuse_if_differentiated(self, "numpy.asarray()")
     from functx.core.errors import ConcretizationError
 

@@ -195,7 +195,10 @@ def trace_call(
         args, kwargs = tree.unflatten(in_tree, leaves)
         try:
             out = fun(*args, **kwargs)
-        except (IndexError, TypeError) as error:
+        except (IndexError, TypeError, ValueError) as error:
+            if isinstance(error.__cause__, FunctxError) and not isinstance(error, FunctxError):
+                # NumPy wraps what its element asked of a traced value in an error of its own.
+                raise error.__cause__ from None
             refuse_foreign(error)
             raise
         if has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
