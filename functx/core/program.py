@@ -279,7 +279,7 @@ def _restored(
     return Program(
         name,
         inputs,
-        [Equation(*parts, None) for parts in equations],
+        [Equation(primitive, args, outs, None) for primitive, args, outs in equations],
         outputs,
         in_names=None if names is None else partial(list, names),
         trees=trees,

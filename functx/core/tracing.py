@@ -467,8 +467,13 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
         return program
     result = program.memo.get(rewrite)
     if result is None:
-        result = program.memo[rewrite] = rewrite(program)
-    return result
+        result = rewrite(program)
+        # A program that held itself would stay until a collection.
+        program.memo[rewrite] = _ITSELF if result is program else result
+    return program if result is _ITSELF else result
+
+
+_ITSELF = object()
 
 
 def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:

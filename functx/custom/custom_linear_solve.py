@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from functx.core import tree
 from functx.core.errors import MissingRuleError
@@ -77,7 +77,7 @@ def custom_linear_solve(
     elif transpose_solve is not None:
         vecmat = rewritten(LinearTranspose(f"{what}: matvec", count), forward.program)
     if transpose_solve is not None:
-        given, program = transpose_solve, vecmat
+        given, program = transpose_solve, cast(Program, vecmat)
 
         def transposed(x: Any) -> Any:
             return b_like.apply("the transpose of matvec", program, x, forward.captured)
@@ -96,7 +96,7 @@ def custom_linear_solve(
     return tree.unflatten(solved.out_tree, outs)
 
 
-def _examples() -> dict[str, Program]:
+def _examples() -> dict[str, Any]:
     # A matrix with the diagonal d, and ones below it.
     def matvec(x: Any, d: Any) -> list[Any]:
         return [add(mul(d, x), delayed(x, 0, False, 0))]

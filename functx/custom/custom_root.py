@@ -94,9 +94,12 @@ def custom_root(
         turned = _transposed(what, count, tangent, derivative, solution)
     if turned is not None:
         captures.add(turned.captured)
+
+    def extended(each: TracedCall) -> Program:
+        return captures.extend(each.program, each.captured)
+
     primitive = CustomRoot(
-        *[captures.extend(each.program, each.captured) for each in (function, solved, tangent)],
-        None if turned is None else captures.extend(turned.program, turned.captured),
+        extended(function), extended(solved), extended(tangent), turned and extended(turned)
     )
     outs = primitive(*guess.leaves, *captures.values)
     return tree.unflatten(solved.out_tree, outs)
@@ -121,7 +124,7 @@ def _transposed(
         return None
 
 
-def _examples() -> dict[str, Program]:
+def _examples() -> dict[str, Any]:
     def function(x: Any, c: Any) -> list[Any]:
         return [sub(mul(x, x), c)]
 

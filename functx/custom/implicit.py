@@ -19,6 +19,7 @@ from functx.ops.shaping import batch_at, zeros_like
 from functx.transforms.batching import Batch
 from functx.transforms.calls import TracedCall, avals_of, trace_call
 from functx.transforms.control.tracing import (
+    as_strong_type,
     as_type,
     common_type,
     depends,
@@ -59,7 +60,7 @@ class Unknowns:
             if outs == self.avals:
                 break
             self.avals = outs
-        self.leaves = [as_type(x, a) for x, a in zip(leaves, self.avals, strict=True)]
+        self.leaves = [as_strong_type(x, a) for x, a in zip(leaves, self.avals, strict=True)]
 
     def matching(self, role: str, traced: TracedCall, aux: bool = False) -> list[ShapedArray]:
         """The types that what the function `role` returns and these take on, none of them weak.

@@ -28,8 +28,8 @@ def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: A
     Raises FormatError, at the call, where the string and the values do not fit each other.
 
     >>> import functx
-    >>> functx.jit(lambda x: functx.debug.print("x = {x:.2f}", x=x))(3.0)
-    >>> functx.effects_barrier()
+    >>> show = functx.jit(lambda x: functx.debug.print("x = {x:.2f}", x=x))
+    >>> show(3.0); functx.effects_barrier()
     x = 3.00
     """
     if fmt is None and not args and not kwargs:
@@ -85,8 +85,9 @@ def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     try:
         fields = [field for _, field, _, _ in checker.parse(fmt) if field is not None]
         checker.vformat(fmt, tree.map(_stand_in, tuple(args)), tree.map(_stand_in, dict(kwargs)))
-    except FunctxError:
-        raise
+    except FormatError as error:
+        # Made here, for the frames of the formatter are not the user's.
+        raise FormatError(error.problem, fix=error.fix) from None
     except Exception as error:
         raise FormatError(
             f"debug.print: the string must be one that str.format takes; got {fmt!r}, of which it "

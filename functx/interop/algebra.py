@@ -66,7 +66,7 @@ def windows(eqn: Any, x: Any) -> Any:
         ints(params[name])
         for name in ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
     ]
-    padding = tuple([ints(pair) for pair in params["padding"]])
+    padding = tuple([(int(low), int(high)) for low, high in params["padding"]])
     return _WINDOWED[eqn.primitive.name](sizes, strides, padding, holes, apart)(x)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,8 @@ def debug_callback(eqn: Any, *args: Any) -> Any:
     return DebugCallback(host, (), ordered_effect() in eqn.effects)(*args)
 
 
-class Printed(NamedTuple):
+@dataclass(frozen=True)
+class Printed:
     """A function that prints its arguments in the format of `jax.debug.print`."""
 
     text: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
+from jax.extend.core import Primitive as JaxPrimitive
 
 from functx.core.tracing import aval_of, trace
 from functx.custom.checkpoint import Checkpoint
@@ -74,14 +75,14 @@ def remat(eqn: Any, *args: Any) -> Any:
 class JaxPolicy:
     """A policy of JAX's that is asked about functx equations.
 
-    It hears of names and of products of matrices in JAX's terms, and of the rest by the JAX
-    primitive of that name, None if there is none.
+    It hears of names and of products of matrices in JAX's terms, and of the rest by a JAX
+    primitive of that name.
     """
 
     policy: Any
 
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
-        theirs = getattr(primitives, f"{primitive.name}_p", None)
+        theirs = getattr(primitives, f"{primitive.name}_p", None) or JaxPrimitive(primitive.name)
         if isinstance(primitive, DotGeneral):
             params = {"dimension_numbers": (primitive.contract, primitive.batched)}
         verdict = self.policy(theirs, *to_jax(avals), **params)

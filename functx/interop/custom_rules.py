@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from functx.core.dtypes import is_inexact
+from functx.core.errors import ForeignCodeError
 from functx.core.program import Program
 from functx.core.tracing import aval_of, current_builder, trace
 from functx.custom.custom_jvp import CustomJVP
@@ -43,7 +44,7 @@ class JaxRule(Deferred):
         places = [place_of(value) for value in params.values()]
         primal = params["call_jaxpr"]
         self.primal_name = primal.jaxpr.debug_info.func_name
-        self.key = (
+        self.key: Any = (
             type(self),
             form_of(primal.jaxpr),
             tuple([id(c) for c in primal.consts]),
@@ -75,7 +76,14 @@ class JaxRule(Deferred):
         # A rule that calls its own function: the one within is the one without.
         if self.making or other.making or max(self.depth, other.depth) >= _DEPTH:
             return True
-        return self.programs() == other.programs()
+        return self.compared() == other.compared()
+
+    def compared(self) -> tuple[Program, ...] | None:
+        """The programs; None for a rule that cannot be traced, which nothing may ask for."""
+        try:
+            return self.programs()
+        except ForeignCodeError:
+            return None
 
     def __hash__(self) -> int:
         return hash(self.key)

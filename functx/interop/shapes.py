@@ -110,7 +110,8 @@ def sliced(eqn: Any, x: Any) -> Any:
 
 @translates("pad")
 def padded(eqn: Any, x: Any, value: Any) -> Any:
-    config = tuple([ints(each) for each in eqn.params["padding_config"]])
+    amounts = eqn.params["padding_config"]
+    config = tuple([(int(low), int(high), int(inner)) for low, high, inner in amounts])
     return Pad(config)(x, value) if any(map(any, config)) else x
 
 

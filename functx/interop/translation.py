@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.extend.core import Literal
 
 from functx.core.avals import ShapedArray
 from functx.core.errors import DTypeError, ShapeError
@@ -14,7 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracing import aval_of, trace
 from functx.custom.function import applied
-from functx.interop.jaxprs import Literal, array_of, aval_from_jax, jaxpr_of, known_aval, value_of
+from functx.interop.jaxprs import array_of, aval_from_jax, jaxpr_of, known_aval, value_of
 from functx.lowering.cache import Cache
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.call import Call

@@ -42,6 +42,12 @@ def ordered_effect() -> Any:
     return effect
 
 
+@cache
+def _ordered_io_effect() -> Any:
+    (effect,) = jax.make_jaxpr(lambda: io_callback(_nothing, None, ordered=True))().effects
+    return effect
+
+
 def _nothing() -> None:
     """A callback for the sake of its effect."""
 
@@ -66,7 +72,7 @@ def emit(ctx: Any, primitive: OnHost, values: Sequence[Any]) -> list[Any]:
     avals_in = [jax_aval(a) for a in ctx.avals_in]
     avals_out = [jax_aval(a) for a in ctx.avals_out]
     context = module.jax_context.replace(avals_in=avals_in, avals_out=avals_out)
-    if getattr(module.module_context.axis_context, "num_devices", 1) != 1:
+    if getattr(module.module_context.axis_context, "num_devices", 0) != 1:
         return _emit_on_one_of_many(context, module, call, ordered, values)
     results, token, _ = mlir.emit_python_callback(
         context,
@@ -93,12 +99,12 @@ def _emit_on_one_of_many(
         def through_jax(*xs: Any) -> Any:
             return io_callback(call, avals, *xs, ordered=ordered)
 
-        effect = next(iter(jax.make_jaxpr(lambda: through_jax(*context.avals_in))().effects))
     else:
 
         def through_jax(*xs: Any) -> Any:
             return jax.pure_callback(call, avals, *xs)
 
+    effect = _ordered_io_effect()
     tokens = {effect: module.token} if ordered else {}
     context = context.replace(tokens_in=mlir.TokenSet(tokens), tokens_out=None)
     outs = mlir.lower_fun(through_jax, multiple_results=True)(context, *values)

@@ -33,10 +33,11 @@ def run_watched(program: Program, args: Sequence[Any], kinds: Sequence[str]) -> 
             for out in outs:
                 check_finite(eqn, np.asarray(out), kinds)
             env.update(zip(eqn.outputs, outs, strict=True))
-        return [
-            jax.numpy.asarray(env[a] if type(a) is Var else np.asarray(a.value, a.aval.dtype))
-            for a in program.outputs
-        ]
+        return [jax.numpy.asarray(_read(env, a)) for a in program.outputs]
+
+
+def _read(env: dict[Any, Any], atom: Any) -> Any:
+    return env[atom] if type(atom) is Var else np.asarray(atom.value, atom.aval.dtype)
 
 
 def check_finite(eqn: Equation, out: Any, kinds: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -80,7 +79,7 @@ class LoweredCall(NamedTuple):
     """
 
     name: str
-    in_names: Callable[[], list[str]]
+    in_names: Any
     captured: tuple[Any, ...]
     types: Any
     writes: bool = False

@@ -16,14 +16,8 @@ from functx.ops.arithmetic import div
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import literal
 from functx.ops.shaping import broadcast_in_dim, full
-from functx.ops.windows import (
-    ReduceWindowMax,
-    ReduceWindowMin,
-    ReduceWindowSum,
-    Window,
-    check_window,
-    make_window,
-)
+from functx.ops.window_shapes import Window, check_window, make_window
+from functx.ops.windows import ReduceWindowMax, ReduceWindowMin, ReduceWindowSum
 
 
 def max_pool(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import SHORT_NAMES, canonical_dtype, is_inexact, x64_enabled
+from functx.core.dtypes import SHORT_NAMES, canonical_dtype, is_inexact
 from functx.core.effects import Effect, Effects
 from functx.core.errors import (
     ArgumentError,
@@ -64,7 +64,11 @@ class HostCall(OnHost, abstract=True):
         ]
 
     def vjp(self, cts, saved, args, active):
-        raise no_derivative(self.name, self.callback)
+        given = [ct for ct in cts if ct is not None]
+        return [
+            NoDerivative(self.name, self.callback, x.aval)(*given) if on else None
+            for x, on in zip(args, active, strict=True)
+        ]
 
     def lane_by_lane(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
         """The parameters of one call that runs the callback for each lane of a batch."""
@@ -164,7 +168,7 @@ _UNORDERED, _ORDERED = frozenset([Effect.CALLBACK]), frozenset([Effect.ORDERED])
 
 
 class NoDerivative(Primitive, abstract=True):
-    """The place of a tangent that a callback does not have, an error if anything needs it.
+    """The place of a tangent or cotangent that there is none of, an error if anything needs it.
 
     It stands for something linear in the operands, so that what does not reach a result is
     removed like other equations.
@@ -315,7 +319,7 @@ def _no_array(operation: str, callback: Any, call: Any, place: int) -> ArgumentE
     base = first.key if which.idx else f"args[{first.idx}]"
     return ArgumentError(
         f"{operation}({callback_name(callback)}): arguments must be arrays, numbers or pytrees of "
-        f"them; got {type_name(x)} for `{base}{tree.path_text(rest)}`",
+        f"them; got {type_name(x)} for `{base}{tree.path_text(tuple(rest))}`",
         fix="Put what is no array into the function (functools.partial, a closure).",
     )
 
@@ -348,7 +352,9 @@ def _result_type(operation: str, callback: Any, x: Any, i: int, out_tree: Any) -
         raise DTypeError(
             f"{operation}({callback_name(callback)}): a result must have a dtype of functx; "
             f"got {dtype} for `{where()}`"
-            + ("" if x64_enabled() else " while 64-bit types are off"),
-            fix="Ask for the 32-bit dtype, or switch 64-bit types on (jax_enable_x64).",
+            + (" while 64-bit types are off" if dtype in SHORT_NAMES else ""),
+            fix="Ask for one of 32 bits, or switch 64-bit types on (jax_enable_x64)."
+            if dtype in SHORT_NAMES
+            else "Ask for a dtype of numbers or booleans.",
         )
     return ShapedArray(shape, canonical_dtype(dtype))

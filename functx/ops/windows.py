@@ -3,76 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import Shape, ShapedArray
-from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.avals import ShapedArray
 from functx.core.primitive import Primitive
+from functx.core.program import Program
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.indexing import Gather
 from functx.ops.reductions import first_extremum, highest, lowest
 from functx.ops.shaping import moveaxis, pad, reshape, zeros_like
-
-Dims = tuple[int, ...]
-Pairs = tuple[tuple[int, int], ...]
-
-
-class Window(NamedTuple):
-    """How windows lie on an array, a number for each dimension.
-
-    The array first gets `base_dilation - 1` holes between neighbours, then `padding`. A
-    window has `sizes` elements, `window_dilation` apart, and begins at multiples of `strides`.
-    """
-
-    sizes: Dims
-    strides: Dims
-    padding: Pairs
-    base_dilation: Dims
-    window_dilation: Dims
-
-    def result_shape(self, shape: Shape) -> Shape:
-        """How many places the windows have on an array of `shape`."""
-        return tuple(
-            [
-                max((extent(n, hole) + low + high - extent(size, apart)) // stride + 1, 0)
-                for n, size, stride, (low, high), hole, apart in zip(shape, *self, strict=True)
-            ]
-        )
-
-    def pad_config(self) -> tuple[tuple[int, int, int], ...]:
-        """The padding, holes included, as `pad` takes it."""
-        return tuple(
-            [
-                (low, high, hole - 1)
-                for (low, high), hole in zip(self.padding, self.base_dilation, strict=True)
-            ]
-        )
-
-    def without_padding(self) -> Window:
-        """The same windows on an array that has been padded already."""
-        ones = (1,) * len(self.sizes)
-        return self._replace(padding=((0, 0),) * len(ones), base_dilation=ones)
-
-    def with_batch_dim(self, dim: int) -> Window:
-        """The same windows on an array that has a further dimension, at `dim`."""
-
-        def insert(numbers: Any, new: Any) -> Any:
-            return (*numbers[:dim], new, *numbers[dim:])
-
-        new = (1, 1, (0, 0), 1, 1)
-        return Window(*[insert(field, n) for field, n in zip(self, new, strict=True)])
-
-
-def extent(n: int, step: int) -> int:
-    """The length of `n` elements that lie `step` apart."""
-    return (n - 1) * step + 1 if n else 0
+from functx.ops.window_shapes import Dims, Pairs, Window, check_window, extent, make_window
 
 
 class Windowed(Primitive, abstract=True):
@@ -111,7 +57,7 @@ class Windowed(Primitive, abstract=True):
 
 def _places(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
     """The parameters of windows on a vector."""
-    fields = {
+    fields: dict[str, Any] = {
         "sizes": (size,),
         "strides": (stride,),
         "padding": ((0, 0),),
@@ -121,14 +67,14 @@ def _places(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
     return fields | changes
 
 
-_PLAIN = {
+_PLAIN: dict[str, Any] = {
     "sizes": (2, 3),
     "strides": (1, 2),
     "padding": ((1, 0), (1, 1)),
     "base_dilation": (1, 1),
     "window_dilation": (1, 1),
 }
-_DILATED = {
+_DILATED: dict[str, Any] = {
     "sizes": (2, 2),
     "strides": (2, 1),
     "padding": ((0, 2), (-1, 1)),
@@ -304,6 +250,7 @@ def lower_window(
         x if isinstance(x, ir.Value) else ctx.constant(x, scalar)
         for x, scalar in zip(starts, scalars, strict=True)
     ]
+    padding = np.array(window.padding, np.int64).reshape(len(window.sizes), 2)
     op = stablehlo.ReduceWindowOp(
         [ctx.type(aval) for aval in avals],
         list(operands),
@@ -312,9 +259,7 @@ def lower_window(
         window_strides=ctx.i64s(window.strides),
         base_dilations=ctx.i64s(window.base_dilation),
         window_dilations=ctx.i64s(window.window_dilation),
-        padding=ir.DenseIntElementsAttr.get(
-            np.array(window.padding, np.int64).reshape(len(window.sizes), 2)
-        ),
+        padding=ir.DenseIntElementsAttr.get(padding.data),
     )
     types = [ctx.type(scalar) for scalar in scalars]
     block = op.regions[0].blocks.append(*types, *types)
@@ -323,91 +268,43 @@ def lower_window(
     return list(op.results)
 
 
-def check_window(what: str, shape: Shape, window: Window) -> None:
-    """Raise unless `window` has positive numbers for each dimension of an array of `shape`."""
-    for name, numbers in zip(Window._fields, window, strict=True):
-        if len(numbers) != len(shape):
-            raise ShapeError(
-                f"{what}: {_LONG_NAMES[name]} must have an entry for each of {len(shape)} "
-                f"dimensions; got {numbers} for shape {shape}"
-            )
-        if name != "padding" and any(n < 1 for n in numbers):
-            raise ValueRangeError(f"{what}: {_LONG_NAMES[name]} must be positive; got {numbers}")
-    for n, (low, high), hole in zip(shape, window.padding, window.base_dilation, strict=True):
-        if extent(n, hole) + low + high < 0:
-            raise ShapeError(
-                f"{what}: padding must not make a length negative; got {window.padding} for "
-                f"shape {shape}"
-            )
+def lower_any_window(
+    ctx: Any,
+    window: Window,
+    xs: Sequence[Any],
+    starts: Sequence[Any],
+    program: Program,
+    begin: Program,
+) -> list[Any]:
+    """The elements of `xs` in each window combined by `program`, the scalars `starts` first.
 
-
-_LONG_NAMES = {
-    "sizes": "window_dimensions",
-    "strides": "window_strides",
-    "padding": "padding",
-    "base_dilation": "base_dilation",
-    "window_dilation": "window_dilation",
-}
-
-
-def make_window(
-    what: str,
-    shape: Shape,
-    window_dimensions: Any,
-    window_strides: Any = None,
-    padding: Any = "VALID",
-    base_dilation: Any = None,
-    window_dilation: Any = None,
-) -> Window:
-    """The windows on an array of `shape`; None stands for ones.
-
-    `padding` is a pair for each dimension, or one of: "VALID" for none, "SAME" for as much as
-    makes the result as long as the array without holes, divided by the strides, with the odd
-    element behind, "SAME_LOWER" with the odd one in front. Errors begin with `what`.
+    `begin` does to the scalars and all results, as vectors, what `program` does to elements.
     """
-    ones = (1,) * len(shape)
-    given = (window_dimensions, window_strides, base_dilation, window_dilation)
-    names = ("sizes", "strides", "base_dilation", "window_dilation")
-    sizes, strides, holes, apart = [
-        ones if numbers is None else _integers(what, _LONG_NAMES[name], numbers)
-        for name, numbers in zip(names, given, strict=True)
-    ]
-    pairs = ((0, 0),) * len(shape)
-    window = Window(sizes, strides, pairs, holes, apart)
-    check_window(what, shape, window)
-    if not isinstance(padding, str):
-        return window._replace(padding=_pairs(what, padding))
-    if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
-        raise ValueRangeError(
-            f'{what}: padding must be "SAME", "SAME_LOWER", "VALID" or pairs; got {padding!r}'
-        )
-    if padding.upper() != "VALID":
-        missing = [
-            max((-(-n // stride) - 1) * stride + extent(k, step) - n, 0)
-            for n, k, stride, step in zip(shape, sizes, strides, apart, strict=True)
+    n, flag = len(xs), ShapedArray((), np.dtype("bool"))
+    low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
+    xs = [stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)]
+    there = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
+
+    # XLA takes what a reduction begins with for neutral, and counts it as often as it likes: so
+    # it begins with something marked as not there, and combines what is there alone.
+    def combine(pair: Sequence[Any]) -> list[Any]:
+        (*left, a), (*right, b) = pair[: n + 1], pair[n + 1 :]
+        both = ctx.module.emit(program, [*left, *right])
+        kept = [
+            stablehlo.select(a, stablehlo.select(b, z, x), y)
+            for x, y, z in zip(left, right, both, strict=True)
         ]
-        less = [(total // 2, total - total // 2) for total in missing]
-        pairs = tuple(less if padding.upper() == "SAME" else [pair[::-1] for pair in less])
-    return window._replace(padding=pairs)
+        return [*kept, stablehlo.or_(a, b)]
 
-
-def _integers(what: str, name: str, numbers: Any) -> Dims:
-    try:
-        return tuple([index(n) for n in numbers])
-    except TypeError:
-        raise ArgumentError(
-            f"{what}: {name} must be integers, one a dimension; got {numbers!r}"
-        ) from None
-
-
-def _pairs(what: str, padding: Any) -> Pairs:
-    try:
-        return tuple([(index(low), index(high)) for low, high in padding])
-    except (TypeError, ValueError):
-        raise ArgumentError(
-            f"{what}: padding must be a name, or a pair (low, high) for each dimension; "
-            f"got {padding!r}"
-        ) from None
+    outs: Sequence[ShapedArray] = ctx.avals_out
+    size, types = outs[0].size, ctx.out_types
+    avals = [*outs, flag.update(shape=outs[0].shape)]
+    plain = window.without_padding()
+    found = lower_window(ctx, plain, [*xs, there], [*starts, False], combine, avals)[:n]
+    vectors = [ctx.type(a.update(shape=(size,))) for a in outs]
+    flat = [stablehlo.reshape(t, x) for t, x in zip(vectors, found, strict=True)]
+    results = ctx.module.emit(begin, [*starts, *flat])
+    return [stablehlo.reshape(t, x) for t, x in zip(types, results, strict=True)]
 
 
 def reduce_window_sum(x: Any, window_dimensions: Any, *window: Any, **more: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from functx.core.dtypes import is_inexact
 from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Program
+from functx.core.program import Program, padded, remove_dead
 from functx.core.samples import f64, sample
 from functx.core.tracing import rewritten, trace
 from functx.ops.arithmetic import Mul
@@ -17,6 +17,7 @@ from functx.ops.trigonometric import Sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.reverse_mode import SplitVJP, Transpose
+from functx.transforms.zeros import WithZeros
 
 
 def _example() -> Program:
@@ -42,6 +43,12 @@ class Call(Primitive):
             )
         return self.program.out_avals
 
+    def trim(self, used):
+        if all(used):
+            return None
+        program, inputs = rewritten(Outputs(tuple(used)), self.program)
+        return Call(program), inputs, [i for i, on in enumerate(used) if on]
+
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
         values, tangent_program = rewritten(Linearize(varying), self.program)
@@ -59,12 +66,12 @@ class Call(Primitive):
 
     def vjp(self, cts, residuals, args, active):
         _, backward = rewritten(SplitVJP(tuple(active)), self.program)
-        given = [
-            zeros_like(aval) if ct is None else ct
-            for ct, aval in zip(cts, self.program.out_avals, strict=True)
-            if is_inexact(aval.dtype)
-        ]
-        found = iter(Call(backward)(*given, *residuals))
+        pairs = zip(cts, self.program.out_avals, strict=True)
+        inexact = [ct for ct, aval in pairs if is_inexact(aval.dtype)]
+        marks = tuple([ct is not None for ct in inexact])
+        if not all(marks):
+            backward = rewritten(WithZeros(marks), backward)
+        found = iter(Call(backward)(*[ct for ct in inexact if ct is not None], *residuals))
         return [next(found) if on else None for on in active]
 
     def transpose(self, cts, *args):
@@ -86,6 +93,30 @@ class Call(Primitive):
 
     def lower(self, ctx, *values):
         return ctx.call(self.program, values)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The rewrite to the outputs marked `used`, with the numbers of the inputs that they need."""
+
+    used: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> tuple[Program, list[int]]:
+        outputs = [atom for atom, on in zip(program.outputs, self.used, strict=True) if on]
+        equations = remove_dead(program.equations, outputs)
+        needed = {a for eqn in equations for a in eqn.inputs} | {*outputs}
+        kept = [i for i, v in enumerate(program.inputs) if v in needed]
+        inputs = [program.inputs[i] for i in kept]
+        in_names = program.in_names
+
+        def names() -> list[str]:
+            given = padded(in_names(), len(program.inputs))
+            return [given[i] for i in kept]
+
+        part = Program(
+            program.name, inputs, equations, outputs, in_names=None if in_names is None else names
+        )
+        return part, kept
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
+from functx.core.effects import Effect
 from functx.core.primitive import Primitive
 from functx.core.samples import f32
 from functx.core.tracing import trace
@@ -97,7 +98,7 @@ class Announce(Primitive):
 
     label: str
     multiple_results = True
-    effects = True
+    effects = frozenset({Effect.CALLBACK})
 
     def abstract_eval(self, x):
         return ()

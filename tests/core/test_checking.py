@@ -166,7 +166,7 @@ def test_an_error_names_the_equation_and_the_line():
     eqn.outputs[0].aval = f32[5, 4]
     error = refuse(made, "loss: output 0 of tanh must be f32\\[4,5\\]; got f32\\[5,4\\]")
     assert "in h: f32[5,4] = tanh a" in str(error)
-    assert "at programs.py:25 in loss: h = tanh(matmul(x, w))" in str(error)
+    assert "at programs.py:26 in loss: h = tanh(matmul(x, w))" in str(error)
 
 
 def test_checking_takes_time_in_proportion_to_the_length():

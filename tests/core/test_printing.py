@@ -167,7 +167,7 @@ def test_an_equation_without_outputs_has_empty_parentheses():
         return []
 
     assert without_comments(str(program_of(f, f32[3]))) == (
-        "program f(a: f32[3]):\n  () = announce[label='here'] a\n  return"
+        "program f(a: f32[3]) with callback:\n  () = announce[label='here'] a\n  return"
     )
 
 

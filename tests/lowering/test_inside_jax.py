@@ -112,7 +112,10 @@ def sharded(f):
     """Derivatives taken inside and outside of a shard_map, of an argument that all share too."""
     mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     split, whole = jax.P("d"), jax.P()
-    scaled = lambda rows, scale: jax.vmap(f)(rows) * scale.sum()
+
+    def scaled(rows, scale):
+        return jax.vmap(f)(rows) * scale.sum()
+
     outer = jax.shard_map(scaled, mesh=mesh, in_specs=(split, whole), out_specs=split)
     inner = jax.shard_map(
         jax.grad(lambda *args: scaled(*args).sum(), (0, 1)),
@@ -123,7 +126,9 @@ def sharded(f):
 
     @jax.jit
     def run(rows, y):
-        loss = lambda *args: outer(*args).sum()
+        def loss(*args):
+            return outer(*args).sum()
+
         return outer(rows, y), jax.grad(loss, (0, 1))(rows, y), inner(rows, y)
 
     return run(rows, y)

@@ -49,3 +49,33 @@ filled = functx.jit(lambda filling, step: schedule.filled(schedule.Filling(*fill
 begun = functx.jit(schedule.begun)
 resumed = functx.jit(lambda walk, todo: schedule.resumed(schedule.Walk(*walk), todo))
 walked = functx.jit(lambda walk, todo: schedule.walked(schedule.Walk(*walk), todo))
+
+
+def fewest(steps, checkpoints):
+    """How often steps run at the least, back included, when their number is known beforehand.
+
+    This is Griewank's (1992) r n - C(s + r, r - 1), with the last step, which need not run.
+    """
+    times = most(steps, checkpoints)
+    return times * steps - comb(checkpoints + times, times - 1) + 1 if times else steps
+
+
+def most(steps, checkpoints):
+    """How often a step runs at the most: the least r for which C(s + r, r) steps are enough."""
+    return next(r for r in range(steps + 1) if comb(checkpoints + r, r) >= steps)
+
+
+@pytest.mark.parametrize(
+    ("steps", "checkpoints"),
+    [(0, 3), (1, 1), (1, 4), (2, 1), (9, 1), (6, 2), (15, 4), (16, 5), (66, 10), (40, 64)],
+)
+def test_no_schedule_is_better_for_up_to_two_runs_of_a_step(steps, checkpoints):
+    assert checkpoints == 1 or most(steps, checkpoints) <= 2
+    assert Runs(steps, checkpoints).times.sum() == fewest(steps, checkpoints)
+
+
+@pytest.mark.parametrize(("steps", "checkpoints"), [(36, 2), (50, 3), (30, 4), (40, 5), (100, 10)])
+def test_no_step_runs_more_often_than_the_best_schedule_has_to(steps, checkpoints):
+    runs = Runs(steps, checkpoints)
+    assert runs.times.max() <= most(steps, checkpoints)
+    assert runs.times.sum() <= 1.3 * fewest(steps, checkpoints)

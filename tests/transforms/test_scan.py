@@ -27,6 +27,12 @@ ROWS = RANDOM.randn(4, 3)
 TABLE = RANDOM.randn(5, 3)
 
 
+@pytest.fixture(autouse=True)
+def single_precision():
+    with jax.enable_x64(False):
+        yield
+
+
 @pytest.fixture
 def double_precision():
     with jax.enable_x64(True):

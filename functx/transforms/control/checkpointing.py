@@ -229,12 +229,11 @@ class WalkingBack:
 
         def body(*args: Any) -> list[Any]:
             consts, args = args[: self.consts], args[self.consts :]
-            slots = args[b:d]
             there = eq(Walk(*args[1:a]).at, sub(args[0], 1))
             index = convert_element_type(there, INT)
             to, source, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
             # Read after writing, for the slots to be updated in place.
-            slots = put(slots, outs[a:b], to)
+            slots = put(args[b:d], outs[a:b], to)
             return [*outs[:a], *rows_at(slots, source), *slots, *outs[b:]]
 
         carry = [*lead, *state, *stacked(state, self.slots), *found]

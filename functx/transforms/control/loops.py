@@ -62,7 +62,8 @@ def while_loop(
     computes the others again from these: no step runs more than r times where there are at
     most `comb(checkpoints + r, r)`, and effects do not take place again. The steps that are
     kept are chosen while the loop runs, after Stumm and Walther (2010), "New algorithms for
-    optimal online checkpointing". With `max_steps`, the loop stops after so many steps at the
+    optimal online checkpointing". What some steps in a row leave behind to be run back takes
+    up to as much memory again. With `max_steps`, the loop stops after so many steps at the
     latest, and keeps what reverse mode needs of each; then nothing is computed again.
     `progress` is the name of a line on standard error that shows how many steps are done.
 
@@ -196,7 +197,9 @@ def fori_loop(
     first, last = _known(lower), _known(upper)
     leaves, carry_tree = tree.flatten(init_val)
     in_tree = tree.structure(((init_val, 0), {}))
-    avals = avals_of([0, *leaves], "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+    leaves = [0, *leaves]
+    avals = avals_of(leaves, "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+    del leaves[0]
 
     def step(value: Any, i: Any) -> tuple[Any, Any]:
         return body_fun(i, value), add(i, 1)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
@@ -23,12 +20,10 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
-from functx.core.samples import f64, i32, sample
-from functx.core.tracing import Tracer, apply, aval_of, rewritten, trace
-from functx.ops.arithmetic import Add, Max, Min, Mul, add, mul
-from functx.ops.comparison import gt
+from functx.core.tracing import Tracer, aval_of
+from functx.ops.arithmetic import Add, Max, Min, Mul
 from functx.ops.logical import And, Or, Xor
-from functx.ops.operands import canonical_axes, check_axes, without
+from functx.ops.operands import canonical_axes
 from functx.ops.reductions import (
     ReduceAnd,
     ReduceMax,
@@ -40,275 +35,19 @@ from functx.ops.reductions import (
     highest,
     lowest,
 )
-from functx.ops.selection import select
-from functx.ops.shaping import (
-    batch_at,
-    broadcast_in_dim,
-    concatenate,
-    pad,
-    permute_dims,
-    reshape,
-)
-from functx.ops.slicing import slice as slice_
-from functx.ops.windows import (
-    ReduceWindowMax,
-    ReduceWindowMin,
-    ReduceWindowSum,
-    Window,
-    check_window,
-    lower_window,
-    make_window,
-)
-from functx.transforms.batching import Batch, NaturalBatch
+from functx.ops.shaping import pad
+from functx.ops.window_shapes import check_window, make_window
+from functx.ops.windows import ReduceWindowMax, ReduceWindowMin, ReduceWindowSum
 from functx.transforms.calls import trace_call
+from functx.transforms.control.reducers import Reduce, ReduceWindow
 from functx.transforms.control.tracing import (
-    as_type,
+    as_strong_type,
     body_name,
     check_functions,
     common_type,
     leaf_paths,
     with_output_types,
 )
-from functx.transforms.expand import decomposition
-
-
-class Reducer(Primitive, abstract=True):
-    """Arrays of one shape, whose elements `program` combines, two at a time.
-
-    Operands: n arrays, n scalars that the result begins with, then consts. The program takes
-    an element of each array, another of each, and the consts, and must be associative.
-    """
-
-    program: Program
-    multiple_results = True
-
-    def groups(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """`items`, one an operand: those of the arrays, of the scalars, and of the consts."""
-        n = len(self.program.outputs)
-        return items[:n], items[n : 2 * n], items[2 * n :]
-
-    def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the results for arrays of `shape`."""
-        raise NotImplementedError
-
-    def with_batch_dim(self) -> Primitive:
-        """The same operation on arrays that have a further dimension, the first."""
-        raise NotImplementedError
-
-    def abstract_eval(self, *avals):
-        xs, starts, consts = self.groups(avals)
-        shape, elements = xs[0].shape, self.program.in_avals[: len(xs)]
-        types = [(a.shape, a.dtype) for a in (*xs, *starts, *consts)]
-        wanted = [(s, a.dtype) for s in (shape, ()) for a in elements]
-        wanted += [(a.shape, a.dtype) for a in self.program.in_avals[2 * len(xs) :]]
-        if types != wanted:
-            raise ShapeError(
-                f"{self.name}: operands must be arrays of one shape and scalars, as the program "
-                f"takes them; got {list(avals)} for {self.program.in_avals}"
-            )
-        out_shape = self.result_shape(shape)
-        return [x.update(shape=out_shape, weak_type=False) for x in xs]
-
-    def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-        xs, *rest = self.groups(args)
-        x_dims, *rest_dims = self.groups(dims)
-        if all(d is None for group in rest_dims for d in group):
-            xs = [batch_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
-            return self.with_batch_dim()(*xs, *rest[0], *rest[1]), [0] * len(xs)
-        lanes = tuple(
-            [
-                x.aval if d is None else x.aval.update(shape=without(x.shape, (d,)))
-                for x, d in zip(args, dims, strict=True)
-            ]
-        )
-        batch = NaturalBatch(size, tuple(dims))
-        batched, out_dims = rewritten(batch, decomposition(self, lanes))
-        return apply(None, batched, args), out_dims
-
-    def lower(self, ctx, *values):
-        xs, starts, consts = self.groups(values)
-        # What combines two elements cannot see values around it.
-        if consts:
-            return ctx.module.emit(decomposition(self, tuple(ctx.avals_in)), values)
-
-        def combine(pair: Sequence[Any]) -> list[Any]:
-            found: list[Any] = ctx.module.emit(self.program, pair)
-            return found
-
-        return self.lower_with(ctx, list(xs), list(starts), combine)
-
-    def lower_with(
-        self, ctx: Any, xs: list[Any], starts: list[Any], combine: Callable[..., list[Any]]
-    ) -> list[Any]:
-        """The results, where `combine` emits what makes one of two."""
-        raise NotImplementedError
-
-
-def _example() -> Program:
-    def better(x: Any, n: Any, y: Any, m: Any) -> list[Any]:
-        return [select(gt(y, x), y, x), select(gt(y, x), m, n)]
-
-    return trace(better, [f64[()], i32[()], f64[()], i32[()]], name="better")[0]
-
-
-def _scaled_example() -> Program:
-    # Associative and not commutative in the second pair: (a, b) is the map t -> a t + b.
-    def compose(a: Any, b: Any, c: Any, d: Any, scale: Any) -> list[Any]:
-        return [mul(mul(a, c), scale), add(mul(mul(c, b), scale), d)]
-
-    return trace(compose, [f64[()]] * 5, name="compose")[0]
-
-
-class Reduce(Reducer):
-    """The elements over `axes`, which leave the shape, combined by `program`."""
-
-    axes: tuple[int, ...]
-    samples = (
-        sample(
-            f64[3, 4], i32[3, 4], f64[()], i32[()],
-            program=_example(), axes=(1,), distinct=True, dtypes=("f64",), values={2: -9.0},
-        ),
-        sample(
-            f64[5, 2], f64[5, 2], f64[()], f64[()], f64[()],
-            program=_scaled_example(), axes=(0,), dtypes=("f64",), values={4: 1.0},
-        ),
-        sample(
-            f64[0], i32[0], f64[()], i32[()],
-            program=_example(), axes=(0,), dtypes=("f64",),
-        ),
-    )  # fmt: skip
-
-    def result_shape(self, shape):
-        check_axes(self.name, self.axes, len(shape))
-        return without(shape, self.axes)
-
-    def with_batch_dim(self):
-        return Reduce(self.program, tuple([axis + 1 for axis in self.axes]))
-
-    def decompose(self, *args):
-        xs, starts, consts = self.groups(args)
-        shape = xs[0].shape
-        kept = without(range(len(shape)), self.axes)
-        axes = tuple(sorted(self.axes))
-        count, out_shape = prod([shape[a] for a in axes]), without(shape, axes)
-        lanes = prod(out_shape)
-        if not count or not lanes:
-            return [broadcast_in_dim(start, out_shape, ()) for start in starts]
-        rows = [reshape(permute_dims(x, (*axes, *kept)), (count, lanes)) for x in xs]
-        totals = [reshape(x, (lanes,)) for x in combined(self.program, rows, consts)]
-        n, none = len(xs), (None,) * len(consts)
-        combine = Batch(lanes, (None,) * n + (0,) * n + none, (0,) * n)
-        outs = apply(combine, self.program, [*starts, *totals, *consts])
-        return [reshape(x, out_shape) for x in outs]
-
-    def lower_with(self, ctx, xs, starts, combine):
-        op = stablehlo.ReduceOp(ctx.out_types, xs, starts, ctx.i64s(self.axes))
-        types = [ctx.type(ShapedArray((), aval.dtype)) for aval in ctx.avals_out]
-        block = op.regions[0].blocks.append(*types, *types)
-        with ir.InsertionPoint(block):
-            stablehlo.return_(combine(list(block.arguments)))
-        return list(op.results)
-
-
-def combined(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
-    """All rows of arrays made one row, by combining neighbours until one is left."""
-    count, lanes = rows[0].shape
-    n, none = len(rows), (None,) * len(consts)
-    while count > 1:
-        half = count // 2
-        pairs = [
-            reshape(slice_(x, (first, 0), (2 * half, lanes), (2, 1)), (half * lanes,))
-            for first in (0, 1)
-            for x in rows
-        ]
-        combine = Batch(half * lanes, (0,) * (2 * n) + none, (0,) * n)
-        found = apply(combine, program, [*pairs, *consts])
-        joined = [reshape(x, (half, lanes)) for x in found]
-        if count % 2:
-            last = [slice_(x, (count - 1, 0), (count, lanes)) for x in rows]
-            joined = [concatenate(parts, 0) for parts in zip(joined, last, strict=True)]
-        rows, count = joined, half + count % 2
-    return rows
-
-
-_ON_A_VECTOR = {
-    "sizes": (3,),
-    "strides": (2,),
-    "padding": ((1, 2),),
-    "base_dilation": (2,),
-    "window_dilation": (1,),
-}
-
-
-class ReduceWindow(Reducer):
-    """The elements in each window combined by `program`; see `Window` for the other fields.
-
-    Padding consists of the scalars that the result begins with.
-    """
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    window_dilation: tuple[int, ...]
-    samples = (
-        sample(
-            f64[3, 4], i32[3, 4], f64[()], i32[()],
-            program=_example(), distinct=True, dtypes=("f64",), values={2: -9.0},
-            sizes=(2, 2), strides=(1, 2), padding=((0, 0), (1, 1)),
-            base_dilation=(1, 1), window_dilation=(1, 2),
-        ),
-        sample(
-            f64[4], f64[4], f64[()], f64[()], f64[()],
-            program=_scaled_example(), dtypes=("f64",), values={4: 1.0}, **_ON_A_VECTOR,
-        ),
-    )  # fmt: skip
-
-    @property
-    def window(self) -> Window:
-        return Window(
-            self.sizes, self.strides, self.padding, self.base_dilation, self.window_dilation
-        )
-
-    def result_shape(self, shape):
-        check_window(self.name, shape, self.window)
-        return self.window.result_shape(shape)
-
-    def with_batch_dim(self):
-        return ReduceWindow(self.program, *self.window.with_batch_dim(0))
-
-    def decompose(self, *args):
-        xs, starts, consts = self.groups(args)
-        rows = [patches(x, start, self.window) for x, start in zip(xs, starts, strict=True)]
-        return Reduce(self.program, (0,))(*rows, *starts, *consts)
-
-    def lower_with(self, ctx, xs, starts, combine):
-        # XLA leaves padding out, which is the same only where the scalars are neutral.
-        low, high, inner = [ctx.i64s(n) for n in zip(*self.window.pad_config(), strict=True)]
-        xs = [
-            stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)
-        ]
-        return lower_window(ctx, self.window.without_padding(), xs, starts, combine)
-
-
-def patches(x: Any, start: Any, window: Window) -> Any:
-    """For each place in a window, in row-major order, what lies there in all the windows."""
-    counts = window.result_shape(x.shape)
-    x = pad(x, start, window.pad_config())
-    for d, (size, stride, apart) in enumerate(
-        zip(window.sizes, window.strides, window.window_dilation, strict=True)
-    ):
-        # The first d axes run over places in a window, the next d over windows.
-        parts = []
-        for k in range(size):
-            first, limit, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
-            first[2 * d], steps[2 * d] = k * apart, stride
-            limit[2 * d] = k * apart + max((counts[d] - 1) * stride + 1, 0)
-            part = slice_(x, tuple(first), tuple(limit), tuple(steps))
-            parts.append(reshape(part, (*part.shape[:d], 1, *part.shape[d:])))
-        x = concatenate(parts, d)
-    return reshape(x, (prod(window.sizes), *counts))
 
 
 class Monoid(NamedTuple):
@@ -507,7 +246,7 @@ def _checked(what: str, operands: Any, init_values: Any, computation: Any) -> Re
             fix="Use scan for effects in an order.",
         )
     program = with_output_types(traced.program, scalars)
-    begin = [as_type(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
+    begin = [as_strong_type(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
     return Reduction(xs, begin, program, traced.captured, structure)
 
 

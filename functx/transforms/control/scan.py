@@ -335,8 +335,9 @@ def scan(
     carry_leaves, carry_tree = tree.flatten(init)
     x_leaves, x_tree = tree.flatten(xs)
     in_tree = tree.structure(((init, xs), {}))
-    avals = avals_of([*carry_leaves, *x_leaves], "scan", f, in_tree)
-    count = len(carry_leaves)
+    leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
+    avals = avals_of(leaves, "scan", f, in_tree)
+    carry_leaves, x_leaves = leaves[:count], leaves[count:]
     length = _length(what, avals[count:], x_tree, length)
     rows = [a.update(shape=a.shape[1:]) for a in avals[count:]]
 
@@ -379,9 +380,9 @@ def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[An
         shown = rewritten(Shown(progress, loop.length, loop.consts, carries), loop.program)
         counted = loop.again(shown, loop.consts, carries + 1)
         found = run(counted, [*args[:n], np.int32(0), *args[n:]])
-        outs = [*found[:carries], *found[carries + 1 :]]
-        show_end(progress, loop.length, found[carries], found[:carries] or outs)
-        return outs
+        rest = found[carries + 1 :]
+        show_end(progress, loop.length, found[carries], found[:carries] or rest)
+        return [*found[:carries], *rest]
     builder = current_builder.get()
     program, first = loop.program, loop.consts
     start, out = program.inputs[first : first + loop.carries], program.outputs

@@ -3,14 +3,14 @@
 Forwards, the states of all steps pass by once and nobody knows which is the last. Each takes
 a slot, at level 1. When no slot is vacant, the newest state gives its slot to the next one,
 which stands a level higher, and the slots of lower levels before it become vacant: what they
-held can be computed from what is left (the rule of Wang, Moin and Iaccarino 2009, optimal for
-up to C(slots + 2, 2) steps by Stumm and Walther 2010).
+held can be computed from what is left (Wang, Moin and Iaccarino 2009). For up to C(s + 2, 2)
+steps and s states kept, this is the online schedule that Stumm and Walther (2010) prove best.
 
 Backwards, the number of steps between a kept state and the one needed is known, and the
-states between them are kept where the binomial schedule of Griewank (1992) has them.
+states between them are kept where the binomial schedule of Griewank (1992) has them. No step
+runs more than r times where there are up to C(s + r, r).
 
-One slot is for the state at hand, so there are one more than the states that are kept, and at
-least two. All is arithmetic on traced int32 values.
+One slot is for the state at hand, so there are s + 1. All is arithmetic on traced values.
 """
 
 from __future__ import annotations

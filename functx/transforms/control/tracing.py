@@ -222,6 +222,16 @@ def as_type(x: Any, aval: ShapedArray) -> Any:
     return convert_element_type(x, aval.dtype)
 
 
+def as_strong_type(x: Any, aval: ShapedArray) -> Any:
+    """`x` in the dtype of `aval`, which it can take on, and not weak."""
+    if type(x) in PYTHON_SCALARS:
+        return literal(x, aval.dtype)
+    given = aval_of(x)
+    if given.dtype == aval.dtype and not given.weak_type:
+        return x
+    return convert_element_type(x, aval.dtype)
+
+
 def check_operands(
     primitive: Primitive, given: Sequence[ShapedArray], expected: Sequence[ShapedArray]
 ) -> None:

@@ -136,13 +136,16 @@ class While(Primitive):
         if linearizing() and self.max_steps is not None:
             outs, found = self.linear_loop(flags, primals, moved_consts, moving)
             return outs, spread(found, out_flags)
-        # When linearizing, the loop on tangents is not where values may come from.
-        outs = self(*primals) if linearizing() else None
-        program = self.body if outs is None else rewritten(WithoutEffects(), self.body)
-        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), self.condition)
-        if outs is not None:
+        program, condition, outs = self.body, self.condition, []
+        push: Any = PushForward(flags)
+        if linearizing():
+            # The loop on tangents is not where values may come from, nor effects again.
+            outs = self(*primals)
+            program = rewritten(WithoutEffects(), program)
             condition = rewritten(WithoutEffects(), condition)
-        body = rewritten(PushedBody(len(consts), flags), program)
+            push = PushApart(flags)
+        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), condition)
+        body = rewritten(PushedBody(len(consts), push), program)
         both = self.again(condition, body, len(shared), len(consts) + len(moved_consts))
         found = both(*shared, *consts, *moved_consts, *carry, *moving)
         return outs or found[: len(carry)], spread(found[len(carry) :], out_flags)
@@ -258,21 +261,39 @@ class PushedBody:
     """The rewrite of a body to one of values and tangents: consts, theirs, carry, theirs."""
 
     consts: int
-    flags: tuple[bool, ...]
+    push: Any
 
     def __call__(self, program: Program) -> Program:
-        pushed = rewritten(PushForward(self.flags), program)
+        pushed, flags = rewritten(self.push, program), self.push.varying
         count, n = len(program.inputs), self.consts
-        tangents = spread(pushed.inputs[count:], self.flags)
+        tangents = spread(pushed.inputs[count:], flags)
         dconsts = [t for t in tangents[:n] if t is not None]
         dcarry = [t for t in tangents[n:] if t is not None]
         outs = pushed.outputs[: len(program.outputs)]
         found = spread(
             pushed.outputs[len(outs) :], [is_inexact(a.dtype) for a in program.out_avals]
         )
-        moved = [t for t, on in zip(found, self.flags[n:], strict=True) if on]
+        moved = [t for t, on in zip(found, flags[n:], strict=True) if on]
         inputs = [*pushed.inputs[:n], *dconsts, *pushed.inputs[n:count], *dcarry]
         return rewired(pushed, inputs, [*outs, *moved])
+
+
+@dataclass(frozen=True)
+class PushApart:
+    """As `PushForward`, with no equation for values and tangents both: it will be transposed."""
+
+    varying: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Program:
+        values, linear = rewritten(Linearize(self.varying), program)
+        n, count = len(program.inputs), len(program.outputs)
+
+        def body(*args: Any) -> list[Any]:
+            found = apply(None, values, args[:n])
+            return [*found[:count], *apply(None, linear, [*args[n:], *found[count:]])]
+
+        tangents = chosen(program.in_avals, self.varying)
+        return trace(body, [*program.in_avals, *tangents], name=linear.name)[0]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,195 @@
+"""The batching rule that the user gives, as programs of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.errors import ArgumentError, TreeError, type_name
+from functx.core.program import Program
+from functx.core.tracing import Tracer, apply, aval_of, build, current_builder, trace
+from functx.custom.captures import Captures, identity
+from functx.custom.deferral import RuleBuilder, reopened
+from functx.custom.function import CustomFunction
+from functx.custom.results import Result
+from functx.ops.constants import dense
+from functx.ops.shaping import expand_dims, reshape
+from functx.transforms.batching import Batch, add_axis
+from functx.transforms.calls import name_of
+
+
+def closed_over(rule: Any) -> list[Tracer]:
+    """The traced values among the variables of `rule`, and of functions in these."""
+    found: list[Tracer] = []
+    pending, seen = [rule], set()
+    while pending:
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        for part in tree.leaves(each):
+            if type(part) is Tracer:
+                found.append(part)
+            elif isinstance(part, partial):
+                pending += [part.func, part.args, part.keywords]
+            elif isinstance(part, CustomFunction):
+                pending.append(part.fun)
+            else:
+                cells = getattr(part, "__closure__", None) or ()
+                pending += [cell.cell_contents for cell in cells if _is_full(cell)]
+                pending.append(getattr(part, "__defaults__", None))
+    return found
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+class UserRule:
+    """The user's batching rule of one call.
+
+    Two are equal when they stand for the same function, called alike with the same values
+    captured.
+    """
+
+    def __init__(
+        self,
+        custom: CustomFunction,
+        rule: Callable[..., Any],
+        in_tree: Any,
+        out_tree: Any,
+        out_avals: tuple[ShapedArray, ...],
+        captures: Captures,
+    ):
+        self.custom, self.rule, self.captures = custom, rule, captures
+        self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
+        self.home = current_builder.get()
+        self.made: dict[Any, tuple[Program, list[bool]]] = {}
+        held = tuple([identity(x) for x in captures.values])
+        self.key = custom, rule, in_tree, out_tree, out_avals, held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserRule) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def __name__(self) -> str:
+        return name_of(self.rule)
+
+    def decides(self, flags: Sequence[bool]) -> bool:
+        return any(flags)
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], args: Sequence[Any]
+    ) -> tuple[list[Any], list[bool]]:
+        own = len(args) - len(self.captures.values)
+        if any(flags[own:]):
+            return self.one_by_one(size, flags, args), [True] * len(self.out_avals)
+        avals = tuple([x.aval for x in args[:own]])
+        key = size, tuple(flags[:own]), avals
+        if key not in self.made:
+            self.made[key] = self.traced(size, flags[:own], avals)
+        program, out_flags = self.made[key]
+        return apply(None, program, args), out_flags
+
+    def one_by_one(self, size: int, flags: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+        """The outputs where captured values are batched: the rule of a batch of one, mapped.
+
+        The rule is a function of the arguments, and another one for each captured value.
+        """
+        own = len(args) - len(self.captures.values)
+        marks = [i < own for i in range(len(args))]
+
+        def of_one(*xs: Any) -> list[Any]:
+            rows = [expand_dims(x, (0,)) if one else x for x, one in zip(xs, marks, strict=True)]
+            outs, out_flags = self(1, marks, rows)
+            return [
+                reshape(x, x.shape[1:]) if on else x for x, on in zip(outs, out_flags, strict=True)
+            ]
+
+        dims = tuple([0 if on else None for on in flags])
+        avals = [
+            x.aval.update(shape=x.shape[1:]) if on else x.aval
+            for x, on in zip(args, flags, strict=True)
+        ]
+        program, _ = trace(of_one, avals, name=name_of(self.rule))
+        return apply(None, Batch(size, dims, (0,) * len(self.out_avals))(program), args)
+
+    def traced(
+        self, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
+    ) -> tuple[Program, list[bool]]:
+        """The program of the rule, which takes captured values last; which outputs are batched."""
+        out_flags: list[bool] = []
+        result = Result(repr(self.custom), self.rule)
+
+        def body(*xs: Any) -> list[Any]:
+            args, _ = tree.unflatten(self.in_tree, xs)
+            marks, _ = tree.unflatten(self.in_tree, flags)
+            out, batched = result.pair(self.rule(size, list(marks), *args), "(output, out_batched)")
+            out_flags[:] = self.out_flags(result, batched)
+            expected = [
+                add_axis(a, 0 if on else None, size)
+                for a, on in zip(self.out_avals, out_flags, strict=True)
+            ]
+            return result.leaves(out, self.out_tree, expected)
+
+        builder = RuleBuilder(name_of(self.rule), self.custom.kind, self.home)
+        builder.custom, builder.forced = self.custom, True
+        with reopened(self.home):
+            program, captured = build(builder, body, [builder.add_input(a) for a in avals])
+        return self.closed(program, captured), out_flags
+
+    def out_flags(self, result: Result, batched: Any) -> list[bool]:
+        """One flag for each output."""
+        example = tree.unflatten(self.out_tree, range(self.out_tree.num_leaves))
+        if isinstance(batched, list) and isinstance(example, tuple):
+            batched = tuple(batched)
+        try:
+            flags = tree.flatten_prefix(batched, example, "out_batched")
+        except TreeError as error:
+            raise result.of("out_batched").error(
+                "must be a pytree like the output, or a prefix of one; got another structure",
+                *error.details,
+            ) from None
+        for flag in flags:
+            if not isinstance(flag, bool):
+                raise result.of("out_batched").error(
+                    f"must be made of True and False; got {type_name(flag)}"
+                )
+        return flags
+
+    def closed(self, program: Program, captured: Sequence[Any]) -> Program:
+        """`program` with inputs for the captured values of the call, and for no others.
+
+        Other arrays become part of the program.
+        """
+        found = [self.captures.find(x) for x in captured]
+        for x, place in zip(captured, found, strict=True):
+            if place is None and type(x) is Tracer:
+                raise ArgumentError(
+                    f"{self.custom!r}: its rule `{name_of(self.rule)}` must use traced values that "
+                    f"are arguments, or variables around the rule; got {x!r}",
+                    fix="Pass the value as an argument of the function.",
+                )
+
+        def body(*xs: Any) -> list[Any]:
+            own = len(xs) - len(self.captures.values)
+            held = xs[own:]
+            others = [
+                dense(x) if place is None else held[place]
+                for x, place in zip(captured, found, strict=True)
+            ]
+            return apply(None, program, [*xs[:own], *others])
+
+        own_avals = program.in_avals[: len(program.inputs) - len(captured)]
+        avals = [*own_avals, *[aval_of(x) for x in self.captures.values]]
+        return trace(body, avals, name=program.name)[0]

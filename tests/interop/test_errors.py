@@ -1,0 +1,114 @@
+"""Mistakes with JAX functions: what the errors say."""
+
+import jax
+import jax.numpy as jnp
+import numpy as onp
+import pytest
+
+import functx as fx
+from functx.core.errors import (
+    ArgumentError,
+    EscapedTracerError,
+    ForeignCodeError,
+    MissingRuleError,
+)
+
+X = onp.ones((4, 3), "float32")
+
+HANDED_OVER = {
+    "jnp.sin": lambda t: jnp.sin(t),
+    "jnp.dot": lambda t: jnp.dot(X.T, t),
+    "jnp.where": lambda t: jnp.where(t, t, 0),
+    "lax.add": lambda t: jax.lax.add(t, 1.0),
+    "nn.relu": lambda t: jax.nn.relu(t),
+    "jnp.asarray": lambda t: jnp.asarray(t),
+    "a jitted function": lambda t: jax.jit(lambda x: x + 1)(t),
+    "an indexed array": lambda t: jnp.arange(3)[t],
+}
+
+
+@pytest.mark.parametrize("call", HANDED_OVER)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        fx.jit,
+        lambda f: fx.grad(lambda x: fx.numpy.sum(f(x))),
+        lambda f: fx.vmap(f, in_axes=1),
+        fx.make_ir,
+    ],
+)
+def test_traced_arrays_given_to_jax(call, transform):
+    with pytest.raises(ForeignCodeError) as info:
+        transform(HANDED_OVER[call])(X)
+    text = str(info.value)
+    assert "functx.from_jax(f)" in text or "functx.numpy.asarray(table)[i]" in text
+    assert "at test_errors.py:" in text and HANDED_OVER[call].__code__.co_name in text
+    assert f"{HANDED_OVER[call].__code__.co_firstlineno} in" in text
+    assert " at 0x" not in text
+
+
+def test_what_is_no_function():
+    with pytest.raises(
+        ArgumentError, match="from_jax: the first argument must be a function; got int"
+    ):
+        fx.from_jax(3)
+
+
+def test_errors_of_the_function_surface_with_the_line_of_the_call():
+    with pytest.raises(TypeError, match="dot_general requires") as info:
+        fx.jit(fx.from_jax(lambda x: jnp.dot(x, x)))(X)
+    assert not isinstance(info.value, fx.errors.FunctxError)
+    assert any(
+        "in functx.from_jax(lambda), called at test_errors.py:" in n for n in info.value.__notes__
+    )
+    with pytest.raises(KeyError) as info:
+        fx.grad(fx.from_jax(lambda x: {}["missing"]))(X)
+    assert any("functx.from_jax(lambda)" in note for note in info.value.__notes__)
+
+
+def test_control_flow_on_values_is_refused_in_the_words_of_jax():
+    def branches(x):
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as info:
+        fx.jit(fx.from_jax(branches))(X)
+    # JAX speaks of the function and its argument, not of ours.
+    assert "branches at" in str(info.value) and "the argument x" in str(info.value)
+
+
+def test_traced_arrays_of_a_closure():
+    with pytest.raises(ForeignCodeError) as info:
+        fx.jit(lambda t: fx.from_jax(lambda x: jnp.sin(t) + x)(t))(X)
+    assert info.value.problem == (
+        "from_jax(lambda): traced arrays must be arguments of the function; got one that it "
+        "closes over"
+    )
+    assert "Pass it as an argument" in str(info.value)
+
+
+def test_traced_arrays_that_have_escaped():
+    saved = []
+    fx.jit(lambda t: saved.append(t) or t)(X)
+    with pytest.raises(EscapedTracerError):
+        fx.from_jax(jnp.sin)(saved[0])
+
+
+def test_rules_that_jax_does_not_have():
+    with pytest.raises(MissingRuleError) as info:
+        fx.grad(fx.from_jax(lambda x: jnp.linalg.eig(x @ x.T)[1].real.sum()))(X[:3, :3])
+    assert info.value.problem.startswith("from_jax: JAX must have a rule for `eig`")
+    assert "jax.custom_jvp" in str(info.value)
+
+
+def test_rules_that_use_what_jax_traced_around_them():
+    def f(x, n):
+        return jnp.sum(jax.scipy.special.expn(n, x))
+
+    with pytest.raises(ForeignCodeError) as info:
+        fx.grad(fx.from_jax(f))(X, onp.full((4, 3), 2.0, "float32"))
+    assert "nondiff_argnums" in str(info.value)
+
+
+def test_dtypes_that_functx_does_not_have():
+    with pytest.raises(fx.errors.DTypeError, match="must have a dtype that functx has; got"):
+        fx.jit(fx.from_jax(lambda x: x.astype("float8_e4m3b11fnuz")))(X)
