@@ -311,6 +311,14 @@ class CapturedWriteError(FunctxError, RuntimeError):
     """
 
 
+class ArgumentWriteError(FunctxError, RuntimeError):
+    """A function with a rule of its own, or a solver's function, writes to its argument.
+
+    Smallest failing code: a `custom_vjp` function with `x += 1.0` for its argument `x`.
+    Cure: write to a copy, and return it.
+    """
+
+
 class FunctionalizeError(FunctxError, ValueError, RuntimeError):
     """`functionalize` was asked to remove something that it does not know.
 

@@ -7,15 +7,15 @@ through each view of the chain; an alias that is read later is taken from that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.effects import Effect
 from functx.core.interpret import forward
-from functx.core.program import Atom, Equation, Program, Var
+from functx.core.program import Atom, Equation, Program, Var, remove_dead
 from functx.core.strides import Strides, contiguous
-from functx.core.tracing import Builder, Tracer, current_builder, trace
+from functx.core.tracing import Builder, Tracer, build, current_builder, rewritten, trace
 
 
 class Storage:
@@ -187,6 +187,24 @@ class Purify:
 
         made, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
         return made, tuple(written)
+
+
+def build_pure(
+    builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
+) -> tuple[Program, list[Any]]:
+    """As `build`, without the writes of `fun`, and what it writes to its arguments lost."""
+    program, captured = build(builder, fun, tracers)
+    if builder.writes:
+        count = len(program.outputs)
+        pure, _ = rewritten(Purify(), program)
+        program = Program(
+            pure.name,
+            pure.inputs,
+            remove_dead(pure.equations, pure.outputs[:count]),
+            pure.outputs[:count],
+            in_names=pure.in_names,
+        )
+    return program, captured
 
 
 def pure_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:

@@ -17,13 +17,14 @@ from functx.core.dtypes import canonical_dtype, is_complex
 from functx.core.editing import like
 from functx.core.errors import (
     ArgumentError,
+    ArgumentWriteError,
     ForeignCodeError,
     FunctxError,
     ImmutableArrayError,
     TangentError,
     type_name,
 )
-from functx.core.program import Program
+from functx.core.program import Program, padded
 from functx.core.provenance import user_frame
 from functx.core.storage import Purify
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
@@ -42,6 +43,17 @@ class TracedCall(NamedTuple):
     captured: list[Any]
     out_tree: Any
     written: tuple[int, ...] = ()
+
+    def without_writes(self, what: str) -> TracedCall:
+        """The call itself; ArgumentWriteError if the function writes to an argument."""
+        if self.written:
+            names = padded(self.program.in_names(), len(self.program.inputs))
+            raise ArgumentWriteError(
+                f"{what}: the function must not write to its arguments; got one that writes to "
+                + ", ".join([f"`{names[i]}`" for i in self.written]),
+                fix="Write to a copy (x.copy()), and return it.",
+            )
+        return self
 
     def carrying_writes(self) -> tuple[TracedCall, list[Any]]:
         """The call of a body that is run again and again, and the arrays around it that it writes to.

@@ -53,4 +53,4 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     check_callable(fun, "eval_shape")
     leaves, in_tree = tree.flatten((args, kwargs))
     traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "eval_shape")
-    return tree.unflatten(traced.out_tree, traced.program.out_avals)
+    return tree.unflatten(traced.out_tree, traced.out_avals)
