@@ -15,9 +15,9 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import (
-    apart,
     broadcast,
     broadcast_to,
+    copied,
     promote,
     promote_inexact,
     result_type,
@@ -91,7 +91,8 @@ def asarray(
     if type(a) is Tracer:
         return a if dtype is None else convert_element_type(a, dtype)
     if isinstance(a, (list, tuple)):
-        return _of_list(a, dtype)
+        made = _of_list(a, dtype)
+        return copied(made) if type(made) is Tracer else made
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
         found = literal_of(a) if dtype is None else _number_in(a, canonical_dtype(dtype))
@@ -114,7 +115,7 @@ def array(
     """`object` as an array of its own, with at least `ndmin` dimensions, new ones in front."""
     made = asarray(object, dtype)
     if copy:
-        made = apart(made, object)
+        made = copied(made)
     missing = ndmin - aval_of(made).ndim
     return reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
 
@@ -206,7 +207,7 @@ def full(
         found = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
         return _filled(shape, _cast(fill_value, found), found, weak)
-    return broadcast_to(asarray(fill_value, dtype), canonical_shape(shape))
+    return copied(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
 
 
 def _cast(value: Any, dtype: DType) -> Any:
@@ -235,7 +236,7 @@ def full_like(
         weak = dtype is None and aval.weak_type
         value = literal(_cast(fill_value, found), found).value
         return _as_given(a, lambda: _filled(dims, value, found, weak))
-    return broadcast_to(asarray(fill_value, found), dims)
+    return copied(broadcast_to(asarray(fill_value, found), dims))
 
 
 def _as_given(like: Any, make: Callable[[], Any]) -> Any:
@@ -626,7 +627,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     for x, place in zip(vectors, places, strict=True):
         dims = tuple([aval_of(x).size if d == place else 1 for d in range(len(shape))])
         grids.append(broadcast_to(reshape(x, dims), dims if sparse else shape))
-    return grids
+    return [copied(grid) for grid in grids] if copy else grids
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:

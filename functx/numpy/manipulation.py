@@ -555,11 +555,11 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     counts = (1,) * (rank - len(counts)) + counts
     shape = (1,) * (rank - len(shape)) + shape
     if all(n == 1 for n in counts):
-        return shaping.reshape(a, shape)
+        return copied(shaping.reshape(a, shape))
     wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
     kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
     whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return shaping.reshape(broadcast_in_dim(a, wide, kept), whole)
+    return copied(shaping.reshape(broadcast_in_dim(a, wide, kept), whole))
 
 
 @never_aliased
@@ -581,7 +581,7 @@ def repeat(
     if total_repeat_length is not None and type(repeats) is Tracer:
         return _repeat_to(a, repeats, axis, _fixed(total_repeat_length, "total_repeat_length"))
     if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
-        return _repeat_each(a, repeats, axis)
+        return copied(_repeat_each(a, repeats, axis))
     counts = static_integers(repeats, "repeat: the counts")
     if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
         raise ValueRangeError(

@@ -14,7 +14,7 @@ from functx.core.dtypes import inexact_dtype, is_integer, promote_types
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS, literal
@@ -52,8 +52,8 @@ def apart(out: Any, x: Any) -> Any:
 
 
 def copied(x: Any) -> Any:
-    """The array `x` in memory of its own."""
-    if type(x) is Tracer:
+    """The array `x` in memory of its own, inside a trace that of the trace."""
+    if type(x) is Tracer or current_builder.get() is not None:
         return Copy()(x)
     return x.copy() if isinstance(x, np.ndarray) else x
 
