@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functx.core.effects import Effect
+from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
 from functx.core.strides import Strides, contiguous
@@ -187,6 +190,23 @@ class Purify:
 
         made, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
         return made, tuple(written)
+
+
+def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
+    """Write the values of `new` to those of `args` at its keys that are arrays of NumPy's.
+
+    Raises ImmutableArrayError, before any is changed, if one of them is read-only.
+    """
+    arrays = {i: args[i] for i in new if isinstance(args[i], np.ndarray)}
+    for x in arrays.values():
+        if not x.flags.writeable:
+            raise ImmutableArrayError(
+                "an argument that the function writes to must be writable; got a read-only array, "
+                f"{type_name(x)}",
+                fix="Pass a copy of it.",
+            )
+    for i, x in arrays.items():
+        x[...] = new[i]
 
 
 def build_pure(

@@ -159,9 +159,14 @@ def _conj(self: Tracer) -> Any:
     return elementwise.conjugate(self) if self.dtype.kind == "c" else self
 
 
+def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
+    """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
+    return lambda self, value: mutation.set_item(part(self), Ellipsis, value)
+
+
 Tracer.conj = Tracer.conjugate = _conj  # type: ignore[attr-defined]
-Tracer.real = property(elementwise.real)  # type: ignore[attr-defined]
-Tracer.imag = property(elementwise.imag)  # type: ignore[attr-defined]
+Tracer.real = property(elementwise.real, _set_part(elementwise.real))  # type: ignore[attr-defined]
+Tracer.imag = property(elementwise.imag, _set_part(elementwise.imag))  # type: ignore[attr-defined]
 Tracer.at = property(indexing.At)  # type: ignore[attr-defined]
 Tracer.itemsize = property(lambda self: self.dtype.itemsize)  # type: ignore[attr-defined]
 Tracer.nbytes = property(lambda self: self.size * self.dtype.itemsize)  # type: ignore[attr-defined]

@@ -9,8 +9,6 @@ from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype, is_complex
@@ -20,13 +18,12 @@ from functx.core.errors import (
     ArgumentWriteError,
     ForeignCodeError,
     FunctxError,
-    ImmutableArrayError,
     TangentError,
     type_name,
 )
 from functx.core.program import Program, padded
 from functx.core.provenance import user_frame
-from functx.core.storage import Purify
+from functx.core.storage import Purify, write_arrays
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
@@ -102,23 +99,15 @@ def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
 
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
     """
-    for i in new:
-        if isinstance(args[i], np.ndarray) and not args[i].flags.writeable:
-            raise ImmutableArrayError(
-                "an argument that the function writes to must be writable; got a read-only array, "
-                f"{type_name(args[i])}",
-                fix="Pass a copy of it.",
-            )
+    write_arrays(args, new)
     for i, value in new.items():
-        write_back(args[i], value)
+        if type(args[i]) is Tracer:
+            Write()(args[i], value)
 
 
 def write_back(x: Any, new: Any) -> None:
     """Let the argument `x` of a call take the value `new` that the call wrote to it."""
-    if type(x) is Tracer:
-        Write()(x, new)
-    elif isinstance(x, np.ndarray):
-        x[...] = new
+    write_all_back([x], {0: new})
 
 
 class InNames(NamedTuple):

@@ -17,6 +17,7 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
+from functx.core.program import padded
 from functx.core.tracing import apply, aval_of, execution
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
@@ -234,6 +235,16 @@ def _out_dims_of_leaves(
 
 
 def _unmappable(i: int, traced: TracedCall, fun: Callable[..., Any]) -> OutAxesError:
+    own = len(traced.out_avals)
+    if i >= own:
+        name = padded(traced.program.in_names(), len(traced.program.inputs))[
+            traced.written[i - own]
+        ]
+        return OutAxesError(
+            f"vmap({name_of(fun)}): an argument with in_axes None must not depend on mapped "
+            f"arguments; got `{name}`, to which such values are written",
+            fix="Give it an axis in in_axes, or write to a copy of it.",
+        )
     path, _ = tree.leaves_with_path(
         tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
     )[i]
