@@ -160,14 +160,19 @@ def strides_of(builder: Builder, atom: Atom) -> Strides:
 def root_of(builder: Builder, atom: Atom) -> Atom:
     """What owns the memory of an array that is traced: itself, or what it is a view of."""
     while type(atom) is Var and (position := builder.producer(atom)) is not None:
-        eqn = builder.equations[position]
-        if not eqn.primitive.view or type(eqn.inputs[0]) is not Var:
-            break
-        base = eqn.inputs[0]
-        if eqn.primitive.layout(base.aval, strides_of(builder, base)) is None:
+        base = viewed(builder, builder.equations[position])
+        if base is None:
             break
         atom = base
     return atom
+
+
+def viewed(builder: Builder, eqn: Equation) -> Atom | None:
+    """What the outputs of an equation are views of; None if they have memory of their own."""
+    if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:
+        return None
+    copied = eqn.primitive.layout(base.aval, strides_of(builder, base)) is None
+    return None if copied else base
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,14 @@ def contiguous(shape: Sequence[int]) -> Strides:
     return tuple(reversed(strides))
 
 
+def in_a_row(shape: Sequence[int], strides: Strides) -> bool:
+    """Whether the elements of an array lie side by side in row-major order."""
+    if 0 in shape:
+        return True
+    steps = zip(shape, strides, contiguous(shape), strict=True)
+    return all(n == 1 or step == wanted for n, step, wanted in steps)
+
+
 def regrouped(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Strides | None:
     """The strides of an array of `shape` and `strides` reshaped to `new`; None if it must be copied.
 

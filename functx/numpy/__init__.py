@@ -1,6 +1,6 @@
 """NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
 
-from functx.numpy import fft, linalg
+from functx.numpy import fft, lib, linalg
 from functx.numpy import methods as _methods
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool

@@ -13,6 +13,8 @@ from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, is_inexact, kind
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.program import Literal
+from functx.core.storage import strides_of
+from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import (
     broadcast,
@@ -42,12 +44,14 @@ from functx.ops.shaping import (
     pad,
     reshape,
 )
+from functx.ops.strided import Strided
 
 __all__ = [
     "arange",
     "array",
     "asanyarray",
     "asarray",
+    "ascontiguousarray",
     "diag",
     "diag_indices",
     "diag_indices_from",
@@ -123,6 +127,14 @@ def array(
 def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
     """`a` as an array, as `asarray` makes it."""
     return asarray(a, dtype)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
+    """`a` as an array of at least one dimension that lies in row-major order, copied if need be."""
+    a = asarray(a, dtype)
+    if type(a) is Tracer and not in_a_row(a.shape, strides_of(a.builder, a.atom)):
+        return copied(a)
+    return a if aval_of(a).shape else reshape(a, (1,))
 
 
 def _number(a: Any) -> Any:
@@ -553,15 +565,25 @@ def _places(found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The elements on a diagonal of two dimensions, along a new last one in their place."""
-    from functx.numpy.contraction import diagonal_of
+    """The elements on a diagonal of two dimensions, along a new last one in their place.
 
+    A view that is read-only, as in NumPy.
+    """
     a = asarray(a)
     aval = aval_of(a)
     if aval.ndim < 2:
         raise ShapeError(f"diagonal: the array must have at least two dimensions; got {aval!r}")
-    axes = canonical_axes((axis1, axis2), aval.ndim, "diagonal: axis1 and axis2")
-    return diagonal_of(a, index(offset), *axes)
+    rows, columns = canonical_axes((axis1, axis2), aval.ndim, "diagonal: axis1 and axis2")
+    n, m, offset = aval.shape[rows], aval.shape[columns], index(offset)
+    lead = [d for d in range(aval.ndim) if d not in (rows, columns)]
+    count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
+    # Without elements it may begin anywhere.
+    start = {rows: max(-offset, 0), columns: max(offset, 0)} if count else {}
+    steps = [tuple([int(d == along) for d in range(aval.ndim)]) for along in lead]
+    steps.append(tuple([int(d in (rows, columns)) for d in range(aval.ndim)]))
+    shape = (*[aval.shape[d] for d in lead], count)
+    places = tuple([start.get(d, 0) for d in range(aval.ndim)])
+    return Strided(shape, places, tuple(steps), writable=False)(a)
 
 
 def diag(v: Any, k: int = 0) -> Any:

@@ -168,9 +168,12 @@ __all__ = [
 
 def _ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with the arguments `out` and `where` of NumPy's."""
+    count = function.__code__.co_argcount
 
     @wraps(function)
     def call(*args: Any, out: Any = None, where: Any = True) -> Any:
+        if len(args) == count + 1 and out is None:
+            *args, out = args  # type: ignore[assignment]
         result = function(*args)
         if out is not None or where is not True:
             return into(function.__name__, result, out, where)
@@ -186,7 +189,7 @@ def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., A
 
 
 def _unary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x), out, where)
         return bind(primitive, (operand(x),))
@@ -197,7 +200,7 @@ def _unary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 def _inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """A function of one argument, of which integers become floating point."""
 
-    def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x), out, where)
         if type(x) is Tracer and x.aval.dtype.kind in "fc":
@@ -208,7 +211,7 @@ def _inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 
 
 def _binary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x, y), out, where)
         return binary(primitive, x, y)
@@ -217,7 +220,7 @@ def _binary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 
 
 def _binary_inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x, y), out, where)
         if type(x) is Tracer and x.aval.dtype.kind in "fc":
@@ -228,7 +231,7 @@ def _binary_inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., 
 
 
 def _comparison(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x, y), out, where)
         try:
@@ -273,7 +276,7 @@ def boolean(x: Any) -> Any:
 
 
 def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x, y), out, where)
         return bind(primitive, broadcast(boolean(x), boolean(y)))
@@ -284,7 +287,7 @@ def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 def _rounding(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """A function of floating point numbers to whole ones, which leaves integers as they are."""
 
-    def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x), out, where)
         x = operand(x)

@@ -17,7 +17,7 @@ from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
 from functx.core.program import Literal
 from functx.core.storage import strides_of
-from functx.core.strides import contiguous
+from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
 from functx.numpy.promotion import apart, copied, never_aliased, operand, promote
@@ -37,6 +37,7 @@ from functx.ops.operands import (
 )
 from functx.ops.shaping import Reshape, broadcast_in_dim
 from functx.ops.slicing import dynamic_slice, slice_in_dim
+from functx.ops.strided import element
 
 __all__ = [
     "append",
@@ -139,10 +140,15 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     aval = aval_of(a)
     new = _completed(aval, shape)
     if order == "C":
-        return a if new == aval.shape else bind(Reshape(new), (a,))
+        return a if new == aval.shape else _reshaped(a, new)
     if order != "F":
         raise ValueRangeError(f'reshape: order must be "C" or "F"; got {order!r}')
     return transpose(shaping.reshape(transpose(a), new[::-1]))
+
+
+def _reshaped(a: Any, shape: Shape) -> Any:
+    # Without dimensions it still is an array, which shares memory with `a`.
+    return bind(Reshape(shape), (a,)) if shape else element(a, (0,) * aval_of(a).ndim)
 
 
 @lru_cache(maxsize=4096)
@@ -162,9 +168,11 @@ def _completed(aval: ShapedArray, shape: Shape) -> Shape:
 def ravel(a: Any, order: str = "C") -> Any:
     """The elements of `a` in one dimension; a view if they lie side by side in memory."""
     a = as_array(a)
+    if order == "F":
+        return ravel(transpose(a))
     flat = reshape(a, (aval_of(a).size,), order)
     # A view that skips elements could be reshaped, and still NumPy copies it.
-    if type(a) is Tracer and strides_of(a.builder, a.atom) != contiguous(a.shape):
+    if type(a) is Tracer and not in_a_row(a.shape, strides_of(a.builder, a.atom)):
         return copied(flat)
     return flat
 
@@ -180,11 +188,11 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     a = as_array(a)
     shape = aval_of(a).shape
     if axis is None:
-        return shaping.reshape(a, tuple([n for n in shape if n != 1]))
+        return reshape(a, tuple([n for n in shape if n != 1]))
     axes = canonical_axes(axis, len(shape), "squeeze: axis")
     if any(shape[d] != 1 for d in axes):
         raise ShapeError(f"squeeze: axes must have length 1; got axis {axis} of {aval_of(a)!r}")
-    return shaping.reshape(a, without(shape, axes))
+    return reshape(a, without(shape, axes))
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
@@ -715,7 +723,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     a = as_array(a)
     aval = aval_of(a)
     if axis is None:
-        return shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape)
+        return copied(shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     if type(shift) is Tracer:
         shifts: Sequence[Any] = unstack(shift) if shift.aval.ndim else (shift,)

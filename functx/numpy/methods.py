@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
+from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, CapturedWriteError, ForeignCodeError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.storage import strides_of
+from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, bind
 from functx.numpy import (
     contraction,
+    creation,
     elementwise,
     indexing,
     manipulation,
@@ -24,6 +28,7 @@ from functx.numpy import (
     sorting,
 )
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
+from functx.ops.conversion import bitcast_convert_type, bits
 from functx.ops.mutation import Copy
 
 
@@ -123,7 +128,8 @@ for _module, _names in {
     elementwise: "clip round",
     sorting: "argsort nonzero searchsorted argpartition",
     contraction: "dot trace",
-    indexing: "take",
+    indexing: "take choose",
+    creation: "diagonal",
 }.items():
     for _name in _names.split():
         _method(_name, getattr(_module, _name))
@@ -140,10 +146,31 @@ def _transpose(self: Tracer, *axes: Any) -> Any:
 
 
 def _view(self: Tracer, dtype: Any = None) -> Any:
-    """The same bits as another dtype."""
-    from functx.ops.conversion import bitcast_convert_type
+    """The same bits as another dtype, whose size the last dimension makes up for.
 
-    return self if dtype is None else bitcast_convert_type(self, dtype)
+    Raises ShapeError where that does not lie in one row of memory, or holds no whole elements.
+    """
+    if dtype is None or canonical_dtype(dtype) == self.dtype:
+        return self
+    old, new = bits(self.dtype), bits(canonical_dtype(dtype))
+    if old == new:
+        return bitcast_convert_type(self, dtype)
+    strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
+    if (
+        not in_a_row(self.shape[-1:], strides[-1:])
+        or not self.shape
+        or any(n % times for n in (self.shape[-1], *strides[:-1]))
+    ):
+        raise ShapeError(
+            "x.view(): the last dimension must be one row of memory, that holds whole elements of "
+            f"the new dtype, to change their size; got {self.aval!r} for {np.dtype(dtype)}",
+            fix="Copy it first (.copy()).",
+        )
+    if old > new:
+        parts = bitcast_convert_type(self, dtype)
+        return manipulation.reshape(parts, (*self.shape[:-1], -1))
+    parts = manipulation.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
+    return bitcast_convert_type(parts, dtype)
 
 
 Tracer.reshape = _reshape  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Literal
+from functx.core.storage import root_of, viewed
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
 from functx.numpy.indexing import Place, static_key, static_steps
 from functx.numpy.promotion import broadcast_to, operand
@@ -86,15 +87,16 @@ def check_writable(x: Tracer, what: str) -> None:
             builder, atom = captured.builder, captured.atom
             continue
         eqn = builder.equations[position]
-        if not eqn.primitive.view:
+        base = viewed(builder, eqn)
+        if base is None:
             return
-        if eqn.primitive.read_only(eqn.inputs[0].aval):
+        if eqn.primitive.read_only(base.aval):
             raise ImmutableArrayError(
-                f"{what}: a view that repeats elements must not be written to; got {x.aval!r}, "
-                f"a view of {eqn.inputs[0].aval!r}",
+                f"{what}: a view that repeats elements or is read-only must not be written "
+                f"to; got {x.aval!r}, a view of {base.aval!r}",
                 fix="Copy it first (.copy()).",
             )
-        atom = eqn.inputs[0]
+        atom = base
 
 
 def refuse_captured(x: Tracer, owner: Builder, what: str) -> None:
@@ -143,13 +145,14 @@ def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
 def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     """The operator `symbol`=, which gives `x` the value that `fun` makes of it and another operand.
 
-    A scalar is not written to: as in NumPy, the name gets the result instead.
+    A scalar is not written to: as in NumPy, the name gets the result instead. An array without
+    dimensions is written to only where it is a view of another, since it looks like a scalar.
     """
     what = f"x {symbol}= y"
 
     def method(self: Tracer, other: Any) -> Any:
         result = fun(self, other)
-        if not self.aval.shape:
+        if not self.aval.shape and not root_of(self.builder, self.atom).aval.shape:
             return result
         write(self, result, what)
         return self

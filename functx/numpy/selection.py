@@ -35,6 +35,7 @@ from functx.ops.indexing import (
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, reshape, rev
 from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
+from functx.ops.strided import Strided, element
 
 
 class Update(NamedTuple):
@@ -75,6 +76,7 @@ class Selection:
                 self.starts[entry.axis] = entry.at
                 self.pointed.append(entry.axis)
         self.block = _block([aval_of(entry.at).shape for entry in found if type(entry) is Points])
+        self.array = any(entry is Ellipsis for entry in found)
         self.static = self.block is None and all(
             type(start) is int and 0 <= start <= n - size
             for start, size, n in zip(self.starts, self.sizes, shape, strict=True)
@@ -131,6 +133,12 @@ class Selection:
             window = rev(self.one_window(x), self.backwards)
         else:
             window = rev(self.gather(x), self.window_backwards)
+        return self.shaped(window)
+
+    def shaped(self, window: Any) -> Any:
+        """The window in the shape of the result; with Ellipsis one element is a view as well."""
+        if self.array and not self.result_shape and aval_of(window).shape:
+            return element(window, (0,) * aval_of(window).ndim)
         return reshape(window, self.result_shape)
 
     def write(self, x: Any, value: Any, update: Update) -> Any:
@@ -179,6 +187,8 @@ class Selection:
 
     def static_steps(self) -> tuple[Primitive, ...]:
         """The operations that read the one window, whose place is known."""
+        if self.array and not self.result_shape and self.shape:
+            return (Strided((), tuple(self.starts), ()),)
         steps: list[Primitive] = []
         bounds = self.bounds()
         if bounds != _whole(self.shape):

@@ -227,7 +227,12 @@ class Flat:
         return Copy()(_flat(self.x)[idx])
 
     def __setitem__(self, idx: Any, value: Any) -> None:
-        flat = Place(_flat(self.x), idx).set(value)
+        row, values = _flat(self.x), _flat(asarray(value))
+        if aval_of(values).size > 1:
+            # Too few values are written again and again.
+            shape = aval_of(indexing.index(np.empty(self.x.size, bool), idx)).shape
+            values = manipulation.reshape(_repeated("x.flat", values, int(np.prod(shape))), shape)
+        flat = Place(row, idx).set(values)
         assign(self.x, manipulation.reshape(flat, self.x.shape), "x.flat[...] =")
 
     def copy(self) -> Any:

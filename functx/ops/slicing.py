@@ -349,7 +349,13 @@ def put_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
         for (start, _, stride), m, n in zip(bounds, aval_of(part).shape, shape, strict=True)
     ]
     replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
-    return select(replaced, pad(part, 0, config), x)
+    return select(replaced, pad(part, zero_of(part), config), x)
+
+
+def zero_of(x: Any) -> Any:
+    """Zero of the dtype of `x`, and weak if that is."""
+    aval = aval_of(x)
+    return convert_element_type(literal(0, aval.dtype), aval.dtype, aval.weak_type)
 
 
 def slice(

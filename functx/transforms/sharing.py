@@ -34,7 +34,10 @@ class Block(NamedTuple):
         members = sorted(self.members, key=lambda member: member[0] in last)
         first = args[members[0][0]]
         whole = full((self.size,), literal(0, first.dtype))
-        views = {i: Strided(args[i].shape, *place) for i, place in members}
+        views = {
+            i: Strided(args[i].shape, (start,), tuple([(step,) for step in steps]))
+            for i, (start, steps) in members
+        }
         for i, view in views.items():
             whole = view.put_back(args[i], 0, whole)
         return [views[i](whole) if i in views else x for i, x in enumerate(args)]
