@@ -220,6 +220,9 @@ class Primitive(metaclass=_PrimitiveType):
     view: ClassVar[bool] = False
     """True: the outputs show elements of the first operand, as NumPy's views do."""
 
+    regroups: ClassVar[bool] = False
+    """True: whether the outputs are views depends on how the first operand lies in memory."""
+
     def put_back(self, part: Any, index: int, x: Any, *args: Any) -> Any:
         """`x` with `part` in place of what output `index`, a view of it, shows.
 

@@ -17,7 +17,7 @@ from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
-from functx.core.strides import Strides, contiguous
+from functx.core.strides import Strides, contiguous, in_a_row
 from functx.core.tracing import Builder, Tracer, build, current_builder, rewritten, trace
 
 
@@ -91,14 +91,18 @@ class Alias:
 class PureForm:
     """A program told again without writes, equation by equation, in the builder at work."""
 
-    def __init__(self, inputs: Sequence[Var], values: Sequence[Tracer]):
+    def __init__(
+        self, inputs: Sequence[Var], values: Sequence[Tracer], layouts: Sequence[Strides | None]
+    ):
         self.aliases: dict[Var, Alias] = {}
-        for v, x in zip(inputs, values, strict=True):
-            self.own(v, x)
+        for v, x, strides in zip(inputs, values, layouts, strict=True):
+            self.own(v, x, strides)
+        self.given = {alias.storage for alias in self.aliases.values()}
+        self.by_layout = False
 
-    def own(self, var: Var, value: Tracer) -> None:
-        """Let `var` stand for an array with a storage of its own."""
-        self.aliases[var] = Alias(Storage(value), contiguous(value.shape))
+    def own(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
+        """Let `var` stand for an array with a storage of its own, in row-major order by default."""
+        self.aliases[var] = Alias(Storage(value), strides or contiguous(value.shape))
 
     def read(self, atom: Atom) -> Tracer:
         """The value of a variable now, or of a literal."""
@@ -120,6 +124,8 @@ class PureForm:
             return
         if primitive.view and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
+            if primitive.regroups and base.storage in self.given:
+                self.by_layout = True
             strides = primitive.layout(eqn.inputs[0].aval, base.strides)
             if strides is not None:
                 others = tuple([self.read(a) for a in eqn.inputs[1:]])
@@ -144,27 +150,68 @@ class PureForm:
 def strides_of(builder: Builder, atom: Atom) -> Strides:
     """How an array that is traced lies in memory."""
     views = []
-    while type(atom) is Var and (position := builder.producer(atom)) is not None:
+    while True:
+        position = builder.producer(atom)
+        if position is None:
+            outer = builder.captured(atom)
+            if type(outer) is not Tracer:
+                break
+            builder, atom = outer.builder, outer.atom
+            continue
         eqn = builder.equations[position]
         if not eqn.primitive.view:
             break
         views.append(eqn)
         atom = eqn.inputs[0]
-    strides = contiguous(atom.aval.shape)
+    strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
     for eqn in reversed(views):
         found = eqn.primitive.layout(eqn.inputs[0].aval, strides)
         strides = contiguous(eqn.outputs[0].aval.shape) if found is None else found
     return strides
 
 
-def root_of(builder: Builder, atom: Atom) -> Atom:
+def lies_in_a_row(x: Tracer) -> bool:
+    """Whether the elements of an array that is traced lie side by side, in row-major order."""
+    ask_layout(x)
+    return in_a_row(x.shape, strides_of(x.builder, x.atom))
+
+
+def ask_layout(x: Any, writes: bool = False) -> None:
+    """Note that a function depends on how an array lies in memory, if that is an argument of it.
+
+    It does so only if something is written, by itself or by one that it calls.
+    """
+    if type(x) is Tracer:
+        root = root_of(x)
+        if root.builder.producer(root.atom) is None:
+            root.builder.by_layout = True
+            root.builder.writes |= writes
+
+
+def layout_of(x: Any) -> Strides | None:
+    """The strides of an array, in elements; None if they are those of row-major order."""
+    if type(x) is Tracer:
+        strides = strides_of(x.builder, x.atom)
+        return None if in_a_row(x.shape, strides) else strides
+    if not isinstance(x, np.ndarray) or x.flags.c_contiguous:
+        return None
+    return tuple([step // x.itemsize for step in x.strides])
+
+
+def root_of(x: Tracer) -> Tracer:
     """What owns the memory of an array that is traced: itself, or what it is a view of."""
-    while type(atom) is Var and (position := builder.producer(atom)) is not None:
-        base = viewed(builder, builder.equations[position])
+    while True:
+        position = x.builder.producer(x.atom)
+        if position is None:
+            outer = x.builder.captured(x.atom)
+            if type(outer) is not Tracer:
+                return x
+            x = outer
+            continue
+        base = viewed(x.builder, x.builder.equations[position])
         if base is None:
-            break
-        atom = base
-    return atom
+            return x
+        x = Tracer(base, x.builder)
 
 
 def viewed(builder: Builder, eqn: Equation) -> Atom | None:
@@ -175,26 +222,43 @@ def viewed(builder: Builder, eqn: Equation) -> Atom | None:
     return None if copied else base
 
 
-@dataclass(frozen=True)
-class Purify:
-    """The rewrite to a pure program, and which inputs the program wrote to.
+class Pure(NamedTuple):
+    """A pure program, whose outputs are followed by new values of the inputs at `written`.
 
-    The outputs are followed by the last values of those inputs.
+    `by_layout` says that it is right only for inputs that lie as was said.
     """
 
-    def __call__(self, program: Program) -> tuple[Program, tuple[int, ...]]:
+    program: Program
+    written: tuple[int, ...]
+    by_layout: bool
+
+
+@dataclass(frozen=True)
+class Purify:
+    """The rewrite to a pure program, for inputs with strides of `layouts`.
+
+    None there, and where there are no more, stands for row-major order.
+    """
+
+    layouts: tuple[Strides | None, ...] = ()
+
+    def __call__(self, program: Program) -> Pure:
         written: list[int] = []
+        by_layout = False
 
         def body(*args: Tracer) -> list[Tracer]:
-            pure = PureForm(program.inputs, args)
+            nonlocal by_layout
+            layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
+            pure = PureForm(program.inputs, args, layouts)
             pure.tell_all(program.equations)
             outs = [pure.read(atom) for atom in program.outputs]
             storages = [pure.aliases[v].storage for v in program.inputs]
+            by_layout = pure.by_layout
             written.extend(i for i, s in enumerate(storages) if s.value.atom is not s.first.atom)
             return outs + [storages[i].value for i in written]
 
         made, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
-        return made, tuple(written)
+        return Pure(made, tuple(written), by_layout)
 
 
 def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
@@ -221,7 +285,7 @@ def build_pure(
     program, captured = build(builder, fun, tracers)
     if builder.writes:
         count = len(program.outputs)
-        pure, _ = rewritten(Purify(), program)
+        pure = rewritten(Purify(), program).program
         program = Program(
             pure.name,
             pure.inputs,
@@ -249,14 +313,14 @@ class _Shadow:
         self.own = own = Builder(builder.name, builder.kind, builder.parent)
         own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
         own.differentiated, own.in_names = builder.differentiated, builder.in_names
-        self.form = PureForm([], [])
+        self.form = PureForm([], [], [])
         self.told = 0
 
     def atom(self, atom: Atom) -> tuple[Builder, Atom]:
         given = [*self.builder.inputs, *[v for v, _ in self.builder.captures.values()]]
         for v in given[len(self.form.aliases) :] if not self.told else given:
             if v not in self.form.aliases:
-                self.form.own(v, Tracer(v, self.own))
+                self.form.own(v, Tracer(v, self.own), strides_of(self.builder, v))
         token = current_builder.set(self.own)
         try:
             fresh = self.builder.equations[self.told :]

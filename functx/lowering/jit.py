@@ -16,6 +16,7 @@ import jax
 from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
+from functx.core.strides import Strides
 from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_shared, refuse_unusable
@@ -31,6 +32,7 @@ from functx.transforms.calls import (
     check_callable,
     name_of,
     named_after,
+    layouts_of,
     names_of,
     trace_call,
     write_all_back,
@@ -131,9 +133,10 @@ def jit(
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Sharing:
-    """Which arguments of a call share memory; to JAX, a part of the type of the call."""
+    """How the arguments of a call lie in memory, and share it; to JAX, a part of their type."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...] = ()
+    layouts: tuple[Strides | None, ...] = ()
 
 
 class _Writes(Exception):
@@ -154,7 +157,7 @@ class Compilation:
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
         self.adopted = False
-        self.writes = False
+        self.writes = self.by_layout = False
         self.traced = Cache(f"jit({name_of(fun)})", 256)
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
@@ -175,11 +178,13 @@ class Compilation:
         token = current_builder.set(None)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
-            blocks: tuple[Block, ...] = ()
+            sharing = Sharing()
             if self.writes:
                 captured, sharing = captured
-                blocks = sharing.blocks
-            traced = trace_call(fun, in_tree, avals, "jit", blocks=blocks)
+            layouts = sharing.layouts or [None] * len(avals)
+            traced = trace_call(
+                fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts
+            )
         finally:
             current_builder.reset(token)
         hidden = [self.passed(x, captured) for x in traced.captured]
@@ -189,6 +194,9 @@ class Compilation:
         outs = call_in_jax(traced.program, [*leaves, *hidden])
         own = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:own])
+        if traced.by_layout and not self.by_layout:
+            self.by_layout = True
+            raise _Writes
         if not traced.written and not self.writes:
             return out
         if not self.writes:
@@ -199,7 +207,8 @@ class Compilation:
         """The result of a call that also writes to NumPy arrays among the arguments."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves = tree.leaves((dynamic, keywords))
-        shared = Sharing(tuple(shared_blocks(leaves)))
+        layouts = tuple(layouts_of(leaves)) if self.by_layout else ()
+        shared = Sharing(tuple(shared_blocks(leaves)), layouts)
         out, new = self.dispatch((self.captured, shared), *args, **kwargs)
         write_all_back(leaves, new)
         return out
@@ -266,7 +275,9 @@ class Compilation:
             if not any(isinstance(x, (Tracer, jax.core.Tracer)) for x in traced.captured):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
-        if traced.written and traced_pair(leaves, traced.written) is not None:
+        if (traced.written and traced_pair(operands, traced.written) is not None) or (
+            traced.by_layout and any(layouts_of(leaves))
+        ):
             # In the open, a write to one view is seen by the other.
             return fun(*dynamic, **keywords)
         if inline:
@@ -309,7 +320,7 @@ class Compilation:
         while True:
             try:
                 with collection_paused():
-                    captured: Any = (self.captured, Sharing(())) if self.writes else self.captured
+                    captured: Any = (self.captured, Sharing()) if self.writes else self.captured
                     lowered = self.dispatch.lower(captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
                 in_names = names_of(self.fun, tree.structure(tuple(dynamic)))

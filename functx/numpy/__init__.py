@@ -2,6 +2,7 @@
 
 from functx.numpy import fft, lib, linalg
 from functx.numpy import methods as _methods
+from functx.numpy import ufunc_methods as _ufunc_methods
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
@@ -16,4 +17,4 @@ from functx.numpy.sorting import *
 from functx.numpy.statistics import *
 from functx.numpy.writing import *
 
-del _methods
+del _methods, _ufunc_methods

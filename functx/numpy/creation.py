@@ -13,8 +13,7 @@ from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, is_inexact, kind
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.program import Literal
-from functx.core.storage import strides_of
-from functx.core.strides import in_a_row
+from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import (
     broadcast,
@@ -132,7 +131,7 @@ def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """`a` as an array of at least one dimension that lies in row-major order, copied if need be."""
     a = asarray(a, dtype)
-    if type(a) is Tracer and not in_a_row(a.shape, strides_of(a.builder, a.atom)):
+    if type(a) is Tracer and not lies_in_a_row(a):
         return copied(a)
     return a if aval_of(a).shape else reshape(a, (1,))
 

@@ -13,6 +13,7 @@ from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_na
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.index_entries import Mode, entries, is_known, item_of, known_mask, place_of
+from functx.numpy.masked import masked, masked_axes
 from functx.numpy.promotion import broadcast, broadcast_to, operand, promote
 from functx.numpy.selection import (
     ADD,
@@ -40,7 +41,7 @@ def index(x: Any, idx: Any) -> Any:
 
     An integer out of bounds raises IndexingError where its value is known; a traced one
     counts as the nearest in bounds. The value of a boolean mask must be known, since it
-    decides the shape.
+    decides the shape; of another, the elements can only be updated (`x[mask] += y`).
     """
     if type(x) is Tracer:
         key = static_key(idx)
@@ -49,7 +50,13 @@ def index(x: Any, idx: Any) -> Any:
                 x = bind(step, (x,))
             return x
     x = operand(x)
-    return selection(x, idx, Mode()).read(x)
+    try:
+        return selection(x, idx, Mode()).read(x)
+    except IndexingError as error:
+        found = masked(x, idx, error)
+        if found is None:
+            raise
+        return found
 
 
 def static_key(idx: Any) -> Any:
@@ -195,76 +202,6 @@ class Place:
                 new = update.combine(self.x, new)
             return select(masked.spread(aval.shape), new, self.x)
         return selection(self.x, self.idx, mode).write(self.x, values, update)
-
-
-class MaskedAxes(NamedTuple):
-    """An index that is a boolean mask of the axes from `axis` on, and all of the others."""
-
-    mask: Any
-    axis: int
-
-    def spread(self, shape: Shape) -> Any:
-        """The mask of each element of an array of `shape`; a scalar stays one."""
-        own = aval_of(self.mask).shape
-        if own != shape[self.axis : self.axis + len(own)]:
-            raise IndexingError(
-                "x.at[mask]: a mask must have the shape of the axes that it stands for; got "
-                f"{own} from axis {self.axis} on of an array of shape {shape}"
-            )
-        if not own or own == shape:
-            return self.mask
-        return broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
-
-    def after(self, shape: Shape) -> int:
-        """The number of axes that follow those of the mask."""
-        return len(shape) - self.axis - aval_of(self.mask).ndim
-
-    def shares(self, values: Any, shape: Shape) -> bool:
-        """Whether all elements that the mask selects get the same of `values`.
-
-        Then their number need not be known.
-        """
-        own, after = aval_of(values).shape, self.after(shape)
-        return len(own) <= after or own[-1 - after] == 1
-
-    def fitted(self, values: Any, shape: Shape) -> Any:
-        """`values` for each element of an array of `shape`; a scalar stays one."""
-        after = self.after(shape)
-        values = trimmed(values, self.axis + 1 + after)
-        own = aval_of(values).shape
-        if not own:
-            return values
-        if len(own) > after:
-            at = len(own) - after - 1
-            masked = [1] * aval_of(self.mask).ndim
-            values = reshape(values, (*own[:at], *masked, *own[at + 1 :]))
-        return broadcast_to(values, shape)
-
-
-def masked_axes(idx: Any, shape: Shape) -> MaskedAxes | None:
-    """`idx` as a mask, if it has one and otherwise only full slices and Ellipsis."""
-    items = idx if type(idx) is tuple else (idx,)
-    masks = [i for i, item in enumerate(items) if _is_mask(item)]
-    if len(masks) != 1:
-        return None
-    (at,) = masks
-    before, after = items[:at], items[at + 1 :]
-    if not all(item is Ellipsis or _is_full(item) for item in (*before, *after)):
-        return None
-    axis = at
-    if any(item is Ellipsis for item in before):
-        axis = len(shape) - items[at].ndim - len(after)
-    return MaskedAxes(items[at], axis) if 0 <= axis <= len(shape) - items[at].ndim else None
-
-
-def _is_mask(item: Any) -> bool:
-    if type(item) is Tracer:
-        return item.dtype == bool
-    return getattr(item, "ndim", 0) > 0 and item.dtype == bool
-
-
-def _is_full(item: Any) -> bool:
-    return type(item) is slice and item.start is item.stop is item.step is None
 
 
 def _mode(

@@ -16,8 +16,7 @@ from functx.core.concrete import concrete
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
 from functx.core.program import Literal
-from functx.core.storage import strides_of
-from functx.core.strides import in_a_row
+from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
 from functx.numpy.promotion import apart, copied, never_aliased, operand, promote
@@ -172,7 +171,7 @@ def ravel(a: Any, order: str = "C") -> Any:
         return ravel(transpose(a))
     flat = reshape(a, (aval_of(a).size,), order)
     # A view that skips elements could be reshaped, and still NumPy copies it.
-    if type(a) is Tracer and not in_a_row(a.shape, strides_of(a.builder, a.atom)):
+    if type(a) is Tracer and not lies_in_a_row(a):
         return copied(flat)
     return flat
 

@@ -14,7 +14,7 @@ from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, CapturedWriteError, ForeignCodeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.storage import strides_of
+from functx.core.storage import lies_in_a_row, strides_of
 from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, bind
 from functx.numpy import (
@@ -155,6 +155,7 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
     old, new = bits(self.dtype), bits(canonical_dtype(dtype))
     if old == new:
         return bitcast_convert_type(self, dtype)
+    lies_in_a_row(self)
     strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
     if (
         not in_a_row(self.shape[-1:], strides[-1:])
@@ -326,9 +327,9 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
     import functx.numpy as namespace
 
     fun = getattr(namespace, ufunc.__name__, None)
-    if method == "at":
-        fun = getattr(fun, "at", None)
-    if method not in ("__call__", "at") or fun is None:
+    if method != "__call__":
+        fun = getattr(fun, method, None)
+    if fun is None:
         raise ForeignCodeError(
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.aval!r}",
             fix="Use the functions of functx.numpy.",

@@ -21,6 +21,7 @@ from functx.core.program import Literal
 from functx.core.storage import root_of, viewed
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
 from functx.numpy.indexing import Place, static_key, static_steps
+from functx.numpy.masked import Masked, is_same_mask, masked_axes
 from functx.numpy.promotion import broadcast_to, operand
 from functx.numpy.selection import filled
 from functx.ops.conversion import convert_element_type
@@ -42,7 +43,7 @@ def write(x: Tracer, value: Any, what: str) -> None:
     check_writable(x, what)
     value = operand(value)
     aval = aval_of(value)
-    _check_kind(aval, x.dtype, what)
+    check_kind(aval, x.dtype, what)
     if type(value) in PYTHON_SCALARS:
         value = literal(value, x.dtype)
     if aval.shape != x.shape:
@@ -57,7 +58,7 @@ def write(x: Tracer, value: Any, what: str) -> None:
     Write()(x, convert_element_type(value, x.dtype, x.weak_type))
 
 
-def _check_kind(given: Any, dtype: Any, what: str) -> None:
+def check_kind(given: Any, dtype: Any, what: str) -> None:
     """Raise for a value whose dtype NumPy would not cast to `dtype` by its rule of the same kind."""
     kinds = kind(given.dtype), kind(dtype)
     if _KINDS.index(kinds[0]) > _KINDS.index(kinds[1]) and kinds != ("i", "u"):
@@ -77,7 +78,7 @@ def check_writable(x: Tracer, what: str) -> None:
             raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.aval!r}")
         position = builder.producer(atom)
         if position is None:
-            captured = next((y for v, y in builder.captures.values() if v is atom), None)
+            captured = builder.captured(atom)
             if captured is None:
                 return
             if builder.kind not in _BODIES:
@@ -124,7 +125,14 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
     if is_own_view(x, idx, value):
         return
     check_writable(x, "x[...] =")
-    Write()(x, convert_element_type(Place(x, idx).set(value), x.dtype, x.weak_type))
+    if type(value) is Masked:
+        same = masked_axes(idx, x.shape)
+        if same is None or not is_same_mask(same.mask, value.axes.mask):
+            raise value.error
+        new = value.over(x)
+    else:
+        new = Place(x, idx).set(value)
+    Write()(x, convert_element_type(new, x.dtype, x.weak_type))
 
 
 def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
@@ -152,7 +160,7 @@ def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Tracer, other: Any) -> Any:
         result = fun(self, other)
-        if not self.aval.shape and not root_of(self.builder, self.atom).aval.shape:
+        if not self.aval.shape and not root_of(self).aval.shape:
             return result
         write(self, result, what)
         return self
@@ -181,7 +189,7 @@ def assign(target: Any, value: Any, what: str) -> Any:
     if type(target) is Tracer:
         write(target, value, what)
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
-        _check_kind(aval_of(value), target.dtype, what)
+        check_kind(aval_of(value), target.dtype, what)
         try:
             np.copyto(target, np.asarray(value), casting="unsafe")
         except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from functx.ops.mutation import Copy
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
 
-def _target(name: str, x: Any) -> Any:
+def writable(name: str, x: Any) -> Any:
     """`x` if it can be written to: a traced array, or one of NumPy's."""
     if type(x) is Tracer or isinstance(x, np.ndarray):
         return x
@@ -32,7 +32,7 @@ def _given(name: str, a: Any, new: Any, inplace: bool) -> Any:
     """`new`, or None with it written to `a`."""
     if not inplace:
         return new
-    assign(_target(name, a), new, name)
+    assign(writable(name, a), new, name)
     return None
 
 
@@ -49,7 +49,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
 
     `casting` is NumPy's: by default `src` must be of a dtype of the kind of that of `dst`.
     """
-    _target("copyto", dst)
+    writable("copyto", dst)
     if casting == "unsafe":
         src = _cast(src, dst)
     elif casting != "same_kind" and not np.can_cast(
@@ -116,7 +116,7 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
 
     Places are those of the flattened array, counted modulo the number of values.
     """
-    _target("putmask", a)
+    writable("putmask", a)
     own = _flat(asarray(values))
     if not aval_of(own).size:
         return
@@ -250,47 +250,3 @@ for _name, _method in {
     "flat": property(Flat, lambda self, value: Flat(self).__setitem__(slice(None), value)),
 }.items():
     setattr(Tracer, _name, _method)
-
-
-def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[..., None]:
-    def at(a: Any, indices: Any, b: Any) -> None:
-        _target(f"{name}.at", a)
-        if method is not None:
-            assign(a, getattr(Place(a, indices), method)(_cast(b, a)), f"{name}.at")
-            return
-        indexed = indices if isinstance(indices, tuple) else (indices,)
-        assign(a, _one_by_one(fun, a, indexed, b), f"{name}.at")
-
-    at.__doc__ = f"Write {name}(a[indices], b) to a[indices], again wherever an index repeats."
-    return at
-
-
-def _one_by_one(fun: Callable[..., Any], a: Any, indices: tuple[Any, ...], b: Any) -> Any:
-    """`a` with `fun` applied at the places of integer indices, one after the other."""
-    places = manipulation.broadcast_arrays(*[asarray(i) for i in indices])
-    shape = aval_of(places[0]).shape
-    values = _flat(manipulation.broadcast_to(asarray(b), shape))
-    for i in range(aval_of(values).size):
-        at = tuple([_flat(one)[i] for one in places])
-        a = Place(a, at).set(fun(a[at], values[i]))
-    return a
-
-
-for _name, _way in {
-    "add": "add",
-    "subtract": "subtract",
-    "multiply": "multiply",
-    "maximum": "max",
-    "minimum": "min",
-    "divide": None,
-    "floor_divide": None,
-    "power": None,
-    "remainder": None,
-    "bitwise_and": None,
-    "bitwise_or": None,
-    "bitwise_xor": None,
-    "logical_and": None,
-    "logical_or": None,
-}.items():
-    _function = getattr(elementwise, _name)
-    _function.at = _at(_name, _function, _way)

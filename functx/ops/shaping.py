@@ -127,7 +127,7 @@ class Reshape(Linear):
         x = moveaxis(x, dim, 0)
         return reshape(x, (x.shape[0], *self.shape)), 0
 
-    view = True
+    view = regroups = True
 
     def put_back(self, part, index, x):
         return reshape(part, x.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType, MethodType
@@ -23,23 +23,28 @@ from functx.core.errors import (
 )
 from functx.core.program import Program, padded
 from functx.core.provenance import user_frame
-from functx.core.storage import Purify, write_arrays
+from functx.core.storage import Pure, Purify, ask_layout, layout_of, root_of, write_arrays
+from functx.core.strides import Strides
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
-from functx.transforms.sharing import Block, blocks_of
+from functx.transforms.sharing import Block, blocks_of, refuse_traced, traced_pair
+
+Layouts = Sequence[Strides | None]
 
 
 class TracedCall(NamedTuple):
     """The pure program of one call, what it captured, and the structure of its result.
 
-    Behind the leaves of the result it returns new values for the inputs at `written`.
+    Behind the leaves of the result it returns new values for the inputs at `written`. If it is
+    `by_layout`, it is right only for arguments with the strides that it was traced for.
     """
 
     program: Program
     captured: list[Any]
     out_tree: Any
     written: tuple[int, ...] = ()
+    by_layout: bool = False
 
     def without_writes(self, what: str) -> TracedCall:
         """The call itself; ArgumentWriteError if the function writes to an argument."""
@@ -179,17 +184,23 @@ def trace_call(
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
     blocks: Sequence[Block] = (),
+    from_roots: bool = False,
+    layouts: Layouts | None = None,
 ) -> TracedCall:
     """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other.
     `blocks` says which arguments share memory; by default that is found out from `values`.
+    Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the strides
+    of arguments that do not lie in row-major order; by default they are found out likewise.
     """
     out_tree: Any = None
-    wrote = False
+    wrote = asked = False
 
     def flat(*tracers: Tracer) -> list[Any]:
-        nonlocal out_tree, wrote
+        nonlocal out_tree, wrote, asked
+        builder = current_builder.get()
+        assert builder is not None
         leaves: list[Any] = list(tracers)
         for block in blocks:
             leaves = block.joined(leaves, differentiated)
@@ -212,7 +223,7 @@ def trace_call(
         for x in outs:
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
-        wrote = current_builder.get().writes  # type: ignore[union-attr]
+        wrote, asked = builder.writes, builder.by_layout
         for i in [i for block in blocks for i, _ in block.members]:
             Write()(tracers[i], leaves[i])
         return outs
@@ -225,11 +236,23 @@ def trace_call(
         values=values,
         differentiated=differentiated,
         in_names=names_of(fun, in_tree),
+        from_roots=from_roots,
+        layouts=layouts or (),
     )
     if not wrote or kind == "make_ir":
         return TracedCall(program, captured, out_tree)
-    pure, written = rewritten(Purify(), program)
-    if values is not None and not blocks and (found := blocks_of(values, written)):
+    around = [layout_of(x) for x in captured]
+    own: Layouts = [None] * len(avals) if layouts is None else layouts
+    pure: Pure = rewritten(Purify((*own, *around)), program)
+    by_layout = asked or pure.by_layout
+    # What was found out only now may change what the function does.
+    found = blocks if blocks or values is None else blocks_of(values, pure.written)
+    roots = from_roots or _see_each_other(captured, [i - len(avals) for i in pure.written])
+    if by_layout:
+        layouts_of(captured)
+        if layouts is None and values is not None:
+            layouts = layouts_of(values)
+    if found != blocks or roots != from_roots or (layouts is not None and [*layouts] != [*own]):
         return trace_call(
             fun,
             in_tree,
@@ -239,8 +262,42 @@ def trace_call(
             differentiated=differentiated,
             has_aux=has_aux,
             blocks=found,
+            from_roots=roots,
+            layouts=layouts,
         )
-    return TracedCall(pure, captured, out_tree, written)
+    if values is not None:
+        refuse_traced([*values, *captured], pure.written)
+    return TracedCall(pure.program, captured, out_tree, pure.written, by_layout)
+
+
+def layouts_of(values: Sequence[Any]) -> Layouts:
+    """The strides of arguments, on which a function depends; None for those in row-major order."""
+    for x in values:
+        ask_layout(x, writes=True)
+    return [layout_of(x) for x in values]
+
+
+def traced_together(trace: Callable[[bool], list[TracedCall]]) -> list[TracedCall]:
+    """The calls that `trace(from_roots)` gives, of functions that see what each other write."""
+    calls = trace(False)
+    captured = {owner_of(x): x for call in calls for x in call.captured}
+    places = {key: i for i, key in enumerate(captured)}
+    written = set()
+    for call in calls:
+        own = len(call.program.inputs) - len(call.captured)
+        written |= {places[owner_of(call.captured[i - own])] for i in call.written if i >= own}
+    return trace(True) if _see_each_other(list(captured.values()), written) else calls
+
+
+def owner_of(x: Any) -> Any:
+    """What two captured values share exactly when they are one."""
+    return x.atom if type(x) is Tracer else id(x)
+
+
+def _see_each_other(captured: Sequence[Any], written: Collection[int]) -> bool:
+    """Whether a write to a captured array is seen by others around: it, or another, is a view."""
+    views = [i for i in written if i >= 0 and root_of(captured[i]).atom is not captured[i].atom]
+    return bool(views) or traced_pair(captured, written) is not None
 
 
 def refuse_foreign(error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,13 +104,13 @@ def refuse_traced(args: Sequence[Any], written: Sequence[int]) -> None:
         )
 
 
-def traced_pair(args: Sequence[Any], written: Sequence[int]) -> tuple[Tracer, Tracer] | None:
+def traced_pair(args: Sequence[Any], written: Collection[int]) -> tuple[Tracer, Tracer] | None:
     """Two traced arguments that are views of one array, if one of them is written to."""
     roots: dict[Any, int] = {}
     for i, x in enumerate(args):
         if type(x) is not Tracer or type(x.atom) is not Var:
             continue
-        root = root_of(x.builder, x.atom)
+        root = root_of(x).atom
         j = roots.setdefault(root, i)
         if j != i and (i in written or j in written):
             return args[j], x

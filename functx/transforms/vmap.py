@@ -18,9 +18,12 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import padded
+from functx.core.storage import ask_layout, layout_of
+from functx.core.strides import contiguous, in_a_row
 from functx.core.tracing import apply, aval_of, execution
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
+    Layouts,
     TracedCall,
     avals_of,
     check_callable,
@@ -91,7 +94,10 @@ def vmap(
             for aval, dim in zip(avals, dims, strict=True)
         ]
         traced = trace_call(fun, in_tree, lanes, "vmap")
-        if traced.written and blocks_of(leaves, traced.written):
+        if traced.by_layout and any(layouts := _layouts_of_lanes(leaves, dims)):
+            traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts)
+        operands = [*leaves, *traced.captured]
+        if traced.written and blocks_of(operands, traced.written):
             raise ArgumentError(
                 f"vmap({name_of(fun)}): an argument that is written to must not share memory with "
                 "another; got arrays that overlap",
@@ -100,7 +106,6 @@ def vmap(
         out_dims = _out_dims_of_leaves(out_axes, traced, fun)
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
-        operands = [*leaves, *traced.captured]
         batch: Any = Batch(size, in_dims, out_dims)
         if chunk_size is not None and (chunk_size < size or chunk_size == 1):
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size)
@@ -111,6 +116,19 @@ def vmap(
         return tree.unflatten(traced.out_tree, outs)
 
     return named_after(wrapper, fun, "vmap")
+
+
+def _layouts_of_lanes(leaves: Sequence[Any], dims: Sequence[int | None]) -> Layouts:
+    """The strides of a lane of each argument; None for those in row-major order."""
+    found: list[Any] = []
+    for x, dim in zip(leaves, dims, strict=True):
+        ask_layout(x, writes=True)
+        shape, strides = aval_of(x).shape, layout_of(x)
+        if dim is not None:
+            whole = strides or contiguous(shape)
+            shape, strides = shape[:dim] + shape[dim + 1 :], whole[:dim] + whole[dim + 1 :]
+        found.append(None if strides is None or in_a_row(shape, strides) else strides)
+    return found
 
 
 def _check_axis_leaves(axes: Any, what: str, fun: Callable[..., Any]) -> None:

@@ -112,13 +112,15 @@ def check_jit(programs: Sequence[Program]) -> None:
         compare(program, Outcome(found, own), with_numpy(program, program.inputs()), "jit")
 
 
-def check_vmap(program: Program, lanes: int = 2) -> None:
+def check_vmap(program: Program, lanes: int = 2, axis: int = 0) -> None:
     """A batch against a loop over its lanes."""
-    each = [program.inputs(lane) for lane in range(lanes)]
-    stacked = [np.stack(column) for column in zip(*each, strict=True)]
-    results = functx.vmap(traced(program))(*stacked)
-    for lane, args in enumerate(each):
-        got = Outcome([x[lane] for x in results], [x[lane] for x in stacked])
+    each = zip(*[program.inputs(lane) for lane in range(lanes)], strict=True)
+    stacked = [np.stack(column, axis) for column in each]
+    loop = [np.array(x) for x in stacked]
+    results = functx.vmap(traced(program), axis)(*stacked)
+    for lane in range(lanes):
+        args = [np.moveaxis(x, axis, 0)[lane, ...] for x in loop]
+        got = Outcome([x[lane] for x in results], [np.moveaxis(x, axis, 0)[lane] for x in stacked])
         compare(program, got, with_numpy(program, args), f"lane {lane} of vmap")
 
 

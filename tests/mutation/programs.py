@@ -121,6 +121,10 @@ class Draft:
             except (ValueError, TypeError, IndexError, np.linalg.LinAlgError):
                 return False
         self.statements.append(statement)
+        for k, x in self.arrays.items():
+            # What functx computes lies in row-major order, where NumPy may keep another.
+            if x.base is None and k not in self.depths and not x.flags.c_contiguous:
+                raise Unfit
         for x in self.arrays.values():
             if x.dtype.kind in "fc" and x.size and not np.abs(x).max() < 200:
                 raise Unfit
@@ -282,7 +286,10 @@ def _generated(
             where = draft.index(x.shape, integers=x.ndim > 1, new=False)
             draft.add_argument(draw([f"{of}[{where}]", f"{of}.reshape({draw(_factors(x.size))})"]))
     else:
-        draft.add_argument(f"numbers{draw(SHAPES)}")
+        shape = draw(SHAPES)
+        forms = [f"numbers{shape}"] * 8 + [f"np.asfortranarray(numbers{shape})"]
+        forms += [f"numbers{shape[::-1]}.T", f"numbers{(*shape[:-1], shape[-1] * 2)}[..., ::2]"]
+        draft.add_argument(draw(forms))
         second = draw([*["numbers{}"] * 4, "numbers.whole{}", "numbers{} + 1j * numbers{}", ""])
         if second:
             text = ", ".join([*map(str, draw(SHAPES)), "seed=1"])

@@ -9,7 +9,7 @@ from functx.core import tree
 from functx.core.errors import BranchTypeError
 from functx.core.program import Program, Var
 from functx.core.tracing import aval_of
-from functx.transforms.calls import TracedCall, avals_of, trace_call
+from functx.transforms.calls import TracedCall, avals_of, trace_call, traced_together
 from functx.transforms.control.tracing import (
     common_type,
     described,
@@ -31,7 +31,14 @@ def traced_branches(
     """
     leaves, in_tree = tree.flatten((operands, {}))
     functions = list(branches.values())
-    traced = [trace_call(f, in_tree, avals_of(leaves, what, f, in_tree), what) for f in functions]
+
+    def trace(from_roots: bool) -> list[TracedCall]:
+        return [
+            trace_call(f, in_tree, avals_of(leaves, what, f, in_tree), what, from_roots=from_roots)
+            for f in functions
+        ]
+
+    traced = traced_together(trace)
     out_tree = traced[0].out_tree
     first, *others = branches
     for name, each in zip(others, traced[1:], strict=True):

@@ -148,6 +148,7 @@ class Cond(Primitive):
         if dim is not None:
             along = [must_go_along(b, [d is None for d in in_dims]) for b in self.branches]
             program = rewritten(Chosen(self.branches, tuple(along)), self.branches[0])
+            program = expand(program, "batch")
             pairs = zip(args, dims, strict=True)
             outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
             return [x for x, _ in outs], [d for _, d in outs]

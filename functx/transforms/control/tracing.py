@@ -30,7 +30,7 @@ from functx.core.tracing import (
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import TracedCall, name_of, write_back
+from functx.transforms.calls import TracedCall, name_of, owner_of, write_back
 
 
 def captures_first(traced: TracedCall, fun: Any = None) -> Program:
@@ -300,11 +300,6 @@ def spread(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
     """The next of `items` for each flag that is set, None for the others."""
     rest = iter(items)
     return [next(rest) if on else None for on in flags]
-
-
-def owner_of(x: Any) -> Any:
-    """What two captured values share exactly when they are one."""
-    return x.atom if type(x) is Tracer else id(x)
 
 
 def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
