@@ -15,7 +15,9 @@ from functx.core.dtypes import is_complex, kind
 from functx.core.effects import Effect
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
+from functx.core.tracing import rewritten
 from functx.lowering import callbacks, regions
+from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost
 from functx.transforms.expand import decomposition
 
@@ -216,10 +218,17 @@ class ModuleEmitter:
             args = list(block.arguments)
             if ordered:
                 self.token = args.pop()
-            outs = self.emit(program, args)
+            outs = self.emit(parts_first(program, self.platforms, inputs=True), args)
             func.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
+
+
+def parts_first(program: Program, platforms: Sequence[str], inputs: bool = False) -> Program:
+    """`program` with the parts fixed that it computes from what they are written into."""
+    if tuple(platforms) != ("cpu",):
+        return program
+    return rewritten(PartsFirst(inputs), program)  # type: ignore[no-any-return]
 
 
 class FunctionEmitter:
@@ -233,6 +242,7 @@ class FunctionEmitter:
 
     def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
+        program = parts_first(program, self.ctx.platforms)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
             self.equation(eqn)

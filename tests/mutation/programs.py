@@ -89,6 +89,10 @@ class Unfit(Exception):
     """The values of a program have become useless: too large, or not numbers."""
 
 
+_OF_LOOPS = ("c", "i", "r", "s", "w", "y", "step", "then", "otherwise")
+"""The names that statements use for themselves."""
+
+
 class Draft:
     """A program in the making: its statements, and the arrays that they have left."""
 
@@ -118,8 +122,12 @@ class Draft:
             warnings.simplefilter("ignore")
             try:
                 exec(statement, self.scope)
-            except (ValueError, TypeError, IndexError, np.linalg.LinAlgError):
+            except (ValueError, TypeError, IndexError) as error:
+                if "\n" in statement:
+                    raise Unfit from error
                 return False
+        for k in [k for k in self.scope if k in _OF_LOOPS and k not in self.depths]:
+            del self.scope[k]
         self.statements.append(statement)
         for k, x in self.arrays.items():
             # What functx computes lies in row-major order, where NumPy may keep another.
