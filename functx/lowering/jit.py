@@ -30,9 +30,9 @@ from functx.transforms.calls import (
     abstract,
     avals_of,
     check_callable,
+    layouts_of,
     name_of,
     named_after,
-    layouts_of,
     names_of,
     trace_call,
     write_all_back,
@@ -182,9 +182,7 @@ class Compilation:
             if self.writes:
                 captured, sharing = captured
             layouts = sharing.layouts or [None] * len(avals)
-            traced = trace_call(
-                fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts
-            )
+            traced = trace_call(fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts)
         finally:
             current_builder.reset(token)
         hidden = [self.passed(x, captured) for x in traced.captured]

@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import into
+from functx.numpy.mutation import assign, into
 from functx.numpy.promotion import (
     binary,
     broadcast,
@@ -350,7 +350,7 @@ def positive(x: Any, /) -> Any:
 def absolute(x: Any, /) -> Any:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
-    return asarray(x) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
+    return copied(asarray(x)) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
 
 
 abs = absolute
@@ -447,6 +447,7 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     return quotient, selection.select(off, arithmetic.add(r, y), r)
 
 
+@never_aliased
 @_ufunc
 def power(x: Any, y: Any, /) -> Any:
     """x to the power y; a Python number as the exponent makes a short program.
@@ -817,8 +818,11 @@ def _real_only(name: str, x: Any) -> Any:
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    """`x` with numbers in place of nan and of the infinities, by default the largest finite ones."""
-    x = asarray(x)
+    """`x` with numbers in place of nan and of the infinities, by default the largest finite ones.
+
+    Unless `copy`, they are written to `x` itself, if that is a traced array or one of NumPy's.
+    """
+    given, x = x, asarray(x)
     dtype = aval_of(x).dtype
     if not is_inexact(dtype):
         return copied(x) if copy else x
@@ -835,7 +839,9 @@ def nan_to_num(
             x = where(which, number, x)
         return x
 
-    return on_parts(replaced, x)
+    found = on_parts(replaced, x)
+    in_place = not copy and (type(given) is Tracer or isinstance(given, np.ndarray))
+    return assign(given, found, "nan_to_num(copy=False)") if in_place else found
 
 
 # Signs and bits.

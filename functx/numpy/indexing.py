@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +27,12 @@ from functx.numpy.selection import (
     cast,
     filled,
     selection,
-    trimmed,
 )
 from functx.ops import arithmetic
 from functx.ops.indexing import Gather, GatherDimensionNumbers, ScatterSet, canonical_mode
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
 from functx.ops.selection import select, select_n
-from functx.ops.shaping import broadcast_in_dim, full, full_like, reshape
+from functx.ops.shaping import full, full_like, reshape
 
 
 def index(x: Any, idx: Any) -> Any:

@@ -366,7 +366,6 @@ def _arrays(arrays: Any) -> Sequence[Any]:
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
-@never_aliased
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     arrays = _promoted("concatenate", _arrays(arrays), dtype)
@@ -378,7 +377,8 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
             f"concatenate: arrays must have at least one dimension; got {aval_of(arrays[0])!r}",
             fix="Use stack to make a dimension of scalars.",
         )
-    return shaping.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
+    joined = shaping.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
+    return copied(joined) if len(arrays) == 1 else joined
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
@@ -399,7 +399,7 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     axis = canonical_axis(axis, len(shape) + 1, "stack: axis")
     n = len(arrays)
     if not shape:
-        return shaping.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0)
+        return copied(shaping.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
     if n == 1:
         return shaping.expand_dims(copied(arrays[0]), axis)
     if axis < len(shape):
@@ -450,7 +450,7 @@ def block(arrays: Any) -> Any:
             return _leading(next(rest), rank)
         return concatenate([join(x, axis + 1) for x in part], axis)
 
-    return join(arrays, rank - depth) if depth else leaves[0]
+    return join(arrays, rank - depth) if depth else copied(leaves[0])
 
 
 def _depth(nested: Any) -> int:
@@ -678,7 +678,6 @@ def _run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
     return broadcast_in_dim(cut(x, first, first + 1, axis), shape, tuple(range(len(shape))))
 
 
-@never_aliased
 def flip(m: Any, axis: Any = None) -> Any:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = as_array(m)

@@ -151,13 +151,53 @@ def _refused(self: Masked, *args: Any) -> Any:
     raise self.error
 
 
-for _name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split():
+for _name in [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+]:
     _fun = getattr(operator, _name if _name not in ("and", "or") else f"{_name}_")
-    for _prefix, _in_place, _reflected in (("", False, False), ("i", True, False), ("r", False, True)):
+    for _prefix, _in_place, _reflected in (
+        ("", False, False),
+        ("i", True, False),
+        ("r", False, True),
+    ):
         setattr(Masked, f"__{_prefix}{_name}__", _combined(_fun, _in_place, _reflected))
-for _name in (
-    "eq ne lt le gt ge neg pos abs invert matmul rmatmul len iter getitem setitem bool int float "
-    "index complex array array_ufunc array_function jax_array"
-).split():
+for _name in [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "neg",
+    "pos",
+    "abs",
+    "invert",
+    "matmul",
+    "rmatmul",
+    "len",
+    "iter",
+    "getitem",
+    "setitem",
+    "bool",
+    "int",
+    "float",
+    "index",
+    "complex",
+    "array",
+    "array_ufunc",
+    "array_function",
+    "jax_array",
+]:
     setattr(Masked, f"__{_name}__", _refused)
 Masked.__hash__ = object.__hash__  # type: ignore[method-assign]

@@ -12,7 +12,13 @@ import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.dtypes import canonical_dtype
-from functx.core.errors import ArgumentError, CapturedWriteError, ForeignCodeError, ShapeError
+from functx.core.errors import (
+    ArgumentError,
+    CapturedWriteError,
+    DTypeError,
+    ForeignCodeError,
+    ShapeError,
+)
 from functx.core.primitive import Primitive
 from functx.core.storage import lies_in_a_row, strides_of
 from functx.core.strides import in_a_row
@@ -189,7 +195,13 @@ def _conj(self: Tracer) -> Any:
 
 def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
     """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
-    return lambda self, value: mutation.set_item(part(self), Ellipsis, value)
+
+    def write(self: Tracer, value: Any) -> None:
+        if part is elementwise.imag and self.dtype.kind != "c":
+            raise DTypeError(f"x.imag =: the array must be complex; got {self.aval!r}")
+        mutation.set_item(part(self), Ellipsis, value)
+
+    return write
 
 
 Tracer.conj = Tracer.conjugate = _conj  # type: ignore[attr-defined]

@@ -137,7 +137,9 @@ def check_grad(program: Program, wrap: Callable[..., Any] = lambda f: f) -> None
     (_, results), gradients = functx.value_and_grad(loss, chosen, has_aux=True)(*args)
     wanted = with_numpy(program, program.inputs())
     compare(program, Outcome(results, args), wanted, "value_and_grad")
-    directions = [np.sin(3.0 * np.arange(args[i].size) + i + 1).reshape(args[i].shape) for i in chosen]
+    directions = [
+        np.sin(3.0 * np.arange(args[i].size) + i + 1).reshape(args[i].shape) for i in chosen
+    ]
     found = sum([(g * d).sum() for g, d in zip(gradients, directions, strict=True)])
 
     def shifted(step: float) -> Any:

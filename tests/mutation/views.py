@@ -159,7 +159,9 @@ def counted_row(draft: Draft) -> Made:
 
 
 def reinterpreted(draft: Draft) -> Made:
-    x = deep_enough(draft, lambda x: x.dtype.kind in "iu" or (not draft.smooth and x.dtype.kind == "f"))
+    x = deep_enough(
+        draft, lambda x: x.dtype.kind in "iu" or (not draft.smooth and x.dtype.kind == "f")
+    )
     if x is None:
         return None
     kind = draft.scope[x].dtype.kind

@@ -90,7 +90,12 @@ def while_loop(
         nonlocal carry
         call = partial(trace_call, in_tree=in_tree, kind="while_loop", from_roots=from_roots)
         body, carry = settle(
-            lambda types: call(body_fun, avals=types), avals, carry_tree, lambda t: t, what, body_fun
+            lambda types: call(body_fun, avals=types),
+            avals,
+            carry_tree,
+            lambda t: t,
+            what,
+            body_fun,
         )
         return [body, call(cond_fun, avals=carry)]
 
@@ -110,9 +115,7 @@ def while_loop(
 def _seeing_writes(condition: TracedCall, around: Sequence[Any]) -> tuple[Program, list[Any]]:
     """The condition of a loop that carries the arrays `around`, and what else it captured."""
     program, own = condition.program, len(condition.program.inputs) - len(condition.captured)
-    seen = {
-        owner_of(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)
-    }
+    seen = {owner_of(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)}
     carried = [seen.pop(owner_of(x), None) or Var(aval_of(x)) for x in around]
     known = [x for x in condition.captured if owner_of(x) in seen]
     inputs = [*seen.values(), *carried, *program.inputs[:own]]

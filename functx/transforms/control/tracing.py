@@ -20,7 +20,6 @@ from functx.core.program import Atom, Program, Var, padded, remove_dead
 from functx.core.provenance import Source, source_line
 from functx.core.tracing import (
     LinearBuilder,
-    Tracer,
     apply,
     aval_of,
     current_builder,
