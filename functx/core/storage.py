@@ -32,15 +32,15 @@ class Storage:
 
 
 class Step(NamedTuple):
-    """Output `index` of the view `eqn`, whose other operands are `others`."""
+    """Output number `output` of the view `eqn`, whose other operands are `others`."""
 
     eqn: Equation
     others: tuple[Tracer, ...]
-    index: int
+    output: int
 
     @property
     def key(self) -> Any:
-        return self.eqn.primitive, tuple([x.atom for x in self.others]), self.index
+        return self.eqn.primitive, tuple([x.atom for x in self.others]), self.output
 
 
 class Alias:

@@ -55,7 +55,8 @@ class ReadsFirst:
                 if eqn not in dependent[writer[source]]:  # type: ignore[index]
                     zeros.setdefault(source, []).append(zero)  # type: ignore[arg-type]
                 return [read]
-            waits = zeros.get(eqn.inputs[0], []) if isinstance(eqn.primitive, _WRITES) else []
+            writes = isinstance(eqn.primitive, _WRITES)
+            waits = zeros.get(eqn.inputs[0], []) if writes else []  # type: ignore[arg-type]
             if waits:
                 at = 1 if isinstance(eqn.primitive, Scatter) else 2
                 args = (*args[:at], after(args[at], waits), *args[at + 1 :])

@@ -10,6 +10,7 @@ import numpy as np
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import elementwise, indexing, manipulation, sorting
+from functx.numpy.constants import can_cast
 from functx.numpy.creation import asarray, zeros
 from functx.numpy.indexing import Place
 from functx.numpy.mutation import assign, set_item
@@ -52,9 +53,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     writable("copyto", dst)
     if casting == "unsafe":
         src = _cast(src, dst)
-    elif casting != "same_kind" and not np.can_cast(
-        aval_of(src).dtype, aval_of(dst).dtype, casting
-    ):  # type: ignore[arg-type]
+    elif casting != "same_kind" and not can_cast(src, dst, casting):
         raise ArgumentError(
             f"copyto: {type_name(src)} must be castable to {type_name(dst)} by the rule {casting!r}"
         )

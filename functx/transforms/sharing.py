@@ -67,7 +67,7 @@ def _overlap(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
     if not np.may_share_memory(x, y):
         return False
     try:
-        return np.shares_memory(x, y, max_work=100_000)
+        return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

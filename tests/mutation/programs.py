@@ -12,6 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -136,9 +137,9 @@ class Draft:
         for x in self.arrays.values():
             if x.dtype.kind in "fc" and x.size and not np.abs(x).max() < 200:
                 raise Unfit
-            if x.dtype.kind in "iu" and x.size and x.dtype.itemsize == 8 and self.smooth:
-                if not np.abs(x.astype(float)).max() < 1e6:
-                    raise Unfit
+            whole = x.dtype.kind in "iu" and x.size and self.smooth
+            if whole and not np.abs(x.astype(float)).max() < 1e6:
+                raise Unfit
         return True
 
     def name(self, text: str, parent: str | None = None) -> str | None:
@@ -243,7 +244,7 @@ class Draft:
     def between(self, x: Any) -> str:
         """A number from which all of `x` is well apart, with elements on both sides if it can be."""
         at = np.unique(np.asarray(x, float))
-        gaps = [(a + b) / 2 for a, b in zip(at, at[1:], strict=False) if b - a > 4 * APART]
+        gaps = [(a + b) / 2 for a, b in pairwise(at) if b - a > 4 * APART]
         return f"{self.rng.choice(gaps) if gaps else (at[-1] if at.size else 0.0) + 1.0:.6g}"
 
     def broadcastable(self, shape: tuple[int, ...], kinds: str) -> str | None:

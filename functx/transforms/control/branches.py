@@ -9,12 +9,11 @@ from functx.core import tree
 from functx.core.errors import BranchTypeError
 from functx.core.program import Program, Var
 from functx.core.tracing import aval_of
-from functx.transforms.calls import TracedCall, avals_of, trace_call, traced_together
+from functx.transforms.calls import TracedCall, avals_of, owner_of, trace_call, traced_together
 from functx.transforms.control.tracing import (
     common_type,
     described,
     leaf_paths,
-    owner_of,
     rewired,
     with_output_types,
 )

@@ -25,7 +25,14 @@ from functx.core.program import Program, Var
 from functx.core.tracing import Tracer, aval_of, rewritten, trace
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
-from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call, traced_together
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    name_of,
+    owner_of,
+    trace_call,
+    traced_together,
+)
 from functx.transforms.control.progress import COUNTER, Shown, check_progress, show_end
 from functx.transforms.control.scan import Scan, rounds_of, run
 from functx.transforms.control.stacking import (
@@ -37,7 +44,6 @@ from functx.transforms.control.tracing import (
     body_name,
     captures_first,
     check_functions,
-    owner_of,
     rewired,
     settle,
     with_output_types,
@@ -116,7 +122,8 @@ def _seeing_writes(condition: TracedCall, around: Sequence[Any]) -> tuple[Progra
     """The condition of a loop that carries the arrays `around`, and what else it captured."""
     program, own = condition.program, len(condition.program.inputs) - len(condition.captured)
     seen = {owner_of(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)}
-    carried = [seen.pop(owner_of(x), None) or Var(aval_of(x)) for x in around]
+    fresh = [Var(aval_of(x)) for x in around]
+    carried = [seen.pop(owner_of(x), v) for x, v in zip(around, fresh, strict=True)]
     known = [x for x in condition.captured if owner_of(x) in seen]
     inputs = [*seen.values(), *carried, *program.inputs[:own]]
     return rewired(program, inputs, program.outputs), known
