@@ -19,6 +19,7 @@ from functx.core.program import Literal
 from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
+from functx.numpy.mutation import with_out
 from functx.numpy.promotion import apart, copied, never_aliased, operand, promote
 from functx.ops import shaping
 from functx.ops.arithmetic import add, rem, sub
@@ -366,6 +367,7 @@ def _arrays(arrays: Any) -> Sequence[Any]:
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
+@with_out
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     arrays = _promoted("concatenate", _arrays(arrays), dtype)
@@ -381,11 +383,13 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     return copied(joined) if len(arrays) == 1 else joined
 
 
+@with_out
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     return concatenate(arrays, axis)
 
 
+@with_out
 def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     """The arrays, all of one shape, joined along a new axis, which is `axis` of the result."""
     arrays = _promoted("stack", _arrays(arrays), dtype)

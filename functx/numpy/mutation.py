@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,27 @@ def into(name: str, result: Any, out: Any, where: Any = True) -> Any:
     if where is not True and where is not None:
         result = _masked(where, result, out)
     return assign(out, result, f"{name}(out=...)")
+
+
+def exactly_into(name: str, result: Any, out: Any) -> Any:
+    """`out`, of the very shape of `result`, which is written to it; `result` itself without `out`."""
+    if out is not None and aval_of(out).shape != aval_of(result).shape:
+        raise ShapeError(
+            f"{name}(out=...): the array must have the shape of the result; got {aval_of(out)!r} "
+            f"for {aval_of(result)!r}"
+        )
+    return into(name, result, out)
+
+
+def with_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the argument `out` of NumPy's, an array of the shape of the result."""
+
+    @wraps(function)
+    def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return result if out is None else exactly_into(function.__name__, result, out)
+
+    return call
 
 
 def assign(target: Any, value: Any, what: str) -> Any:

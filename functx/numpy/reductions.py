@@ -26,7 +26,7 @@ from functx.core.errors import (
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import elementwise
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import into
+from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import apart, broadcast, broadcast_to, promote_inexact
 from functx.ops import arithmetic, cumulative
 from functx.ops import reductions as ops
@@ -139,7 +139,7 @@ def _accumulated(
     if initial is not None:
         total = combine(total, convert_element_type(asarray(initial), working))
     total = convert_element_type(_kept(total, aval.shape, axes, keepdims), result)
-    return into(name, apart(total, a), out)
+    return exactly_into(name, apart(total, a), out)
 
 
 def sum(
@@ -219,7 +219,7 @@ def _extremum(
     if initial is not None:
         best = combine(best, convert_element_type(asarray(initial), aval.dtype))
     best = convert_element_type(_kept(best, aval.shape, axes, keepdims), aval.dtype)
-    return into(name, apart(best, a), out)
+    return exactly_into(name, apart(best, a), out)
 
 
 def part_dtype(dtype: DType) -> DType:
@@ -291,7 +291,7 @@ def _logical(
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     holds = x if aval.dtype == np.bool_ else ne(x, 0)
-    return into(
+    return exactly_into(
         name, _kept(reduce(masked(holds, where, neutral), axes), aval.shape, axes, keepdims), out
     )
 
@@ -318,7 +318,7 @@ def _position(
     else:
         axes = (canonical_axis(axis, aval.ndim),)
         found = find(x, axes[0], canonical_dtype("int64"))
-    return into(name, _kept(found, aval.shape, axes, keepdims), out)
+    return exactly_into(name, _kept(found, aval.shape, axes, keepdims), out)
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -375,12 +375,14 @@ def mean(
     ):
         axes = canonical_axes(axis, a.aval.ndim)
         total = bind(ReduceSum(axes), (a,))
-        return into("mean", bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype))), out)
+        return exactly_into(
+            "mean", bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype))), out
+        )
     x, result = _averaged(a, dtype)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     average = _mean(x, axes, where)
-    return into(
+    return exactly_into(
         "mean", convert_element_type(_kept(average, aval.shape, axes, keepdims), result), out
     )
 
@@ -462,7 +464,7 @@ def _spread(
     total = div(ops.reduce_sum(masked(squares, where, 0), axes), count)
     if dtype is None:
         result = part_dtype(result)
-    return into(
+    return exactly_into(
         name, convert_element_type(finish(_kept(total, aval.shape, axes, keepdims)), result), out
     )
 
@@ -526,7 +528,7 @@ def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: An
         x = convert_element_type(x, dtype)
     if aval_of(x).dtype == np.bool_:
         x = convert_element_type(x, "int64")
-    return into(
+    return exactly_into(
         name,
         scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim)),
         out,

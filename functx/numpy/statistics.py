@@ -31,7 +31,7 @@ from functx.numpy.creation import asarray, diagonal, linspace
 from functx.numpy.differences import diff
 from functx.numpy.indexing import At
 from functx.numpy.manipulation import take_static
-from functx.numpy.mutation import into
+from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.reductions import (
     max,
@@ -144,7 +144,9 @@ def quantile(
     q, found = _at_shares(ordered, q, n, method, nans=False)
     largest = slice_in_dim(ordered, n - 1, n, 1, -1)
     found = elementwise.where(ne(largest, largest), math.nan, found)
-    return into("quantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out)
+    return exactly_into(
+        "quantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    )
 
 
 def nanquantile(
@@ -159,7 +161,9 @@ def nanquantile(
     """`quantile` of the elements that are not nan; nan where all are."""
     ordered, shape, axes = _in_order("nanquantile", a, axis)
     q, found = _at_shares(ordered, q, 0, method, nans=True)
-    return into("nanquantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out)
+    return exactly_into(
+        "nanquantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    )
 
 
 def _in_order(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:

@@ -9,7 +9,7 @@ from functx.core.tracing import aval_of
 from functx.numpy import elementwise, manipulation, reductions
 from functx.numpy.creation import asarray
 from functx.numpy.indexing import Place
-from functx.numpy.mutation import assign, into
+from functx.numpy.mutation import assign, exactly_into
 from functx.numpy.writing import writable
 from functx.ops import cumulative
 from functx.ops.operands import canonical_axis
@@ -63,7 +63,7 @@ def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 def _accumulate(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def accumulate(array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         array = asarray(array) if dtype is None else manipulation.astype(asarray(array), dtype)
-        return into(f"{name}.accumulate", fun(array, canonical_axis(axis, array.ndim)), out)
+        return exactly_into(f"{name}.accumulate", fun(array, canonical_axis(axis, array.ndim)), out)
 
     accumulate.__doc__ = f"`{name}` applied to each element along `axis` and all before it."
     return accumulate

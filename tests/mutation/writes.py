@@ -145,6 +145,9 @@ def reduced_into(draft: Draft) -> str | None:
     x = draft.target(lambda x: real(x) and x.shape == left)
     forms = [f"np.sum({y}, axis={axis}, out={x})", f"np.mean({y}, {axis}, out={x})"]
     forms += [f"{y}.sum({axis}, out={x})", f"np.add.reduce({y}, axis={axis}, out={x})"]
+    if source.ndim == 2 and not axis:
+        forms += [f"np.matmul({y}.T, {y}[:, 0] * 0.1, out={x})", f"np.stack([*{y}[0]], out={x})"]
+        forms += [f'np.einsum("ij->j", {y}, out={x})', f"np.concatenate([{y}[0]], out={x})"]
     if draft.spread(source):
         forms.append(f"np.max({y}, axis={axis}, out={x})")
     return x and draft.rng.choice(forms)

@@ -294,8 +294,8 @@ ROWS = {
 
 # Those that take any operand, and those whose operands are made by a transform.
 TAKE_ANYTHING = {
-    "convert_element_type", "debug_callback", "dense", "io_callback", "name", "pure_callback",
-    "stop_gradient",
+    "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
+    "pure_callback", "read_before_write", "stop_gradient",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
     "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "scan",
