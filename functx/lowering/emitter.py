@@ -218,17 +218,17 @@ class ModuleEmitter:
             args = list(block.arguments)
             if ordered:
                 self.token = args.pop()
-            outs = self.emit(parts_first(program, self.platforms, inputs=True), args)
+            outs = self.emit(parts_first(program, self.platforms, inline=True), args)
             func.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
 
 
-def parts_first(program: Program, platforms: Sequence[str], inputs: bool = False) -> Program:
+def parts_first(program: Program, platforms: Sequence[str], inline: bool = False) -> Program:
     """`program` with the parts fixed that it computes from what they are written into."""
     if tuple(platforms) != ("cpu",):
         return program
-    return rewritten(PartsFirst(inputs), program)  # type: ignore[no-any-return]
+    return rewritten(PartsFirst(inline), program)  # type: ignore[no-any-return]
 
 
 class FunctionEmitter:
