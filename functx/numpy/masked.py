@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from functx.core.avals import Shape
 from functx.core.errors import IndexingError
+from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.promotion import broadcast_to
 from functx.numpy.selection import cast, trimmed
@@ -119,7 +120,28 @@ class Masked:
 
 
 def is_same_mask(mask: Any, other: Any) -> bool:
-    return mask is other or (type(mask) is Tracer is type(other) and mask.atom is other.atom)
+    """Whether two masks are one, or computed in one way from arrays not written to in between."""
+    if type(mask) is not Tracer or type(other) is not Tracer or mask.builder is not other.builder:
+        return mask is other
+    builder = mask.builder
+    pending: list[tuple[Any, Any]] = [(mask.atom, other.atom)]
+    alike: set[Any] = set()
+    places: list[int] = []
+    while pending:
+        a, b = pending.pop()
+        if a is b or (a, b) in alike or (type(a) is type(b) is Literal and a.key == b.key):
+            continue
+        alike.add((a, b))
+        positions = builder.producer(a), builder.producer(b)
+        if None in positions:
+            return False
+        one, two = [builder.equations[i] for i in positions]  # type: ignore[index]
+        if one.primitive is not two.primitive or one.outputs.index(a) != two.outputs.index(b):
+            return False
+        places += positions  # type: ignore[arg-type]
+        pending += zip(one.inputs, two.inputs, strict=True)
+    between = builder.equations[min(places, default=0) : max(places, default=0)]
+    return not any(eqn.primitive.effects for eqn in between)
 
 
 def masked(x: Any, idx: Any, error: IndexingError) -> Masked | None:

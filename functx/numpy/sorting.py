@@ -381,8 +381,8 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     kept = [slice(None)] * len(shape)
     for d in canonical_axes(axis, len(shape), "trim_zeros: axis"):
         along = places[:, d].tolist()
-        start, stop = min(along, default=0), max(along, default=-1) + 1
-        kept[d] = slice(start if "f" in sides else None, stop if "b" in sides else None)
+        start = min(along, default=shape[d]) if "f" in sides else None
+        kept[d] = slice(start, max(along, default=-1) + 1 if "b" in sides else None)
     return index(filt, tuple(kept))
 
 

@@ -114,6 +114,7 @@ def masked(draft: Draft) -> str | None:
     mask = f"{x} > {draft.between(draft.scope[x])}"
     scalar = draft.rng.choice([draft.number(), f"np.sin({x}).sum()", f"{x}.ravel()[0]"])
     forms = [f"{x}[{mask}] = {scalar}", f"{x}[{mask}] *= 0.5", f"np.putmask({x}, {mask}, {scalar})"]
+    forms += [f"{x}[{mask}] = 0.5 * {x}[{mask}]"]
     forms += [f"np.copyto({x}, {draft.value(draft.scope[x].shape, 'f')}, where={mask})"]
     forms += [f"np.place({x}, {mask}, [{scalar}, 0.25])", f"{x}[~({mask})] += 0.75"]
     forms += [f"np.putmask({x}, {mask}, np.cos({x}))", f"np.negative({x}, out={x}, where={mask})"]

@@ -350,10 +350,7 @@ class Plan:
                 return eqn.primitive, eqn.inputs[1:]
         return add, [term]
 
-
-    def added_part(
-        self, eqn: Equation | None
-    ) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
+    def added_part(self, eqn: Equation | None) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
         """How to add the part that `eqn` adds to its first operand, and what that needs, if it does."""
         if eqn is None or not eqn.inputs or self.is_zero(eqn.inputs[0]):
             return None
