@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,12 @@ def _ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
 def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
+    # Functions with rules of their own take all that can be given by position for operands.
+    known = signature(function)
+    parameters = [
+        p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p for p in known.parameters.values()
+    ]
+    function.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
 
 

@@ -118,6 +118,8 @@ class DynamicSlice(Primitive):
 
     def live_operands(self, live, args):
         x, *indices = args
+        if is_small_part(self.abstract_eval(x.aval, *[i.aval for i in indices]), x):
+            return [None] * len(args)
         live = spread(live, self.sizes)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
 

@@ -70,7 +70,7 @@ def backward_sweep(
             builder.source = derived(eqn.source)
             primitive = eqn.primitive
             if primitive.accumulate is not None:
-                whole = primitive.live_operands(live, args)[0] if live is not None else None
+                whole = primitive.live_operands(live, args)[0]
                 part = Part(primitive, given[0], args, builder.source)
                 cts.defer(eqn.inputs[0], part, whole)
                 continue
