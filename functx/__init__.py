@@ -34,6 +34,7 @@ from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
 from functx.ops.callbacks import io_callback, pure_callback
 from functx.ops.gradients import checkpoint_name, stop_gradient
+from functx.transforms.functionalize import functionalize
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
 from functx.transforms.jvp import jvp, linearize
@@ -63,6 +64,7 @@ __all__ = [
     "eval_shape",
     "float0",
     "from_jax",
+    "functionalize",
     "grad",
     "hessian",
     "hvp",

@@ -25,6 +25,12 @@ def x64():
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.txt")
+    parser.addoption(
+        "--in-place-programs",
+        type=int,
+        default=0,
+        help="so many more random programs in each test of tests/mutation/test_random_programs.py",
+    )
 
 
 @pytest.fixture

@@ -398,6 +398,24 @@ def typed_reduction(function):
     return lambda x, axes: function(x, axis=tuple(axes), dtype=x.dtype)
 
 
+@meaning
+def Copy(x):
+    return x
+
+
+@meaning
+def ReadBeforeWrite(x):
+    return x, np.zeros_like(x)
+
+
+@meaning
+def Strided(x, shape, start, steps, writable):
+    places = [np.full(shape, n) for n in start]
+    for i, n in zip(np.indices(shape), steps, strict=True):
+        places = [place + i * step for place, step in zip(places, n, strict=True)]
+    return x[tuple(places)]
+
+
 MEANING |= {
     "ReduceSum": typed_reduction(np.sum),
     "LogSumExp": lambda x, axes: scipy.special.logsumexp(x, axes),

@@ -10,6 +10,7 @@ import numpy as np
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.program import Atom, Equation, Literal, Var
+from functx.core.storage import pure_atom
 from functx.core.tracing import Builder, Tracer, check_alive, current_builder, execution
 
 
@@ -19,10 +20,11 @@ def concrete(tracer: Tracer, asked: str) -> Any:
     Raises ConcretizationError, saying that `asked` needs a value, where there is none.
     """
     check_alive(tracer, current_builder.get())
-    missing = evaluate_needed(tracer.builder, tracer.atom)
+    builder, atom = pure_atom(tracer.builder, tracer.atom)
+    missing = evaluate_needed(builder, atom)
     if missing is not None:
         raise no_value(tracer, missing, asked)
-    value = execution.known(_value(tracer.builder, tracer.atom))
+    value = execution.known(_value(builder, atom))
     if value is None:
         raise ConcretizationError(
             f"{asked} needs the value of an array; got {tracer.aval!r}, which has none while JAX "
@@ -37,8 +39,8 @@ def differentiated(tracer: Tracer) -> bool:
     """Whether a derivative is being taken along a path through this value."""
     if not is_inexact(tracer.dtype):
         return False
-    builder = tracer.builder
-    reached = set(inputs_reached(builder, tracer.atom))
+    builder, atom = pure_atom(tracer.builder, tracer.atom)
+    reached = set(inputs_reached(builder, atom))
     if reached & builder.differentiated:
         return True
     outer = [x for v, x in builder.captures.values() if v in reached]
@@ -89,10 +91,11 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
     if source is None:
         return Tracer(var, builder)
     if type(source) is Tracer:
-        missing = evaluate_needed(source.builder, source.atom)
+        outer, atom = pure_atom(source.builder, source.atom)
+        missing = evaluate_needed(outer, atom)
         if missing is not None:
             return missing
-        source = _value(source.builder, source.atom)
+        source = _value(outer, atom)
     builder.values[var] = source
     return None
 

@@ -17,6 +17,7 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.provenance import Source
+from functx.core.storage import Purify, layout_of, write_arrays
 from functx.core.tracing import (
     Tracer,
     apply,
@@ -80,7 +81,13 @@ def run_flat(program: Program, args: Sequence[Any]) -> list[Any]:
     avals = tuple([aval_of(x) for x in args])
     if avals != tuple(program.in_avals):
         program = rewritten(Retype(avals), program)
-    return apply(None, program, args)
+    if not program.writes or current_builder.get() is not None:
+        return apply(None, program, args)
+    pure = rewritten(Purify(tuple(map(layout_of, args))), program)
+    outs = apply(None, pure.program, args)
+    count = len(program.outputs)
+    write_arrays(args, dict(zip(pure.written, outs[count:], strict=True)))
+    return outs[:count]
 
 
 def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:

@@ -15,6 +15,9 @@ class Effect(Enum):
     PROGRESS = "progress"
     """Python code shows how far a loop is: once for all lanes of a batch, and of no account else."""
 
+    WRITE = "write"
+    """An operand takes another value, which all that share its memory see from then on."""
+
     def __repr__(self) -> str:
         return self.value
 

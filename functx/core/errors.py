@@ -302,6 +302,31 @@ class ImmutableArrayError(FunctxError, TypeError):
     """
 
 
+class CapturedWriteError(FunctxError, RuntimeError):
+    """A function under a transform writes to an array that is not its argument nor its own.
+
+    Smallest failing code: `functx.grad(lambda x: buffer.__setitem__(0, x))(1.0)`, where
+    `buffer` is traced outside.
+    Cure: pass the array as an argument, or write to a copy.
+    """
+
+
+class ArgumentWriteError(FunctxError, RuntimeError):
+    """A function with a rule of its own, or a solver's function, writes to its argument.
+
+    Smallest failing code: a `custom_vjp` function with `x += 1.0` for its argument `x`.
+    Cure: write to a copy, and return it.
+    """
+
+
+class FunctionalizeError(FunctxError, ValueError, RuntimeError):
+    """`functionalize` was asked to remove something that it does not know.
+
+    Smallest failing code: `functx.functionalize(f, remove="views")`.
+    Cure: pass "mutations" or "mutations_and_views".
+    """
+
+
 class ProgramError(FunctxError, TypeError, ValueError):
     """A program is not well-formed: a variable out of scope, or an output of another type.
 

@@ -179,6 +179,13 @@ class Primitive(metaclass=_PrimitiveType):
     Without it, the cotangents come from transposing what `jvp` computes.
     """
 
+    accumulate: ClassVar[Callable[..., Any] | None] = None
+    """Optional `accumulate(self, total, ct, args)`: `total` plus the cotangent of the first operand.
+
+    For primitives that look at a part of that one and do not vary with the others, so that
+    what is added goes to its place and the rest of the total is not touched.
+    """
+
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Where the cotangent of each operand can be other than zero, as a boolean array.
 
@@ -207,6 +214,32 @@ class Primitive(metaclass=_PrimitiveType):
         None only when it does not depend on the batch.
         """
         raise self.missing("batch")
+
+    copies: ClassVar[bool] = False
+    """True: the output is the operand, in memory of its own."""
+    view: ClassVar[bool] = False
+    """True: the outputs show elements of the first operand, as NumPy's views do."""
+
+    regroups: ClassVar[bool] = False
+    """True: whether the outputs are views depends on how the first operand lies in memory."""
+
+    def put_back(self, part: Any, index: int, x: Any, *args: Any) -> Any:
+        """`x` with `part` in place of what output `index`, a view of it, shows.
+
+        Asked of views alone, that are not `read_only`.
+        """
+        raise self.missing("put_back")
+
+    def read_only(self, x: Any) -> bool:
+        """Whether NumPy does not let the outputs, views of an array of type `x`, be written to."""
+        return False
+
+    def layout(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The strides of the outputs, views of an `x` with these; None where NumPy copies.
+
+        Strides count elements, 0 for a dimension along which elements are repeated.
+        """
+        raise self.missing("layout")
 
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value (a sequence with `multiple_results`) for operand values.

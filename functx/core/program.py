@@ -10,7 +10,7 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
-from functx.core.effects import NO_EFFECTS, Effects
+from functx.core.effects import NO_EFFECTS, Effect, Effects
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -152,6 +152,11 @@ class Program:
             found = NO_EFFECTS.union(*[eqn.primitive.effects for eqn in self.equations])
             self.memo[Effects] = found
         return found
+
+    @property
+    def writes(self) -> bool:
+        """Whether values change in it: such a program is made pure before anything else."""
+        return Effect.WRITE in self.effects
 
     @property
     def key(self) -> ProgramKey:

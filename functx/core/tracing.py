@@ -77,11 +77,17 @@ class Builder:
         self.inputs: list[Var] = []
         self.equations: list[Equation] = []
         self.captures: dict[Any, tuple[Var, Any]] = {}
+        self.views: dict[Any, Atom] | None = None
+        self.layouts: dict[Any, tuple[int, ...] | None] = {}
+        self.by_layout = False
         self.values: dict[Var, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
         self.in_names: Any = None
         self.source: Source | None = None if parent is None else parent.source
         self.open = True
+        self.writes = False
+        self.copies = False
+        self.pure: Any = None
         self._producers: dict[Var, int] = {}
         self._indexed = 0
 
@@ -111,11 +117,38 @@ class Builder:
             if type(x.atom) is Literal:
                 return x.atom
             check_alive(x, self)
+            if self.views is not None:
+                return self.seen(x)
             return self.capture(x.atom, x, x.aval)
         literal = literal_of(x)
         if literal is not None:
             return literal
         return self.capture(id(x), x, aval_of(x))
+
+    def seen(self, x: Tracer) -> Atom:
+        """The atom that stands for `x` from outside: what it is a view of is captured, and viewed here."""
+        from functx.core.storage import viewed
+
+        views = self.views
+        assert views is not None
+        if x.atom not in views:
+            position = x.builder.producer(x.atom)
+            if position is None:
+                outer = x.builder.captured(x.atom)
+                if type(outer) is Tracer:
+                    return self.seen(outer)
+                return self.capture(x.atom, x, x.aval)
+            eqn = x.builder.equations[position]
+            base = viewed(x.builder, eqn)
+            if base is None:
+                return self.capture(x.atom, x, x.aval)
+            args = [Tracer(base, x.builder), *[Tracer(a, x.builder) for a in eqn.inputs[1:]]]
+            views.update(zip(eqn.outputs, [y.atom for y in self.repeat(eqn, args)], strict=True))
+        return views[x.atom]
+
+    def captured(self, atom: Atom) -> Any:
+        """The value from outside that the input `atom` stands for; None for another input."""
+        return next((x for var, x in self.captures.values() if var is atom), None)
 
     def capture(self, key: Any, value: Any, aval: ShapedArray) -> Var:
         found = self.captures.get(key)
@@ -158,6 +191,7 @@ class Builder:
         env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
         source = self.source
+        self.writes = self.writes or program.writes
         for eqn in program.equations:
             outputs = []
             for v in eqn.outputs:
@@ -172,7 +206,10 @@ class Builder:
         atoms = [self.atom(x) for x in outputs]
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
-        program = Program(self.name, inputs, remove_dead(self.equations, atoms), atoms, **names)
+        equations = self.equations
+        if self.copies and not self.writes:
+            equations, atoms = without_copies(equations, atoms)
+        program = Program(self.name, inputs, remove_dead(equations, atoms), atoms, **names)
         program.in_names = self.in_names
         self.open = False
         if checking.enabled:
@@ -180,6 +217,22 @@ class Builder:
 
             check_program(program)
         return program, [value for _, value in captured]
+
+
+def without_copies(
+    equations: Sequence[Equation], outputs: Sequence[Atom]
+) -> tuple[list[Equation], list[Atom]]:
+    """Equations and outputs of a program in which nothing is written, so nothing needs a copy."""
+    same: dict[Atom, Atom] = {}
+    kept = []
+    for eqn in equations:
+        if eqn.primitive.copies:
+            same[eqn.outputs[0]] = same.get(eqn.inputs[0], eqn.inputs[0])
+        elif any(a in same for a in eqn.inputs):
+            kept.append(eqn.replace(inputs=[same.get(a, a) for a in eqn.inputs]))
+        else:
+            kept.append(eqn)
+    return kept, [same.get(a, a) for a in outputs]
 
 
 class checking:  # noqa: N801 - a switch, set through `functx.config`
@@ -378,16 +431,22 @@ def trace(
     differentiated: Sequence[int] = (),
     in_names: Any = None,
     source: Source | None = None,
+    from_roots: bool = False,
+    layouts: Sequence[tuple[int, ...] | None] = (),
 ) -> tuple[Program, list[Any]]:
     """The program of `fun`, which takes and returns flat sequences, and what it captured.
 
     The captured values are the program's last inputs. `values` are concrete inputs, known
     to Python control flow; `differentiated` the positions that a derivative is taken in.
+    Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the
+    strides of inputs that do not lie in row-major order.
     """
     builder = Builder(name, kind, current_builder.get())
     builder.source = source or builder.source
     builder.in_names = in_names
+    builder.views = {} if from_roots else None
     tracers = [builder.add_input(aval) for aval in avals]
+    builder.layouts.update(zip(builder.inputs, layouts, strict=False))
     if values is not None:
         builder.values.update(zip(builder.inputs, values, strict=True))
     builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)

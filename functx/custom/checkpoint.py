@@ -101,8 +101,9 @@ def checkpoint(
         leaves, in_tree = tree.flatten((dynamic, kwargs))
         avals = avals_of(leaves, "checkpoint", plain, in_tree)
         traced = trace_call(plain, in_tree, avals, "checkpoint", values=leaves)
-        outs = Checkpoint(traced.program, prevent_cse, False, policy)(*leaves, *traced.captured)
-        return tree.unflatten(traced.out_tree, outs)
+        operands = [*leaves, *traced.captured]
+        outs = Checkpoint(traced.program, prevent_cse, False, policy)(*operands)
+        return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
 
     named_after(wrapper, fun, "checkpoint").__name__ = name_of(fun)
     return wrapper

@@ -82,6 +82,7 @@ def custom_root(
 
         at.__name__ = "tangent_solve"
         traced = trace_call(at, pair, [*guess.avals, *guess.avals], "custom_root")
+        traced.without_writes("custom_root")
         guess.matching("tangent_solve", traced)
         return traced._replace(program=with_output_types(traced.program, guess.avals))
 

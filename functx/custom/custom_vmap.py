@@ -106,6 +106,7 @@ class CustomVmapFunction(CustomFunction):
         leaves, in_tree = tree.flatten((args, {}))
         avals = avals_of(leaves, self.kind, self.fun, in_tree)
         traced = trace_call(self.fun, in_tree, avals, self.kind, values=leaves)
+        traced = traced.without_writes(repr(self))
         captures = Captures()
         captures.add(traced.captured)
         captures.add(closed_over(rule))

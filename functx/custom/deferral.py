@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Program
-from functx.core.tracing import Builder, build, current_builder
+from functx.core.storage import build_pure
+from functx.core.tracing import Builder, current_builder
 from functx.custom.captures import Captures, identity
 from functx.transforms.calls import name_of
 
@@ -69,7 +70,7 @@ class RuleTrace:
         tracers = [builder.add_input(aval) for aval in avals]
         pairs = zip(builder.inputs, values, strict=False)
         builder.values.update((v, x) for v, x in pairs if x is not None)
-        return Traced(*build(builder, body, tracers))
+        return Traced(*build_pure(builder, body, tracers))
 
 
 def level_of(custom: CustomFunction) -> int:

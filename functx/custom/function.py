@@ -100,6 +100,7 @@ class CustomFunction:
         plain = self.of_dynamic(self.fun, nondiff, len(args))
         avals = avals_of(leaves, self.kind, plain, in_tree)
         primal = trace_call(plain, in_tree, avals, self.kind, values=leaves)
+        primal = primal.without_writes(repr(self))
         call = CustomCall(
             nondiff, len(args), in_tree, avals, primal.program.out_avals, primal.out_tree
         )

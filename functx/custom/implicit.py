@@ -56,6 +56,7 @@ class Unknowns:
                 )
         while True:
             self.function = trace_call(fun, self.in_tree, self.avals, kind)
+            self.function.without_writes(kind)
             outs = self.matching(role, self.function)
             if outs == self.avals:
                 break
@@ -86,6 +87,7 @@ class Unknowns:
         """`solve` of such a pytree traced, the result checked to be like it, and aux behind."""
         solve.__name__ = role
         traced = trace_call(solve, self.in_tree, self.avals, self.kind, has_aux=has_aux)
+        traced.without_writes(self.kind)
         self.matching(role, traced, has_aux)
         return traced._replace(program=with_output_types(traced.program, self.avals))
 

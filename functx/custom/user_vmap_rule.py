@@ -10,7 +10,8 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, TreeError, type_name
 from functx.core.program import Program
-from functx.core.tracing import Tracer, apply, aval_of, build, current_builder, trace
+from functx.core.storage import build_pure
+from functx.core.tracing import Tracer, apply, aval_of, current_builder, trace
 from functx.custom.captures import Captures, identity
 from functx.custom.deferral import RuleBuilder, reopened
 from functx.custom.function import CustomFunction
@@ -145,7 +146,7 @@ class UserRule:
         builder = RuleBuilder(name_of(self.rule), self.custom.kind, self.home)
         builder.custom, builder.forced = self.custom, True
         with reopened(self.home):
-            program, captured = build(builder, body, [builder.add_input(a) for a in avals])
+            program, captured = build_pure(builder, body, [builder.add_input(a) for a in avals])
         return self.closed(program, captured), out_flags
 
     def out_flags(self, result: Result, batched: Any) -> list[bool]:

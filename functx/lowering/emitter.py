@@ -15,7 +15,9 @@ from functx.core.dtypes import is_complex, kind
 from functx.core.effects import Effect
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
+from functx.core.tracing import rewritten
 from functx.lowering import callbacks, regions
+from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost
 from functx.transforms.expand import decomposition
 
@@ -82,6 +84,28 @@ class LoweringContext:
             result = operation(*block.arguments)
             stablehlo.return_([result.result])
         return op.results[0]
+
+    def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+        """Two arrays of `aval` as they are, as two results of one operation that is never fused."""
+        index = ShapedArray((2, *aval.shape), np.dtype("int32"))
+        pair = self.type(aval.update(shape=index.shape))
+        wide = self.type(aval.update(shape=(1, *aval.shape)))
+        joined = stablehlo.concatenate([stablehlo.reshape(wide, each) for each in (x, y)], 0)
+        dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
+        order = stablehlo.iota(self.type(index), dimension)
+        op = stablehlo.SortOp([self.type(index), pair], [order, joined], dimension=dimension)
+        scalars = [self.type(ShapedArray((), a.dtype)) for a in (index, aval) for _ in range(2)]
+        block = op.regions[0].blocks.append(*scalars)
+        with ir.InsertionPoint(block):
+            a, b = block.arguments[:2]
+            stablehlo.return_([self.compare(a, b, "LT", ShapedArray((), index.dtype))])
+        found, strides = op.results[1], self.i64s([1] * len(index.shape))
+        parts = []
+        for i in range(2):
+            start, limit = [i] + [0] * len(aval.shape), [i + 1, *aval.shape]
+            part = stablehlo.slice(found, self.i64s(start), self.i64s(limit), strides)
+            parts.append(stablehlo.reshape(self.type(aval), part))
+        return parts
 
     def precision(self, precision: tuple[str, str] | None) -> Any:
         """The attribute for a pair of `DEFAULT`, `HIGH` or `HIGHEST`."""
@@ -194,10 +218,17 @@ class ModuleEmitter:
             args = list(block.arguments)
             if ordered:
                 self.token = args.pop()
-            outs = self.emit(program, args)
+            outs = self.emit(parts_first(program, self.platforms, inline=True), args)
             func.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
+
+
+def parts_first(program: Program, platforms: Sequence[str], inline: bool = False) -> Program:
+    """`program` with the parts fixed that it computes from what they are written into."""
+    if tuple(platforms) != ("cpu",):
+        return program
+    return rewritten(PartsFirst(inline), program)  # type: ignore[no-any-return]
 
 
 class FunctionEmitter:
@@ -211,6 +242,7 @@ class FunctionEmitter:
 
     def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
+        program = parts_first(program, self.ctx.platforms)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
             self.equation(eqn)

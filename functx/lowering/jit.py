@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -15,6 +16,7 @@ import jax
 from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
+from functx.core.strides import Strides
 from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_shared, refuse_unusable
@@ -28,12 +30,15 @@ from functx.transforms.calls import (
     abstract,
     avals_of,
     check_callable,
+    layouts_of,
     name_of,
     named_after,
     names_of,
     trace_call,
+    write_all_back,
 )
 from functx.transforms.make_ir import eval_shape
+from functx.transforms.sharing import Block, shared_blocks, traced_pair
 
 Names = str | Sequence[str] | None
 Numbers = int | Sequence[int] | None
@@ -105,9 +110,13 @@ def jit(
             args, kwargs = compiled.hashable(args, kwargs)
         while True:
             try:
+                if compiled.writes:
+                    return compiled.write_through(args, kwargs)
                 return dispatch(compiled.captured, *args, **kwargs)
             except _NewCaptures:
                 compiled.adopt()
+            except _Writes:
+                compiled.writes = True
             except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                 if isinstance(error, jax.errors.JaxRuntimeError):
                     callbacks.reraise(error)
@@ -119,6 +128,19 @@ def jit(
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     return wrapper
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Sharing:
+    """How the arguments of a call lie in memory, and share it; to JAX, a part of their type."""
+
+    blocks: tuple[Block, ...] = ()
+    layouts: tuple[Strides | None, ...] = ()
+
+
+class _Writes(Exception):
+    """The function writes to its arguments; the next call takes their new values back."""
 
 
 class _NewCaptures(Exception):
@@ -135,6 +157,7 @@ class Compilation:
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
         self.adopted = False
+        self.writes = self.by_layout = False
         self.traced = Cache(f"jit({name_of(fun)})", 256)
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
@@ -155,7 +178,11 @@ class Compilation:
         token = current_builder.set(None)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
-            traced = trace_call(fun, in_tree, avals, "jit")
+            sharing = Sharing()
+            if self.writes:
+                captured, sharing = captured
+            layouts = sharing.layouts or [None] * len(avals)
+            traced = trace_call(fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts)
         finally:
             current_builder.reset(token)
         hidden = [self.passed(x, captured) for x in traced.captured]
@@ -163,7 +190,26 @@ class Compilation:
             raise _NewCaptures
         self.adopted = False
         outs = call_in_jax(traced.program, [*leaves, *hidden])
-        return tree.unflatten(traced.out_tree, outs)
+        own = len(traced.out_avals)
+        out = tree.unflatten(traced.out_tree, outs[:own])
+        if traced.by_layout and not self.by_layout:
+            self.by_layout = True
+            raise _Writes
+        if not traced.written and not self.writes:
+            return out
+        if not self.writes:
+            raise _Writes
+        return out, dict(zip(traced.written, outs[own:], strict=True))
+
+    def write_through(self, args: Any, kwargs: Any) -> Any:
+        """The result of a call that also writes to NumPy arrays among the arguments."""
+        _, dynamic, keywords = self.without_static(args, kwargs)
+        leaves = tree.leaves((dynamic, keywords))
+        layouts = tuple(layouts_of(leaves)) if self.by_layout else ()
+        shared = Sharing(tuple(shared_blocks(leaves)), layouts)
+        out, new = self.dispatch((self.captured, shared), *args, **kwargs)
+        write_all_back(leaves, new)
+        return out
 
     def passed(self, x: Any, captured: Sequence[Any]) -> Any:
         """The JAX argument that stands for the captured array `x`; None if it is a new one."""
@@ -227,11 +273,16 @@ class Compilation:
             if not any(isinstance(x, (Tracer, jax.core.Tracer)) for x in traced.captured):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
+        if (traced.written and traced_pair(operands, traced.written) is not None) or (
+            traced.by_layout and any(layouts_of(leaves))
+        ):
+            # In the open, a write to one view is seen by the other.
+            return fun(*dynamic, **keywords)
         if inline:
             outs = builder.inline(traced.program, operands)
         else:
             outs = Call(traced.program)(*operands)
-        return tree.unflatten(traced.out_tree, outs)
+        return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
 
     def without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """The function of the arguments that are not static, and those, with None for the rest."""
@@ -267,13 +318,18 @@ class Compilation:
         while True:
             try:
                 with collection_paused():
-                    lowered = self.dispatch.lower(self.captured, *args, **kwargs)
+                    captured: Any = (self.captured, Sharing()) if self.writes else self.captured
+                    lowered = self.dispatch.lower(captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
                 in_names = names_of(self.fun, tree.structure(tuple(dynamic)))
-                call = LoweredCall(name_of(self.fun), in_names, self.captured, lowered.args_info)
+                call = LoweredCall(
+                    name_of(self.fun), in_names, captured, lowered.args_info, self.writes
+                )
                 return Lowered(call, lowered)
             except _NewCaptures:
                 self.adopt()
+            except _Writes:
+                self.writes = True
             except TypeError:
                 self.check_abstract(args, kwargs)
                 raise

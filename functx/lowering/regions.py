@@ -13,6 +13,8 @@ from jax.interpreters import mlir
 from functx.core.avals import ShapedArray
 from functx.core.effects import Effect
 from functx.core.program import Program
+from functx.core.tracing import rewritten
+from functx.lowering.loop_reads import ReadsFirst
 
 _COUNTER = ShapedArray((), np.dtype("int32"))
 
@@ -38,12 +40,13 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     module = ctx.module
     m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
     ordered = Effect.ORDERED in loop.effects
+    step = reads_first(ctx, loop.body, loop.body_consts, len(loop.body.outputs))
 
     def condition(args: Sequence[Any]) -> Any:
         return module.emit(loop.condition, [*args[:m], *args[n:]])[0]
 
     def body(args: Sequence[Any]) -> list[Any]:
-        return [*args[:n], *module.emit(loop.body, args[m:])]
+        return [*args[:n], *module.emit(step, args[m:])]
 
     if not loop.condition.effects:
         return _while(module, values, condition, body, ordered)[n:]
@@ -59,10 +62,18 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     return _while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
 
 
+def reads_first(ctx: Any, body: Program, first: int, count: int) -> Program:
+    """A loop body whose reads come before its writes, where XLA has to be told."""
+    if tuple(ctx.platforms) != ("cpu",):
+        return body
+    return rewritten(ReadsFirst(first, count), body)  # type: ignore[no-any-return]
+
+
 def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     """The last carry of a `Scan`, and its stacked outputs."""
     module, program, length = ctx.module, loop.program, loop.length
     first, last = loop.consts, loop.consts + loop.carries
+    program = reads_first(ctx, program, first, loop.carries)
     consts, xs = values[:first], values[last:]
     x_types = [module.type(a) for a in program.in_avals[last:]]
     state = list(values[first:last])

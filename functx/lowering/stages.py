@@ -11,7 +11,7 @@ from functx.core.errors import ArgumentError, type_name
 from functx.core.tracing import Tracer
 from functx.lowering.arguments import refuse_unusable
 from functx.lowering.callbacks import waiting
-from functx.transforms.calls import abstract
+from functx.transforms.calls import abstract, write_all_back
 
 
 class Lowered:
@@ -35,7 +35,8 @@ class Lowered:
     @property
     def out_info(self) -> Any:
         """The shapes and dtypes of the results."""
-        return self._lowered.out_info
+        info = self._lowered.out_info
+        return info[0] if self._call.writes else info
 
 
 class Compiled:
@@ -49,10 +50,14 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return waiting(self._compiled, self._call.captured, *args, **kwargs)
+            out = waiting(self._compiled, self._call.captured, *args, **kwargs)
         except (TypeError, ValueError, OverflowError, RuntimeError):
             self._call.check(args, kwargs)
             raise
+        if not self._call.writes:
+            return out
+        write_all_back(tree.leaves((args, kwargs)), out[1])
+        return out[0]
 
     def as_text(self) -> str:
         """The optimised module as text."""
@@ -77,6 +82,7 @@ class LoweredCall(NamedTuple):
     in_names: Any
     captured: tuple[Any, ...]
     types: Any
+    writes: bool = False
 
     def check(self, args: Any, kwargs: Any) -> None:
         """Raise for arguments other than those that the function was compiled for."""

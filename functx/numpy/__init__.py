@@ -1,18 +1,20 @@
 """NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
 
-from functx.numpy import fft, linalg
+from functx.numpy import fft, lib, linalg
 from functx.numpy import methods as _methods
+from functx.numpy import ufunc_methods as _ufunc_methods
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
 from functx.numpy.creation import *
 from functx.numpy.differences import *
 from functx.numpy.elementwise import *
-from functx.numpy.indexing import choose, put_along_axis, take, take_along_axis
+from functx.numpy.indexing import choose, take, take_along_axis
 from functx.numpy.manipulation import *
 from functx.numpy.nan_reductions import *
 from functx.numpy.reductions import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *
+from functx.numpy.writing import *
 
-del _methods
+del _methods, _ufunc_methods

@@ -16,6 +16,8 @@ from functx.core.tracing import Tracer, aval_of, execution
 from functx.numpy.promotion import operand
 from functx.ops.operands import canonical_axes
 
+s_, index_exp = np.s_, np.index_exp
+
 __all__ = [
     "ScalarType",
     "bfloat16",
@@ -42,6 +44,7 @@ __all__ = [
     "generic",
     "half",
     "iinfo",
+    "index_exp",
     "inexact",
     "inf",
     "int4",
@@ -64,6 +67,7 @@ __all__ = [
     "pi",
     "promote_types",
     "result_type",
+    "s_",
     "shape",
     "signedinteger",
     "single",

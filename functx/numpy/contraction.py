@@ -14,6 +14,7 @@ from functx.core.dtypes import canonical_dtype, is_complex, kind
 from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.lax.precision import canonical_precision
+from functx.numpy.mutation import with_out
 from functx.numpy.promotion import broadcast, operand, promote
 from functx.ops.arithmetic import mul, sub
 from functx.ops.complexes import conj
@@ -129,6 +130,7 @@ def _typed(out: Any, dtype: Any) -> Any:
     return out if dtype is None else convert_element_type(out, dtype)
 
 
+@with_out
 def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The matrix product of the last two dimensions, the others broadcast together.
 
@@ -188,12 +190,14 @@ def _batched_product(
     return product(sizes, others, out, precision, preferred)
 
 
+@with_out
 def matvec(x1: Any, x2: Any, /) -> Any:
     """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
     x1, x2 = _promoted(x1, x2)
     return _batched_product("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
 
 
+@with_out
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
     x1, x2 = _promoted(x1, x2)
@@ -201,6 +205,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     return product(_conjugate(x1), x2)
 
 
+@with_out
 def vecdot(
     x1: Any,
     x2: Any,
@@ -243,6 +248,7 @@ def _contract(
     return _typed(DotGeneral(axes, ((), ()), canonical_precision(precision), dtype)(a, b), dtype)
 
 
+@with_out
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimension of `a` and the last but one of `b`.
 
@@ -299,6 +305,7 @@ def tensordot(
     return _contract("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
 
 
+@with_out
 def outer(a: Any, b: Any) -> Any:
     """The products of every element of `a` with every one of `b`, as a matrix."""
     a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
@@ -386,6 +393,7 @@ def diagonal_of(x: Any, offset: int, axis1: int, axis2: int) -> Any:
     return slice_(x, (*(0 for _ in sizes), first), (*sizes, stop), strides)
 
 
+@with_out
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum along a diagonal of two dimensions, which leave the shape.
 
@@ -479,6 +487,7 @@ class Contraction(NamedTuple):
         return terms[-1]
 
 
+@with_out
 def einsum(
     subscripts: Any,
     /,

@@ -13,10 +13,12 @@ from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, is_inexact, kind
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.program import Literal
+from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
+    copied,
     promote,
     promote_inexact,
     result_type,
@@ -41,12 +43,14 @@ from functx.ops.shaping import (
     pad,
     reshape,
 )
+from functx.ops.strided import Strided
 
 __all__ = [
     "arange",
     "array",
     "asanyarray",
     "asarray",
+    "ascontiguousarray",
     "diag",
     "diag_indices",
     "diag_indices_from",
@@ -90,7 +94,8 @@ def asarray(
     if type(a) is Tracer:
         return a if dtype is None else convert_element_type(a, dtype)
     if isinstance(a, (list, tuple)):
-        return _of_list(a, dtype)
+        made = _of_list(a, dtype)
+        return copied(made) if type(made) is Tracer else made
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
         found = literal_of(a) if dtype is None else _number_in(a, canonical_dtype(dtype))
@@ -112,8 +117,8 @@ def array(
 ) -> Any:
     """`object` as an array of its own, with at least `ndmin` dimensions, new ones in front."""
     made = asarray(object, dtype)
-    if copy and made is object and isinstance(made, np.ndarray):
-        made = made.copy()
+    if copy:
+        made = copied(made)
     missing = ndmin - aval_of(made).ndim
     return reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
 
@@ -121,6 +126,14 @@ def array(
 def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
     """`a` as an array, as `asarray` makes it."""
     return asarray(a, dtype)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
+    """`a` as an array of at least one dimension that lies in row-major order, copied if need be."""
+    a = asarray(a, dtype)
+    if type(a) is Tracer and not lies_in_a_row(a):
+        return copied(a)
+    return a if aval_of(a).shape else reshape(a, (1,))
 
 
 def _number(a: Any) -> Any:
@@ -205,7 +218,7 @@ def full(
         found = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
         return _filled(shape, _cast(fill_value, found), found, weak)
-    return broadcast_to(asarray(fill_value, dtype), canonical_shape(shape))
+    return copied(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
 
 
 def _cast(value: Any, dtype: DType) -> Any:
@@ -234,7 +247,7 @@ def full_like(
         weak = dtype is None and aval.weak_type
         value = literal(_cast(fill_value, found), found).value
         return _as_given(a, lambda: _filled(dims, value, found, weak))
-    return broadcast_to(asarray(fill_value, found), dims)
+    return copied(broadcast_to(asarray(fill_value, found), dims))
 
 
 def _as_given(like: Any, make: Callable[[], Any]) -> Any:
@@ -551,15 +564,25 @@ def _places(found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The elements on a diagonal of two dimensions, along a new last one in their place."""
-    from functx.numpy.contraction import diagonal_of
+    """The elements on a diagonal of two dimensions, along a new last one in their place.
 
+    A view that is read-only, as in NumPy.
+    """
     a = asarray(a)
     aval = aval_of(a)
     if aval.ndim < 2:
         raise ShapeError(f"diagonal: the array must have at least two dimensions; got {aval!r}")
-    axes = canonical_axes((axis1, axis2), aval.ndim, "diagonal: axis1 and axis2")
-    return diagonal_of(a, index(offset), *axes)
+    rows, columns = canonical_axes((axis1, axis2), aval.ndim, "diagonal: axis1 and axis2")
+    n, m, offset = aval.shape[rows], aval.shape[columns], index(offset)
+    lead = [d for d in range(aval.ndim) if d not in (rows, columns)]
+    count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
+    # Without elements it may begin anywhere.
+    start = {rows: max(-offset, 0), columns: max(offset, 0)} if count else {}
+    steps = [tuple([int(d == along) for d in range(aval.ndim)]) for along in lead]
+    steps.append(tuple([int(d in (rows, columns)) for d in range(aval.ndim)]))
+    shape = (*[aval.shape[d] for d in lead], count)
+    places = tuple([start.get(d, 0) for d in range(aval.ndim)])
+    return Strided(shape, places, tuple(steps), writable=False)(a)
 
 
 def diag(v: Any, k: int = 0) -> Any:
@@ -625,7 +648,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     for x, place in zip(vectors, places, strict=True):
         dims = tuple([aval_of(x).size if d == place else 1 for d in range(len(shape))])
         grids.append(broadcast_to(reshape(x, dims), dims if sparse else shape))
-    return grids
+    return [copied(grid) for grid in grids] if copy else grids
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:

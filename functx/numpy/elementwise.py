@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.creation import asarray
+from functx.numpy.mutation import assign, into
 from functx.numpy.promotion import (
     binary,
     broadcast,
+    copied,
     never_aliased,
     number_like,
     operand,
@@ -164,23 +167,18 @@ __all__ = [
 # Making functions of primitives.
 
 
-def _no_out(name: str, out: Any, where: Any) -> None:
-    if out is not None or (where is not True and where is not None):
-        option = "out" if out is not None else "where"
-        raise ArgumentError(
-            f"{name}: {option}= must be left out, since arrays are not written to",
-            fix="Use what is returned, and functx.numpy.where to choose.",
-        )
-
-
 def _ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, refusing the arguments `out` and `where` of NumPy's with a reason."""
+    """`function` with the arguments `out` and `where` of NumPy's."""
+    count = function.__code__.co_argcount
 
     @wraps(function)
     def call(*args: Any, out: Any = None, where: Any = True) -> Any:
+        if len(args) == count + 1 and out is None:
+            *args, out = args  # type: ignore[assignment]
+        result = function(*args)
         if out is not None or where is not True:
-            _no_out(function.__name__, out, where)
-        return function(*args)
+            return into(function.__name__, result, out, where)
+        return result
 
     return call
 
@@ -188,13 +186,19 @@ def _ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
 def _named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
+    # Functions with rules of their own take all that can be given by position for operands.
+    known = signature(function)
+    parameters = [
+        p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p for p in known.parameters.values()
+    ]
+    function.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
 
 
 def _unary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x), out, where)
         return bind(primitive, (operand(x),))
 
     return _named(function, name, doc)
@@ -203,9 +207,9 @@ def _unary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 def _inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """A function of one argument, of which integers become floating point."""
 
-    def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x), out, where)
         if type(x) is Tracer and x.aval.dtype.kind in "fc":
             return bind(primitive, (x,))
         return bind(primitive, promote_inexact(x))
@@ -214,18 +218,18 @@ def _inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 
 
 def _binary(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         return binary(primitive, x, y)
 
     return _named(function, name, doc)
 
 
 def _binary_inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         if type(x) is Tracer and x.aval.dtype.kind in "fc":
             return binary(primitive, x, y)
         return bind(primitive, broadcast(*promote_inexact(x, y)))
@@ -234,9 +238,9 @@ def _binary_inexact(name: str, primitive: Primitive, doc: str) -> Callable[..., 
 
 
 def _comparison(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         try:
             return binary(primitive, x, y)
         except (ValueRangeError, DTypeError):
@@ -279,9 +283,9 @@ def boolean(x: Any) -> Any:
 
 
 def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
-    def function(x: Any, y: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x, y), out, where)
         return bind(primitive, broadcast(boolean(x), boolean(y)))
 
     return _named(function, name, doc)
@@ -290,11 +294,11 @@ def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
 def _rounding(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     """A function of floating point numbers to whole ones, which leaves integers as they are."""
 
-    def function(x: Any, /, *, out: Any = None, where: Any = True) -> Any:
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            _no_out(name, out, where)
+            return into(name, function(x), out, where)
         x = operand(x)
-        return asarray(x) if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
+        return copied(asarray(x)) if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
 
     return _named(function, name, doc)
 
@@ -353,7 +357,7 @@ def positive(x: Any, /) -> Any:
 def absolute(x: Any, /) -> Any:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
-    return asarray(x) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
+    return copied(asarray(x)) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
 
 
 abs = absolute
@@ -450,6 +454,7 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     return quotient, selection.select(off, arithmetic.add(r, y), r)
 
 
+@never_aliased
 @_ufunc
 def power(x: Any, y: Any, /) -> Any:
     """x to the power y; a Python number as the exponent makes a short program.
@@ -533,10 +538,9 @@ def clip(
 
     Where the bounds cross, the upper one holds. The derivative is 0 where `a` ties with one.
     """
-    _no_out("clip", out, None)
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:
-        return asarray(a)
+        return into("clip", asarray(a), out)
     given = [x for x in (a, low, high) if x is not None]
     a, *bounds = broadcast(*promote(*given))
     dtype = aval_of(a).dtype
@@ -546,7 +550,7 @@ def clip(
         bounds.insert(0, literal(_extremes(dtype)[0], dtype))
     elif high is None:
         bounds.append(literal(_extremes(dtype)[1], dtype))
-    return selection.clamp(bounds[0], a, bounds[1])
+    return into("clip", selection.clamp(bounds[0], a, bounds[1]), out)
 
 
 def _extremes(dtype: Any) -> tuple[Any, Any]:
@@ -641,6 +645,7 @@ floor = _rounding("floor", rounding.Floor(), "The largest whole number not above
 ceil = _rounding("ceil", rounding.Ceil(), "The smallest whole number not below x.")
 
 
+@never_aliased
 @_ufunc
 def trunc(x: Any, /) -> Any:
     """The whole part of `x`: rounded towards zero."""
@@ -661,16 +666,17 @@ def rint(x: Any, /) -> Any:
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     """`a` to so many decimals, halves to the even digit; negative `decimals` count tens."""
-    _no_out("round", out, None)
     a = asarray(a)
     dtype = aval_of(a).dtype
     if kind(dtype) in "biu":
-        return a if decimals >= 0 or dtype == BOOL else _round_integers(a, 10 ** (-decimals))
+        whole = decimals >= 0 or dtype == BOOL
+        rounded = copied(a) if whole else _round_integers(a, 10 ** (-decimals))
+        return into("round", rounded, out)
     if decimals == 0:
-        return rint(a)
+        return into("round", rint(a), out)
     scale = float(10 ** (decimals if decimals > 0 else -decimals))
     apply, undo = (mul, div) if decimals > 0 else (div, mul)
-    return undo(*promote(rint(apply(*promote(a, scale))), scale))
+    return into("round", undo(*promote(rint(apply(*promote(a, scale))), scale)), out)
 
 
 around = round
@@ -819,11 +825,14 @@ def _real_only(name: str, x: Any) -> Any:
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    """`x` with numbers in place of nan and of the infinities, by default the largest finite ones."""
-    x = asarray(x)
+    """`x` with numbers in place of nan and of the infinities, by default the largest finite ones.
+
+    Unless `copy`, they are written to `x` itself, if that is a traced array or one of NumPy's.
+    """
+    given, x = x, asarray(x)
     dtype = aval_of(x).dtype
     if not is_inexact(dtype):
-        return x
+        return copied(x) if copy else x
     limits = finfo(dtype)
     posinf = float(limits.max) if posinf is None else posinf
     neginf = float(limits.min) if neginf is None else neginf
@@ -837,7 +846,9 @@ def nan_to_num(
             x = where(which, number, x)
         return x
 
-    return on_parts(replaced, x)
+    found = on_parts(replaced, x)
+    in_place = not copy and (type(given) is Tracer or isinstance(given, np.ndarray))
+    return assign(given, found, "nan_to_num(copy=False)") if in_place else found
 
 
 # Signs and bits.

@@ -114,7 +114,7 @@ def known_mask(mask: Any) -> Any:
 def entries(shape: Shape, items: Sequence[Any], mode: Mode) -> list[Any]:
     """What `items` ask of each axis of an array of `shape`: an entry an axis, None for new ones.
 
-    Ellipsis stands among them even where it selects no axis.
+    Ellipsis stands among them where it is given, even if it selects no axis.
     """
     used = sum([_axes_used(item) for item in items])
     ellipses = sum([item is Ellipsis for item in items])
@@ -125,11 +125,12 @@ def entries(shape: Shape, items: Sequence[Any], mode: Mode) -> list[Any]:
         )
     found: list[Any] = []
     axis = 0
-    for item in items if ellipses else (*items, Ellipsis):
+    for item in items if ellipses else (*items, _REST):
         if item is None:
             found.append(None)
-        elif item is Ellipsis:
-            found.append(Ellipsis)
+        elif item is Ellipsis or item is _REST:
+            if item is Ellipsis:
+                found.append(Ellipsis)
             for _ in range(len(shape) - used):
                 found.append(Span(axis, 0, shape[axis], 1))
                 axis += 1
@@ -146,6 +147,10 @@ def entries(shape: Shape, items: Sequence[Any], mode: Mode) -> list[Any]:
             found.append(Points(axis, place_of(item, axis, shape[axis], mode)))
             axis += 1
     return found
+
+
+_REST = object()
+"""All axes behind the items of an index that has no Ellipsis."""
 
 
 def _axes_used(item: Any) -> int:

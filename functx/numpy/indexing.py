@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_na
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.index_entries import Mode, entries, is_known, item_of, known_mask, place_of
+from functx.numpy.masked import masked, masked_axes
 from functx.numpy.promotion import broadcast, broadcast_to, operand, promote
 from functx.numpy.selection import (
     ADD,
@@ -26,13 +27,12 @@ from functx.numpy.selection import (
     cast,
     filled,
     selection,
-    trimmed,
 )
 from functx.ops import arithmetic
 from functx.ops.indexing import Gather, GatherDimensionNumbers, ScatterSet, canonical_mode
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
 from functx.ops.selection import select, select_n
-from functx.ops.shaping import broadcast_in_dim, full, full_like, reshape
+from functx.ops.shaping import full, full_like, reshape
 
 
 def index(x: Any, idx: Any) -> Any:
@@ -40,19 +40,25 @@ def index(x: Any, idx: Any) -> Any:
 
     An integer out of bounds raises IndexingError where its value is known; a traced one
     counts as the nearest in bounds. The value of a boolean mask must be known, since it
-    decides the shape.
+    decides the shape; of another, the elements can only be updated (`x[mask] += y`).
     """
     if type(x) is Tracer:
-        key = _static_key(idx)
+        key = static_key(idx)
         if key is not None:
-            for step in _static_steps(x.aval.shape, key):
+            for step in static_steps(x.aval.shape, key):
                 x = bind(step, (x,))
             return x
     x = operand(x)
-    return selection(x, idx, Mode()).read(x)
+    try:
+        return selection(x, idx, Mode()).read(x)
+    except IndexingError as error:
+        found = masked(x, idx, error)
+        if found is None:
+            raise
+        return found
 
 
-def _static_key(idx: Any) -> Any:
+def static_key(idx: Any) -> Any:
     """`idx` as a key, if it is made of ints, slices between ints, None and Ellipsis alone."""
     if type(idx) is int:
         return (idx,)
@@ -71,7 +77,7 @@ def _static_key(idx: Any) -> Any:
 
 
 @lru_cache(maxsize=8192)
-def _static_steps(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
+def static_steps(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
     """The operations that read what `key` selects of an array of `shape`."""
     items = [slice(*item) if type(item) is tuple else item for item in key]
     return Selection(shape, entries(shape, items, Mode()), Mode()).static_steps()
@@ -197,76 +203,6 @@ class Place:
         return selection(self.x, self.idx, mode).write(self.x, values, update)
 
 
-class MaskedAxes(NamedTuple):
-    """An index that is a boolean mask of the axes from `axis` on, and all of the others."""
-
-    mask: Any
-    axis: int
-
-    def spread(self, shape: Shape) -> Any:
-        """The mask of each element of an array of `shape`; a scalar stays one."""
-        own = aval_of(self.mask).shape
-        if own != shape[self.axis : self.axis + len(own)]:
-            raise IndexingError(
-                "x.at[mask]: a mask must have the shape of the axes that it stands for; got "
-                f"{own} from axis {self.axis} on of an array of shape {shape}"
-            )
-        if not own or own == shape:
-            return self.mask
-        return broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
-
-    def after(self, shape: Shape) -> int:
-        """The number of axes that follow those of the mask."""
-        return len(shape) - self.axis - aval_of(self.mask).ndim
-
-    def shares(self, values: Any, shape: Shape) -> bool:
-        """Whether all elements that the mask selects get the same of `values`.
-
-        Then their number need not be known.
-        """
-        own, after = aval_of(values).shape, self.after(shape)
-        return len(own) <= after or own[-1 - after] == 1
-
-    def fitted(self, values: Any, shape: Shape) -> Any:
-        """`values` for each element of an array of `shape`; a scalar stays one."""
-        after = self.after(shape)
-        values = trimmed(values, self.axis + 1 + after)
-        own = aval_of(values).shape
-        if not own:
-            return values
-        if len(own) > after:
-            at = len(own) - after - 1
-            masked = [1] * aval_of(self.mask).ndim
-            values = reshape(values, (*own[:at], *masked, *own[at + 1 :]))
-        return broadcast_to(values, shape)
-
-
-def masked_axes(idx: Any, shape: Shape) -> MaskedAxes | None:
-    """`idx` as a mask, if it has one and otherwise only full slices and Ellipsis."""
-    items = idx if type(idx) is tuple else (idx,)
-    masks = [i for i, item in enumerate(items) if _is_mask(item)]
-    if len(masks) != 1:
-        return None
-    (at,) = masks
-    before, after = items[:at], items[at + 1 :]
-    if not all(item is Ellipsis or _is_full(item) for item in (*before, *after)):
-        return None
-    axis = at
-    if any(item is Ellipsis for item in before):
-        axis = len(shape) - items[at].ndim - len(after)
-    return MaskedAxes(items[at], axis) if 0 <= axis <= len(shape) - items[at].ndim else None
-
-
-def _is_mask(item: Any) -> bool:
-    if type(item) is Tracer:
-        return item.dtype == bool
-    return getattr(item, "ndim", 0) > 0 and item.dtype == bool
-
-
-def _is_full(item: Any) -> bool:
-    return type(item) is slice and item.start is item.stop is item.step is None
-
-
 def _mode(
     mode: Any = None,
     indices_are_sorted: bool = False,
@@ -352,8 +288,10 @@ def take_along_axis(
     return Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
 
 
-def put_along_axis(x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None) -> Any:
-    """`x` with `values` where `take_along_axis(x, indices, axis)` reads; a new array.
+def with_values_along_axis(
+    x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None
+) -> Any:
+    """`x` with `values` where `take_along_axis(x, indices, axis)` reads.
 
     A traced index out of bounds writes nothing.
     """

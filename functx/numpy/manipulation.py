@@ -16,9 +16,11 @@ from functx.core.concrete import concrete
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
 from functx.core.program import Literal
+from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
-from functx.numpy.promotion import never_aliased, operand, promote
+from functx.numpy.mutation import with_out
+from functx.numpy.promotion import apart, copied, never_aliased, operand, promote
 from functx.ops import shaping
 from functx.ops.arithmetic import add, rem, sub
 from functx.ops.comparison import ge
@@ -35,6 +37,7 @@ from functx.ops.operands import (
 )
 from functx.ops.shaping import Reshape, broadcast_in_dim
 from functx.ops.slicing import dynamic_slice, slice_in_dim
+from functx.ops.strided import element
 
 __all__ = [
     "append",
@@ -137,10 +140,15 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     aval = aval_of(a)
     new = _completed(aval, shape)
     if order == "C":
-        return a if new == aval.shape else bind(Reshape(new), (a,))
+        return a if new == aval.shape else _reshaped(a, new)
     if order != "F":
         raise ValueRangeError(f'reshape: order must be "C" or "F"; got {order!r}')
     return transpose(shaping.reshape(transpose(a), new[::-1]))
+
+
+def _reshaped(a: Any, shape: Shape) -> Any:
+    # Without dimensions it still is an array, which shares memory with `a`.
+    return bind(Reshape(shape), (a,)) if shape else element(a, (0,) * aval_of(a).ndim)
 
 
 @lru_cache(maxsize=4096)
@@ -158,13 +166,21 @@ def _completed(aval: ShapedArray, shape: Shape) -> Shape:
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension."""
-    return reshape(a, (-1,) if aval_of(a := as_array(a)).size else (0,), order)
+    """The elements of `a` in one dimension; a view if they lie side by side in memory."""
+    a = as_array(a)
+    if order == "F":
+        return ravel(transpose(a))
+    flat = reshape(a, (aval_of(a).size,), order)
+    # A view that skips elements could be reshaped, and still NumPy copies it.
+    if type(a) is Tracer and not lies_in_a_row(a):
+        return copied(flat)
+    return flat
 
 
 def flatten(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension; the method of arrays."""
-    return ravel(a, order)
+    """The elements of `a` in one dimension, copied; the method of arrays."""
+    a = as_array(a)
+    return copied(reshape(a, (aval_of(a).size,), order))
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
@@ -172,11 +188,11 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     a = as_array(a)
     shape = aval_of(a).shape
     if axis is None:
-        return shaping.reshape(a, tuple([n for n in shape if n != 1]))
+        return reshape(a, tuple([n for n in shape if n != 1]))
     axes = canonical_axes(axis, len(shape), "squeeze: axis")
     if any(shape[d] != 1 for d in axes):
         raise ShapeError(f"squeeze: axes must have length 1; got axis {axis} of {aval_of(a)!r}")
-    return shaping.reshape(a, without(shape, axes))
+    return reshape(a, without(shape, axes))
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
@@ -351,7 +367,7 @@ def _arrays(arrays: Any) -> Sequence[Any]:
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
-@never_aliased
+@with_out
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     arrays = _promoted("concatenate", _arrays(arrays), dtype)
@@ -363,14 +379,17 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
             f"concatenate: arrays must have at least one dimension; got {aval_of(arrays[0])!r}",
             fix="Use stack to make a dimension of scalars.",
         )
-    return shaping.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
+    joined = shaping.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
+    return copied(joined) if len(arrays) == 1 else joined
 
 
+@with_out
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     return concatenate(arrays, axis)
 
 
+@with_out
 def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     """The arrays, all of one shape, joined along a new axis, which is `axis` of the result."""
     arrays = _promoted("stack", _arrays(arrays), dtype)
@@ -384,9 +403,9 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     axis = canonical_axis(axis, len(shape) + 1, "stack: axis")
     n = len(arrays)
     if not shape:
-        return shaping.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0)
+        return copied(shaping.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
     if n == 1:
-        return shaping.expand_dims(arrays[0], axis)
+        return shaping.expand_dims(copied(arrays[0]), axis)
     if axis < len(shape):
         # The joined axis counts the arrays, and then along each: two axes of the result.
         joined = shaping.concatenate(arrays, axis)
@@ -435,7 +454,7 @@ def block(arrays: Any) -> Any:
             return _leading(next(rest), rank)
         return concatenate([join(x, axis + 1) for x in part], axis)
 
-    return join(arrays, rank - depth) if depth else leaves[0]
+    return join(arrays, rank - depth) if depth else copied(leaves[0])
 
 
 def _depth(nested: Any) -> int:
@@ -547,11 +566,11 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     counts = (1,) * (rank - len(counts)) + counts
     shape = (1,) * (rank - len(shape)) + shape
     if all(n == 1 for n in counts):
-        return shaping.reshape(a, shape)
+        return copied(shaping.reshape(a, shape))
     wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
     kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
     whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return shaping.reshape(broadcast_in_dim(a, wide, kept), whole)
+    return copied(shaping.reshape(broadcast_in_dim(a, wide, kept), whole))
 
 
 @never_aliased
@@ -573,7 +592,7 @@ def repeat(
     if total_repeat_length is not None and type(repeats) is Tracer:
         return _repeat_to(a, repeats, axis, _fixed(total_repeat_length, "total_repeat_length"))
     if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
-        return _repeat_each(a, repeats, axis)
+        return copied(_repeat_each(a, repeats, axis))
     counts = static_integers(repeats, "repeat: the counts")
     if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
         raise ValueRangeError(
@@ -627,7 +646,7 @@ def take_static(x: Any, indices: Any, axis: int) -> Any:
     runs = _runs(np.asarray(indices).tolist())
     if len(runs) > 8:
         return take_along(x, np.asarray(indices, np.int32), axis)
-    return _joined([_run(x, run, axis) for run in runs], x, axis)
+    return apart(_joined([_run(x, run, axis) for run in runs], x, axis), x)
 
 
 def _joined(parts: list[Any], x: Any, axis: int) -> Any:
@@ -663,7 +682,6 @@ def _run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
     return broadcast_in_dim(cut(x, first, first + 1, axis), shape, tuple(range(len(shape))))
 
 
-@never_aliased
 def flip(m: Any, axis: Any = None) -> Any:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = as_array(m)
@@ -707,7 +725,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     a = as_array(a)
     aval = aval_of(a)
     if axis is None:
-        return shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape)
+        return copied(shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     if type(shift) is Tracer:
         shifts: Sequence[Any] = unstack(shift) if shift.aval.ndim else (shift,)
@@ -967,7 +985,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
 
 def resize(a: Any, new_shape: Any) -> Any:
     """The elements of `a`, over and over again, as an array of `new_shape`."""
-    flat = ravel(a)
+    flat = flatten(a)
     shape = canonical_shape(new_shape, "resize: new_shape")
     own, size = aval_of(flat).size, prod(shape)
     if not own:
@@ -980,13 +998,13 @@ def resize(a: Any, new_shape: Any) -> Any:
 
 def copy(a: Any, order: str | None = None) -> Any:
     """`a` as an array of its own."""
-    a = as_array(a)
-    return a.copy() if isinstance(a, np.ndarray) else a
+    return copied(as_array(a))
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """`x` in `dtype`: floats to integers towards zero, complex numbers to their real parts."""
-    return convert_element_type(as_array(x), np.float64 if dtype is None else dtype)
+    out = convert_element_type(as_array(x), np.float64 if dtype is None else dtype)
+    return apart(out, x) if copy else out
 
 
 # Positions in several dimensions.

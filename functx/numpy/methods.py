@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,17 +11,32 @@ from typing import Any
 import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
+from functx.core.dtypes import canonical_dtype
 from functx.core.errors import (
     ArgumentError,
+    CapturedWriteError,
     ConcretizationError,
+    DTypeError,
     ForeignCodeError,
-    ImmutableArrayError,
     ShapeError,
 )
 from functx.core.primitive import Primitive
+from functx.core.storage import lies_in_a_row, strides_of
+from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, bind
-from functx.numpy import contraction, elementwise, indexing, manipulation, reductions, sorting
+from functx.numpy import (
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    manipulation,
+    mutation,
+    reductions,
+    sorting,
+)
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
+from functx.ops.conversion import bitcast_convert_type, bits
+from functx.ops.mutation import Copy
 
 
 def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
@@ -70,6 +86,23 @@ for _name, _fun in {
 }.items():
     _arithmetic(_name, _fun)
 
+for _name, _symbol, _fun in (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv),
+    ("floordiv", "//", operator.floordiv),
+    ("mod", "%", operator.mod),
+    ("pow", "**", operator.pow),
+    ("matmul", "@", operator.matmul),
+    ("and", "&", operator.and_),
+    ("or", "|", operator.or_),
+    ("xor", "^", operator.xor),
+    ("lshift", "<<", operator.lshift),
+    ("rshift", ">>", operator.rshift),
+):
+    setattr(Tracer, f"__i{_name}__", mutation.in_place(_symbol, _fun))
+
 
 def _method(name: str, fun: Callable[..., Any]) -> None:
     def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
@@ -99,10 +132,11 @@ for _name, _fun in {
 for _module, _names in {
     reductions: "sum prod max min any all argmax argmin mean var std ptp cumsum cumprod",
     manipulation: "astype ravel flatten squeeze swapaxes repeat",
-    elementwise: "clip round conj conjugate",
-    sorting: "sort argsort nonzero searchsorted partition argpartition",
+    elementwise: "clip round",
+    sorting: "argsort nonzero searchsorted argpartition",
     contraction: "dot trace",
-    indexing: "take",
+    indexing: "take choose",
+    creation: "diagonal",
 }.items():
     for _name in _names.split():
         _method(_name, getattr(_module, _name))
@@ -119,20 +153,61 @@ def _transpose(self: Tracer, *axes: Any) -> Any:
 
 
 def _view(self: Tracer, dtype: Any = None) -> Any:
-    """The same bits as another dtype."""
-    from functx.ops.conversion import bitcast_convert_type
+    """The same bits as another dtype, whose size the last dimension makes up for.
 
-    return self if dtype is None else bitcast_convert_type(self, dtype)
+    Raises ShapeError where that does not lie in one row of memory, or holds no whole elements.
+    """
+    if dtype is None or canonical_dtype(dtype) == self.dtype:
+        return self
+    old, new = bits(self.dtype), bits(canonical_dtype(dtype))
+    if old == new:
+        return bitcast_convert_type(self, dtype)
+    lies_in_a_row(self)
+    strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
+    if (
+        not in_a_row(self.shape[-1:], strides[-1:])
+        or not self.shape
+        or any(n % times for n in (self.shape[-1], *strides[:-1]))
+    ):
+        raise ShapeError(
+            "x.view(): the last dimension must be one row of memory, that holds whole elements of "
+            f"the new dtype, to change their size; got {self.aval!r} for {np.dtype(dtype)}",
+            fix="Copy it first (.copy()).",
+        )
+    if old > new:
+        parts = bitcast_convert_type(self, dtype)
+        return manipulation.reshape(parts, (*self.shape[:-1], -1))
+    parts = manipulation.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
+    return bitcast_convert_type(parts, dtype)
 
 
 Tracer.reshape = _reshape  # type: ignore[attr-defined]
 Tracer.transpose = _transpose  # type: ignore[attr-defined]
 Tracer.view = _view  # type: ignore[attr-defined]
-Tracer.copy = lambda self: self  # type: ignore[attr-defined]
+Tracer.copy = lambda self: Copy()(self)  # type: ignore[attr-defined]
 Tracer.T = property(manipulation.transpose)  # type: ignore[attr-defined]
 Tracer.mT = property(manipulation.matrix_transpose)  # type: ignore[attr-defined]
-Tracer.real = property(elementwise.real)  # type: ignore[attr-defined]
-Tracer.imag = property(elementwise.imag)  # type: ignore[attr-defined]
+
+
+def _conj(self: Tracer) -> Any:
+    """The complex conjugate; a real array itself."""
+    return elementwise.conjugate(self) if self.dtype.kind == "c" else self
+
+
+def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
+    """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
+
+    def write(self: Tracer, value: Any) -> None:
+        if part is elementwise.imag and self.dtype.kind != "c":
+            raise DTypeError(f"x.imag =: the array must be complex; got {self.aval!r}")
+        mutation.set_item(part(self), Ellipsis, value)
+
+    return write
+
+
+Tracer.conj = Tracer.conjugate = _conj  # type: ignore[attr-defined]
+Tracer.real = property(elementwise.real, _set_part(elementwise.real))  # type: ignore[attr-defined]
+Tracer.imag = property(elementwise.imag, _set_part(elementwise.imag))  # type: ignore[attr-defined]
 Tracer.at = property(indexing.At)  # type: ignore[attr-defined]
 Tracer.itemsize = property(lambda self: self.dtype.itemsize)  # type: ignore[attr-defined]
 Tracer.nbytes = property(lambda self: self.size * self.dtype.itemsize)  # type: ignore[attr-defined]
@@ -189,12 +264,34 @@ def _index(self: Tracer) -> int:
     return operator.index(_scalar(self, "an index or a count", _INSTEAD_OF_INDEX))
 
 
+def _refuse_written(self: Tracer) -> None:
+    """Raise where the value is asked for by an assignment into an array of NumPy's."""
+    from functx.core.provenance import source_line, user_source
+
+    source = user_source(3)
+    target = _ASSIGNMENT.match(source_line(source).split(": ", 1)[-1].strip())
+    if target is not None:
+        raise CapturedWriteError(
+            f"{target[1]}[...] =: an array from outside the function must not be written to with "
+            f"a traced value; got {self.aval!r} of {self.builder.owner} for the NumPy array "
+            f"`{target[1]}`",
+            fix=f"Pass `{target[1]}` as an argument, make it inside the function, or write to a "
+            f"copy, functx.numpy.array({target[1]}).",
+            source=source,
+        )
+
+
+_ASSIGNMENT = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
+
+
 def _float(self: Tracer) -> float:
+    _refuse_written(self)
     refuse_if_differentiated(self, "float()")
     return float(_scalar(self, "float()", _INSTEAD_OF_FLOAT))
 
 
 def _complex(self: Tracer) -> complex:
+    _refuse_written(self)
     refuse_if_differentiated(self, "complex()")
     return complex(_scalar(self, "complex()"))
 
@@ -220,6 +317,7 @@ def _tolist(self: Tracer) -> Any:
 
 
 def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
+    _refuse_written(self)
     refuse_if_differentiated(self, "numpy.asarray()")
     try:
         return np.array(concrete(self, "numpy.asarray()"), dtype)
@@ -254,18 +352,13 @@ def _jax_array(self: Tracer) -> Any:
     )
 
 
-def _setitem(self: Tracer, index: Any, value: Any) -> None:
-    raise ImmutableArrayError(
-        f"a traced array cannot be assigned to; got an assignment to {self.aval!r}",
-        fix="Write x = x.at[index].set(value).",
-    )
-
-
 def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     import functx.numpy as namespace
 
     fun = getattr(namespace, ufunc.__name__, None)
-    if method != "__call__" or fun is None or kwargs.get("out") is not None:
+    if method != "__call__":
+        fun = getattr(fun, method, None)
+    if fun is None:
         raise ForeignCodeError(
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.aval!r}",
             fix="Use the functions of functx.numpy.",
@@ -298,7 +391,7 @@ for _name, _fun in {
     "__complex__": _complex,
     "__format__": _format,
     "__array__": _array,
-    "__setitem__": _setitem,
+    "__setitem__": mutation.set_item,
     "__array_ufunc__": _array_ufunc,
     "__array_function__": _array_function,
     "__jax_array__": property(_jax_array),

@@ -14,8 +14,9 @@ from functx.core.dtypes import inexact_dtype, is_integer, promote_types
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.ops.conversion import convert_element_type
+from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import broadcast_in_dim
 
@@ -37,14 +38,24 @@ def never_aliased(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        out = function(x, *args, **kwargs)
-        if type(out) is np.ndarray and any(
-            out is y for y in (x, *(x if type(x) in _LISTS else ()))
-        ):
-            return out.copy()
-        return out
+        return apart(function(x, *args, **kwargs), x)
 
     return call
+
+
+def apart(out: Any, x: Any) -> Any:
+    """`out`, copied if it is `x` or in the list `x`."""
+    for y in x if type(x) in _LISTS else (x,):
+        if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
+            return copied(out)
+    return out
+
+
+def copied(x: Any) -> Any:
+    """The array `x` in memory of its own, inside a trace that of the trace."""
+    if type(x) is Tracer or current_builder.get() is not None:
+        return Copy()(x)
+    return x.copy() if isinstance(x, np.ndarray) else x
 
 
 _LISTS = (list, tuple)

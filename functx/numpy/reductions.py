@@ -26,7 +26,8 @@ from functx.core.errors import (
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import elementwise
 from functx.numpy.creation import asarray
-from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact
+from functx.numpy.mutation import exactly_into
+from functx.numpy.promotion import apart, broadcast, broadcast_to, promote_inexact
 from functx.ops import arithmetic, cumulative
 from functx.ops import reductions as ops
 from functx.ops.arithmetic import Div, div, mul, sub
@@ -68,14 +69,6 @@ __all__ = [
 
 
 # What reductions share.
-
-
-def no_out(name: str, out: Any) -> None:
-    if out is not None:
-        raise ArgumentError(
-            f"{name}: out= must be left out, since arrays are not written to",
-            fix="Use what is returned.",
-        )
 
 
 def _kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
@@ -131,7 +124,6 @@ def _accumulated(
     neutral: int,
     promote_integers: bool = True,
 ) -> Any:
-    no_out(name, out)
     x = asarray(a)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
@@ -146,7 +138,8 @@ def _accumulated(
     total = reduce(x, axes)
     if initial is not None:
         total = combine(total, convert_element_type(asarray(initial), working))
-    return convert_element_type(_kept(total, aval.shape, axes, keepdims), result)
+    total = convert_element_type(_kept(total, aval.shape, axes, keepdims), result)
+    return exactly_into(name, apart(total, a), out)
 
 
 def sum(
@@ -172,8 +165,9 @@ def sum(
         and not keepdims
         and not a.aval.weak_type
         and a.aval.ndim
+        and axis != ()
     ):
-        return bind(ReduceSum(canonical_axes(axis, a.aval.ndim)), (a,)) if axis != () else a
+        return bind(ReduceSum(canonical_axes(axis, a.aval.ndim)), (a,))
     return _accumulated(
         "sum", a, axis, dtype, out, keepdims, initial, where,
         ops.reduce_sum, arithmetic.add, 0, promote_integers,
@@ -209,7 +203,6 @@ def _extremum(
     combine: Callable[..., Any],
     start: Callable[[DType], Any],
 ) -> Any:
-    no_out(name, out)
     x = asarray(a)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
@@ -225,7 +218,8 @@ def _extremum(
     best = reduce(x, axes)
     if initial is not None:
         best = combine(best, convert_element_type(asarray(initial), aval.dtype))
-    return convert_element_type(_kept(best, aval.shape, axes, keepdims), aval.dtype)
+    best = convert_element_type(_kept(best, aval.shape, axes, keepdims), aval.dtype)
+    return exactly_into(name, apart(best, a), out)
 
 
 def part_dtype(dtype: DType) -> DType:
@@ -293,12 +287,13 @@ def _logical(
     reduce: Callable[..., Any],
     neutral: bool,
 ) -> Any:
-    no_out(name, out)
     x = asarray(a)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     holds = x if aval.dtype == np.bool_ else ne(x, 0)
-    return _kept(reduce(masked(holds, where, neutral), axes), aval.shape, axes, keepdims)
+    return exactly_into(
+        name, _kept(reduce(masked(holds, where, neutral), axes), aval.shape, axes, keepdims), out
+    )
 
 
 def argmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -315,7 +310,6 @@ def _position(
     name: str, a: Any, axis: Any, out: Any, keepdims: bool, find: Callable[..., Any]
 ) -> Any:
     """Where along one axis, or in row-major order of them all, `find` says."""
-    no_out(name, out)
     x = asarray(a)
     aval = aval_of(x)
     if axis is None:
@@ -324,7 +318,7 @@ def _position(
     else:
         axes = (canonical_axis(axis, aval.ndim),)
         found = find(x, axes[0], canonical_dtype("int64"))
-    return _kept(found, aval.shape, axes, keepdims)
+    return exactly_into(name, _kept(found, aval.shape, axes, keepdims), out)
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -369,7 +363,6 @@ def mean(
 
     With a mask `where`, that of the elements where it holds.
     """
-    no_out("mean", out)
     if (
         type(a) is Tracer
         and a.aval.dtype.kind == "f"
@@ -382,12 +375,16 @@ def mean(
     ):
         axes = canonical_axes(axis, a.aval.ndim)
         total = bind(ReduceSum(axes), (a,))
-        return bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype)))
+        return exactly_into(
+            "mean", bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype))), out
+        )
     x, result = _averaged(a, dtype)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     average = _mean(x, axes, where)
-    return convert_element_type(_kept(average, aval.shape, axes, keepdims), result)
+    return exactly_into(
+        "mean", convert_element_type(_kept(average, aval.shape, axes, keepdims), result), out
+    )
 
 
 def _mean(x: Any, axes: Shape, where: Any) -> Any:
@@ -448,7 +445,6 @@ def _spread(
     correction: Any,
     finish: Callable[[Any], Any] = lambda x: x,
 ) -> Any:
-    no_out(name, out)
     x, result = _averaged(a, dtype)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
@@ -468,7 +464,9 @@ def _spread(
     total = div(ops.reduce_sum(masked(squares, where, 0), axes), count)
     if dtype is None:
         result = part_dtype(result)
-    return convert_element_type(finish(_kept(total, aval.shape, axes, keepdims)), result)
+    return exactly_into(
+        name, convert_element_type(finish(_kept(total, aval.shape, axes, keepdims)), result), out
+    )
 
 
 def _squared(x: Any) -> Any:
@@ -522,7 +520,6 @@ def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any
 
 
 def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any) -> Any:
-    no_out(name, out)
     x = asarray(a)
     aval = aval_of(x)
     if axis is None:
@@ -531,7 +528,11 @@ def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: An
         x = convert_element_type(x, dtype)
     if aval_of(x).dtype == np.bool_:
         x = convert_element_type(x, "int64")
-    return scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim))
+    return exactly_into(
+        name,
+        scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim)),
+        out,
+    )
 
 
 def cumulative_sum(

@@ -33,9 +33,9 @@ from functx.ops.indexing import (
     ScatterSet,
 )
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.selection import select
-from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, pad, reshape, rev
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
+from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, reshape, rev
+from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
+from functx.ops.strided import Strided, element
 
 
 class Update(NamedTuple):
@@ -76,6 +76,7 @@ class Selection:
                 self.starts[entry.axis] = entry.at
                 self.pointed.append(entry.axis)
         self.block = _block([aval_of(entry.at).shape for entry in found if type(entry) is Points])
+        self.array = any(entry is Ellipsis for entry in found)
         self.static = self.block is None and all(
             type(start) is int and 0 <= start <= n - size
             for start, size, n in zip(self.starts, self.sizes, shape, strict=True)
@@ -132,6 +133,12 @@ class Selection:
             window = rev(self.one_window(x), self.backwards)
         else:
             window = rev(self.gather(x), self.window_backwards)
+        return self.shaped(window)
+
+    def shaped(self, window: Any) -> Any:
+        """The window in the shape of the result; with Ellipsis one element is a view as well."""
+        if self.array and not self.result_shape and aval_of(window).shape:
+            return element(window, (0,) * aval_of(window).ndim)
         return reshape(window, self.result_shape)
 
     def write(self, x: Any, value: Any, update: Update) -> Any:
@@ -141,7 +148,7 @@ class Selection:
             return x
         if self.strided and not self.static:
             part = self.thinned().write(self.thin(x), value, update)
-            return _put(x, part, self.thinning())
+            return put_slice(x, part, self.thinning())
         if self.block is None and (self.static or self.mode.outside in TRUSTED):
             return self.write_window(x, value, update)
         value = self.arranged(value, self.window_shape, self.window_backwards)
@@ -162,7 +169,7 @@ class Selection:
             value = update.combine(self.one_window(x), value)
         value = filled(value, sizes)
         if self.static:
-            return _put(x, value, self.bounds())
+            return put_slice(x, value, self.bounds())
         return DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
     def one_window(self, x: Any) -> Any:
@@ -180,6 +187,8 @@ class Selection:
 
     def static_steps(self) -> tuple[Primitive, ...]:
         """The operations that read the one window, whose place is known."""
+        if self.array and not self.result_shape and self.shape:
+            return (Strided((), tuple(self.starts), ()),)
         steps: list[Primitive] = []
         bounds = self.bounds()
         if bounds != _whole(self.shape):
@@ -313,8 +322,6 @@ TRUSTED = "clip", "promise_in_bounds"
 _EXAMINED = 1 << 16
 """The largest number of known indices that are searched for repetitions."""
 
-Bounds = tuple[int, int, int]
-
 
 # A primitive with a field of any type is not remembered by its own class.
 _gather = lru_cache(maxsize=4096)(Gather)
@@ -347,22 +354,6 @@ def _cut(x: Any, bounds: Sequence[Bounds]) -> Any:
         return x
     starts, limits, strides = zip(*bounds, strict=True)
     return Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
-
-
-def _put(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
-    """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
-    shape = aval_of(x).shape
-    if bounds == _whole(shape):
-        return part
-    if all(stride == 1 for _, _, stride in bounds):
-        starts = [literal(start, np.dtype("int32")) for start, _, _ in bounds]
-        return DynamicUpdateSlice()(x, part, *starts)
-    config = [
-        (start, n - limit, stride - 1)
-        for (start, limit, stride), n in zip(bounds, shape, strict=True)
-    ]
-    replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
-    return select(replaced, pad(part, 0, config), x)
 
 
 def _column(at: Any, block: Shape) -> Any:

@@ -17,6 +17,7 @@ from functx.core.errors import (
 )
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import elementwise as elements
+from functx.numpy.indexing import index
 from functx.numpy.manipulation import as_array, concatenate, ravel, take_along
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.ops import searching, shaping
@@ -26,7 +27,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import iota
 from functx.ops.cumulative import cumsum
 from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
-from functx.ops.operands import canonical_axis, canonical_shape, literal
+from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal
 from functx.ops.reductions import reduce_or
 from functx.ops.selection import select
 from functx.ops.slicing import slice as slice_
@@ -52,6 +53,7 @@ __all__ = [
     "setxor1d",
     "sort",
     "sort_complex",
+    "trim_zeros",
     "union1d",
     "unique",
     "unique_all",
@@ -363,6 +365,25 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         fill = convert_element_type(as_array(fill), INT)
         results.append(select(there, index, shaping.full((), fill)))
     return tuple(results[::-1])
+
+
+def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    """`filt` without the zeros at its front ("f" in `trim`) and at its back ("b"), as a view.
+
+    Along `axis`, one or several, or along all. The elements must be known while tracing, since they decide the shape.
+    """
+    filt = as_array(filt)
+    shape = aval_of(filt).shape
+    sides = trim.lower()
+    if not set(sides) <= {*"fb"}:
+        raise ValueRangeError(f'trim_zeros: trim must be made of "f" and "b"; got {trim!r}')
+    places = np.argwhere(_known(_truth(filt), "trim_zeros"))
+    kept = [slice(None)] * len(shape)
+    for d in canonical_axes(axis, len(shape), "trim_zeros: axis"):
+        along = places[:, d].tolist()
+        start = min(along, default=shape[d]) if "f" in sides else None
+        kept[d] = slice(start, max(along, default=-1) + 1 if "b" in sides else None)
+    return index(filt, tuple(kept))
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:

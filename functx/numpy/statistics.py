@@ -31,11 +31,11 @@ from functx.numpy.creation import asarray, diagonal, linspace
 from functx.numpy.differences import diff
 from functx.numpy.indexing import At
 from functx.numpy.manipulation import take_static
+from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.reductions import (
     max,
     min,
-    no_out,
     part_dtype,
     raveled,
     sum,
@@ -137,7 +137,6 @@ def quantile(
     `lower`, `higher`, `midpoint` or `nearest`. Several `q` make the first dimensions of the
     result. nan where there is a nan.
     """
-    no_out("quantile", out)
     ordered, shape, axes = _in_order("quantile", a, axis)
     n = aval_of(ordered).shape[-1]
     if n == 0:
@@ -145,7 +144,9 @@ def quantile(
     q, found = _at_shares(ordered, q, n, method, nans=False)
     largest = slice_in_dim(ordered, n - 1, n, 1, -1)
     found = elementwise.where(ne(largest, largest), math.nan, found)
-    return _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a)
+    return exactly_into(
+        "quantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    )
 
 
 def nanquantile(
@@ -158,10 +159,11 @@ def nanquantile(
     keepdims: bool = False,
 ) -> Any:
     """`quantile` of the elements that are not nan; nan where all are."""
-    no_out("nanquantile", out)
     ordered, shape, axes = _in_order("nanquantile", a, axis)
     q, found = _at_shares(ordered, q, 0, method, nans=True)
-    return _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a)
+    return exactly_into(
+        "nanquantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    )
 
 
 def _in_order(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:

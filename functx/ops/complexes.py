@@ -69,6 +69,11 @@ class _Part(Unary, abstract=True):
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
+    view = True
+
+    def layout(self, x, strides):
+        return tuple([2 * n for n in strides])
+
 
 class Real(_Part):
     """The real part."""
@@ -77,6 +82,9 @@ class Real(_Part):
 
     def transpose(self, ct, x):
         return (complex(ct, 0.0),)
+
+    def put_back(self, part, index, x):
+        return complex(part, imag(x))
 
     def lower(self, ctx, x):
         return stablehlo.real(x)
@@ -90,6 +98,9 @@ class Imag(_Part):
     def transpose(self, ct, x):
         # ct imag(x) = re(-i ct x)
         return (complex(0.0, neg(ct)),)
+
+    def put_back(self, part, index, x):
+        return complex(real(x), part)
 
     def lower(self, ctx, x):
         return stablehlo.imag(x)

@@ -89,6 +89,18 @@ class BitcastConvertType(Primitive):
             )
         return x.shape[:-1]
 
+    view = True
+
+    def put_back(self, part, index, x):
+        return convert_element_type(BitcastConvertType(x.dtype.name)(part), x.dtype, x.weak_type)
+
+    def layout(self, x, strides):
+        old, new = bits(x.dtype), bits(canonical_dtype(self.dtype))
+        if old < new:
+            *rest, last = strides
+            return None if last != 1 else tuple([n * old // new for n in rest])
+        return strides if old == new else (*[n * old // new for n in strides], 1)
+
     def batch(self, args, dims):
         x = moveaxis(args[0], dims[0], 0)
         return self(x), 0

@@ -232,12 +232,15 @@ class Gather(Indexed):
         return self(x, indices), None if dx is None else self.changed(fill_value=0)(dx, indices)
 
     def transpose(self, ct, x, indices):
-        mode = "drop" if self.mode == "fill" else self.mode
-        add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
-        return add(zeros_like(x.aval), indices, ct), None
+        return self.accumulate(zeros_like(x.aval), ct, (x, indices)), None
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
+
+    def accumulate(self, total, ct, args):
+        mode = "drop" if self.mode == "fill" else self.mode
+        add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
+        return add(total, args[1], ct)
 
     def batch(self, args, dims):
         (x, indices), (dx, di) = args, dims
@@ -498,22 +501,22 @@ class ScatterSet(Scatter):
 
     def transpose(self, ct, x, indices, updates):
         return (
-            self.kept(ct, indices, updates) if type(x) is LinearInput else None,
+            self.kept(ct, indices, zeros_like(updates.aval)) if type(x) is LinearInput else None,
             None,
             self.written(ct, indices, updates) if type(updates) is LinearInput else None,
         )
 
     def vjp(self, ct, out, args, active):
         _, indices, updates = args
-        return (
-            self.kept(ct, indices, updates) if active[0] else None,
-            None,
-            self.written(ct, indices, updates) if active[2] else None,
-        )
+        written = self.written(ct, indices, updates) if active[2] else None
+        zeros = zeros_like(updates.aval)
+        if written is not None and is_small_part(updates, ct):
+            written, zeros = ReadBeforeWrite()(written)
+        return self.kept(ct, indices, zeros) if active[0] else None, None, written
 
-    def kept(self, ct: Any, indices: Any, updates: Any) -> Any:
+    def kept(self, ct: Any, indices: Any, zeros: Any) -> Any:
         """`ct` where the operand shows, zero where an update was written."""
-        return self(ct, indices, zeros_like(updates.aval))
+        return self(ct, indices, zeros)
 
     def written(self, ct: Any, indices: Any, updates: Any) -> Any:
         """`ct` at each update that shows, zero for those dropped or written over."""
@@ -941,4 +944,5 @@ from functx.ops.comparison import eq, gt, lt
 from functx.ops.creation import iota
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, moveaxis, pad, reshape, rev, zeros_like
+from functx.ops.slicing import ReadBeforeWrite, is_small_part
 from functx.ops.sorting import argsort

@@ -14,6 +14,7 @@ from functx.core.avals import ShapedArray
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
+from functx.core.strides import regrouped
 from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.ops.families import Linear
 from functx.ops.operands import canonical_axes, canonical_axis, check_axes, literal, match, without
@@ -62,6 +63,18 @@ class BroadcastInDim(Linear):
         x = moveaxis(x, dim, 0)
         shape = (x.shape[0], *self.shape)
         return broadcast_in_dim(x, shape, (0, *(d + 1 for d in self.dims))), 0
+
+    view = True
+
+    def put_back(self, part, index, x):
+        return reshape(part, x.shape)
+
+    def read_only(self, x):
+        return x.size != prod(self.shape)
+
+    def layout(self, x, strides):
+        added, kept = self.added(x), dict(zip(self.dims, strides, strict=True))
+        return tuple([0 if d in added else kept[d] for d in range(len(self.shape))])
 
     def lower(self, ctx, x):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64s(self.dims))
@@ -114,6 +127,15 @@ class Reshape(Linear):
         x = moveaxis(x, dim, 0)
         return reshape(x, (x.shape[0], *self.shape)), 0
 
+    view = regroups = True
+
+    def put_back(self, part, index, x):
+        return reshape(part, x.shape)
+
+    def layout(self, x, strides):
+        # An index of integers alone gives a scalar, which shares no memory.
+        return regrouped(x.shape, strides, self.shape) if self.shape or not x.shape else None
+
     def lower(self, ctx, x):
         return stablehlo.reshape(ctx.out_types[0], x)
 
@@ -139,6 +161,14 @@ class PermuteDims(Linear):
         (x,), (dim,) = args, dims
         lane = without(range(x.ndim), (dim,))
         return permute_dims(x, (dim, *(lane[a] for a in self.axes))), 0
+
+    view = True
+
+    def put_back(self, part, index, x):
+        return self.transpose(part, x)[0]
+
+    def layout(self, x, strides):
+        return tuple([strides[a] for a in self.axes])
 
     def lower(self, ctx, x):
         return stablehlo.transpose(x, ctx.i64s(self.axes))
@@ -238,6 +268,18 @@ class Split(Linear):
         (x,), (dim,) = args, dims
         outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
         return outs, [dim] * len(outs)
+
+    view = True
+
+    def put_back(self, part, index, x):
+        if not part.size:
+            return x
+        start = [0] * x.ndim
+        start[self.axis] = sum(self.sizes[:index])
+        return put_slice(x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)])
+
+    def layout(self, x, strides):
+        return strides
 
     def lower(self, ctx, x):
         (aval,) = ctx.avals_in
@@ -353,6 +395,14 @@ class Rev(Linear):
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         return Rev(tuple([a + (a >= dim) for a in self.axes]))(x), dim
+
+    view = True
+
+    def put_back(self, part, index, x):
+        return self(part)
+
+    def layout(self, x, strides):
+        return tuple([-n if a in self.axes else n for a, n in enumerate(strides)])
 
     def lower(self, ctx, x):
         return stablehlo.reverse(x, ctx.i64s(self.axes))
@@ -471,4 +521,4 @@ def batch_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
 
 from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.selection import select
-from functx.ops.slicing import slice, slice_in_dim
+from functx.ops.slicing import put_slice, slice, slice_in_dim

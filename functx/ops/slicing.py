@@ -50,7 +50,7 @@ class Slice(Linear):
         return x.update(shape=tuple(shape))
 
     def transpose(self, ct, x):
-        strides = self.strides or (1,) * x.ndim
+        strides = self.steps
         if ct.size == 0:
             return (zeros_like(x.aval),)
         config = [
@@ -64,6 +64,19 @@ class Slice(Linear):
         live = spread(live, self.abstract_eval(x.aval).shape)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)))
 
+    view = True
+
+    def put_back(self, part, index, x):
+        return put_slice(x, part, list(zip(self.start, self.limit, self.steps, strict=True)))
+
+    def layout(self, x, strides):
+        return tuple([n * step for n, step in zip(strides, self.steps, strict=True)])
+
+    @property
+    def steps(self) -> Shape:
+        """By how many elements what is taken lies apart along each axis."""
+        return self.strides or (1,) * len(self.start)
+
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         strides = insert(self.strides, dim, 1) if self.strides else None
@@ -71,8 +84,7 @@ class Slice(Linear):
         return Slice(start, limit, strides)(x), dim
 
     def lower(self, ctx, x):
-        strides = self.strides or (1,) * len(self.start)
-        return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(strides))
+        return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(self.steps))
 
 
 class DynamicSlice(Primitive):
@@ -106,8 +118,22 @@ class DynamicSlice(Primitive):
 
     def live_operands(self, live, args):
         x, *indices = args
+        if is_small_part(self.abstract_eval(x.aval, *[i.aval for i in indices]), x):
+            return [None] * len(args)
         live = spread(live, self.sizes)
         return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
+
+    def accumulate(self, total, ct, args):
+        _, *indices = args
+        return DynamicUpdateSlice()(total, add(self(total, *indices), ct), *indices)
+
+    view = True
+
+    def put_back(self, part, index, x, *indices):
+        return DynamicUpdateSlice()(x, part, *indices)
+
+    def layout(self, x, strides):
+        return strides
 
     def batch(self, args, dims):
         (x, *indices), (dim, *index_dims) = args, dims
@@ -155,12 +181,17 @@ class DynamicUpdateSlice(Primitive):
 
     def vjp(self, ct, out, args, active):
         _, update, *indices = args
-        kept = self(ct, zeros_like(update.aval), *indices) if active[0] else None
         part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
+        zeros = zeros_like(update.aval)
+        if part is not None and is_small_part(update, ct):
+            part, zeros = ReadBeforeWrite()(part)
+        kept = self(ct, zeros, *indices) if active[0] else None
         return (kept, part, *[None] * len(indices))
 
     def live_operands(self, live, args):
         x, update, *indices = args
+        if is_small_part(update, x):
+            return [None] * len(args)
         kept = self(spread(live, x.shape), full(update.shape, False), *indices)
         part = None if live is None else DynamicSlice(update.shape)(spread(live, x.shape), *indices)
         return [kept, part, *[None] * len(indices)]
@@ -178,6 +209,45 @@ class DynamicUpdateSlice(Primitive):
     def lower(self, ctx, x, update, *indices):
         starts = common_indices(ctx, indices, ctx.avals_in[2:])
         return stablehlo.dynamic_update_slice(x, update, starts)
+
+
+class ReadBeforeWrite(Primitive):
+    """`x`, read from a larger array, and zeros to write in its place, which are known after it.
+
+    XLA reads a part again for each use that it has, also where the array has another value by
+    then, which it copies for that. On CPUs what a sort gives is not computed again.
+    """
+
+    multiple_results = True
+    samples = (sample(f32[3]), sample(f32[()]))
+
+    def abstract_eval(self, x):
+        return [x, x]
+
+    def jvp(self, primals, tangents):
+        tangent, _ = self(*tangents)
+        return self(*primals), [tangent, None]
+
+    def transpose(self, cts, x):
+        return (cts[0],)
+
+    def vjp(self, cts, outs, args, active):
+        return (cts[0],)
+
+    def batch(self, args, dims):
+        return self(*args), [dims[0], dims[0]]
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        zeros = ctx.constant(0, aval)
+        if tuple(ctx.platforms) != ("cpu",) or not aval.size:
+            return [x, zeros]
+        return ctx.in_order(x, zeros, aval)
+
+
+def is_small_part(part: Any, whole: Any) -> bool:
+    """Whether a pass over the whole costs much more than one over the part."""
+    return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
 
 
 def insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
@@ -261,6 +331,33 @@ def batched_scatter(
     )
     vectors = index_vectors(indices, index_dims)
     return scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
+
+
+Bounds = tuple[int, int, int]
+
+
+def put_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
+    """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
+    shape = aval_of(x).shape
+    if bounds == [(0, n, 1) for n in shape]:
+        return part
+    if not aval_of(part).size:
+        return x
+    if all(stride == 1 for _, _, stride in bounds):
+        starts = [literal(start, np.dtype("int32")) for start, _, _ in bounds]
+        return DynamicUpdateSlice()(x, part, *starts)
+    config = [
+        (start, n - start - (m - 1) * stride - 1, stride - 1)
+        for (start, _, stride), m, n in zip(bounds, aval_of(part).shape, shape, strict=True)
+    ]
+    replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
+    return select(replaced, pad(part, zero_of(part), config), x)
+
+
+def zero_of(x: Any) -> Any:
+    """Zero of the dtype of `x`, and weak if that is."""
+    aval = aval_of(x)
+    return convert_element_type(literal(0, aval.dtype), aval.dtype, aval.weak_type)
 
 
 def slice(

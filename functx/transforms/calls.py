@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType, MethodType
@@ -12,19 +12,107 @@ from typing import Any, NamedTuple
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype, is_complex
-from functx.core.errors import ArgumentError, ForeignCodeError, FunctxError, TangentError, type_name
-from functx.core.program import Program
+from functx.core.editing import like
+from functx.core.errors import (
+    ArgumentError,
+    ArgumentWriteError,
+    ForeignCodeError,
+    FunctxError,
+    TangentError,
+    type_name,
+)
+from functx.core.program import Program, padded
 from functx.core.provenance import user_frame
-from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
+from functx.core.storage import Pure, Purify, ask_layout, layout_of, root_of, write_arrays
+from functx.core.strides import Strides
+from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
 from functx.ops.conversion import convert_element_type
+from functx.ops.mutation import Copy, Write
+from functx.transforms.sharing import Block, blocks_of, refuse_traced, traced_pair
+
+Layouts = Sequence[Strides | None]
 
 
 class TracedCall(NamedTuple):
-    """The program of one call, what it captured, and the structure of its result."""
+    """The pure program of one call, what it captured, and the structure of its result.
+
+    Behind the leaves of the result it returns new values for the inputs at `written`. If it is
+    `by_layout`, it is right only for arguments with the strides that it was traced for.
+    """
 
     program: Program
     captured: list[Any]
     out_tree: Any
+    written: tuple[int, ...] = ()
+    by_layout: bool = False
+
+    def without_writes(self, what: str) -> TracedCall:
+        """The call itself; ArgumentWriteError if the function writes to an argument."""
+        if self.written:
+            names = padded(self.program.in_names(), len(self.program.inputs))
+            raise ArgumentWriteError(
+                f"{what}: the function must not write to its arguments; got one that writes to "
+                + ", ".join([f"`{names[i]}`" for i in self.written]),
+                fix="Write to a copy (x.copy()), and return it.",
+            )
+        return self
+
+    def carrying_writes(self) -> tuple[TracedCall, list[Any]]:
+        """The call of a body that is run again and again, and the arrays around it that it writes to.
+
+        They come last among what it captured, and the body returns their new values first.
+        What it writes to its own arguments is nothing to those who call it.
+        """
+        own = len(self.program.inputs) - len(self.captured)
+        results = self.program.outputs[: len(self.out_avals)]
+        new = dict(zip(self.written, self.program.outputs[len(results) :], strict=True))
+        moved = [i for i in self.written if i >= own]
+        kept = [i for i in range(own, len(self.program.inputs)) if i not in new]
+        inputs = [self.program.inputs[i] for i in (*range(own), *kept, *moved)]
+        captured = [self.captured[i - own] for i in (*kept, *moved)]
+        program = like(self.program, inputs=inputs, outputs=[*[new[i] for i in moved], *results])
+        return self._replace(program=program, captured=captured, written=()), captured[len(kept) :]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        """The types of the leaves of the result."""
+        avals = self.program.out_avals
+        return avals[: len(avals) - len(self.written)]
+
+    def returned(self, args: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """The results among `outs`; those behind them are written to `args`, operands of all inputs.
+
+        Inside a trace, a result that is one of the operands gets memory of its own.
+        """
+        own = len(outs) - len(self.written)
+        results = fresh(outs[:own], args)
+        if self.written:
+            write_all_back(args, dict(zip(self.written, outs[own:], strict=True)))
+        return results
+
+
+def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """`values`, those that are operands among `args` copied, so that writes keep them apart."""
+    given = {x.atom for x in args if type(x) is Tracer}
+    if not given:
+        return list(values)
+    return [Copy()(x) if type(x) is Tracer and x.atom in given else x for x in values]
+
+
+def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
+    """Let the arguments at the keys of `new` take the values that a call wrote to them.
+
+    Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
+    """
+    write_arrays(args, new)
+    for i, value in new.items():
+        if type(args[i]) is Tracer:
+            Write()(args[i], value)
+
+
+def write_back(x: Any, new: Any) -> None:
+    """Let the argument `x` of a call take the value `new` that the call wrote to it."""
+    write_all_back([x], {0: new})
 
 
 class InNames(NamedTuple):
@@ -95,19 +183,34 @@ def trace_call(
     values: Sequence[Any] | None = None,
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
+    blocks: Sequence[Block] = (),
+    from_roots: bool = False,
+    layouts: Layouts | None = None,
 ) -> TracedCall:
     """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other.
+    `blocks` says which arguments share memory; by default that is found out from `values`.
+    Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the strides
+    of arguments that do not lie in row-major order; by default they are found out likewise.
     """
     out_tree: Any = None
+    wrote = asked = False
 
     def flat(*tracers: Tracer) -> list[Any]:
-        nonlocal out_tree
-        args, kwargs = tree.unflatten(in_tree, tracers)
+        nonlocal out_tree, wrote, asked
+        builder = current_builder.get()
+        assert builder is not None
+        leaves: list[Any] = list(tracers)
+        for block in blocks:
+            leaves = block.joined(leaves, differentiated)
+        args, kwargs = tree.unflatten(in_tree, leaves)
         try:
             out = fun(*args, **kwargs)
-        except (IndexError, TypeError) as error:
+        except (IndexError, TypeError, ValueError) as error:
+            if isinstance(error.__cause__, FunctxError) and not isinstance(error, FunctxError):
+                # NumPy wraps what its element asked of a traced value in an error of its own.
+                raise error.__cause__ from None
             refuse_foreign(error)
             raise
         if has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
@@ -120,6 +223,9 @@ def trace_call(
         for x in outs:
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
+        wrote, asked = builder.writes, builder.by_layout
+        for i in [i for block in blocks for i, _ in block.members]:
+            Write()(tracers[i], leaves[i])
         return outs
 
     program, captured = trace(
@@ -130,8 +236,68 @@ def trace_call(
         values=values,
         differentiated=differentiated,
         in_names=names_of(fun, in_tree),
+        from_roots=from_roots,
+        layouts=layouts or (),
     )
-    return TracedCall(program, captured, out_tree)
+    if not wrote or kind == "make_ir":
+        return TracedCall(program, captured, out_tree)
+    around = [layout_of(x) for x in captured]
+    own: Layouts = [None] * len(avals) if layouts is None else layouts
+    pure: Pure = rewritten(Purify((*own, *around)), program)
+    by_layout = asked or pure.by_layout
+    # What was found out only now may change what the function does.
+    found = blocks if blocks or values is None else blocks_of(values, pure.written)
+    roots = from_roots or _see_each_other(captured, [i - len(avals) for i in pure.written])
+    if by_layout:
+        layouts_of(captured)
+        if layouts is None and values is not None:
+            layouts = layouts_of(values)
+    if found != blocks or roots != from_roots or (layouts is not None and [*layouts] != [*own]):
+        return trace_call(
+            fun,
+            in_tree,
+            avals,
+            kind,
+            values=values,
+            differentiated=differentiated,
+            has_aux=has_aux,
+            blocks=found,
+            from_roots=roots,
+            layouts=layouts,
+        )
+    if values is not None:
+        refuse_traced([*values, *captured], pure.written)
+    return TracedCall(pure.program, captured, out_tree, pure.written, by_layout)
+
+
+def layouts_of(values: Sequence[Any]) -> Layouts:
+    """The strides of arguments, on which a function depends; None for those in row-major order."""
+    for x in values:
+        ask_layout(x, writes=True)
+    return [layout_of(x) for x in values]
+
+
+def traced_together(trace: Callable[[bool], list[TracedCall]]) -> list[TracedCall]:
+    """The calls that `trace(from_roots)` gives, of functions that see what each other write."""
+    calls = trace(False)
+    captured = {owner_of(x): x for call in calls for x in call.captured}
+    places = {key: i for i, key in enumerate(captured)}
+    written = set()
+    for call in calls:
+        own = len(call.program.inputs) - len(call.captured)
+        written |= {places[owner_of(call.captured[i - own])] for i in call.written if i >= own}
+    return trace(True) if _see_each_other(list(captured.values()), written) else calls
+
+
+def owner_of(x: Any) -> Any:
+    """What two captured values share exactly when they are one."""
+    return x.atom if type(x) is Tracer else id(x)
+
+
+def _see_each_other(captured: Sequence[Any], written: Collection[int]) -> bool:
+    """Whether a write to a captured array is seen by others around: it, or another, is a view."""
+    views = [i for i in written if i >= 0 and root_of(captured[i]).atom is not captured[i].atom]
+    return bool(views) or traced_pair(captured, written) is not None
 
 
 def refuse_foreign(error: Exception) -> None:

@@ -13,6 +13,7 @@ from functx.core.tracing import apply
 from functx.transforms.calls import (
     avals_of,
     check_callable,
+    fresh,
     name_of,
     named_after,
     names_of,
@@ -108,7 +109,10 @@ def differentiated(
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
         wanted = set(chosen)
         active = tuple([i in wanted for i in range(len(traced.program.inputs))])
-        outs = apply(ValueAndGrad(active, with_value), traced.program, [*leaves, *traced.captured])
+        operands = [*leaves, *traced.captured]
+        outs = apply(ValueAndGrad(active, with_value), traced.program, operands)
+        split = len(outs) - len(chosen)
+        outs = traced.returned(operands, outs[:split]) + fresh(outs[split:], operands)
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.
         found = dict(zip(sorted(chosen), outs[split:], strict=True))

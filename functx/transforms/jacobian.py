@@ -20,6 +20,7 @@ from functx.transforms.calls import (
     TracedCall,
     avals_of,
     check_callable,
+    fresh,
     name_of,
     named_after,
     names_of,
@@ -310,14 +311,12 @@ def _jacobian(
         _check_outputs(traced, out_tree, what, holomorphic)
         wanted = set(positions)
         active = tuple([i in wanted for i in range(len(traced.program.inputs))])
-        outs = apply(
-            rewrite(active, out_tree.num_leaves, chunk_size),
-            traced.program,
-            [*leaves, *traced.captured],
-        )
+        operands = [*leaves, *traced.captured]
+        outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
         count = len(traced.program.outputs)
         order = sorted(positions)
-        blocks = iter(outs[count:])
+        blocks = iter(fresh(outs[count:], operands))
+        outs = traced.returned(operands, outs[:count])
         rows = []
         for _ in range(out_tree.num_leaves):
             by_input = dict(zip(order, [next(blocks) for _ in order], strict=True))
@@ -328,7 +327,7 @@ def _jacobian(
             rows.append(parts if isinstance(argnums, tuple) else parts[0])
         jacobian = tree.unflatten(out_tree, rows)
         if has_aux:
-            return jacobian, tree.unflatten(traced.out_tree, outs[:count])[1]
+            return jacobian, tree.unflatten(traced.out_tree, outs)[1]
         return jacobian
 
     return named_after(wrapper, shown, kind)

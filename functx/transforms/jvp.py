@@ -16,6 +16,7 @@ from functx.transforms.calls import (
     avals_of,
     check_callable,
     fitting,
+    fresh,
     name_of,
     names_of,
     trace_call,
@@ -64,14 +65,12 @@ def jvp(
     check_outputs(traced, "jvp", fun)
     if strict:
         _check_dependence(traced, varying, fun)
-    outs = apply(
-        PushForward(varying + (False,) * len(traced.captured)),
-        traced.program,
-        [*leaves, *traced.captured, *[t for t in tangent_leaves if t is not None]],
-    )
+    operands = [*leaves, *traced.captured, *[t for t in tangent_leaves if t is not None]]
+    rewrite = PushForward(varying + (False,) * len(traced.captured))
+    outs = apply(rewrite, traced.program, operands)
     count = len(traced.program.outputs)
-    out_tangents = _with_nones(traced, outs[count:])
-    out = tree.unflatten(traced.out_tree, outs[:count])
+    out_tangents = _with_nones(traced, fresh(outs[count:], operands))
+    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     tangent = tree.unflatten(traced.out_tree, out_tangents)
     return (out[0], tangent[0], out[1]) if has_aux else (out, tangent)
 
@@ -98,9 +97,10 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     check_outputs(traced, "linearize", fun)
     varying = tuple([i in set(chosen) for i in range(len(traced.program.inputs))])
     values, tangent_program = rewritten_alike(Linearize(varying), traced.program)
-    outs = apply(None, values, [*leaves, *traced.captured])
+    operands = [*leaves, *traced.captured]
+    outs = apply(None, values, operands)
     count = len(traced.program.outputs)
-    residuals = outs[count:]
+    residuals = fresh(outs[count:], operands)
 
     def push(residuals: Any, *tangents: Any) -> Any:
         given = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
@@ -109,7 +109,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         result = tree.unflatten(traced.out_tree, _with_nones(traced, found))
         return result[0] if has_aux else result
 
-    out = tree.unflatten(traced.out_tree, outs[:count])
+    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (
         (out[0], tree.Partial(push, residuals), out[1])
         if has_aux
@@ -131,7 +131,7 @@ def check_outputs(traced: TracedCall, kind: str, fun: Callable[..., Any]) -> Non
 
 def _with_nones(traced: TracedCall, tangents: Sequence[Any]) -> list[Any]:
     rest = iter(tangents)
-    return [next(rest) if is_inexact(a.dtype) else None for a in traced.program.out_avals]
+    return [next(rest) if is_inexact(a.dtype) else None for a in traced.out_avals]
 
 
 def _matching_tangents(
@@ -160,11 +160,12 @@ def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: A
 
 def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:
     program = traced.program
+    own = program.outputs[: len(traced.out_avals)]
     reached = {v for v, on in zip(program.inputs, varying, strict=False) if on}
     for eqn in program:
         if any(type(a) is Var and a in reached for a in eqn.inputs):
             reached.update(eqn.outputs)
-    for i, atom in enumerate(program.outputs):
+    for i, atom in enumerate(own):
         if atom not in reached:
             raise GradientError(
                 f"jvp({name_of(fun)}): with strict=True every output must depend on the primals; "

@@ -65,7 +65,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     what = f"linear_transpose({name_of(fun)})"
     leaves, in_tree = tree.flatten((primals, {}))
     avals = [_abstract(x, i, fun, in_tree) for i, x in enumerate(leaves)]
-    traced = trace_call(fun, in_tree, avals, "linear_transpose")
+    traced = trace_call(fun, in_tree, avals, "linear_transpose").without_writes(what)
     out_avals = traced.program.out_avals
     inexact = {is_inexact(a.dtype) for a in [*avals, *out_avals]}
     if not avals or not out_avals or len(inexact) != 1:

@@ -11,6 +11,7 @@ from numpy import ndarray
 from functx.core import tree
 from functx.core.program import Program
 from functx.transforms.calls import abstract, check_callable, named_after, trace_call
+from functx.transforms.functionalize import Functionalized
 
 
 def make_ir(fun: Callable[..., Any] | None = None) -> Any:
@@ -28,6 +29,8 @@ def make_ir(fun: Callable[..., Any] | None = None) -> Any:
     check_callable(fun, "make_ir")
 
     def wrapper(*args: Any, **kwargs: Any) -> Program:
+        if isinstance(fun, Functionalized):
+            return fun.program(*args, **kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
         traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
         traced.program.trees = in_tree, traced.out_tree
@@ -50,4 +53,4 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     check_callable(fun, "eval_shape")
     leaves, in_tree = tree.flatten((args, kwargs))
     traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "eval_shape")
-    return tree.unflatten(traced.out_tree, traced.program.out_avals)
+    return tree.unflatten(traced.out_tree, traced.out_avals)

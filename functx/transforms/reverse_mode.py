@@ -69,43 +69,85 @@ def backward_sweep(
         if any(ct is not None for ct in given):
             builder.source = derived(eqn.source)
             primitive = eqn.primitive
+            if primitive.accumulate is not None:
+                whole = primitive.live_operands(live, args)[0]
+                part = Part(primitive, given[0], args, builder.source)
+                cts.defer(eqn.inputs[0], part, whole)
+                continue
             found = pull(primitive, given, live, saved, args, flags)
             lives = primitive.live_operands(live, args)
             for atom, on, ct, there in zip(eqn.inputs, flags, found, lives, strict=True):
                 if on:
                     cts.add(atom, ct, there)
     builder.source = outer
-    return [
-        cts.values[v] if v in cts.values else zeros_like(v.aval)
-        for v, on in zip(program.inputs, active, strict=True)
-        if on
-    ]
+    totals = [cts.pop(v) for v, on in zip(program.inputs, active, strict=True) if on]
+    wanted = [v for v, on in zip(program.inputs, active, strict=True) if on]
+    return [zeros_like(v.aval) if ct is None else ct for v, ct in zip(wanted, totals, strict=True)]
+
+
+class Part(NamedTuple):
+    """A cotangent that touches a part of the total, by the equation that looked at that part."""
+
+    primitive: Primitive
+    ct: Any
+    args: Sequence[Any]
+    source: Any
 
 
 class Cotangents:
-    """The cotangents of variables so far, and for some, where they can be other than zero."""
+    """The cotangents of variables so far, and for some, where they can be other than zero.
+
+    Those of equations that looked at a part of a variable wait in `parts`, to be added in
+    place to the sum of the others: then a part costs no pass over the whole.
+    """
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
         self.live: dict[Any, Any] = {}
+        self.parts: dict[Any, list[Part]] = {}
 
     def add(self, atom: Any, ct: Any, live: Any = None) -> None:
         """Add `ct`, which is zero wherever `live` does not hold, to the cotangent of `atom`."""
         if ct is None or type(atom) is not Var:
             return
-        if atom not in self.values:
-            self.values[atom] = ct
+        self.note(atom, live)
+        self.values[atom] = add(self.values[atom], ct) if atom in self.values else ct
+
+    def defer(self, atom: Any, part: Part, live: Any) -> None:
+        """Let `part`, which is zero wherever `live` does not hold, be added to that of `atom`."""
+        self.note(atom, live)
+        self.parts.setdefault(atom, []).append(part)
+
+    def note(self, atom: Any, live: Any) -> None:
+        if atom not in self.values and atom not in self.parts:
             if live is not None:
                 self.live[atom] = live
             return
-        self.values[atom] = add(self.values[atom], ct)
         before = self.live.pop(atom, None)
         if live is not None and before is not None and live.shape == before.shape:
             self.live[atom] = bitwise_or(before, live)
 
+    def pop(self, var: Var) -> Any:
+        """The cotangent of `var`, None for zero, which is forgotten."""
+        total = self.values.pop(var, None)
+        parts = self.parts.pop(var, None) if self.parts else None
+        if parts is None:
+            return total
+        builder = current_builder.get()
+        assert builder is not None
+        outer = builder.source
+        for primitive, ct, args, source in parts:
+            builder.source = source
+            if total is None:
+                total = primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
+            else:
+                total = primitive.accumulate(total, ct, args)  # type: ignore[misc]
+        builder.source = outer
+        return total
+
     def take(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
         """The cotangents of the outputs of an equation, None for zero, and where they live."""
-        values = [self.values.pop(v, None) for v in variables]
+        values = [self.pop(v) for v in variables]
         live = self.live.pop(variables[0], None) if self.live and len(variables) == 1 else None
         return values, live
 

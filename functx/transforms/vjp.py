@@ -11,7 +11,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, TreeError
 from functx.core.tracing import apply, rewritten_alike
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import avals_of, check_callable, fitting, name_of, trace_call
+from functx.transforms.calls import avals_of, check_callable, fitting, fresh, name_of, trace_call
 from functx.transforms.grad import floats_for_ints
 from functx.transforms.jvp import check_outputs
 from functx.transforms.reverse_mode import SplitVJP
@@ -42,7 +42,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         fun, in_tree, avals, "vjp", values=leaves, differentiated=chosen, has_aux=has_aux
     )
     check_outputs(traced, "vjp", fun)
-    out_avals = traced.program.out_avals
+    out_avals = traced.out_avals
     out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
     own = out_tree.num_leaves
     if own and not any(is_inexact(a.dtype) for a in out_avals[:own]):
@@ -51,8 +51,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         )
     active = tuple([i in set(chosen) for i in range(len(traced.program.inputs))])
     forward, backward = rewritten_alike(SplitVJP(active), traced.program)
-    outs = apply(None, forward, [*leaves, *traced.captured])
-    count = len(out_avals)
+    operands = [*leaves, *traced.captured]
+    outs = apply(None, forward, operands)
+    count = len(traced.program.outputs)
 
     def pullback(residuals: Any, *given: Any) -> Any:
         if len(given) != 1:
@@ -61,13 +62,14 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                 f"got {len(given)} arguments"
             )
         cts = _matching_cotangents(fun, out_tree, out_avals, given[0])
-        cts += [zeros_like(a) for a in out_avals[own:] if is_inexact(a.dtype)]
-        found = dict(zip(chosen, apply(None, backward, [*cts, *residuals]), strict=True))
+        cts += [zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
+        pulled = apply(None, backward, [*cts, *residuals])
+        found = dict(zip(chosen, fresh(pulled, [*cts, *residuals]), strict=True))
         args, _ = tree.unflatten(in_tree, [found.get(i) for i in range(len(avals))])
         return args
 
-    out = tree.unflatten(traced.out_tree, outs[:count])
-    pull = tree.Partial(pullback, outs[count:])
+    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
+    pull = tree.Partial(pullback, fresh(outs[count:], operands))
     return (out[0], pull, out[1]) if has_aux else (out, pull)
 
 

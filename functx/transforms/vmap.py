@@ -17,9 +17,13 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
+from functx.core.program import padded
+from functx.core.storage import ask_layout, layout_of
+from functx.core.strides import contiguous, in_a_row
 from functx.core.tracing import apply, aval_of, execution
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
+    Layouts,
     TracedCall,
     avals_of,
     check_callable,
@@ -28,6 +32,7 @@ from functx.transforms.calls import (
     names_of,
     trace_call,
 )
+from functx.transforms.sharing import blocks_of
 
 
 def vmap(
@@ -89,18 +94,41 @@ def vmap(
             for aval, dim in zip(avals, dims, strict=True)
         ]
         traced = trace_call(fun, in_tree, lanes, "vmap")
+        if traced.by_layout and any(layouts := _layouts_of_lanes(leaves, dims)):
+            traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts)
+        operands = [*leaves, *traced.captured]
+        if traced.written and blocks_of(operands, traced.written):
+            raise ArgumentError(
+                f"vmap({name_of(fun)}): an argument that is written to must not share memory with "
+                "another; got arrays that overlap",
+                fix="Pass a copy of one of them.",
+            )
         out_dims = _out_dims_of_leaves(out_axes, traced, fun)
         in_dims = dims + (None,) * len(traced.captured)
+        out_dims += tuple([in_dims[i] for i in traced.written])
         batch: Any = Batch(size, in_dims, out_dims)
         if chunk_size is not None and (chunk_size < size or chunk_size == 1):
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size)
         try:
-            outs = apply(batch, traced.program, [*leaves, *traced.captured])
+            outs = traced.returned(operands, apply(batch, traced.program, operands))
         except BatchedOutput as error:
             raise _unmappable(error.args[0], traced, fun) from None
         return tree.unflatten(traced.out_tree, outs)
 
     return named_after(wrapper, fun, "vmap")
+
+
+def _layouts_of_lanes(leaves: Sequence[Any], dims: Sequence[int | None]) -> Layouts:
+    """The strides of a lane of each argument; None for those in row-major order."""
+    found: list[Any] = []
+    for x, dim in zip(leaves, dims, strict=True):
+        ask_layout(x, writes=True)
+        shape, strides = aval_of(x).shape, layout_of(x)
+        if dim is not None:
+            whole = strides or contiguous(shape)
+            shape, strides = shape[:dim] + shape[dim + 1 :], whole[:dim] + whole[dim + 1 :]
+        found.append(None if strides is None or in_a_row(shape, strides) else strides)
+    return found
 
 
 def _check_axis_leaves(axes: Any, what: str, fun: Callable[..., Any]) -> None:
@@ -213,7 +241,7 @@ def _out_dims_of_leaves(
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
     dims: list[int | None] = []
-    for axis, aval in zip(axes, traced.program.out_avals, strict=True):
+    for axis, aval in zip(axes, traced.out_avals, strict=True):
         rank = aval.ndim + 1
         if axis is not None and not -rank <= axis < rank:
             raise AxisError(
@@ -225,6 +253,16 @@ def _out_dims_of_leaves(
 
 
 def _unmappable(i: int, traced: TracedCall, fun: Callable[..., Any]) -> OutAxesError:
+    own = len(traced.out_avals)
+    if i >= own:
+        name = padded(traced.program.in_names(), len(traced.program.inputs))[
+            traced.written[i - own]
+        ]
+        return OutAxesError(
+            f"vmap({name_of(fun)}): an argument with in_axes None must not depend on mapped "
+            f"arguments; got `{name}`, to which such values are written",
+            fix="Give it an axis in in_axes, or write to a copy of it.",
+        )
     path, _ = tree.leaves_with_path(
         tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
     )[i]

@@ -9,7 +9,13 @@ import pytest
 
 import functx.numpy as np
 from functx import grad, hessian, jit, jvp, make_ir
-from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
+from functx.core.errors import (
+    ArgumentError,
+    DTypeError,
+    ImmutableArrayError,
+    ShapeError,
+    ValueRangeError,
+)
 from tests.numpy.agreement import same
 from tests.numpy.tables import calls, check_at_once, check_types, check_values
 
@@ -598,14 +604,10 @@ def test_weakly_typed_numbers_stay_weak():
 
 def test_wrong_arguments_are_named():
     x = numpy.ones(3, "float32")
-    with pytest.raises(ArgumentError, match="sin: out= must be left out"):
-        np.sin(x, out=x)
-    with pytest.raises(ArgumentError, match="add: where= must be left out"):
+    with pytest.raises(ArgumentError, match="add: where= must come with out="):
         np.add(x, x, where=x > 0)
-    with pytest.raises(ArgumentError, match="floor_divide: out= must be left out"):
-        np.floor_divide(x, x, out=x)
-    with pytest.raises(ArgumentError, match="round: out="):
-        np.round(x, 1, x)
+    with pytest.raises(ImmutableArrayError, match="what is written to must be a NumPy array"):
+        np.round(x, 1, jnp.ones(3))
     with pytest.raises(ArgumentError, match="must be arrays or numbers; got str 'one'"):
         np.sin("one")
     with pytest.raises(ArgumentError, match="must be arrays or numbers"):

@@ -351,7 +351,7 @@ def test_along_axis_functions_agree_with_numpy(axis):
     expected = X.copy()
     np.put_along_axis(expected, order, np.sort(X, axis), axis)
     values = np.sort(X, axis)
-    ours = jit(lambda x, i, v: indexing.put_along_axis(x, i, v, axis))(X, order, values)
+    ours = jit(lambda x, i, v: indexing.with_values_along_axis(x, i, v, axis))(X, order, values)
     np.testing.assert_array_equal(ours, expected)
     theirs = jax.grad(lambda x: (jnp.take_along_axis(x, order, axis) ** 3).sum())(flat)
     found = grad(lambda x: (indexing.take_along_axis(x, order, axis) ** 3).sum())(flat)
@@ -369,7 +369,7 @@ def test_along_axis_functions_broadcast(shape):
     )
     put = X.copy()
     np.put_along_axis(put, places, 9.0, 1)
-    np.testing.assert_array_equal(indexing.put_along_axis(X, places, 9.0, 1), put)
+    np.testing.assert_array_equal(indexing.with_values_along_axis(X, places, 9.0, 1), put)
 
 
 def test_choose_and_compress_agree_with_numpy():

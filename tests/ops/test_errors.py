@@ -246,11 +246,23 @@ ROWS = {
         "ShapeError",
         "sizes must sum to the length of axis 0; got (1, 1) for f32[3]",
     ),
+    "strided": (
+        {"shape": (2, 2), "start": (1,), "steps": ((2,), (1,))},
+        [f32[4]],
+        "ShapeError",
+        "the places from 1 to 4 must lie in dimension 0 of the operand; got f32[4]",
+    ),
     "top_k": (
         {"k": 4},
         [f32[3]],
         "ValueRangeError",
         "k must be between 0 and the length of the last axis; got 4 for f32[3]",
+    ),
+    "write": (
+        {},
+        [f32[3], i32[3]],
+        "DTypeError",
+        "the value must have the type of the target; got i32[3] for f32[3]",
     ),
     "random_seed": ({}, [f32[()]], "DTypeError", "the seed must be an integer; got f32[]"),
     "random_fold_in": ({}, [u32[2], i32[()]], "ShapeError", "data must be uint32"),
@@ -282,8 +294,8 @@ ROWS = {
 
 # Those that take any operand, and those whose operands are made by a transform.
 TAKE_ANYTHING = {
-    "convert_element_type", "debug_callback", "dense", "io_callback", "name", "pure_callback",
-    "stop_gradient",
+    "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
+    "pure_callback", "read_before_write", "stop_gradient",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
     "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "scan",

@@ -9,12 +9,11 @@ from functx.core import tree
 from functx.core.errors import BranchTypeError
 from functx.core.program import Program, Var
 from functx.core.tracing import aval_of
-from functx.transforms.calls import TracedCall, avals_of, trace_call
+from functx.transforms.calls import TracedCall, avals_of, owner_of, trace_call, traced_together
 from functx.transforms.control.tracing import (
     common_type,
     described,
     leaf_paths,
-    owner_of,
     rewired,
     with_output_types,
 )
@@ -22,20 +21,29 @@ from functx.transforms.control.tracing import (
 
 def traced_branches(
     branches: dict[str, Callable[..., Any]], operands: Any, what: str
-) -> tuple[tuple[Program, ...], list[Any], Any]:
+) -> tuple[tuple[Program, ...], list[Any], Any, list[int]]:
     """The programs of functions, made to take and to give values of one type.
 
-    They take the operands, then the values returned here that one or another captured.
+    They take the operands, then the values returned here that one or another captured. Behind
+    their results they give new values of those, at the places returned last, that one or
+    another writes to.
     """
     leaves, in_tree = tree.flatten((operands, {}))
     functions = list(branches.values())
-    traced = [trace_call(f, in_tree, avals_of(leaves, what, f, in_tree), what) for f in functions]
+
+    def trace(from_roots: bool) -> list[TracedCall]:
+        return [
+            trace_call(f, in_tree, avals_of(leaves, what, f, in_tree), what, from_roots=from_roots)
+            for f in functions
+        ]
+
+    traced = traced_together(trace)
     out_tree = traced[0].out_tree
     first, *others = branches
     for name, each in zip(others, traced[1:], strict=True):
         if each.out_tree != out_tree:
             raise _different_structures(what, (first, name), (out_tree, each.out_tree), branches)
-    by_output = list(zip(*[each.program.out_avals for each in traced], strict=True))
+    by_output = list(zip(*[each.out_avals for each in traced], strict=True))
     common: list[Any] = [common_type(avals) for avals in by_output]
     if None in common:
         raise BranchTypeError(
@@ -48,8 +56,8 @@ def traced_branches(
             *_places(branches),
             fix="Convert the result of one branch with astype, or broadcast it.",
         )
-    programs, captured = _with_common_captures(traced, len(leaves))
-    return tuple([with_output_types(p, common) for p in programs]), captured, out_tree
+    programs, captured, written = _with_common_captures(traced, len(leaves))
+    return tuple([with_output_types(p, common) for p in programs]), captured, out_tree, written
 
 
 def _by_type(branches: Iterable[str], avals: Sequence[Any]) -> list[str]:
@@ -86,15 +94,33 @@ def _places(branches: dict[str, Any]) -> list[str]:
 
 def _with_common_captures(
     traced: Sequence[TracedCall], own: int
-) -> tuple[list[Program], list[Any]]:
-    """The programs with one list of captured values behind their `own` inputs, and that list."""
+) -> tuple[list[Program], list[Any], list[int]]:
+    """The programs with one list of captured values behind their `own` inputs, and that list.
+
+    Also with new values of the same inputs behind their results, and which those are.
+    """
     values = {owner_of(x): x for each in traced for x in each.captured}
+    places = {key: own + i for i, key in enumerate(values)}
+    news = [
+        {
+            i if i < own else places[owner_of(each.captured[i - own])]: atom
+            for i, atom in zip(
+                each.written, each.program.outputs[len(each.out_avals) :], strict=True
+            )
+        }
+        for each in traced
+    ]
+    written = sorted(set().union(*news))
     programs = []
-    for each in traced:
+    for each, new in zip(traced, news, strict=True):
         mine = {
             owner_of(x): v for x, v in zip(each.captured, each.program.inputs[own:], strict=True)
         }
         inputs = [mine[key] if key in mine else Var(aval_of(x)) for key, x in values.items()]
         program = each.program
-        programs.append(rewired(program, [*program.inputs[:own], *inputs], program.outputs))
-    return programs, list(values.values())
+        inputs = [*program.inputs[:own], *inputs]
+        results = program.outputs[: len(each.out_avals)]
+        programs.append(
+            rewired(program, inputs, [*results, *[new.get(i, inputs[i]) for i in written]])
+        )
+    return programs, list(values.values()), written

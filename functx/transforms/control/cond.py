@@ -25,7 +25,7 @@ from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch, batch_equation
 from functx.transforms.call import TransposeIn
-from functx.transforms.calls import named_after
+from functx.transforms.calls import named_after, write_back
 from functx.transforms.control.branches import traced_branches
 from functx.transforms.control.lanes import (
     AnyLane,
@@ -148,6 +148,7 @@ class Cond(Primitive):
         if dim is not None:
             along = [must_go_along(b, [d is None for d in in_dims]) for b in self.branches]
             program = rewritten(Chosen(self.branches, tuple(along)), self.branches[0])
+            program = expand(program, "batch")
             pairs = zip(args, dims, strict=True)
             outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
             return [x for x, _ in outs], [d for _, d in outs]
@@ -381,7 +382,7 @@ def cond(
             fix="Compare it with something, as in `x != 0`.",
         )
     branches = {"true_fun": true_fun, "false_fun": false_fun}
-    (on_true, on_false), captured, out_tree = traced_branches(branches, operands, "cond")
+    (on_true, on_false), captured, out_tree, written = traced_branches(branches, operands, "cond")
     args = [*tree.leaves(operands), *captured]
     fixed = _fixed(pred)
     if fixed is not None:
@@ -389,7 +390,7 @@ def cond(
     else:
         which = pred if aval.dtype == np.bool_ else ne(pred, 0)
         outs = Cond((on_false, on_true))(convert_element_type(which, np.int32), *args)
-    return tree.unflatten(out_tree, outs)
+    return tree.unflatten(out_tree, _returned(outs, args, written))
 
 
 def switch(
@@ -421,7 +422,7 @@ def switch(
             f"switch: the index must be an integer; got {aval!r}",
             fix="Convert it with astype, or use cond for a condition.",
         )
-    programs, captured, out_tree = traced_branches(functions, operands, "switch")
+    programs, captured, out_tree, written = traced_branches(functions, operands, "switch")
     args = [*tree.leaves(operands), *captured]
     last = len(programs) - 1
     fixed = _fixed(index) if last else 0
@@ -430,7 +431,15 @@ def switch(
     else:
         place = clamp(0, index, last)
         outs = Cond(programs)(convert_element_type(place, np.int32), *args)
-    return tree.unflatten(out_tree, outs)
+    return tree.unflatten(out_tree, _returned(outs, args, written))
+
+
+def _returned(outs: Sequence[Any], args: Sequence[Any], written: Sequence[int]) -> list[Any]:
+    """The results among `outs`, those behind them written to the arguments at `written`."""
+    own = len(outs) - len(written)
+    for i, new in zip(written, outs[own:], strict=True):
+        write_back(args[i], new)
+    return list(outs[:own])
 
 
 def _of_first(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:

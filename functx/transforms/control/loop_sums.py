@@ -268,6 +268,10 @@ class Plan:
                 and all(a.aval.shape == term.aval.shape for a in eqn.inputs)
             ):
                 pending += reversed(eqn.inputs)
+            elif self.added_part(eqn) is not None and not self.is_free(term):
+                # Only for its part: what that is added to is a term, too.
+                found.append(term)
+                pending.append(eqn.inputs[0])  # type: ignore[union-attr]
             else:
                 found.append(term)
         return found
@@ -336,12 +340,37 @@ class Plan:
     def parts(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
         """How a step adds `term` to a sum, and what it needs for that: no zeros around a part."""
         eqn = self.made.get(term)
+        added = self.added_part(eqn)
+        if added is not None:
+            return added
         if eqn is not None and self.is_zero(eqn.inputs[0] if eqn.inputs else None):
             if type(eqn.primitive) is DynamicUpdateSlice:
                 return add_part, eqn.inputs[1:]
             if type(eqn.primitive) is ScatterAdd:
                 return eqn.primitive, eqn.inputs[1:]
         return add, [term]
+
+    def added_part(self, eqn: Equation | None) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
+        """How to add the part that `eqn` adds to its first operand, and what that needs, if it does."""
+        if eqn is None or not eqn.inputs or self.is_zero(eqn.inputs[0]):
+            return None
+        if type(eqn.primitive) is ScatterAdd:
+            return eqn.primitive, eqn.inputs[1:]
+        if type(eqn.primitive) is not DynamicUpdateSlice:
+            return None
+        base, new, *indices = eqn.inputs
+        added = self.made.get(new)
+        if added is None or type(added.primitive) is not Add:
+            return None
+        read = self.made.get(added.inputs[0])
+        if (
+            read is None
+            or type(read.primitive) is not DynamicSlice
+            or list(read.inputs) != [base, *indices]
+            or added.inputs[1].aval.shape != new.aval.shape
+        ):
+            return None
+        return add_part, [added.inputs[1], *indices]
 
 
 def add_part(total: Any, part: Any, *indices: Any) -> Any:

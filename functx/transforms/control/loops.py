@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -20,11 +21,18 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.program import Program
+from functx.core.program import Program, Var
 from functx.core.tracing import Tracer, aval_of, rewritten, trace
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
-from functx.transforms.calls import TracedCall, avals_of, name_of, trace_call
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    name_of,
+    owner_of,
+    trace_call,
+    traced_together,
+)
 from functx.transforms.control.progress import COUNTER, Shown, check_progress, show_end
 from functx.transforms.control.scan import Scan, rounds_of, run
 from functx.transforms.control.stacking import (
@@ -36,8 +44,10 @@ from functx.transforms.control.tracing import (
     body_name,
     captures_first,
     check_functions,
+    rewired,
     settle,
     with_output_types,
+    write_all,
 )
 from functx.transforms.control.while_loop import CHECKPOINTS, While
 
@@ -80,18 +90,43 @@ def while_loop(
     in_tree = tree.structure(((init_val,), {}))
     avals = avals_of(leaves, "while_loop", body_fun, in_tree)
 
-    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
-        return trace_call(body_fun, in_tree, carry, "while_loop")
+    carry = avals
 
-    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t, what, body_fun)
-    condition = trace_call(cond_fun, in_tree, carry, "while_loop")
+    def both(from_roots: bool) -> list[TracedCall]:
+        nonlocal carry
+        call = partial(trace_call, in_tree=in_tree, kind="while_loop", from_roots=from_roots)
+        body, carry = settle(
+            lambda types: call(body_fun, avals=types),
+            avals,
+            carry_tree,
+            lambda t: t,
+            what,
+            body_fun,
+        )
+        return [body, call(cond_fun, avals=carry)]
+
+    traced, condition = traced_together(both)
     _check_condition(condition, cond_fun)
-    runs = captures_first(condition)
-    body = with_output_types(captures_first(traced), carry)
+    traced, around = traced.carrying_writes()
+    types = [aval_of(x) for x in around]
+    runs, known = _seeing_writes(condition, around)
+    body = with_output_types(captures_first(traced), [*types, *carry])
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
-    consts = [condition.captured, traced.captured]
+    consts = [known, traced.captured[: len(traced.captured) - len(around)]]
     shown = None if progress is None else (progress, None)
-    return tree.unflatten(carry_tree, run_while(runs, body, consts, start, means, shown))
+    outs = run_while(runs, body, consts, [*around, *start], means, shown)
+    return tree.unflatten(carry_tree, write_all(around, outs))
+
+
+def _seeing_writes(condition: TracedCall, around: Sequence[Any]) -> tuple[Program, list[Any]]:
+    """The condition of a loop that carries the arrays `around`, and what else it captured."""
+    program, own = condition.program, len(condition.program.inputs) - len(condition.captured)
+    seen = {owner_of(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)}
+    fresh = [Var(aval_of(x)) for x in around]
+    carried = [seen.pop(owner_of(x), v) for x, v in zip(around, fresh, strict=True)]
+    known = [x for x in condition.captured if owner_of(x) in seen]
+    inputs = [*seen.values(), *carried, *program.inputs[:own]]
+    return rewired(program, inputs, program.outputs), known
 
 
 def run_while(
@@ -205,10 +240,12 @@ def fori_loop(
         return trace_call(step, in_tree, [*carry, counter], "fori_loop")
 
     traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun)
-    body = with_output_types(captures_first(traced, body_fun), carry)
+    traced, around = traced.carrying_writes()
+    types = [aval_of(x) for x in around]
+    body = with_output_types(captures_first(traced, body_fun), [*types, *carry])
     start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
     operands = [*traced.captured, *start, as_type(lower, counter)]
-    consts, carries = len(traced.captured), len(start) + 1
+    consts, carries = len(traced.captured) - len(around), len(around) + len(start) + 1
     if first is not None and last is not None and checkpoints is None:
         length = max(last - first, 0)
         length = length if max_steps is None else min(length, index(max_steps))
@@ -221,13 +258,13 @@ def fori_loop(
             f"{type_name(upper)}, checkpoints={checkpoints}"
         )
     else:
-        condition = rewritten(Below((*carry, counter)), body)
+        condition = rewritten(Below((*types, *carry, counter)), body)
         limit = [as_type(upper, counter)]
         known = None if first is None or last is None else max(last - first, 0)
         shown = None if progress is None else (progress, known)
         given = [limit, operands[:consts]]
         outs = run_while(condition, body, given, operands[consts:], means, shown)
-    return tree.unflatten(carry_tree, outs[:-1])
+    return tree.unflatten(carry_tree, write_all(around, outs)[:-1])
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from functx.transforms.control.tracing import (
     settle,
     spread,
     with_output_types,
+    write_all,
 )
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
@@ -356,11 +357,15 @@ def scan(
     traced, carry = settle(
         trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what, f
     )
-    body = with_output_types(captures_first(traced, f), carry)
+    traced, around = traced.carrying_writes()
+    moved = len(around)
+    body = with_output_types(captures_first(traced, f), [*[aval_of(x) for x in around], *carry])
     start = [as_type(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
     rounds = rounds_of(what, unroll, length)
-    loop = Scan(body, len(traced.captured), count, length, bool(reverse), rounds)
+    consts = len(traced.captured) - moved
+    loop = Scan(body, consts, moved + count, length, bool(reverse), rounds)
     outs = run(loop, [*traced.captured, *start, *x_leaves], progress)
+    outs = write_all(around, outs)
     y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 

@@ -57,12 +57,18 @@ def stacked(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
 
 @dataclass(frozen=True)
 class Ignoring:
-    """The rewrite to a program with further inputs, of types `avals`, that it does not use."""
+    """The rewrite to a program with further inputs, of types `avals`, that it does not use.
+
+    They stand behind all others, or behind the first `at`.
+    """
 
     avals: tuple[ShapedArray, ...]
+    at: int | None = None
 
     def __call__(self, program: Program) -> Program:
-        inputs = [*program.inputs, *[Var(aval) for aval in self.avals]]
+        at = len(program.inputs) if self.at is None else self.at
+        more = [Var(aval) for aval in self.avals]
+        inputs = [*program.inputs[:at], *more, *program.inputs[at:]]
         return rewired(program, inputs, program.outputs)
 
 

@@ -20,7 +20,6 @@ from functx.core.program import Atom, Program, Var, padded, remove_dead
 from functx.core.provenance import Source, source_line
 from functx.core.tracing import (
     LinearBuilder,
-    Tracer,
     apply,
     aval_of,
     current_builder,
@@ -30,7 +29,7 @@ from functx.core.tracing import (
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import TracedCall, name_of
+from functx.transforms.calls import TracedCall, name_of, owner_of, write_back
 
 
 def captures_first(traced: TracedCall, fun: Any = None) -> Program:
@@ -50,6 +49,13 @@ def captures_first(traced: TracedCall, fun: Any = None) -> Program:
 
         program = like(program, in_names=names)
     return rewired(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+
+
+def write_all(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """The results of a loop behind the first of `outs`, which are written to the arrays `around`."""
+    for x, new in zip(around, outs, strict=False):
+        write_back(x, new)
+    return list(outs[len(around) :])
 
 
 def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
@@ -107,7 +113,7 @@ def settle(
         out_tree = carry_of(traced.out_tree)
         if out_tree != carry_tree:
             raise structure_error(what, carry_tree, out_tree, fun)
-        outs = traced.program.out_avals[: len(avals)]
+        outs = traced.out_avals[: len(avals)]
         settled = [common_type((a, out), a) for a, out in zip(avals, outs, strict=True)]
         if None in settled:
             returned = return_source(fun)
@@ -293,11 +299,6 @@ def spread(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
     """The next of `items` for each flag that is set, None for the others."""
     rest = iter(items)
     return [next(rest) if on else None for on in flags]
-
-
-def owner_of(x: Any) -> Any:
-    """What two captured values share exactly when they are one."""
-    return x.atom if type(x) is Tracer else id(x)
 
 
 def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:

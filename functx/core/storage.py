@@ -1,0 +1,331 @@
+"""What writes and views mean: a program with them, told again without any.
+
+A storage is what one array of NumPy's owns. Arrays that share it are aliases: a chain of views
+down from the whole. A write gives the whole another value, with the written part put back
+through each view of the chain; an alias that is read later is taken from that anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.effects import Effect
+from functx.core.errors import ImmutableArrayError, type_name
+from functx.core.interpret import forward
+from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.strides import Strides, contiguous, in_a_row
+from functx.core.tracing import Builder, Tracer, build, current_builder, rewritten, trace
+
+
+class Storage:
+    """What aliases share: its value now, and what each alias that was read shows of that."""
+
+    __slots__ = ("first", "shown", "value")
+
+    def __init__(self, value: Tracer):
+        self.first = self.value = value
+        self.shown: dict[Any, Tracer] = {}
+
+
+class Step(NamedTuple):
+    """Output number `output` of the view `eqn`, whose other operands are `others`."""
+
+    eqn: Equation
+    others: tuple[Tracer, ...]
+    output: int
+
+    @property
+    def key(self) -> Any:
+        return self.eqn.primitive, tuple([x.atom for x in self.others]), self.output
+
+
+class Alias:
+    """An array that is seen through a chain of views: the last of them, and what it is a view of."""
+
+    __slots__ = ("key", "parent", "step", "storage", "strides")
+
+    def __init__(self, storage: Storage, strides: Strides):
+        self.storage, self.strides = storage, strides
+        self.parent: Alias | None = None
+        self.step: Step | None = None
+        self.key: Any = ()
+
+    def seen_by(self, step: Step, strides: Strides) -> Alias:
+        """What `step` shows of this alias."""
+        alias = Alias(self.storage, strides)
+        alias.parent, alias.step, alias.key = self, step, (self.key, step.key)
+        return alias
+
+    def read(self) -> Tracer:
+        """The value now."""
+        shown = self.storage.shown
+        stale: list[Alias] = []
+        alias = self
+        while alias.step is not None and alias.key not in shown:
+            stale.append(alias)
+            alias = alias.parent  # type: ignore[assignment]
+        value = self.storage.value if alias.step is None else shown[alias.key]
+        for alias in reversed(stale):
+            eqn, others, index = alias.step  # type: ignore[misc]
+            value = shown[alias.key] = forward(eqn, value, *others)[index]
+        return value
+
+    def write(self, value: Tracer) -> None:
+        """Let `value` be the value from now on, seen by all that share the storage."""
+        if value.atom is self.read().atom:
+            return
+        shown: dict[Any, Tracer] = {}
+        alias = self
+        while alias.step is not None:
+            shown[alias.key] = value
+            eqn, others, index = alias.step
+            alias = alias.parent  # type: ignore[assignment]
+            value = eqn.primitive.put_back(value, index, alias.read(), *others)
+        self.storage.value, self.storage.shown = value, shown
+
+
+class PureForm:
+    """A program told again without writes, equation by equation, in the builder at work."""
+
+    def __init__(
+        self, inputs: Sequence[Var], values: Sequence[Tracer], layouts: Sequence[Strides | None]
+    ):
+        self.aliases: dict[Var, Alias] = {}
+        for v, x, strides in zip(inputs, values, layouts, strict=True):
+            self.own(v, x, strides)
+        self.given = {alias.storage for alias in self.aliases.values()}
+        self.by_layout = False
+
+    def own(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
+        """Let `var` stand for an array with a storage of its own, in row-major order by default."""
+        self.aliases[var] = Alias(Storage(value), strides or contiguous(value.shape))
+
+    def read(self, atom: Atom) -> Tracer:
+        """The value of a variable now, or of a literal."""
+        if type(atom) is Var:
+            return self.aliases[atom].read()
+        builder = current_builder.get()
+        assert builder is not None
+        return Tracer(atom, builder)
+
+    def tell(self, eqn: Equation) -> None:
+        """Append what `eqn` means."""
+        primitive = eqn.primitive
+        if primitive.copies:
+            self.own(eqn.outputs[0], self.read(eqn.inputs[0]))
+            return
+        if Effect.WRITE in primitive.effects:
+            target, value = eqn.inputs
+            self.aliases[target].write(self.read(value))  # type: ignore[index]
+            return
+        if primitive.view and type(eqn.inputs[0]) is Var:
+            base = self.aliases[eqn.inputs[0]]
+            if primitive.regroups and base.storage in self.given:
+                self.by_layout = True
+            strides = primitive.layout(eqn.inputs[0].aval, base.strides)
+            if strides is not None:
+                others = tuple([self.read(a) for a in eqn.inputs[1:]])
+                for i, v in enumerate(eqn.outputs):
+                    self.aliases[v] = base.seen_by(Step(eqn, others, i), strides)
+                return
+        outs = forward(eqn, *[self.read(a) for a in eqn.inputs])
+        for v, out in zip(eqn.outputs, outs, strict=True):
+            self.own(v, out)
+
+    def tell_all(self, equations: Sequence[Equation]) -> None:
+        """Append what each of `equations` means, with the line that it came from."""
+        builder = current_builder.get()
+        assert builder is not None
+        outer = builder.source
+        for eqn in equations:
+            builder.source = eqn.source
+            self.tell(eqn)
+        builder.source = outer
+
+
+def strides_of(builder: Builder, atom: Atom) -> Strides:
+    """How an array that is traced lies in memory."""
+    views = []
+    while True:
+        position = builder.producer(atom)
+        if position is None:
+            outer = builder.captured(atom)
+            if type(outer) is not Tracer:
+                break
+            builder, atom = outer.builder, outer.atom
+            continue
+        eqn = builder.equations[position]
+        if not eqn.primitive.view:
+            break
+        views.append(eqn)
+        atom = eqn.inputs[0]
+    strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
+    for eqn in reversed(views):
+        found = eqn.primitive.layout(eqn.inputs[0].aval, strides)
+        strides = contiguous(eqn.outputs[0].aval.shape) if found is None else found
+    return strides
+
+
+def lies_in_a_row(x: Tracer) -> bool:
+    """Whether the elements of an array that is traced lie side by side, in row-major order."""
+    ask_layout(x)
+    return in_a_row(x.shape, strides_of(x.builder, x.atom))
+
+
+def ask_layout(x: Any, writes: bool = False) -> None:
+    """Note that a function depends on how an array lies in memory, if that is an argument of it.
+
+    It does so only if something is written, by itself or by one that it calls.
+    """
+    if type(x) is Tracer:
+        root = root_of(x)
+        if root.builder.producer(root.atom) is None:
+            root.builder.by_layout = True
+            root.builder.writes |= writes
+
+
+def layout_of(x: Any) -> Strides | None:
+    """The strides of an array, in elements; None if they are those of row-major order."""
+    if type(x) is Tracer:
+        strides = strides_of(x.builder, x.atom)
+        return None if in_a_row(x.shape, strides) else strides
+    if not isinstance(x, np.ndarray) or x.flags.c_contiguous:
+        return None
+    return tuple([step // x.itemsize for step in x.strides])
+
+
+def root_of(x: Tracer) -> Tracer:
+    """What owns the memory of an array that is traced: itself, or what it is a view of."""
+    while True:
+        position = x.builder.producer(x.atom)
+        if position is None:
+            outer = x.builder.captured(x.atom)
+            if type(outer) is not Tracer:
+                return x
+            x = outer
+            continue
+        base = viewed(x.builder, x.builder.equations[position])
+        if base is None:
+            return x
+        x = Tracer(base, x.builder)
+
+
+def viewed(builder: Builder, eqn: Equation) -> Atom | None:
+    """What the outputs of an equation are views of; None if they have memory of their own."""
+    if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:
+        return None
+    copied = eqn.primitive.layout(base.aval, strides_of(builder, base)) is None
+    return None if copied else base
+
+
+class Pure(NamedTuple):
+    """A pure program, whose outputs are followed by new values of the inputs at `written`.
+
+    `by_layout` says that it is right only for inputs that lie as was said.
+    """
+
+    program: Program
+    written: tuple[int, ...]
+    by_layout: bool
+
+
+@dataclass(frozen=True)
+class Purify:
+    """The rewrite to a pure program, for inputs with strides of `layouts`.
+
+    None there, and where there are no more, stands for row-major order.
+    """
+
+    layouts: tuple[Strides | None, ...] = ()
+
+    def __call__(self, program: Program) -> Pure:
+        written: list[int] = []
+        by_layout = False
+
+        def body(*args: Tracer) -> list[Tracer]:
+            nonlocal by_layout
+            layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
+            pure = PureForm(program.inputs, args, layouts)
+            pure.tell_all(program.equations)
+            outs = [pure.read(atom) for atom in program.outputs]
+            storages = [pure.aliases[v].storage for v in program.inputs]
+            by_layout = pure.by_layout
+            written.extend(i for i, s in enumerate(storages) if s.value.atom is not s.first.atom)
+            return outs + [storages[i].value for i in written]
+
+        made, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return Pure(made, tuple(written), by_layout)
+
+
+def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
+    """Write the values of `new` to those of `args` at its keys that are arrays of NumPy's.
+
+    Raises ImmutableArrayError, before any is changed, if one of them is read-only.
+    """
+    arrays = {i: args[i] for i in new if isinstance(args[i], np.ndarray)}
+    for x in arrays.values():
+        if not x.flags.writeable:
+            raise ImmutableArrayError(
+                "an argument that the function writes to must be writable; got a read-only array, "
+                f"{type_name(x)}",
+                fix="Pass a copy of it.",
+            )
+    for i, x in arrays.items():
+        x[...] = new[i]
+
+
+def build_pure(
+    builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
+) -> tuple[Program, list[Any]]:
+    """As `build`, without the writes of `fun`, and what it writes to its arguments lost."""
+    program, captured = build(builder, fun, tracers)
+    if builder.writes:
+        count = len(program.outputs)
+        pure = rewritten(Purify(), program).program
+        program = Program(
+            pure.name,
+            pure.inputs,
+            remove_dead(pure.equations, pure.outputs[:count]),
+            pure.outputs[:count],
+            in_names=pure.in_names,
+        )
+    return program, captured
+
+
+def pure_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
+    """What `atom` is now, in a builder of the same values that has no writes."""
+    if not builder.writes:
+        return builder, atom
+    if builder.pure is None:
+        builder.pure = _Shadow(builder)
+    return builder.pure.atom(atom)  # type: ignore[no-any-return]
+
+
+class _Shadow:
+    """The pure form of a program in the making, which grows with it."""
+
+    def __init__(self, builder: Builder):
+        self.builder = builder
+        self.own = own = Builder(builder.name, builder.kind, builder.parent)
+        own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
+        own.differentiated, own.in_names = builder.differentiated, builder.in_names
+        self.form = PureForm([], [], [])
+        self.told = 0
+
+    def atom(self, atom: Atom) -> tuple[Builder, Atom]:
+        given = [*self.builder.inputs, *[v for v, _ in self.builder.captures.values()]]
+        for v in given[len(self.form.aliases) :] if not self.told else given:
+            if v not in self.form.aliases:
+                self.form.own(v, Tracer(v, self.own), strides_of(self.builder, v))
+        token = current_builder.set(self.own)
+        try:
+            fresh = self.builder.equations[self.told :]
+            self.told += len(fresh)
+            self.form.tell_all(fresh)
+            return self.own, self.form.read(atom).atom
+        finally:
+            current_builder.reset(token)

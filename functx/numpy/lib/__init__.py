@@ -1,0 +1,3 @@
+"""What NumPy keeps in `numpy.lib`."""
+
+from functx.numpy.lib import stride_tricks as stride_tricks

@@ -1,0 +1,59 @@
+"""Views of an array that show its elements more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from functx.core.errors import ShapeError, type_name
+from functx.core.tracing import aval_of
+from functx.numpy.creation import asarray
+from functx.numpy.manipulation import broadcast_arrays as broadcast_arrays
+from functx.numpy.manipulation import broadcast_shapes as broadcast_shapes
+from functx.numpy.manipulation import broadcast_to as broadcast_to
+from functx.ops.operands import canonical_axis
+from functx.ops.strided import Strided
+
+__all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_window_view"]
+
+
+def sliding_window_view(
+    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Any:
+    """The windows of `window_shape` into `x`, on new last dimensions, as a view of it.
+
+    `axis` says along which axis each length of a window lies; by default there is one for
+    every axis. An axis has as many places left as windows fit. The view is read-only.
+
+    Raises ShapeError for other numbers of lengths than of axes, for windows that do not fit,
+    and for `writeable`.
+    """
+    x = asarray(x)
+    shape = aval_of(x).shape
+    sizes = [index(n) for n in (window_shape if _several(window_shape) else (window_shape,))]
+    axes = range(len(shape)) if axis is None else axis if _several(axis) else (axis,)
+    axes = [canonical_axis(a, len(shape), "sliding_window_view: axis") for a in axes]
+    if len(sizes) != len(axes):
+        raise ShapeError(
+            "sliding_window_view: there must be a length of the window for each axis; got "
+            f"{window_shape} for the axes {tuple(axes)} of {type_name(x)}"
+        )
+    left = list(shape)
+    for n, a in zip(sizes, axes, strict=True):
+        left[a] -= n - 1
+        if n < 0 or left[a] < 0:
+            raise ShapeError(
+                f"sliding_window_view: windows must fit; got {window_shape} for {type_name(x)}"
+            )
+    if writeable:
+        raise ShapeError(
+            "sliding_window_view: the view must be read-only, since its windows overlap; got "
+            "writeable=True"
+        )
+    steps = [tuple([int(d == a) for d in range(len(shape))]) for a in (*range(len(shape)), *axes)]
+    return Strided((*left, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
+
+
+def _several(x: Any) -> bool:
+    return isinstance(x, Sequence)

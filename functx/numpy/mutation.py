@@ -1,0 +1,237 @@
+"""Writing into arrays: what `x[i] = v`, `x += y` and their like do to a traced array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from functx.core.dtypes import kind
+from functx.core.errors import (
+    ArgumentError,
+    CapturedWriteError,
+    DTypeError,
+    ImmutableArrayError,
+    ShapeError,
+    describe_input,
+    type_name,
+)
+from functx.core.program import Literal
+from functx.core.storage import root_of, viewed
+from functx.core.tracing import Builder, Tracer, aval_of, current_builder
+from functx.numpy.indexing import Place, static_key, static_steps
+from functx.numpy.masked import Masked, is_same_mask, masked_axes
+from functx.numpy.promotion import broadcast_to, operand
+from functx.numpy.selection import filled
+from functx.ops.conversion import convert_element_type
+from functx.ops.mutation import Write
+from functx.ops.operands import PYTHON_SCALARS, literal
+
+_BODIES = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
+"""What may write to arrays around it: they then are carried in and out."""
+
+_KINDS = "buifc"
+
+
+def write(x: Tracer, value: Any, what: str) -> None:
+    """Let `x` take `value`, which is broadcast to its shape and cast to its dtype as NumPy would.
+
+    Raises where NumPy would: for a value of another shape, or of a dtype of another kind, and
+    for what is read-only.
+    """
+    check_writable(x, what)
+    value = operand(value)
+    aval = aval_of(value)
+    check_kind(aval, x.dtype, what)
+    if type(value) in PYTHON_SCALARS:
+        value = literal(value, x.dtype)
+    if aval.shape != x.shape:
+        if len(aval.shape) > x.ndim or any(
+            n not in (1, m) for n, m in zip(reversed(aval.shape), reversed(x.shape), strict=False)
+        ):
+            raise ShapeError(
+                f"{what}: the value must broadcast to the shape of what is written to; "
+                f"got {aval!r} for {x.aval!r}"
+            )
+        value = filled(broadcast_to(value, x.shape), x.shape)
+    Write()(x, convert_element_type(value, x.dtype, x.weak_type))
+
+
+def check_kind(given: Any, dtype: Any, what: str) -> None:
+    """Raise for a value whose dtype NumPy would not cast to `dtype` by its rule of the same kind."""
+    kinds = kind(given.dtype), kind(dtype)
+    if _KINDS.index(kinds[0]) > _KINDS.index(kinds[1]) and kinds != ("i", "u"):
+        raise DTypeError(
+            f"{what}: the result must be of the kind of the array that it is written to; "
+            f"got {given!r} for an array of {dtype}",
+            fix="Convert the array before with astype, or write x = x + y in place of x += y.",
+        )
+
+
+def check_writable(x: Tracer, what: str) -> None:
+    """Raise for what NumPy makes read-only, and for an array that is captured by a transform."""
+    builder, atom = x.builder, x.atom
+    refuse_captured(x, builder, what)
+    while True:
+        if type(atom) is Literal:
+            raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.aval!r}")
+        position = builder.producer(atom)
+        if position is None:
+            captured = builder.captured(atom)
+            if captured is None:
+                return
+            if builder.kind not in _BODIES:
+                raise captured_write(x, builder, captured, what)
+            if type(captured) is not Tracer:
+                return
+            builder, atom = captured.builder, captured.atom
+            continue
+        eqn = builder.equations[position]
+        base = viewed(builder, eqn)
+        if base is None:
+            return
+        if eqn.primitive.read_only(base.aval):
+            raise ImmutableArrayError(
+                f"{what}: a view that repeats elements or is read-only must not be written "
+                f"to; got {x.aval!r}, a view of {base.aval!r}",
+                fix="Copy it first (.copy()).",
+            )
+        atom = base
+
+
+def refuse_captured(x: Tracer, owner: Builder, what: str) -> None:
+    """Raise where a transform lies between the builder at work and `owner`, that of `x`."""
+    builder = current_builder.get()
+    while builder is not None and builder is not owner:
+        if builder.kind not in _BODIES:
+            raise captured_write(x, builder, x, what)
+        builder = builder.parent
+
+
+def captured_write(x: Tracer, builder: Builder, captured: Any, what: str) -> CapturedWriteError:
+    name = ""
+    if type(captured) is Tracer and captured.atom in captured.builder.inputs:
+        name = f", {describe_input(captured.builder, captured)}"
+    return CapturedWriteError(
+        f"{what}: a function under {builder.kind} must not write to an array from outside it; got "
+        f"{x.aval!r} in {builder.owner}{name}",
+        fix="Pass the array as an argument, or write to a copy (x.copy()).",
+    )
+
+
+def set_item(x: Tracer, idx: Any, value: Any) -> None:
+    """Let `x[idx]` take `value`, converted to the dtype of `x`; the last one to a place stays."""
+    if is_own_view(x, idx, value):
+        return
+    check_writable(x, "x[...] =")
+    if type(value) is Masked:
+        same = masked_axes(idx, x.shape)
+        if same is None or not is_same_mask(same.mask, value.axes.mask):
+            raise value.error
+        new = value.over(x)
+    else:
+        new = Place(x, idx).set(value)
+    Write()(x, convert_element_type(new, x.dtype, x.weak_type))
+
+
+def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
+    """Whether `value` is the view `x[idx]`, which `x[idx] += y` has written to already."""
+    key = static_key(idx)
+    if key is None or type(value) is not Tracer or value.builder is not x.builder:
+        return False
+    steps = static_steps(x.aval.shape, key)
+    atom: Any = value.atom
+    for step in reversed(steps):
+        position = x.builder.producer(atom)
+        if position is None or x.builder.equations[position].primitive is not step:
+            return False
+        atom = x.builder.equations[position].inputs[0]
+    return atom is x.atom
+
+
+def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator `symbol`=, which gives `x` the value that `fun` makes of it and another operand.
+
+    A scalar is not written to: as in NumPy, the name gets the result instead. An array without
+    dimensions is written to only where it is a view of another, since it looks like a scalar.
+    """
+    what = f"x {symbol}= y"
+
+    def method(self: Tracer, other: Any) -> Any:
+        result = fun(self, other)
+        if not self.aval.shape and not root_of(self).aval.shape:
+            return result
+        write(self, result, what)
+        return self
+
+    return method
+
+
+def into(name: str, result: Any, out: Any, where: Any = True) -> Any:
+    """`out`, to which `result` is written where the mask holds; `result` itself without `out`."""
+    if out is None:
+        if where is True or where is None:
+            return result
+        raise ArgumentError(
+            f"{name}: where= must come with out=, which keeps what the mask leaves; got it alone",
+            fix="Pass out=, or choose with functx.numpy.where.",
+        )
+    if isinstance(out, tuple) and len(out) == 1:
+        (out,) = out
+    if where is not True and where is not None:
+        result = _masked(where, result, out)
+    return assign(out, result, f"{name}(out=...)")
+
+
+def exactly_into(name: str, result: Any, out: Any) -> Any:
+    """`out`, of the very shape of `result`, which is written to it; `result` itself without `out`."""
+    if out is not None and aval_of(out).shape != aval_of(result).shape:
+        raise ShapeError(
+            f"{name}(out=...): the array must have the shape of the result; got {aval_of(out)!r} "
+            f"for {aval_of(result)!r}"
+        )
+    return into(name, result, out)
+
+
+def with_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the argument `out` of NumPy's, an array of the shape of the result."""
+
+    @wraps(function)
+    def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return result if out is None else exactly_into(function.__name__, result, out)
+
+    return call
+
+
+def assign(target: Any, value: Any, what: str) -> Any:
+    """`target`, a traced array or one of NumPy's, with `value` written to it."""
+    if type(target) is Tracer:
+        write(target, value, what)
+    elif isinstance(target, np.ndarray) and type(value) is not Tracer:
+        check_kind(aval_of(value), target.dtype, what)
+        try:
+            np.copyto(target, np.asarray(value), casting="unsafe")
+        except ValueError as error:
+            raise ShapeError(f"{what}: {error}") from None
+    elif isinstance(target, np.ndarray):
+        raise CapturedWriteError(
+            f"{what}: a traced value must not be written to an array from outside the trace; got "
+            f"{type_name(value)} for {type_name(target)}",
+            fix="Pass the array as an argument, or make it inside with functx.numpy.",
+        )
+    else:
+        raise ImmutableArrayError(
+            f"{what}: what is written to must be a NumPy array or a traced one; "
+            f"got {type_name(target)}",
+            fix="Convert it with numpy.array before.",
+        )
+    return target
+
+
+def _masked(where: Any, result: Any, out: Any) -> Any:
+    from functx.numpy.elementwise import where as choose
+
+    return choose(where, result, out)

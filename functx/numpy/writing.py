@@ -1,0 +1,251 @@
+"""NumPy's functions that write: `put`, `copyto`, `place` and their like, and `x.flat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
+from functx.core.tracing import Tracer, aval_of
+from functx.numpy import elementwise, indexing, manipulation, sorting
+from functx.numpy.constants import can_cast
+from functx.numpy.creation import asarray, zeros
+from functx.numpy.indexing import Place
+from functx.numpy.mutation import assign, set_item
+from functx.ops.mutation import Copy
+
+__all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
+
+
+def writable(name: str, x: Any) -> Any:
+    """`x` if it can be written to: a traced array, or one of NumPy's."""
+    if type(x) is Tracer or isinstance(x, np.ndarray):
+        return x
+    raise ImmutableArrayError(
+        f"{name}: what is written to must be a NumPy array or a traced one; got {type_name(x)}",
+        fix="Convert it with numpy.array before.",
+    )
+
+
+def _given(name: str, a: Any, new: Any, inplace: bool) -> Any:
+    """`new`, or None with it written to `a`."""
+    if not inplace:
+        return new
+    assign(writable(name, a), new, name)
+    return None
+
+
+def _flat(x: Any) -> Any:
+    return manipulation.reshape(x, (aval_of(x).size,))
+
+
+def _cast(value: Any, x: Any) -> Any:
+    return manipulation.astype(asarray(value), aval_of(x).dtype)
+
+
+def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    """Write `src` to `dst`, where the mask holds, broadcast to its shape.
+
+    `casting` is NumPy's: by default `src` must be of a dtype of the kind of that of `dst`.
+    """
+    writable("copyto", dst)
+    if casting == "unsafe":
+        src = _cast(src, dst)
+    elif casting != "same_kind" and not can_cast(src, dst, casting):
+        raise ArgumentError(
+            f"copyto: {type_name(src)} must be castable to {type_name(dst)} by the rule {casting!r}"
+        )
+    if where is not True:
+        src = elementwise.where(where, src, dst)
+    assign(dst, src, "copyto")
+
+
+def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Any:
+    """Write the values `v`, repeated as needed, to the places `ind` of the flattened `a`.
+
+    A known place out of bounds is an IndexingError; with "wrap" places count modulo the size,
+    with "clip" they are moved into bounds.
+    """
+    places, values = _flat(asarray(ind)), _flat(asarray(v))
+    count, size = aval_of(places).size, aval_of(a).size
+    if not count:
+        return None if inplace else a
+    if mode == "wrap":
+        places = elementwise.remainder(places, size)
+    elif mode == "clip":
+        places = elementwise.clip(places, 0, size - 1)
+    values = _repeated("put", values, count)
+    flat = Place(_flat(a), places).set(_cast(values, a))
+    return _given("put", a, manipulation.reshape(flat, aval_of(a).shape), inplace)
+
+
+def _repeated(name: str, values: Any, count: int) -> Any:
+    """The first `count` elements of the values, over and over again."""
+    size = aval_of(values).size
+    if not size:
+        raise ShapeError(f"{name}: there must be values to write; got none for {count} places")
+    return indexing.take(values, np.arange(count) % size)
+
+
+def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+    """Write the first values of `vals` to the elements of `arr` where the mask holds, in order.
+
+    There may be fewer values than elements; then they are repeated.
+    """
+    values, holds = _flat(asarray(vals)), _flat(asarray(mask)) != 0
+    if aval_of(holds).size != aval_of(arr).size:
+        raise ShapeError(
+            f"place: the mask must have the size of the array; got {type_name(mask)} for {type_name(arr)}"
+        )
+    if not aval_of(values).size:
+        raise ShapeError("place: there must be values to write; got none")
+    from functx.numpy.reductions import cumsum
+
+    numbers = elementwise.remainder(cumsum(holds) - 1, aval_of(values).size)
+    flat = elementwise.where(
+        holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _flat(arr)
+    )
+    return _given("place", arr, manipulation.reshape(flat, aval_of(arr).shape), inplace)
+
+
+def putmask(a: Any, mask: Any, values: Any) -> None:
+    """Write to each element of `a` where the mask holds the element of `values` at its place.
+
+    Places are those of the flattened array, counted modulo the number of values.
+    """
+    writable("putmask", a)
+    own = _flat(asarray(values))
+    if not aval_of(own).size:
+        return
+    repeated = manipulation.reshape(_repeated("putmask", own, aval_of(a).size), aval_of(a).shape)
+    mask = manipulation.reshape(asarray(mask), aval_of(a).shape)
+    assign(a, elementwise.where(mask != 0, _cast(repeated, a), a), "putmask")
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+    """Write `val`, an array repeated as needed, to the main diagonal of `a`.
+
+    With `wrap`, a tall matrix has a diagonal that begins again below a row that is left out.
+    """
+    shape = aval_of(a).shape
+    if len(shape) < 2:
+        raise ShapeError(f"fill_diagonal: the array must be at least 2-d; got {type_name(a)}")
+    if len(shape) > 2 and len(set(shape)) > 1:
+        raise ShapeError(
+            f"fill_diagonal: all dimensions must be of equal length; got {type_name(a)}"
+        )
+    end = shape[1] * shape[1] if len(shape) == 2 and not wrap else int(np.prod(shape))
+    step = shape[1] + 1 if len(shape) == 2 else 1 + int(np.cumprod(shape[:-1]).sum())
+    return put(a, np.arange(0, min(end, int(np.prod(shape))), step), val, inplace=inplace)
+
+
+def put_along_axis(
+    arr: Any,
+    indices: Any,
+    values: Any,
+    axis: int | None,
+    mode: Any = None,
+    *,
+    inplace: bool = True,
+) -> Any:
+    """Write `values` where `take_along_axis(arr, indices, axis)` reads.
+
+    A traced index out of bounds writes nothing. Without `inplace`, the result is a new array.
+    """
+    new = indexing.with_values_along_axis(arr, indices, values, axis, mode)
+    return _given("put_along_axis", arr, new, inplace)
+
+
+def _sort(
+    self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, **options: Any
+) -> None:
+    """Put the elements in ascending order along `axis`."""
+    assign(self, sorting.sort(self, axis, kind=kind, order=order, **options), "x.sort()")
+
+
+def _partition(self: Tracer, kth: Any, axis: int = -1) -> None:
+    """Put the element at `kth` along `axis` where it would be in order."""
+    assign(self, sorting.partition(self, kth, axis), "x.partition()")
+
+
+def _fill(self: Tracer, value: Any) -> None:
+    """Write the scalar `value` to every element."""
+    if aval_of(value).shape:
+        raise ShapeError(f"x.fill(): the value must be a scalar; got {type_name(value)}")
+    assign(self, _cast(value, self), "x.fill()")
+
+
+def _itemset(self: Tracer, *args: Any) -> None:
+    """Write the last argument to the element at the others, its place in the flattened array or an index."""
+    *at, value = args
+    place: Any = tuple(at[0] if len(at) == 1 and type(at[0]) is tuple else at)
+    if len(place) == 1 and self.ndim != 1:
+        place = tuple([int(i) for i in np.unravel_index(place[0], self.shape)])
+    set_item(self, place, value)
+
+
+def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
+    """Let the array have another shape, its elements cut off or followed by zeros.
+
+    Raises ImmutableArrayError for an argument and for a view, whose memory others see.
+    """
+    wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    position = self.builder.producer(self.atom)
+    if position is None or self.builder.equations[position].primitive.view:
+        raise ImmutableArrayError(
+            f"x.resize(): the array must own its memory; got {self.aval!r}, "
+            + ("an argument" if position is None else "a view of another"),
+            fix="Use functx.numpy.resize, which returns a new array.",
+        )
+    size = int(np.prod(wanted))
+    flat = _flat(self)[:size]
+    if size > self.size:
+        flat = manipulation.concatenate([flat, zeros(size - self.size, self.dtype)])
+    new = Copy()(manipulation.reshape(flat, wanted))
+    self.atom, self.aval = new.atom, new.aval
+
+
+class Flat:
+    """`x.flat`: the elements in row-major order, to be read, written and iterated over."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x: Tracer):
+        self.x = x
+
+    def __len__(self) -> int:
+        return self.x.size
+
+    def __iter__(self) -> Iterator[Any]:
+        flat = _flat(self.x)
+        return (flat[i] for i in range(self.x.size))
+
+    def __getitem__(self, idx: Any) -> Any:
+        return Copy()(_flat(self.x)[idx])
+
+    def __setitem__(self, idx: Any, value: Any) -> None:
+        row, values = _flat(self.x), _flat(asarray(value))
+        if aval_of(values).size > 1:
+            # Too few values are written again and again.
+            shape = aval_of(indexing.index(np.empty(self.x.size, bool), idx)).shape
+            values = manipulation.reshape(_repeated("x.flat", values, int(np.prod(shape))), shape)
+        flat = Place(row, idx).set(values)
+        assign(self.x, manipulation.reshape(flat, self.x.shape), "x.flat[...] =")
+
+    def copy(self) -> Any:
+        """The elements as a new one-dimensional array."""
+        return Copy()(_flat(self.x))
+
+
+for _name, _method in {
+    "sort": _sort,
+    "partition": _partition,
+    "fill": _fill,
+    "itemset": _itemset,
+    "resize": _resize,
+    "put": put,
+    "flat": property(Flat, lambda self, value: Flat(self).__setitem__(slice(None), value)),
+}.items():
+    setattr(Tracer, _name, _method)

@@ -1,0 +1,62 @@
+"""Writing: the one operation that changes a value, and the one that keeps it from changing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx.core.effects import Effect
+from functx.core.errors import DTypeError
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, sample
+from functx.core.tracing import current_builder
+from functx.ops.families import Linear
+
+
+class Write(Primitive):
+    """`x` takes the value `new`, and so does what it is a view of; there is no output.
+
+    `functionalize` is the one transform that has heard of it: all others get pure programs.
+    """
+
+    effects = frozenset({Effect.WRITE})
+    multiple_results = True
+    differentiable = False
+
+    def __call__(self, *args: Any) -> Any:
+        builder = current_builder.get()
+        assert builder is not None
+        builder.writes = True
+        return super().__call__(*args)
+
+    def abstract_eval(self, x, new):
+        if new.shape != x.shape or new.dtype != x.dtype:
+            raise DTypeError(
+                f"write: the value must have the type of the target; got {new!r} for {x!r}"
+            )
+        return ()
+
+
+class Copy(Linear):
+    """The elements of `x` in a storage of their own."""
+
+    copies = True
+    rearranges = True
+    samples = (sample(f32[2, 3]),)
+
+    def __call__(self, *args: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            builder.copies = True
+        return super().__call__(*args)
+
+    def abstract_eval(self, x):
+        return x
+
+    def transpose(self, ct, x):
+        return (ct,)
+
+    def batch(self, args, dims):
+        return args[0], dims[0]
+
+    def lower(self, ctx, x):
+        return x

@@ -1,0 +1,182 @@
+"""Views that walk through an array by steps: diagonals, windows, parts of shared memory."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, sample
+from functx.core.strides import Strides, contiguous
+from functx.ops.arithmetic import add, mul
+from functx.ops.creation import broadcasted_iota
+from functx.ops.indexing import Gather, ScatterDimensionNumbers, scatter
+from functx.ops.operands import literal
+from functx.ops.shaping import concatenate, expand_dims, full, permute_dims, reshape, rev
+from functx.ops.slicing import put_slice, slice
+
+PLACE = np.dtype("int32")
+_STACKED = 16
+"""Up to so many windows are cut out one by one; more are gathered."""
+
+
+class Strided(Primitive):
+    """An array of `shape` whose element at `i` is that of `x` at `start + sum(i[k] * steps[k])`.
+
+    There is a step along every dimension of `x` for each dimension of the result.
+    """
+
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    writable: bool = True
+    samples = (
+        sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),
+        sample(f32[6], shape=(2, 3), start=(0,), steps=((3,), (1,))),
+        sample(f32[2, 3, 4], shape=(2, 3), start=(0, 0, 1), steps=((1, 0, 0), (0, 1, 1))),
+        sample(f32[2, 4], shape=(2, 3, 2), start=(0, 0), steps=((1, 0), (0, 1), (0, 1))),
+        sample(f32[2, 3], shape=(), start=(1, 2), steps=()),
+    )
+    view = True
+
+    def abstract_eval(self, x):
+        whole = len(self.steps) == len(self.shape)
+        if not whole or any(len(step) != x.ndim for step in (self.start, *self.steps)):
+            raise ShapeError(
+                "strided: there must be a step along each dimension of the operand for each of "
+                f"the result; got {self.start} and {self.steps} for {x!r}"
+            )
+        ends = [[(n - 1) * k for k in step] for n, step in zip(self.shape, self.steps, strict=True)]
+        for d, (first, n) in enumerate(zip(self.start, x.shape, strict=True)):
+            low = first + sum([min(end[d], 0) for end in ends])
+            high = first + sum([max(end[d], 0) for end in ends])
+            if prod(self.shape) and not 0 <= low <= high < n:
+                raise ShapeError(
+                    f"strided: the places from {low} to {high} must lie in dimension {d} of the "
+                    f"operand; got {x!r}"
+                )
+        return x.update(shape=self.shape)
+
+    def flat(self, shape: tuple[int, ...]) -> tuple[int, Strides]:
+        """Where in the elements of an array of `shape` in a row the result begins, and its strides."""
+        along = contiguous(shape)
+        first, *steps = [
+            sum([k * n for k, n in zip(step, along, strict=True)])
+            for step in (self.start, *self.steps)
+        ]
+        return first, tuple(steps)
+
+    def places(self, shape: tuple[int, ...]) -> Any:
+        """Where in the elements of an array of `shape` in a row each element lies."""
+        first, strides = self.flat(shape)
+        found = full(self.shape, literal(first, PLACE))
+        for d, step in enumerate(strides):
+            along = broadcasted_iota(PLACE, self.shape, d)
+            found = add(found, mul(along, full(self.shape, literal(step, PLACE))))
+        return found
+
+    def decompose(self, x):
+        if 0 in self.shape:
+            return full(self.shape, literal(0, x.dtype))
+        first, strides = self.flat(x.shape)
+        if strides == contiguous(self.shape):
+            size = prod(self.shape)
+            return reshape(slice(_row(x), [first], [first + size]), self.shape)
+        for way in (self.sliced, self.diagonal, self.stacked):
+            found = way(x)
+            if found is not None:
+                return found
+        read = Gather(
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            slice_sizes=(1,),
+            mode="promise_in_bounds",
+        )
+        return read(_row(x), reshape(self.places(x.shape), (*self.shape, 1)))
+
+    def sliced(self, x: Any) -> Any:
+        """The result as a slice, if each of its dimensions goes along one of `x` of its own."""
+        along = [[d for d, k in enumerate(step) if k] for step in self.steps]
+        used = [dims[0] for dims in along if dims]
+        if any(len(dims) != 1 for dims in along) or len(set(used)) != len(used):
+            return None
+        low, high, strides = list(self.start), [n + 1 for n in self.start], [1] * x.ndim
+        for d, n, step in zip(used, self.shape, self.steps, strict=True):
+            end = self.start[d] + (n - 1) * step[d]
+            low[d], high[d] = min(low[d], end), max(low[d], end) + 1
+            strides[d] = abs(step[d])
+        x = slice(x, low, high, strides)
+        x = rev(x, [d for d, step in zip(used, self.steps, strict=True) if step[d] < 0])
+        x = permute_dims(x, (*used, *[d for d in range(x.ndim) if d not in used]))
+        return reshape(x, self.shape)
+
+    def diagonal(self, x: Any) -> Any:
+        """The result as a slice, if it keeps dimensions of `x` and goes through the others at once."""
+        *lead, last = self.steps
+        unit = [0] * (x.ndim - 1) + [1]
+        kept = [step.index(1) for step in lead if sorted(step) == unit]
+        others = [d for d in range(x.ndim) if d not in kept]
+        if (
+            len(set(kept)) != len(lead)
+            or tuple([x.shape[d] for d in kept]) != self.shape[:-1]
+            or any(self.start[d] or last[d] for d in kept)
+        ):
+            return None
+        places = contiguous([x.shape[d] for d in others])
+        first = sum([self.start[d] * n for d, n in zip(others, places, strict=True)])
+        step = sum([last[d] * n for d, n in zip(others, places, strict=True)])
+        if step <= 0:
+            return None
+        sizes = self.shape[:-1]
+        x = permute_dims(x, (*kept, *others))
+        x = reshape(x, (*sizes, prod([x.shape[d] for d in range(len(kept), x.ndim)])))
+        limit = first + (self.shape[-1] - 1) * step + 1
+        ones = [1] * len(sizes)
+        return slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
+
+    def stacked(self, x: Any) -> Any:
+        """The result as a stack of views without its last dimension, if that is short."""
+        last = self.shape[-1]
+        if last > _STACKED:
+            return None
+        starts = [
+            tuple([a + i * k for a, k in zip(self.start, self.steps[-1], strict=True)])
+            for i in range(last)
+        ]
+        axis = len(self.shape) - 1
+        parts = [Strided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
+        return concatenate([expand_dims(part, axis) for part in parts], axis)
+
+    def put_back(self, part, index, x):
+        if not part.size:
+            return x
+        row, (first, strides) = _row(x), self.flat(x.shape)
+        if strides == contiguous(self.shape):
+            bounds = [(first, first + part.size, 1)]
+            return reshape(put_slice(row, reshape(part, (part.size,)), bounds), x.shape)
+        numbers = ScatterDimensionNumbers((), (0,), (0,))
+        places = reshape(self.places(x.shape), (part.size, 1))
+        values = reshape(part, (part.size,))
+        row = scatter(row, places, values, numbers, mode="promise_in_bounds")
+        return reshape(row, x.shape)
+
+    def read_only(self, x):
+        repeats = any(n > 1 and not any(k) for n, k in zip(self.shape, self.steps, strict=True))
+        return repeats or not self.writable
+
+    def layout(self, x, strides):
+        return tuple(
+            [sum([k * n for k, n in zip(step, strides, strict=True)]) for step in self.steps]
+        )
+
+
+def _row(x: Any) -> Any:
+    return reshape(x, (x.size,))
+
+
+def element(x: Any, place: tuple[int, ...]) -> Any:
+    """The element of `x` at `place`, as a view without dimensions."""
+    return Strided((), place, ())(x)

@@ -1,0 +1,117 @@
+"""Arguments that share memory: one array to a function that writes to either of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.errors import ArgumentError, type_name
+from functx.core.program import Var
+from functx.core.storage import root_of
+from functx.core.strides import Strides
+from functx.core.tracing import Tracer
+from functx.ops.operands import literal
+from functx.ops.shaping import full
+from functx.ops.strided import Strided
+
+Place = tuple[int, Strides]
+"""Where an array begins in a block of memory, and its strides, in elements."""
+
+
+class Block(NamedTuple):
+    """A block of `size` elements of memory, and the places in it of the arguments numbered."""
+
+    size: int
+    members: tuple[tuple[int, Place], ...]
+
+    def joined(self, args: list[Any], last: Sequence[int]) -> list[Any]:
+        """`args` with the members as views of one array.
+
+        Where they overlap, it holds what the last of them holds: those numbered in `last`.
+        """
+        members = sorted(self.members, key=lambda member: member[0] in last)
+        first = args[members[0][0]]
+        whole = full((self.size,), literal(0, first.dtype))
+        views = {
+            i: Strided(args[i].shape, (start,), tuple([(step,) for step in steps]))
+            for i, (start, steps) in members
+        }
+        for i, view in views.items():
+            whole = view.put_back(args[i], 0, whole)
+        return [views[i](whole) if i in views else x for i, x in enumerate(args)]
+
+
+def blocks_of(args: Sequence[Any], written: Sequence[int]) -> tuple[Block, ...]:
+    """The blocks that several of `args` lie in, of which one is `written` to.
+
+    Raises ArgumentError for arguments that overlap there in elements of several dtypes.
+    """
+    refuse_traced(args, written)
+    return tuple([b for b in shared_blocks(args) if any(i in written for i, _ in b.members)])
+
+
+def shared_blocks(args: Sequence[Any]) -> list[Block]:
+    """The blocks that several NumPy arrays among `args` lie in, each overlapping another."""
+    arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
+    groups: list[list[int]] = []
+    for i, x in arrays.items():
+        touching = [g for g in groups if any(_overlap(x, arrays[j]) for j in g)]
+        groups = [g for g in groups if g not in touching]
+        groups.append([*[j for g in touching for j in g], i])
+    return [_block({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
+
+
+def _overlap(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    if not np.may_share_memory(x, y):
+        return False
+    try:
+        return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _block(arrays: dict[int, np.ndarray[Any, Any]]) -> Block:
+    bounds = [np.lib.array_utils.byte_bounds(x) for x in arrays.values()]
+    low, high = min([b[0] for b in bounds]), max([b[1] for b in bounds])
+    first = next(iter(arrays.values()))
+    size = first.itemsize
+    begins = {i: x.__array_interface__["data"][0] - low for i, x in arrays.items()}
+    if any(
+        x.dtype != first.dtype or begins[i] % size or any(s % size for s in x.strides)
+        for i, x in arrays.items()
+    ):
+        raise ArgumentError(
+            "arguments that share memory and are written to must have one dtype; got "
+            + " and ".join(map(type_name, arrays.values())),
+            fix="Pass a copy of all but one.",
+        )
+    places = [
+        (i, (begins[i] // size, tuple([s // size for s in x.strides]))) for i, x in arrays.items()
+    ]
+    return Block((high - low) // size, tuple(places))
+
+
+def refuse_traced(args: Sequence[Any], written: Sequence[int]) -> None:
+    """Raise for traced arguments of which one is written to, and another is a view of the same."""
+    pair = traced_pair(args, written)
+    if pair is not None:
+        raise ArgumentError(
+            "a function that is transformed must not write to an argument that shares memory "
+            f"with another; got {pair[0].aval!r} and {pair[1].aval!r}, views of one array",
+            fix="Pass a copy of one of them.",
+        )
+
+
+def traced_pair(args: Sequence[Any], written: Collection[int]) -> tuple[Tracer, Tracer] | None:
+    """Two traced arguments that are views of one array, if one of them is written to."""
+    roots: dict[Any, int] = {}
+    for i, x in enumerate(args):
+        if type(x) is not Tracer or type(x.atom) is not Var:
+            continue
+        root = root_of(x).atom
+        j = roots.setdefault(root, i)
+        if j != i and (i in written or j in written):
+            return args[j], x
+    return None

@@ -1,0 +1,343 @@
+"""Where arrays lie in memory: views of scalars, layouts of arguments, views in loops, windows."""
+
+import numpy
+import pytest
+
+import functx
+import functx.numpy as np
+from functx import functionalize, grad, jit, lax, make_ir, vmap
+from functx.core.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DTypeError,
+    ImmutableArrayError,
+    IndexingError,
+    ShapeError,
+)
+from functx.ops.slicing import ReadBeforeWrite
+from tests.mutation.programs import Program, generate, shrunk
+
+
+def ramp(*shape):
+    return numpy.arange(numpy.prod(shape), dtype="float32").reshape(shape)
+
+
+def agree(f, make, transform=jit):
+    """Require that `f` does the same to two arrays, with NumPy and transformed."""
+    x, y = make(), make()
+    wanted, got = f(numpy, x), transform(lambda x: f(np, x))(y)
+    numpy.testing.assert_allclose(got, wanted, 1e-6)
+    numpy.testing.assert_allclose(y, x, 1e-6)
+
+
+def test_an_element_with_an_ellipsis_is_a_view_and_one_without_is_a_scalar():
+    def f(n, x):
+        view, scalar = x[0, 1, ...], x[0, 1]
+        view += 10
+        scalar += 100
+        x[0, 1] *= 2
+        view[...] += 1
+        return n.stack([view, scalar])
+
+    agree(f, lambda: ramp(2, 3))
+    agree(f, lambda: ramp(2, 3), lambda f: lambda x: vmap(f)(x[None])[0])
+
+
+def test_a_scalar_argument_is_not_written_to():
+    def f(rate):
+        before = rate
+        rate *= 2.0
+        return before, rate
+
+    rate = numpy.array(3.0, "float32")
+    assert [float(x) for x in jit(f)(rate)] == [3.0, 6.0]
+    assert float(rate) == 3.0
+
+
+LAYOUTS = {
+    "rows": lambda: ramp(3, 4),
+    "columns": lambda: numpy.asfortranarray(ramp(3, 4)),
+    "a part": lambda: ramp(3, 6)[:, 1:5],
+    "backwards": lambda: ramp(3, 4)[::-1],
+    "every other": lambda: ramp(3, 8)[:, ::2],
+}
+TRANSFORMS = {
+    "jit": jit,
+    "functionalize": functionalize,
+    "grad": lambda f: lambda x: grad(lambda x: (x.sum(), f(x)), has_aux=True)(x)[1],
+    "vmap": lambda f: lambda x: vmap(f)(x[None])[0],
+    "jit in jit": lambda f: jit(jit(f)),
+    "checkpoint": lambda f: jit(functx.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_an_argument_is_reshaped_as_it_lies_in_memory(layout, transform):
+    def f(n, x):
+        a, b, c = x.reshape(-1), x.T.reshape(-1), x.ravel()
+        a[0], b[1] = 50.0, 60.0
+        c[2] += 7.0
+        return n.concatenate([a, b, c])
+
+    agree(f, LAYOUTS[layout], TRANSFORMS[transform])
+
+
+def test_one_compiled_function_takes_arguments_of_each_layout():
+    def f(x):
+        x.reshape(-1)[0] = 9.0
+        return x + 0
+
+    compiled = jit(f)
+    for make in [*LAYOUTS.values()] * 2:
+        x, y = make(), make()
+        numpy.testing.assert_array_equal(compiled(x), f(y))
+        numpy.testing.assert_array_equal(x, y)
+
+
+def test_lanes_lie_as_they_do_in_the_batch():
+    def f(x):
+        x.reshape(-1)[0] = 9.0
+        return x + 0
+
+    x, y = ramp(2, 3, 4), ramp(2, 3, 4)
+    out = vmap(f, in_axes=1)(x)
+    for lane in range(3):
+        numpy.testing.assert_array_equal(out[lane], f(y[:, lane]))
+    numpy.testing.assert_array_equal(x, y)
+
+
+def loop_over(f):
+    def body(i, carry):
+        f(i)
+        return carry
+
+    lax.fori_loop(0, 2, body, 0)
+
+
+def test_views_from_outside_a_loop_see_what_it_writes():
+    def f(n, x):
+        tail, back = x[1:], x[::-1]
+        each = loop_over if n is np else lambda g: [g(0), g(1)]
+
+        def step(i):
+            tail[i] += x[i]
+            back[i] *= 2
+
+        each(step)
+        return x + 0
+
+    agree(f, lambda: ramp(5) + 1)
+
+
+def test_a_loop_runs_as_long_as_what_it_writes_says():
+    def f(x):
+        tail = x[1:]
+
+        def step(carry):
+            x[1] += 1.5
+            return carry
+
+        lax.while_loop(lambda carry: (tail[0] < 5) & (x[1] < 6), step, 0)
+        return tail
+
+    assert jit(f)(ramp(3)).tolist() == [5.5, 2.0]
+
+
+def test_branches_that_write_to_views_of_one_array_keep_each_others_writes():
+    def f(x):
+        tail = x[1:]
+
+        def then():
+            tail[...] = 7.0
+
+        def otherwise():
+            x[0] = 8.0
+
+        lax.cond(x[0] > 0, then, otherwise)
+        return x
+
+    assert jit(f)(ramp(3)).tolist() == [8.0, 1.0, 2.0]
+    assert jit(f)(ramp(3) + 1).tolist() == [1.0, 7.0, 7.0]
+
+
+def test_a_function_that_writes_to_a_view_of_what_it_captured_is_refused():
+    def f(x):
+        def inner(y):
+            y[0] = 1.0
+            return x.sum()
+
+        return grad(inner)(x[1:])
+
+    with pytest.raises(ArgumentError, match="must not write to an argument that shares memory"):
+        jit(f)(ramp(3))
+
+
+SHIFTS = [
+    lambda n, x: x[..., None].__setitem__(slice(1, None), x[:-1, None]),
+    lambda n, x: n.cumsum(x.__setitem__(slice(1, None), x[1:] + x[:-1]) or x, out=x),
+    lambda n, x: x.reshape(2, 3)[0, 1:].__setitem__(..., n.sin(x[0])),
+    lambda n, x: x[None][:, 2:].__isub__(x[None][:, :-2]),
+]
+
+
+@pytest.mark.parametrize("shift", range(len(SHIFTS)))
+@pytest.mark.parametrize("wrap", [lambda f: f, jit], ids=["plain", "in a call"])
+def test_what_is_computed_from_its_own_target_is_not_overwritten_meanwhile(shift, wrap):
+    def f(n, x):
+        SHIFTS[shift](n, x)
+        return x.reshape(3, 2) + 0
+
+    agree(f, lambda: ramp(6) + 1, lambda f: jit(wrap(f)))
+
+
+def test_reads_and_writes_of_single_rows_in_a_loop_stay_as_they_are():
+    def f(x):
+        loop_over(lambda i: x.__setitem__(i + 1, np.sin(x[i])))
+        return x
+
+    assert ReadBeforeWrite not in [type(e.primitive) for e in make_ir(functionalize(f))(ramp(4))]
+    assert "stablehlo.sort" not in jit(f).lower(ramp(4)).as_text()
+
+
+def test_windows_are_a_read_only_view():
+    windows = np.lib.stride_tricks.sliding_window_view
+    theirs = numpy.lib.stride_tricks.sliding_window_view
+    x = ramp(4, 5)
+    for shape, axis in [((2, 3), None), (2, 0), ((2, 2), (0, 0)), (5, -1), ((1, 1), None)]:
+        numpy.testing.assert_array_equal(windows(x, shape, axis), theirs(x, shape, axis))
+    wide = ramp(60)
+    numpy.testing.assert_array_equal(jit(lambda x: windows(x, 30))(wide), theirs(wide, 30))
+
+    def later(x):
+        seen = windows(x, 2)
+        x[1] = 9.0
+        return seen
+
+    assert jit(later)(ramp(3)).tolist() == [[0.0, 9.0], [9.0, 2.0]]
+    slope = grad(lambda x: (windows(x, 2).sum(1) ** 2).sum())(ramp(3))
+    assert slope.tolist() == [2.0, 8.0, 6.0]
+    with pytest.raises(ImmutableArrayError, match="read-only"):
+        jit(lambda x: windows(x, 2).__setitem__(0, 1.0))(ramp(3))
+    for bad, message in [
+        (lambda: windows(x, 2), "there must be a length of the window for each axis"),
+        (lambda: windows(x, 6, 0), "windows must fit"),
+        (lambda: windows(x, (1, 1), writeable=True), "the view must be read-only"),
+    ]:
+        with pytest.raises(ShapeError, match=message):
+            bad()
+
+
+def test_ascontiguousarray_copies_what_lies_otherwise():
+    def f(n, x):
+        same, other = n.ascontiguousarray(x), n.ascontiguousarray(x.T)
+        same[0, 0], other[1, 1] = 7.0, 8.0
+        return n.concatenate([same.ravel(), other.ravel()])
+
+    agree(f, lambda: ramp(2, 3))
+    assert np.ascontiguousarray(2.0).shape == (1,)
+
+
+def test_trim_zeros_agrees_with_numpy():
+    table = numpy.pad(ramp(2, 3) + 1, ((1, 2), (2, 0)))
+    for x in (numpy.array([0, 0, 1, 2, 0, 3, 0]), numpy.zeros(3), table):
+        for trim in ("fb", "f", "b", "F"):
+            numpy.testing.assert_array_equal(np.trim_zeros(x, trim), numpy.trim_zeros(x, trim))
+    numpy.testing.assert_array_equal(np.trim_zeros(table, axis=1), numpy.trim_zeros(table, axis=1))
+    with pytest.raises(ConcretizationError, match="trim_zeros"):
+        jit(np.trim_zeros)(table)
+
+
+def test_bits_are_views_of_other_sizes():
+    def f(n, x):
+        x.view("int32")[0, 0] ^= 1 << 30
+        x.view("uint16")[1, ::2] = 0
+        return x.view("int16").view("float32") + 0
+
+    agree(f, lambda: ramp(2, 2) + 1)
+    with pytest.raises(ShapeError, match="must be one row of memory"):
+        jit(lambda x: x.T.view("int16"))(ramp(2, 3))
+
+
+def test_elements_behind_a_mask_that_is_not_known_are_updated():
+    def f(n, x):
+        y = n.zeros(4, x.dtype)
+        x[x > 1] *= 2
+        x[x < 3] -= x[0]
+        above = x > 3
+        y[above] = x[above] ** 2 - 1
+        y[~above] += 0.5
+        return y
+
+    agree(f, lambda: ramp(4) + 0.5)
+    slope = jit(grad(lambda x: x.__setitem__(x > 1, x[x > 1] ** 0.5) or x.sum()))(ramp(4))
+    numpy.testing.assert_allclose(slope, [1, 1, 0.5 / 2**0.5, 0.5 / 3**0.5], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x[x > 0],
+        lambda x: x[x > 0].sum(),
+        lambda x: x[x > 0] + np.ones(2),
+        lambda x: np.sin(x[x > 0]),
+        lambda x: numpy.sin(x[x > 0]),
+        lambda x: len(x[x > 0]),
+        lambda x: x.__setitem__(x > 1, x[x > 0]),
+    ],
+)
+def test_elements_behind_a_mask_that_is_not_known_have_no_other_use(use):
+    with pytest.raises(IndexingError, match="the mask must have a known value"):
+        jit(use)(ramp(3))
+
+
+def test_an_update_behind_a_mask_keeps_the_kind_of_the_array():
+    with pytest.raises(DTypeError, match="must be of the kind of the array"):
+        jit(lambda x: x.__setitem__(x > 0, x[x > 0].__iadd__(0.5)))(numpy.arange(3))
+
+
+def test_functions_of_elements_reduce_accumulate_and_pair():
+    x = ramp(2, 3) + 1
+    for f in (
+        lambda n, x: n.add.reduce(x),
+        lambda n, x: n.multiply.reduce(x, axis=1, keepdims=True, initial=2.0),
+        lambda n, x: n.maximum.reduce(x, axis=None),
+        lambda n, x: n.logical_and.reduce(x > 1, axis=(0, 1)),
+        lambda n, x: n.add.accumulate(x, axis=1),
+        lambda n, x: n.minimum.accumulate(x[:, ::-1], 1),
+        lambda n, x: n.subtract.outer(x[0], x[1]),
+        lambda n, x: numpy.add.reduce(x, axis=1),
+    ):
+        numpy.testing.assert_allclose(jit(lambda x, f=f: f(np, x))(x), f(numpy, x), 1e-6)
+
+
+def test_results_are_written_to_arrays_of_their_very_shape():
+    def f(n, x):
+        row, square = n.zeros(3, x.dtype), n.zeros((2, 2), x.dtype)
+        n.sum(x, axis=0, out=row)
+        n.matmul(x, x.T, out=square)
+        n.add(row[:2], 1.0, square)
+        n.concatenate([x[0, :1], x[1, :2]], out=row)
+        return n.concatenate([row, square.ravel()])
+
+    agree(f, lambda: ramp(2, 3))
+    with pytest.raises(
+        ShapeError, match=r"sum\(out=...\): the array must have the shape of the re"
+    ):
+        jit(lambda x: np.sum(x, axis=0, out=x))(ramp(2, 3))
+
+
+def test_too_few_values_are_written_to_the_elements_again_and_again():
+    agree(
+        lambda n, x: x.flat.__setitem__(slice(None, None, 2), [7.0, 8.0]) or x, lambda: ramp(2, 3)
+    )
+
+
+def test_a_program_that_fails_is_shrunk_to_what_makes_it_fail():
+    program = generate("shrink me", length=12)
+    extra = Program(
+        program.arguments, (*program.statements, "z = np.zeros(2)", "z[0] = 5.0"), ("a", "z")
+    )
+    small = shrunk(extra, lambda p: "z[0] = 5.0" in p.text and "z" in p.results)
+    assert small.statements == ("z = np.zeros(2)", "z[0] = 5.0")
+    assert (small.results, len(small.arguments)) == (("z",), 1)
