@@ -3,6 +3,7 @@
 from functx.numpy import fft, lib, linalg
 from functx.numpy import methods as _methods
 from functx.numpy import ufunc_methods as _ufunc_methods
+from functx.numpy.averages import *
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
@@ -13,6 +14,7 @@ from functx.numpy.indexing import choose, take, take_along_axis
 from functx.numpy.manipulation import *
 from functx.numpy.nan_reductions import *
 from functx.numpy.reductions import *
+from functx.numpy.running import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *
 from functx.numpy.writing import *

@@ -16,10 +16,7 @@ from functx.core.tracing import aval_of
 from functx.numpy import elementwise
 from functx.numpy.creation import asarray
 from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
-from functx.numpy.reductions import (
-    raveled,
-    sum,
-)
+from functx.numpy.reductions import raveled, sum
 from functx.ops import arithmetic
 from functx.ops.arithmetic import div, mul, sub
 from functx.ops.comparison import ne

@@ -874,7 +874,7 @@ def _fill(value: Any, like: Any) -> Any:
 
 def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
     """What stands before (after, at the `end`) `x`: a statistic of its outermost elements."""
-    from functx.numpy import elementwise, reductions
+    from functx.numpy import averages, elementwise, reductions
 
     if not width:
         return []
@@ -887,7 +887,7 @@ def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) 
     functions: dict[str, Any] = {
         "maximum": reductions.max,
         "minimum": reductions.min,
-        "mean": reductions.mean,
+        "mean": averages.mean,
     }
     value = functions[mode](outermost, axis=axis, keepdims=True)
     dtype = aval_of(x).dtype

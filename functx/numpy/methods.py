@@ -25,6 +25,7 @@ from functx.core.storage import lies_in_a_row, strides_of
 from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, bind
 from functx.numpy import (
+    averages,
     contraction,
     creation,
     elementwise,
@@ -32,6 +33,7 @@ from functx.numpy import (
     manipulation,
     mutation,
     reductions,
+    running,
     sorting,
 )
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
@@ -130,7 +132,9 @@ for _name, _fun in {
     setattr(Tracer, _name, _fun)
 
 for _module, _names in {
-    reductions: "sum prod max min any all argmax argmin mean var std ptp cumsum cumprod",
+    reductions: "sum prod max min any all argmax argmin ptp",
+    averages: "mean var std",
+    running: "cumsum cumprod",
     manipulation: "astype ravel flatten squeeze swapaxes repeat",
     elementwise: "clip round",
     sorting: "argsort nonzero searchsorted argpartition",

@@ -12,23 +12,10 @@ from functx.core.dtypes import (
 )
 from functx.core.tracing import aval_of
 from functx.numpy import elementwise
+from functx.numpy.averages import mean, std, var
 from functx.numpy.creation import asarray
-from functx.numpy.reductions import (
-    any,
-    argmax,
-    argmin,
-    cumprod,
-    cumsum,
-    masked,
-    max,
-    mean,
-    min,
-    part_dtype,
-    prod,
-    std,
-    sum,
-    var,
-)
+from functx.numpy.reductions import any, argmax, argmin, masked, max, min, part_dtype, prod, sum
+from functx.numpy.running import cumprod, cumsum
 from functx.ops import reductions as ops
 from functx.ops.selection import select
 

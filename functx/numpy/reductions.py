@@ -1,48 +1,28 @@
-"""Sums, extrema, averages and their like along axes, with and without the elements that are nan."""
+"""Sums, products, extrema, truth and positions along axes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from functx.core.avals import Shape
-from functx.core.dtypes import (
-    DType,
-    canonical_dtype,
-    inexact_dtype,
-    is_complex,
-    is_inexact,
-    kind,
-)
-from functx.core.errors import (
-    ArgumentError,
-    AxisError,
-    ShapeError,
-    ValueRangeError,
-)
+from functx.core.dtypes import DType, canonical_dtype, is_complex, is_inexact, kind
+from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import elementwise
 from functx.numpy.creation import asarray
 from functx.numpy.mutation import exactly_into
-from functx.numpy.promotion import apart, broadcast, broadcast_to, promote_inexact
-from functx.ops import arithmetic, cumulative
+from functx.numpy.promotion import apart
+from functx.ops import arithmetic
 from functx.ops import reductions as ops
-from functx.ops.arithmetic import Div, div, mul, sub
+from functx.ops.arithmetic import mul, sub
 from functx.ops.comparison import ne
-from functx.ops.complexes import conj, real
 from functx.ops.conversion import convert_element_type
-from functx.ops.numerics import root_of_squares
 from functx.ops.operands import canonical_axes, canonical_axis, literal
 from functx.ops.reductions import ReduceSum
-from functx.ops.shaping import (
-    broadcast_in_dim,
-    concatenate,
-    permute_dims,
-    reshape,
-)
+from functx.ops.shaping import reshape
 
 __all__ = [
     "all",
@@ -51,27 +31,16 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
-    "average",
     "count_nonzero",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
     "max",
-    "mean",
     "min",
     "prod",
     "ptp",
-    "std",
     "sum",
-    "var",
 ]
 
 
-# What reductions share.
-
-
-def _kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+def with_axes_kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
     """`out`, with the axes that `shape` lost as unit dimensions if `keepdims`."""
     if not keepdims:
         return out
@@ -94,7 +63,7 @@ def _short(dtype: DType) -> bool:
     return is_inexact(dtype) and dtype.itemsize < 4
 
 
-def _wide(dtype: DType) -> DType:
+def wide_dtype(dtype: DType) -> DType:
     """The dtype to add up in: halves lose digits that single precision keeps."""
     return np.dtype("float32") if _short(dtype) else dtype
 
@@ -133,12 +102,12 @@ def _accumulated(
         )
     else:
         result = canonical_dtype(dtype)
-    working = canonical_dtype("int64") if kind(result) == "b" else _wide(result)
+    working = canonical_dtype("int64") if kind(result) == "b" else wide_dtype(result)
     x = masked(convert_element_type(x, working), where, neutral)
     total = reduce(x, axes)
     if initial is not None:
         total = combine(total, convert_element_type(asarray(initial), working))
-    total = convert_element_type(_kept(total, aval.shape, axes, keepdims), result)
+    total = convert_element_type(with_axes_kept(total, aval.shape, axes, keepdims), result)
     return exactly_into(name, apart(total, a), out)
 
 
@@ -218,7 +187,7 @@ def _extremum(
     best = reduce(x, axes)
     if initial is not None:
         best = combine(best, convert_element_type(asarray(initial), aval.dtype))
-    best = convert_element_type(_kept(best, aval.shape, axes, keepdims), aval.dtype)
+    best = convert_element_type(with_axes_kept(best, aval.shape, axes, keepdims), aval.dtype)
     return exactly_into(name, apart(best, a), out)
 
 
@@ -292,7 +261,9 @@ def _logical(
     axes = canonical_axes(axis, aval.ndim)
     holds = x if aval.dtype == np.bool_ else ne(x, 0)
     return exactly_into(
-        name, _kept(reduce(masked(holds, where, neutral), axes), aval.shape, axes, keepdims), out
+        name,
+        with_axes_kept(reduce(masked(holds, where, neutral), axes), aval.shape, axes, keepdims),
+        out,
     )
 
 
@@ -318,7 +289,7 @@ def _position(
     else:
         axes = (canonical_axis(axis, aval.ndim),)
         found = find(x, axes[0], canonical_dtype("int64"))
-    return exactly_into(name, _kept(found, aval.shape, axes, keepdims), out)
+    return exactly_into(name, with_axes_kept(found, aval.shape, axes, keepdims), out)
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -330,244 +301,3 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The number of elements along `axis` that are not zero."""
     x = asarray(a)
     return sum(x if aval_of(x).dtype == np.bool_ else ne(x, 0), axis, keepdims=keepdims)
-
-
-# Averages.
-
-
-def _averaged(a: Any, dtype: Any) -> tuple[Any, DType]:
-    """`a` in the dtype to average in, and the dtype of the average."""
-    x = asarray(a)
-    result = inexact_dtype(aval_of(x).dtype) if dtype is None else canonical_dtype(dtype)
-    return convert_element_type(x, _wide(inexact_dtype(result))), result
-
-
-def _counted(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
-    """How many elements there are along `axes`, or hold in the mask `where`."""
-    if where is None or where is True:
-        return literal(math.prod(aval.shape[d] for d in axes), dtype)
-    mask = broadcast_to(elementwise.boolean(where), aval.shape)
-    return ops.reduce_sum(convert_element_type(mask, part_dtype(dtype)), axes)
-
-
-def mean(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: bool = False,
-    *,
-    where: Any = None,
-) -> Any:
-    """The average along `axis`, an int, several or None for all; nan of no elements.
-
-    With a mask `where`, that of the elements where it holds.
-    """
-    if (
-        type(a) is Tracer
-        and a.aval.dtype.kind == "f"
-        and a.aval.dtype.itemsize > 2
-        and dtype is where is None
-        and not keepdims
-        and not a.aval.weak_type
-        and a.aval.ndim
-        and axis != ()
-    ):
-        axes = canonical_axes(axis, a.aval.ndim)
-        total = bind(ReduceSum(axes), (a,))
-        return exactly_into(
-            "mean", bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype))), out
-        )
-    x, result = _averaged(a, dtype)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    average = _mean(x, axes, where)
-    return exactly_into(
-        "mean", convert_element_type(_kept(average, aval.shape, axes, keepdims), result), out
-    )
-
-
-def _mean(x: Any, axes: Shape, where: Any) -> Any:
-    aval = aval_of(x)
-    count = _counted(aval, axes, where, aval.dtype)
-    if is_complex(aval.dtype):
-        count = convert_element_type(count, aval.dtype)
-    return div(ops.reduce_sum(masked(x, where, 0), axes), count)
-
-
-def var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
-    keepdims: bool = False,
-    *,
-    where: Any = None,
-    mean: Any = None,
-    correction: Any = None,
-) -> Any:
-    """The average squared distance from the mean along `axis`, an int, several or None for all.
-
-    The sum of squares is divided by the number of elements less `ddof`, or `correction`.
-    """
-    return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
-
-
-def std(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
-    keepdims: bool = False,
-    *,
-    where: Any = None,
-    mean: Any = None,
-    correction: Any = None,
-) -> Any:
-    """The square root of `var`; of equal elements its derivative is 0."""
-    return _spread(
-        "std", a, axis, dtype, out, ddof, keepdims, where, mean, correction, root_of_squares
-    )
-
-
-def _spread(
-    name: str,
-    a: Any,
-    axis: Any,
-    dtype: Any,
-    out: Any,
-    ddof: Any,
-    keepdims: bool,
-    where: Any,
-    mean: Any,
-    correction: Any,
-    finish: Callable[[Any], Any] = lambda x: x,
-) -> Any:
-    x, result = _averaged(a, dtype)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    if mean is None:
-        mean = _mean(x, axes, where)
-        if len(axes) != aval.ndim:
-            kept = tuple([d for d in range(aval.ndim) if d not in axes])
-            mean = broadcast_in_dim(mean, aval.shape, kept)
-    else:
-        mean = broadcast(x, convert_element_type(asarray(mean), aval.dtype))[1]
-    squares = _squared(sub(x, mean))
-    count = _counted(aval, axes, where, aval_of(squares).dtype)
-    ddof = ddof if correction is None else correction
-    if type(ddof) not in (int, float) or ddof != 0:
-        # Too few elements have no variance: 0 / 0 of one, and infinity of more.
-        count = elementwise.maximum(elementwise.subtract(count, ddof), 0)
-    total = div(ops.reduce_sum(masked(squares, where, 0), axes), count)
-    if dtype is None:
-        result = part_dtype(result)
-    return exactly_into(
-        name, convert_element_type(finish(_kept(total, aval.shape, axes, keepdims)), result), out
-    )
-
-
-def _squared(x: Any) -> Any:
-    """The squared magnitude."""
-    return real(mul(x, conj(x))) if is_complex(aval_of(x).dtype) else arithmetic.square(x)
-
-
-def average(
-    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False
-) -> Any:
-    """The average along `axis` with `weights`, which may be a vector for one axis.
-
-    With `returned` the pair of the average and the sum of the weights.
-    """
-    x, _ = _averaged(a, None)
-    aval = aval_of(x)
-    axes = canonical_axes(axis, aval.ndim)
-    if weights is None:
-        found = mean(a, axis, keepdims=keepdims)
-        count = _counted(aval, axes, None, aval_of(found).dtype)
-        total = broadcast_to(asarray(count), aval_of(found).shape)
-        return (found, total) if returned else found
-    weights = asarray(weights)
-    own = aval_of(weights)
-    if own.shape != aval.shape:
-        if own.ndim != len(axes) or own.shape != tuple([aval.shape[d] for d in axes]):
-            raise ShapeError(
-                "average: weights must have the shape of the array, or of its axis; got "
-                f"{own!r} for {aval!r} with axis {axis}"
-            )
-        order = sorted(range(len(axes)), key=axes.__getitem__)
-        weights = permute_dims(weights, tuple(order))
-        weights = broadcast_in_dim(weights, aval.shape, tuple(sorted(axes)))
-    x, weights = promote_inexact(a, weights)
-    total = sum(weights, axis, keepdims=keepdims)
-    found = div(sum(mul(asarray(x), weights), axis, keepdims=keepdims), total)
-    return (found, total) if returned else found
-
-
-# Up to each element.
-
-
-def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-    """The sum along `axis` of each element and all before it; of all in order for None."""
-    return _cumulated("cumsum", cumulative.cumsum, a, axis, dtype, out)
-
-
-def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-    """The product along `axis` of each element and all before it; of all in order for None."""
-    return _cumulated("cumprod", cumulative.cumprod, a, axis, dtype, out)
-
-
-def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any) -> Any:
-    x = asarray(a)
-    aval = aval_of(x)
-    if axis is None:
-        x, axis = reshape(x, (aval.size,)), 0
-    if dtype is not None:
-        x = convert_element_type(x, dtype)
-    if aval_of(x).dtype == np.bool_:
-        x = convert_element_type(x, "int64")
-    return exactly_into(
-        name,
-        scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim)),
-        out,
-    )
-
-
-def cumulative_sum(
-    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
-    """The sum along `axis` of each element and all before it, with 0 first if asked.
-
-    Narrow integers are added in the default integer type.
-    """
-    return _cumulative(cumsum, 0, x, axis, dtype, include_initial)
-
-
-def cumulative_prod(
-    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
-    """The product along `axis` of each element and all before it, with 1 first if asked."""
-    return _cumulative(cumprod, 1, x, axis, dtype, include_initial)
-
-
-def _cumulative(
-    scan: Callable[..., Any], first: int, x: Any, axis: Any, dtype: Any, include_initial: bool
-) -> Any:
-    x = asarray(x)
-    aval = aval_of(x)
-    if axis is None:
-        if aval.ndim != 1:
-            raise AxisError(
-                f"cumulative_{'prod' if first else 'sum'}: axis must be given for an array of "
-                f"{aval.ndim} dimensions"
-            )
-        axis = 0
-    axis = canonical_axis(axis, aval.ndim)
-    out = scan(x, axis, summed_dtype(aval.dtype) if dtype is None else dtype)
-    if not include_initial:
-        return out
-    shape = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
-    start = broadcast_to(asarray(first, aval_of(out).dtype), shape)
-    return concatenate([start, out], axis)

@@ -33,14 +33,7 @@ from functx.numpy.indexing import At
 from functx.numpy.manipulation import take_static
 from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.reductions import (
-    max,
-    min,
-    part_dtype,
-    raveled,
-    sum,
-    summed_dtype,
-)
+from functx.numpy.reductions import max, min, part_dtype, raveled, sum, summed_dtype
 from functx.numpy.sorting import searchsorted
 from functx.ops import arithmetic
 from functx.ops import reductions as ops

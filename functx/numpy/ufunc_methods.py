@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise, manipulation, reductions
+from functx.numpy import elementwise, manipulation, reductions, running
 from functx.numpy.creation import asarray
 from functx.numpy.indexing import Place
 from functx.numpy.mutation import assign, exactly_into
@@ -104,8 +104,8 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     "logical_or": reductions.any,
 }
 _ACCUMULATE: dict[str, Callable[..., Any]] = {
-    "add": reductions.cumsum,
-    "multiply": reductions.cumprod,
+    "add": running.cumsum,
+    "multiply": running.cumprod,
     "maximum": cumulative.cummax,
     "minimum": cumulative.cummin,
 }

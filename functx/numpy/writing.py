@@ -101,7 +101,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
         )
     if not aval_of(values).size:
         raise ShapeError("place: there must be values to write; got none")
-    from functx.numpy.reductions import cumsum
+    from functx.numpy.running import cumsum
 
     numbers = elementwise.remainder(cumsum(holds) - 1, aval_of(values).size)
     flat = elementwise.where(

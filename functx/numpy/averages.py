@@ -1,0 +1,208 @@
+"""Averages and spreads along axes, and what they count and divide by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from functx.core.avals import Shape
+from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex
+from functx.core.errors import ShapeError
+from functx.core.tracing import Tracer, aval_of, bind
+from functx.numpy import elementwise
+from functx.numpy.creation import asarray
+from functx.numpy.mutation import exactly_into
+from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact
+from functx.numpy.reductions import masked, part_dtype, sum, wide_dtype, with_axes_kept
+from functx.ops import arithmetic
+from functx.ops import reductions as ops
+from functx.ops.arithmetic import Div, div, mul, sub
+from functx.ops.complexes import conj, real
+from functx.ops.conversion import convert_element_type
+from functx.ops.numerics import root_of_squares
+from functx.ops.operands import canonical_axes, literal
+from functx.ops.reductions import ReduceSum
+from functx.ops.shaping import broadcast_in_dim, permute_dims
+
+__all__ = [
+    "average",
+    "mean",
+    "std",
+    "var",
+]
+
+
+def _averaged(a: Any, dtype: Any) -> tuple[Any, DType]:
+    """`a` in the dtype to average in, and the dtype of the average."""
+    x = asarray(a)
+    result = inexact_dtype(aval_of(x).dtype) if dtype is None else canonical_dtype(dtype)
+    return convert_element_type(x, wide_dtype(inexact_dtype(result))), result
+
+
+def _counted(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
+    """How many elements there are along `axes`, or hold in the mask `where`."""
+    if where is None or where is True:
+        return literal(math.prod(aval.shape[d] for d in axes), dtype)
+    mask = broadcast_to(elementwise.boolean(where), aval.shape)
+    return ops.reduce_sum(convert_element_type(mask, part_dtype(dtype)), axes)
+
+
+def mean(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    *,
+    where: Any = None,
+) -> Any:
+    """The average along `axis`, an int, several or None for all; nan of no elements.
+
+    With a mask `where`, that of the elements where it holds.
+    """
+    if (
+        type(a) is Tracer
+        and a.aval.dtype.kind == "f"
+        and a.aval.dtype.itemsize > 2
+        and dtype is where is None
+        and not keepdims
+        and not a.aval.weak_type
+        and a.aval.ndim
+        and axis != ()
+    ):
+        axes = canonical_axes(axis, a.aval.ndim)
+        total = bind(ReduceSum(axes), (a,))
+        return exactly_into(
+            "mean", bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype))), out
+        )
+    x, result = _averaged(a, dtype)
+    aval = aval_of(x)
+    axes = canonical_axes(axis, aval.ndim)
+    average = _mean(x, axes, where)
+    return exactly_into(
+        "mean",
+        convert_element_type(with_axes_kept(average, aval.shape, axes, keepdims), result),
+        out,
+    )
+
+
+def _mean(x: Any, axes: Shape, where: Any) -> Any:
+    aval = aval_of(x)
+    count = _counted(aval, axes, where, aval.dtype)
+    if is_complex(aval.dtype):
+        count = convert_element_type(count, aval.dtype)
+    return div(ops.reduce_sum(masked(x, where, 0), axes), count)
+
+
+def var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: bool = False,
+    *,
+    where: Any = None,
+    mean: Any = None,
+    correction: Any = None,
+) -> Any:
+    """The average squared distance from the mean along `axis`, an int, several or None for all.
+
+    The sum of squares is divided by the number of elements less `ddof`, or `correction`.
+    """
+    return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+
+
+def std(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: bool = False,
+    *,
+    where: Any = None,
+    mean: Any = None,
+    correction: Any = None,
+) -> Any:
+    """The square root of `var`; of equal elements its derivative is 0."""
+    return _spread(
+        "std", a, axis, dtype, out, ddof, keepdims, where, mean, correction, root_of_squares
+    )
+
+
+def _spread(
+    name: str,
+    a: Any,
+    axis: Any,
+    dtype: Any,
+    out: Any,
+    ddof: Any,
+    keepdims: bool,
+    where: Any,
+    mean: Any,
+    correction: Any,
+    finish: Callable[[Any], Any] = lambda x: x,
+) -> Any:
+    x, result = _averaged(a, dtype)
+    aval = aval_of(x)
+    axes = canonical_axes(axis, aval.ndim)
+    if mean is None:
+        mean = _mean(x, axes, where)
+        if len(axes) != aval.ndim:
+            kept = tuple([d for d in range(aval.ndim) if d not in axes])
+            mean = broadcast_in_dim(mean, aval.shape, kept)
+    else:
+        mean = broadcast(x, convert_element_type(asarray(mean), aval.dtype))[1]
+    squares = _squared(sub(x, mean))
+    count = _counted(aval, axes, where, aval_of(squares).dtype)
+    ddof = ddof if correction is None else correction
+    if type(ddof) not in (int, float) or ddof != 0:
+        # Too few elements have no variance: 0 / 0 of one, and infinity of more.
+        count = elementwise.maximum(elementwise.subtract(count, ddof), 0)
+    total = div(ops.reduce_sum(masked(squares, where, 0), axes), count)
+    if dtype is None:
+        result = part_dtype(result)
+    return exactly_into(
+        name,
+        convert_element_type(finish(with_axes_kept(total, aval.shape, axes, keepdims)), result),
+        out,
+    )
+
+
+def _squared(x: Any) -> Any:
+    """The squared magnitude."""
+    return real(mul(x, conj(x))) if is_complex(aval_of(x).dtype) else arithmetic.square(x)
+
+
+def average(
+    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False
+) -> Any:
+    """The average along `axis` with `weights`, which may be a vector for one axis.
+
+    With `returned` the pair of the average and the sum of the weights.
+    """
+    x, _ = _averaged(a, None)
+    aval = aval_of(x)
+    axes = canonical_axes(axis, aval.ndim)
+    if weights is None:
+        found = mean(a, axis, keepdims=keepdims)
+        count = _counted(aval, axes, None, aval_of(found).dtype)
+        total = broadcast_to(asarray(count), aval_of(found).shape)
+        return (found, total) if returned else found
+    weights = asarray(weights)
+    own = aval_of(weights)
+    if own.shape != aval.shape:
+        if own.ndim != len(axes) or own.shape != tuple([aval.shape[d] for d in axes]):
+            raise ShapeError(
+                "average: weights must have the shape of the array, or of its axis; got "
+                f"{own!r} for {aval!r} with axis {axis}"
+            )
+        order = sorted(range(len(axes)), key=axes.__getitem__)
+        weights = permute_dims(weights, tuple(order))
+        weights = broadcast_in_dim(weights, aval.shape, tuple(sorted(axes)))
+    x, weights = promote_inexact(a, weights)
+    total = sum(weights, axis, keepdims=keepdims)
+    found = div(sum(mul(asarray(x), weights), axis, keepdims=keepdims), total)
+    return (found, total) if returned else found
