@@ -13,6 +13,7 @@ from functx.numpy.elementwise import *
 from functx.numpy.indexing import choose, take, take_along_axis
 from functx.numpy.manipulation import *
 from functx.numpy.nan_reductions import *
+from functx.numpy.quantiles import *
 from functx.numpy.reductions import *
 from functx.numpy.running import *
 from functx.numpy.sorting import *

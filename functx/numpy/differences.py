@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     apart = ne if aval_of(x).dtype == np.bool_ else sub
     for _ in range(n):
         length = aval_of(x).shape[axis]
-        last = builtins.max(length - 1, 0)
-        later = slice_in_dim(x, builtins.min(1, length), length, 1, axis)
+        last = max(length - 1, 0)
+        later = slice_in_dim(x, min(1, length), length, 1, axis)
         x = apart(later, slice_in_dim(x, 0, last, 1, axis))
     return x
 
@@ -96,8 +95,8 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     y = moveaxis(y, axis, aval_of(y).ndim - 1)
     n = aval_of(y).shape[-1]
     heights = arithmetic.add(
-        slice_in_dim(y, builtins.min(1, n), n, 1, -1),
-        slice_in_dim(y, 0, builtins.max(n - 1, 0), 1, -1),
+        slice_in_dim(y, min(1, n), n, 1, -1),
+        slice_in_dim(y, 0, max(n - 1, 0), 1, -1),
     )
     return mul(sum(elementwise.multiply(heights, dx), -1), 0.5)
 
