@@ -11,6 +11,7 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.effects import NO_EFFECTS, Effect, Effects
+from functx.core.registrations import registrations
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -106,6 +107,7 @@ class Program:
         "memo",
         "name",
         "outputs",
+        "rules",
         "trees",
     )
 
@@ -128,6 +130,7 @@ class Program:
         self.trees = trees
         self.captured = list(captured)
         self.memo: dict[Any, Any] = {}
+        self.rules = registrations.count
         self._key: ProgramKey | None = None
 
     @property

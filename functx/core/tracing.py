@@ -16,6 +16,7 @@ from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
 from functx.core.provenance import Source, _is_ours, describe
+from functx.core.registrations import forgotten_with_rules, registrations
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -498,14 +499,17 @@ def apply(
 
 
 def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
-    """`rewrite(program)`, remembered on the program."""
+    """`rewrite(program)`, remembered on the program till rules change."""
     if rewrite is None:
         return program
-    result = program.memo.get(rewrite)
+    if program.rules != registrations.count:
+        program.rules, program.memo = registrations.count, {}
+    memo = program.memo
+    result = memo.get(rewrite)
     if result is None:
         result = rewrite(program)
         # A program that held itself would stay until a collection.
-        program.memo[rewrite] = _ITSELF if result is program else result
+        memo[rewrite] = _ITSELF if result is program else result
     return program if result is _ITSELF else result
 
 
@@ -525,3 +529,4 @@ def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
 
 
 _rewritten: dict[Any, Any] = {}
+forgotten_with_rules(_rewritten.clear)

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
+from functx.core.registrations import forgotten_with_rules
+
 
 class CacheInfo(NamedTuple):
     """How often a cache was asked for what it had, for what it had not, and how much it holds."""
@@ -50,6 +52,7 @@ def cache_info() -> dict[str, CacheInfo]:
     return {c.name: CacheInfo(c.hits, c.misses, len(c.entries)) for c in Cache.all}
 
 
+@forgotten_with_rules
 def clear_caches() -> None:
     """Forget every compiled program; the next calls compile again."""
     for cache in Cache.all:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from operator import index
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
-from weakref import proxy
+from typing import Any, ClassVar
+from weakref import WeakSet, proxy
 
 import jax
 
 from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
+from functx.core.registrations import forgotten_with_rules
 from functx.core.strides import Strides
 from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
 from functx.lowering import callbacks
@@ -150,6 +151,8 @@ class _NewCaptures(Exception):
 class Compilation:
     """One jitted function: its JAX function, and the arrays that it captured so far."""
 
+    all: ClassVar[WeakSet[Compilation]] = WeakSet()
+
     def __init__(
         self, fun: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...], options: Any
     ):
@@ -169,6 +172,7 @@ class Compilation:
 
         call.__name__ = call.__qualname__ = name_of(fun)
         self.dispatch: Any = jax.jit(call, **options)
+        Compilation.all.add(self)
 
     def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What JAX traces: the one equation that carries the program."""
@@ -351,6 +355,12 @@ class Compilation:
         """Forget what was compiled."""
         self.dispatch.clear_cache()
         self.traced.clear()
+
+
+@forgotten_with_rules
+def _clear_all() -> None:
+    for compiled in list(Compilation.all):
+        compiled.clear()
 
 
 class ByValue:

@@ -10,6 +10,7 @@ from functx.core.avals import ShapedArray
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.registrations import forgotten_with_rules
 from functx.core.tracing import rewritten, trace
 
 
@@ -59,6 +60,9 @@ def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Progr
         return out if primitive.multiple_results else [out]
 
     return trace(body, avals, name=primitive.name)[0]
+
+
+forgotten_with_rules(decomposition.cache_clear)
 
 
 def expand(program: Program, *rules: str) -> Program:
