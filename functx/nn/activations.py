@@ -7,7 +7,7 @@ from typing import Any
 
 from functx.core.errors import ShapeError
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.elementwise import where
+from functx.numpy.choices import where
 from functx.numpy.promotion import binary, operand, promote_inexact
 from functx.ops import activations
 from functx.ops.arithmetic import Add, Div, Mul, abs, add, div, max, min, mul, neg

@@ -12,7 +12,7 @@ from functx.core.dtypes import is_complex, is_floating, is_inexact
 from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.averages import mean as average
-from functx.numpy.elementwise import where as choose
+from functx.numpy.choices import where as choose
 from functx.numpy.manipulation import broadcast_to
 from functx.numpy.promotion import binary, broadcast, operand, promote_inexact
 from functx.numpy.reductions import sum

@@ -4,20 +4,24 @@ from functx.numpy import fft, lib, linalg
 from functx.numpy import methods as _methods
 from functx.numpy import ufunc_methods as _ufunc_methods
 from functx.numpy.averages import *
+from functx.numpy.choices import *
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
 from functx.numpy.creation import *
 from functx.numpy.differences import *
-from functx.numpy.elementwise import *
+from functx.numpy.elementary import *
 from functx.numpy.indexing import choose, take, take_along_axis
 from functx.numpy.manipulation import *
 from functx.numpy.nan_reductions import *
+from functx.numpy.number_parts import *
+from functx.numpy.operators import *
 from functx.numpy.quantiles import *
 from functx.numpy.reductions import *
 from functx.numpy.running import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *
+from functx.numpy.whole_numbers import *
 from functx.numpy.writing import *
 
 del _methods, _ufunc_methods

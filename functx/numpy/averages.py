@@ -10,7 +10,7 @@ from functx.core.avals import Shape
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex
 from functx.core.errors import ShapeError
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy import elementwise
+from functx.numpy import choices, operators, ufuncs
 from functx.numpy.creation import asarray
 from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact
@@ -44,7 +44,7 @@ def _counted(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
     """How many elements there are along `axes`, or hold in the mask `where`."""
     if where is None or where is True:
         return literal(math.prod(aval.shape[d] for d in axes), dtype)
-    mask = broadcast_to(elementwise.boolean(where), aval.shape)
+    mask = broadcast_to(ufuncs.boolean(where), aval.shape)
     return ops.reduce_sum(convert_element_type(mask, part_dtype(dtype)), axes)
 
 
@@ -160,7 +160,7 @@ def _spread(
     ddof = ddof if correction is None else correction
     if type(ddof) not in (int, float) or ddof != 0:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
-        count = elementwise.maximum(elementwise.subtract(count, ddof), 0)
+        count = choices.maximum(operators.subtract(count, ddof), 0)
     total = div(ops.reduce_sum(masked(squares, where, 0), axes), count)
     if dtype is None:
         result = part_dtype(result)

@@ -382,7 +382,7 @@ def linspace(
     if endpoint and num > 1:
         numbers = select(eq(position, float(gaps)), _spread(stop, dims, axis), numbers)
     if kind(wanted) in "iu":
-        from functx.numpy.elementwise import floor
+        from functx.numpy.whole_numbers import floor
 
         numbers = floor(numbers)
     numbers = convert_element_type(numbers, wanted)
@@ -428,7 +428,7 @@ def logspace(
     axis: int = 0,
 ) -> Any:
     """`base` to the powers of `linspace(start, stop, num)`."""
-    from functx.numpy.elementwise import power
+    from functx.numpy.operators import power
 
     numbers = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return numbers if dtype is None else convert_element_type(numbers, dtype)
@@ -438,18 +438,18 @@ def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
     """`num` numbers from exactly `start` to exactly `stop`, in one ratio to each other."""
-    from functx.numpy import elementwise
+    from functx.numpy import elementary, operators
 
     num = _count("geomspace", num)
     start, stop = broadcast(*promote_inexact(start, stop))
     wide = aval_of(start).dtype
-    ratio = elementwise.log(div(stop, start))
-    exponents = linspace(elementwise.multiply(ratio, 0.0), ratio, num, endpoint, axis=axis)
+    ratio = elementary.log(div(stop, start))
+    exponents = linspace(operators.multiply(ratio, 0.0), ratio, num, endpoint, axis=axis)
     shape = max(aval_of(start).shape, aval_of(stop).shape, key=len)
     axis = canonical_axis(axis, len(shape) + 1)
     dims = (*shape[:axis], num, *shape[axis:])
     first, last = [_spread(_beside(x, shape, axis), dims, axis) for x in (start, stop)]
-    numbers = mul(first, elementwise.exp(exponents))
+    numbers = mul(first, elementary.exp(exponents))
     if endpoint and num > 1:
         position = broadcasted_iota(np.int32, dims, axis)
         numbers = select(eq(position, num - 1), last, numbers)
@@ -612,7 +612,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
     """The matrix whose columns are the powers of `x`, the highest first unless `increasing`."""
-    from functx.numpy.elementwise import power
+    from functx.numpy.operators import power
 
     x = asarray(x)
     aval = aval_of(x)

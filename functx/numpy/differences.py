@@ -12,7 +12,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise
+from functx.numpy import operators
 from functx.numpy.creation import asarray
 from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
 from functx.numpy.reductions import raveled, sum
@@ -98,7 +98,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         slice_in_dim(y, min(1, n), n, 1, -1),
         slice_in_dim(y, 0, max(n - 1, 0), 1, -1),
     )
-    return mul(sum(elementwise.multiply(heights, dx), -1), 0.5)
+    return mul(sum(operators.multiply(heights, dx), -1), 0.5)
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
@@ -137,7 +137,7 @@ def _slope(x: Any, spacing: Any, axis: int) -> Any:
     if aval_of(spacing).ndim == 0:
         inner = mul(sub(after, before), 0.5)
         joined = concatenate([first, inner, last] if n > 2 else [first, last], axis)
-        return elementwise.divide(joined, spacing)
+        return operators.divide(joined, spacing)
     if aval_of(spacing).shape != (n,):
         raise ShapeError(
             f"gradient: places must be as many as the axis is long, {n}; got {aval_of(spacing)!r}"
@@ -151,13 +151,13 @@ def _slope(x: Any, spacing: Any, axis: int) -> Any:
     )
     # The parabola through three points: weights -r / (l (l + r)), (r - l) / (l r), l / (r (l + r))
     total = arithmetic.add(left, right)
-    slope = elementwise.subtract(
-        elementwise.multiply(after, div(left, mul(right, total))),
-        elementwise.multiply(before, div(right, mul(left, total))),
+    slope = operators.subtract(
+        operators.multiply(after, div(left, mul(right, total))),
+        operators.multiply(before, div(right, mul(left, total))),
     )
-    middle = elementwise.multiply(part(1, n - 1), div(sub(right, left), mul(left, right)))
+    middle = operators.multiply(part(1, n - 1), div(sub(right, left), mul(left, right)))
     ends = [
-        elementwise.divide(step, slice_in_dim(h, i, i + 1, 1, axis))
+        operators.divide(step, slice_in_dim(h, i, i + 1, 1, axis))
         for step, i in ((first, 0), (last, n - 2))
     ]
     inner = [arithmetic.add(slope, middle)] if n > 2 else []

@@ -8,7 +8,7 @@ from typing import Any
 from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise, manipulation
+from functx.numpy import choices, manipulation, number_parts
 from functx.numpy.creation import arange
 from functx.numpy.promotion import operand
 from functx.ops import fourier
@@ -82,7 +82,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     half = _resized("irfft", a, n // 2 + 1, axis)
     # What real values leave out: the conjugates of the inner terms, last first.
     inner = slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
-    mirrored = elementwise.conj(manipulation.flip(inner, axis=axis))
+    mirrored = number_parts.conj(manipulation.flip(inner, axis=axis))
     # The imaginary parts of the first term and the middle one have no influence.
     whole = manipulation.concatenate([half, mirrored], axis=axis)
     plain = real(ifft(whole, axis=axis, norm=norm))
@@ -92,7 +92,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 def fftfreq(n: int, d: float = 1.0) -> Any:
     """The frequencies of the terms of an `fft` of `n` samples `d` apart, in cycles a unit of `d`."""
     k = arange(n)
-    return elementwise.where(k < (n + 1) // 2, k, k - n) / (n * d)
+    return choices.where(k < (n + 1) // 2, k, k - n) / (n * d)
 
 
 def rfftfreq(n: int, d: float = 1.0) -> Any:

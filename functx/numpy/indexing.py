@@ -155,13 +155,13 @@ class Place:
 
     def divide(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] /= values`, repeated indices dividing again; a float array."""
-        from functx.numpy.elementwise import true_divide
+        from functx.numpy.operators import true_divide
 
         return true_divide(self.x, self._factors(values, **keywords))
 
     def power(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] **= values`, repeated indices raising again."""
-        from functx.numpy.elementwise import power
+        from functx.numpy.operators import power
 
         return power(self.x, self._factors(values, **keywords))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from functx.core.dtypes import is_complex
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise, manipulation, reductions
+from functx.numpy import manipulation, number_parts, operators, reductions
 from functx.numpy.contraction import matrix_power, multi_dot
 from functx.numpy.creation import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
@@ -119,7 +119,7 @@ def cholesky(a: Any, *, upper: bool = False) -> Any:
     Of `a` the Hermitian part counts. Where it is not positive definite, the result is nan.
     """
     factor = linear_algebra.cholesky(*promote_inexact(a))
-    return elementwise.conj(manipulation.swapaxes(factor, -1, -2)) if upper else factor
+    return number_parts.conj(manipulation.swapaxes(factor, -1, -2)) if upper else factor
 
 
 def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
@@ -198,14 +198,14 @@ def _root(x: Any, axes: tuple[int, ...]) -> Any:
 
 def _square(x: Any) -> Any:
     if is_complex(aval_of(x).dtype):
-        return elementwise.real(x) ** 2 + elementwise.imag(x) ** 2
+        return number_parts.real(x) ** 2 + number_parts.imag(x) ** 2
     return x * x
 
 
 def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     if ord == 2:
         return _root(x, axes)
-    size = elementwise.abs(x)
+    size = operators.abs(x)
     if ord in (inf, -inf):
         return (reductions.max if ord > 0 else reductions.min)(size, axis=axes)
     if ord == 0:
@@ -228,5 +228,5 @@ def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
             f"norm: ord of a matrix must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf; got {ord!r}"
         )
     summed, chosen = (rows, columns) if ord in (1, -1) else (columns, rows)
-    sums = reductions.sum(elementwise.abs(x), axis=summed)
+    sums = reductions.sum(operators.abs(x), axis=summed)
     return (reductions.max if ord > 0 else reductions.min)(sums, axis=chosen - (chosen > summed))

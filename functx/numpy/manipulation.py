@@ -874,7 +874,7 @@ def _fill(value: Any, like: Any) -> Any:
 
 def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
     """What stands before (after, at the `end`) `x`: a statistic of its outermost elements."""
-    from functx.numpy import averages, elementwise, reductions
+    from functx.numpy import averages, reductions, whole_numbers
 
     if not width:
         return []
@@ -892,7 +892,7 @@ def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) 
     value = functions[mode](outermost, axis=axis, keepdims=True)
     dtype = aval_of(x).dtype
     if aval_of(value).dtype != dtype:
-        value = convert_element_type(elementwise.round(value), dtype)
+        value = convert_element_type(whole_numbers.round(value), dtype)
     shape = (*shape[:axis], width, *shape[axis + 1 :])
     return [broadcast_in_dim(value, shape, tuple(range(len(shape))))]
 
@@ -1034,7 +1034,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
 
     Negative ones count from the end; those outside are moved inside.
     """
-    from functx.numpy import elementwise
+    from functx.numpy import choices, operators, whole_numbers
 
     indices = as_array(indices)
     if aval_of(indices).dtype.kind not in "iu":
@@ -1042,12 +1042,12 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     sizes = canonical_shape(shape, "unravel_index: shape")
     total = prod(sizes)
     if aval_of(indices).dtype.kind == "i":
-        indices = elementwise.where(elementwise.less(indices, 0), indices + total, indices)
-    left = elementwise.clip(indices, 0, max(total - 1, 0))
+        indices = choices.where(operators.less(indices, 0), indices + total, indices)
+    left = choices.clip(indices, 0, max(total - 1, 0))
     results = []
     for n in reversed(sizes):
-        results.append(elementwise.remainder(left, n))
-        left = elementwise.floor_divide(left, n)
+        results.append(whole_numbers.remainder(left, n))
+        left = whole_numbers.floor_divide(left, n)
     return tuple(results[::-1])
 
 
@@ -1059,7 +1059,7 @@ def ravel_multi_index(
     Indices outside are moved inside with the mode "clip", counted around with "wrap"; with
     "raise" they must be known while tracing. A tuple gives each dimension its own mode.
     """
-    from functx.numpy import elementwise
+    from functx.numpy import choices, operators, whole_numbers
 
     sizes = canonical_shape(dims, "ravel_multi_index: dims")
     arrays = promote(*multi_index)
@@ -1080,14 +1080,14 @@ def ravel_multi_index(
                     f"ravel_multi_index: indices must be in [0, {n}); got {value}"
                 )
         elif how == "clip":
-            x = elementwise.clip(x, 0, n - 1)
+            x = choices.clip(x, 0, n - 1)
         elif how == "wrap":
-            x = elementwise.remainder(x, n)
+            x = whole_numbers.remainder(x, n)
         else:
             raise ValueRangeError(
                 f'ravel_multi_index: mode must be "raise", "clip" or "wrap"; got {how!r}'
             )
-        term = elementwise.multiply(x, stride)
-        total = term if total is None else elementwise.add(total, term)
+        term = operators.multiply(x, stride)
+        total = term if total is None else operators.add(total, term)
         stride *= n
     return total

@@ -26,15 +26,18 @@ from functx.core.strides import in_a_row
 from functx.core.tracing import Tracer, bind
 from functx.numpy import (
     averages,
+    choices,
     contraction,
     creation,
-    elementwise,
     indexing,
     manipulation,
     mutation,
+    number_parts,
+    operators,
     reductions,
     running,
     sorting,
+    whole_numbers,
 )
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
 from functx.ops.conversion import bitcast_convert_type, bits
@@ -66,25 +69,25 @@ def _power(x: Any, y: Any) -> Any:
     # The exponent of most code is a small int, and makes a program of its own kind.
     if type(y) is int and type(x) is Tracer and x.aval.dtype.kind == "f":
         return bind(IntegerPow(y), (x,))
-    return elementwise.power(x, y)
+    return operators.power(x, y)
 
 
-_arithmetic("add", elementwise.add, Add())
-_arithmetic("sub", elementwise.subtract, Sub())
-_arithmetic("mul", elementwise.multiply, Mul())
+_arithmetic("add", operators.add, Add())
+_arithmetic("sub", operators.subtract, Sub())
+_arithmetic("mul", operators.multiply, Mul())
 _arithmetic("pow", _power)
 _fun: Any
 for _name, _fun in {
-    "truediv": elementwise.true_divide,
-    "floordiv": elementwise.floor_divide,
-    "mod": elementwise.remainder,
-    "divmod": elementwise.divmod,
+    "truediv": operators.true_divide,
+    "floordiv": whole_numbers.floor_divide,
+    "mod": whole_numbers.remainder,
+    "divmod": whole_numbers.divmod,
     "matmul": contraction.matmul,
-    "and": elementwise.bitwise_and,
-    "or": elementwise.bitwise_or,
-    "xor": elementwise.bitwise_xor,
-    "lshift": elementwise.left_shift,
-    "rshift": elementwise.right_shift,
+    "and": operators.bitwise_and,
+    "or": operators.bitwise_or,
+    "xor": operators.bitwise_xor,
+    "lshift": operators.left_shift,
+    "rshift": operators.right_shift,
 }.items():
     _arithmetic(_name, _fun)
 
@@ -116,17 +119,17 @@ def _method(name: str, fun: Callable[..., Any]) -> None:
 
 
 for _name, _fun in {
-    "__eq__": elementwise.equal,
-    "__ne__": elementwise.not_equal,
-    "__lt__": elementwise.less,
-    "__le__": elementwise.less_equal,
-    "__gt__": elementwise.greater,
-    "__ge__": elementwise.greater_equal,
-    "__neg__": elementwise.negative,
-    "__pos__": elementwise.positive,
-    "__abs__": elementwise.absolute,
-    "__invert__": elementwise.invert,
-    "__round__": elementwise.round,
+    "__eq__": operators.equal,
+    "__ne__": operators.not_equal,
+    "__lt__": operators.less,
+    "__le__": operators.less_equal,
+    "__gt__": operators.greater,
+    "__ge__": operators.greater_equal,
+    "__neg__": operators.negative,
+    "__pos__": operators.positive,
+    "__abs__": operators.absolute,
+    "__invert__": operators.invert,
+    "__round__": whole_numbers.round,
     "__getitem__": indexing.index,
 }.items():
     setattr(Tracer, _name, _fun)
@@ -136,7 +139,8 @@ for _module, _names in {
     averages: "mean var std",
     running: "cumsum cumprod",
     manipulation: "astype ravel flatten squeeze swapaxes repeat",
-    elementwise: "clip round",
+    choices: "clip",
+    whole_numbers: "round",
     sorting: "argsort nonzero searchsorted argpartition",
     contraction: "dot trace",
     indexing: "take choose",
@@ -195,14 +199,14 @@ Tracer.mT = property(manipulation.matrix_transpose)  # type: ignore[attr-defined
 
 def _conj(self: Tracer) -> Any:
     """The complex conjugate; a real array itself."""
-    return elementwise.conjugate(self) if self.dtype.kind == "c" else self
+    return number_parts.conjugate(self) if self.dtype.kind == "c" else self
 
 
 def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
     """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
 
     def write(self: Tracer, value: Any) -> None:
-        if part is elementwise.imag and self.dtype.kind != "c":
+        if part is number_parts.imag and self.dtype.kind != "c":
             raise DTypeError(f"x.imag =: the array must be complex; got {self.aval!r}")
         mutation.set_item(part(self), Ellipsis, value)
 
@@ -210,8 +214,8 @@ def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
 
 
 Tracer.conj = Tracer.conjugate = _conj  # type: ignore[attr-defined]
-Tracer.real = property(elementwise.real, _set_part(elementwise.real))  # type: ignore[attr-defined]
-Tracer.imag = property(elementwise.imag, _set_part(elementwise.imag))  # type: ignore[attr-defined]
+Tracer.real = property(number_parts.real, _set_part(number_parts.real))  # type: ignore[attr-defined]
+Tracer.imag = property(number_parts.imag, _set_part(number_parts.imag))  # type: ignore[attr-defined]
 Tracer.at = property(indexing.At)  # type: ignore[attr-defined]
 Tracer.itemsize = property(lambda self: self.dtype.itemsize)  # type: ignore[attr-defined]
 Tracer.nbytes = property(lambda self: self.size * self.dtype.itemsize)  # type: ignore[attr-defined]

@@ -232,6 +232,6 @@ def assign(target: Any, value: Any, what: str) -> Any:
 
 
 def _masked(where: Any, result: Any, out: Any) -> Any:
-    from functx.numpy.elementwise import where as choose
+    from functx.numpy.choices import where as choose
 
     return choose(where, result, out)

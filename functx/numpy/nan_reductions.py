@@ -11,7 +11,7 @@ from functx.core.dtypes import (
     is_inexact,
 )
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise
+from functx.numpy import number_parts, operators
 from functx.numpy.averages import mean, std, var
 from functx.numpy.creation import asarray
 from functx.numpy.reductions import any, argmax, argmin, masked, max, min, part_dtype, prod, sum
@@ -38,13 +38,13 @@ def _valid(x: Any) -> Any:
     """Where `x` is not nan; None where it cannot be."""
     if not is_inexact(aval_of(x).dtype):
         return None
-    return elementwise.logical_not(elementwise.isnan(x))
+    return operators.logical_not(number_parts.isnan(x))
 
 
 def _both(valid: Any, where: Any) -> Any:
     if valid is None or where is None:
         return where if valid is None else valid
-    return elementwise.logical_and(valid, where)
+    return operators.logical_and(valid, where)
 
 
 def nansum(

@@ -12,7 +12,7 @@ from functx.core.avals import Shape
 from functx.core.dtypes import is_floating
 from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise
+from functx.numpy import choices, operators, whole_numbers
 from functx.numpy.creation import asarray
 from functx.numpy.manipulation import take_static
 from functx.numpy.mutation import exactly_into
@@ -81,7 +81,7 @@ def nanpercentile(
 def _hundredths(q: Any) -> Any:
     if isinstance(q, (int, float, np.ndarray, np.generic)):
         return np.true_divide(q, 100)
-    return elementwise.divide(asarray(q), 100)
+    return operators.divide(asarray(q), 100)
 
 
 def quantile(
@@ -105,7 +105,7 @@ def quantile(
         raise ValueRangeError(f"quantile: there must be elements; got an array of shape {shape}")
     q, found = _at_shares(ordered, q, n, method, nans=False)
     largest = slice_in_dim(ordered, n - 1, n, 1, -1)
-    found = elementwise.where(ne(largest, largest), math.nan, found)
+    found = choices.where(ne(largest, largest), math.nan, found)
     return exactly_into(
         "quantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
     )
@@ -162,18 +162,18 @@ def _at_shares(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[A
     if nans:
         valid = convert_element_type(eq(ordered, ordered), dtype)
         last = sub(ops.reduce_sum(valid, (aval.ndim - 1,)), 1.0)
-        last = expand_dims(elementwise.maximum(last, 0.0), -1)
-    places = elementwise.multiply(last, shares)
+        last = expand_dims(choices.maximum(last, 0.0), -1)
+    places = operators.multiply(last, shares)
     places = broadcast_to(places, (*aval.shape[:-1], aval_of(shares).shape[0]))
-    low = elementwise.clip(elementwise.floor(places), 0.0, last)
-    high = elementwise.clip(elementwise.ceil(places), 0.0, last)
+    low = choices.clip(whole_numbers.floor(places), 0.0, last)
+    high = choices.clip(whole_numbers.ceil(places), 0.0, last)
     at = [
         take_along_axis(ordered, convert_element_type(i, np.int32), aval.ndim - 1)
         for i in (low, high)
     ]
     share = sub(places, low)
     if method == "nearest":
-        nearest = elementwise.rint(places)
+        nearest = whole_numbers.rint(places)
         return q, select(eq(nearest, low), *at)
     return q, _BETWEEN[method](*at, convert_element_type(share, aval.dtype))
 
@@ -200,8 +200,8 @@ def _interpolated(low: Any, high: Any, share: Any) -> Any:
     if type(share) is float:
         return arithmetic.add(mul(low, 1.0 - share), mul(high, share))
     rest = sub(1.0, share)
-    weighed = arithmetic.add(elementwise.multiply(low, rest), elementwise.multiply(high, share))
-    return elementwise.where(eq(share, 0.0), low, weighed)
+    weighed = arithmetic.add(operators.multiply(low, rest), operators.multiply(high, share))
+    return choices.where(eq(share, 0.0), low, weighed)
 
 
 _BETWEEN: dict[str, Callable[..., Any]] = {

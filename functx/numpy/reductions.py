@@ -11,7 +11,7 @@ from functx.core.avals import Shape
 from functx.core.dtypes import DType, canonical_dtype, is_complex, is_inexact, kind
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy import elementwise
+from functx.numpy import choices
 from functx.numpy.creation import asarray
 from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import apart
@@ -56,7 +56,7 @@ def masked(x: Any, where: Any, fill: Any) -> Any:
     """`x`, with `fill` where the mask does not hold."""
     if where is None or where is True:
         return x
-    return elementwise.where(where, x, literal(fill, aval_of(x).dtype))
+    return choices.where(where, x, literal(fill, aval_of(x).dtype))
 
 
 def _short(dtype: DType) -> bool:

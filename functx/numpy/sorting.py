@@ -16,7 +16,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracing import Tracer, aval_of
-from functx.numpy import elementwise as elements
+from functx.numpy import choices, operators, whole_numbers
 from functx.numpy.indexing import index
 from functx.numpy.manipulation import as_array, concatenate, ravel, take_along
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
@@ -213,7 +213,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     descending = sub(n, searchsorted(shaping.rev(bins, (0,)), x, side, method=how))
     if type(bins) is not Tracer:
         return descending
-    ascending = elements.greater_equal(_at(bins, n - 1), _at(bins, 0))
+    ascending = operators.greater_equal(_at(bins, n - 1), _at(bins, 0))
     return select(ascending, searchsorted(bins, x, side, method=how), descending)
 
 
@@ -247,23 +247,23 @@ def interp(
         line = broadcast_to(fp, aval_of(x).shape or (1,))
         line = shaping.reshape(line, aval_of(x).shape)
     else:
-        above = elements.clip(searchsorted(xp, x, "right"), 1, n - 1)
+        above = choices.clip(searchsorted(xp, x, "right"), 1, n - 1)
         below = sub(above, 1)
         start, value = _at(xp, below), _at(fp, below)
-        width = elements.subtract(_at(xp, above), start)
+        width = operators.subtract(_at(xp, above), start)
         # Points that coincide have no line between them, and 0 / 0 would spoil derivatives.
         least = float(np.spacing(np.finfo(np.dtype(aval_of(width).dtype)).eps))
-        same = elements.less_equal(elements.absolute(width), least)
-        part = elements.divide(elements.subtract(x, start), elements.where(same, 1, width))
-        rise = elements.multiply(part, elements.subtract(_at(fp, above), value))
-        line = elements.where(same, value, elements.add(value, rise))
+        same = operators.less_equal(operators.absolute(width), least)
+        part = operators.divide(operators.subtract(x, start), choices.where(same, 1, width))
+        rise = operators.multiply(part, operators.subtract(_at(fp, above), value))
+        line = choices.where(same, value, operators.add(value, rise))
     if not _extrapolates("left", left):
-        line = elements.where(
-            elements.less(x, _at(xp, 0)), _at(fp, 0) if left is None else left, line
+        line = choices.where(
+            operators.less(x, _at(xp, 0)), _at(fp, 0) if left is None else left, line
         )
     if not _extrapolates("right", right):
         last = _at(fp, n - 1) if right is None else right
-        line = elements.where(elements.greater(x, _at(xp, n - 1)), last, line)
+        line = choices.where(operators.greater(x, _at(xp, n - 1)), last, line)
     return line
 
 
@@ -279,8 +279,8 @@ def _around(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     """The points in order within one period, with one more on either side."""
     if type(period) is not Tracer and not np.all(np.asarray(period) != 0):
         raise ValueRangeError(f"interp: period must not be zero; got {period}")
-    period = elements.absolute(period)
-    x, xp = elements.remainder(x, period), elements.remainder(xp, period)
+    period = operators.absolute(period)
+    x, xp = whole_numbers.remainder(x, period), whole_numbers.remainder(xp, period)
     n = aval_of(xp).size
     xp, places = Sort(0, 1, True, True)(xp)
     fp = _at(fp, places)
@@ -288,7 +288,7 @@ def _around(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     def ends(v: Any, shift: Any) -> list[Any]:
         first, last = _at(v, 0), _at(v, n - 1)
         if shift is not None:
-            first, last = elements.add(first, shift), elements.subtract(last, shift)
+            first, last = operators.add(first, shift), operators.subtract(last, shift)
         return [shaping.reshape(last, (1,)), v, shaping.reshape(first, (1,))]
 
     return x, concatenate(ends(xp, period)), concatenate(ends(fp, None))
@@ -360,7 +360,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     results = []
     for n, fill in zip(reversed(shape), reversed(fills), strict=True):
         index = rem(places, max(n, 1)) if len(shape) > 1 else places
-        places = elements.floor_divide(places, max(n, 1)) if len(shape) > 1 else places
+        places = whole_numbers.floor_divide(places, max(n, 1)) if len(shape) > 1 else places
         fill = 0 if fill is None else fill
         fill = convert_element_type(as_array(fill), INT)
         results.append(select(there, index, shaping.full((), fill)))
@@ -542,7 +542,7 @@ def unique(
             counts = np.diff(np.append(starts, n)).astype(canonical_dtype(INT))
             results.append(as_array(counts))
         else:
-            bounds = elements.minimum(bounds, n)
+            bounds = choices.minimum(bounds, n)
             after = slice_(bounds, (1,), (count + 1,))
             results.append(sub(after, slice_(bounds, (0,), (count,))))
     return results[0] if len(results) == 1 else tuple(results)

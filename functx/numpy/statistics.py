@@ -11,7 +11,7 @@ from functx.core.concrete import concrete
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.tracing import Tracer, aval_of
-from functx.numpy import elementwise
+from functx.numpy import choices, elementary, number_parts, operators
 from functx.numpy.contraction import tensordot
 from functx.numpy.creation import asarray, diagonal, linspace
 from functx.numpy.differences import diff
@@ -58,7 +58,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
 def _tally(places: Any, amounts: Any, length: int) -> Any:
     zero = broadcast_to(asarray(0, aval_of(amounts).dtype), (length,))
-    return At(zero)[elementwise.maximum(places, 0)].add(amounts, mode="drop")
+    return At(zero)[choices.maximum(places, 0)].add(amounts, mode="drop")
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
@@ -70,9 +70,9 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if range is None:
         range = (min(x), max(x)) if aval_of(x).size else (0.0, 1.0)
     low, high = promote_inexact(*range)
-    same = elementwise.equal(low, high)
-    half = elementwise.where(same, 0.5, 0.0)
-    edges = linspace(elementwise.subtract(low, half), elementwise.add(high, half), int(bins) + 1)
+    same = operators.equal(low, high)
+    half = choices.where(same, 0.5, 0.0)
+    edges = linspace(operators.subtract(low, half), operators.add(high, half), int(bins) + 1)
     return convert_element_type(edges, aval_of(x).dtype)
 
 
@@ -90,16 +90,14 @@ def histogram(
     n = aval_of(edges).shape[0] - 1
     first, last = slice_in_dim(edges, 0, 1), slice_in_dim(edges, n, n + 1)
     place = sub(convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
-    place = elementwise.where(elementwise.equal(x, last), n - 1, place)
-    inside = elementwise.logical_and(
-        elementwise.greater_equal(x, first), elementwise.less_equal(x, last)
-    )
+    place = choices.where(operators.equal(x, last), n - 1, place)
+    inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
     amounts = asarray(1, aval_of(x).dtype) if weights is None else asarray(weights)
     amounts = convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
-    counts = _tally(elementwise.where(inside, place, n), amounts, n)
+    counts = _tally(choices.where(inside, place, n), amounts, n)
     if density:
-        counts = div(counts, elementwise.multiply(diff(edges), sum(counts)))
+        counts = div(counts, operators.multiply(diff(edges), sum(counts)))
     return counts, edges
 
 
@@ -126,20 +124,20 @@ def cov(
         weights, total, less = _observation_weights(fweights, aweights, freedom, part_dtype(dtype))
         weights = convert_element_type(weights, dtype)
         centre = div(
-            ops.reduce_sum(elementwise.multiply(x, weights), (1,)),
+            ops.reduce_sum(operators.multiply(x, weights), (1,)),
             convert_element_type(total, dtype),
         )
     else:
         centre = div(ops.reduce_sum(x, (1,)), total)
     x = sub(x, broadcast_in_dim(centre, aval_of(x).shape, (0,)))
-    weighted = x if weights is None else elementwise.multiply(x, weights)
+    weighted = x if weights is None else operators.multiply(x, weights)
     conjugate = conj(x) if is_complex(dtype) else x
     products = tensordot(weighted, conjugate, axes=((1,), (1,)))
     if weights is None:
         rest: Any = builtins.max(total - less, 0.0)
     else:
-        rest = elementwise.maximum(sub(total, less), 0.0)
-    found = elementwise.divide(products, rest)
+        rest = choices.maximum(sub(total, less), 0.0)
+    found = operators.divide(products, rest)
     shape = aval_of(found).shape
     return reshape(found, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
 
@@ -173,9 +171,9 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     aval = aval_of(c)
     if aval.ndim == 0:
         return div(c, c)
-    deviation = elementwise.sqrt(elementwise.real(diagonal(c)))
+    deviation = elementary.sqrt(number_parts.real(diagonal(c)))
     scale = [broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
     for one in scale:
-        c = elementwise.divide(c, one)
-    clipped = elementwise.on_parts(lambda part: elementwise.clip(part, -1.0, 1.0), c)
+        c = operators.divide(c, one)
+    clipped = number_parts.on_parts(lambda part: choices.clip(part, -1.0, 1.0), c)
     return clipped

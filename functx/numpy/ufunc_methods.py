@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functx.core.tracing import aval_of
-from functx.numpy import elementwise, manipulation, reductions, running
+from functx.numpy import choices, manipulation, operators, reductions, running, whole_numbers
 from functx.numpy.creation import asarray
 from functx.numpy.indexing import Place
 from functx.numpy.mutation import assign, exactly_into
@@ -79,21 +79,21 @@ def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     return outer
 
 
-_AT: dict[str, str | None] = {
-    "add": "add",
-    "subtract": "subtract",
-    "multiply": "multiply",
-    "maximum": "max",
-    "minimum": "min",
-    "divide": None,
-    "floor_divide": None,
-    "power": None,
-    "remainder": None,
-    "bitwise_and": None,
-    "bitwise_or": None,
-    "bitwise_xor": None,
-    "logical_and": None,
-    "logical_or": None,
+_AT: dict[Any, str | None] = {
+    operators.add: "add",
+    operators.subtract: "subtract",
+    operators.multiply: "multiply",
+    choices.maximum: "max",
+    choices.minimum: "min",
+    operators.divide: None,
+    whole_numbers.floor_divide: None,
+    operators.power: None,
+    whole_numbers.remainder: None,
+    operators.bitwise_and: None,
+    operators.bitwise_or: None,
+    operators.bitwise_xor: None,
+    operators.logical_and: None,
+    operators.logical_or: None,
 }
 _REDUCE: dict[str, Callable[..., Any]] = {
     "add": reductions.sum,
@@ -109,8 +109,8 @@ _ACCUMULATE: dict[str, Callable[..., Any]] = {
     "maximum": cumulative.cummax,
     "minimum": cumulative.cummin,
 }
-for _name, _way in _AT.items():
-    _function = getattr(elementwise, _name)
+for _function, _way in _AT.items():
+    _name = _function.__name__
     _function.at = _at(_name, _function, _way)
     _function.outer = _outer(_name, _function)
     if _name in _REDUCE:

@@ -9,7 +9,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
 from functx.core.tracing import Tracer, aval_of
-from functx.numpy import elementwise, indexing, manipulation, sorting
+from functx.numpy import choices, indexing, manipulation, sorting, whole_numbers
 from functx.numpy.constants import can_cast
 from functx.numpy.creation import asarray, zeros
 from functx.numpy.indexing import Place
@@ -58,7 +58,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
             f"copyto: {type_name(src)} must be castable to {type_name(dst)} by the rule {casting!r}"
         )
     if where is not True:
-        src = elementwise.where(where, src, dst)
+        src = choices.where(where, src, dst)
     assign(dst, src, "copyto")
 
 
@@ -73,9 +73,9 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
     if not count:
         return None if inplace else a
     if mode == "wrap":
-        places = elementwise.remainder(places, size)
+        places = whole_numbers.remainder(places, size)
     elif mode == "clip":
-        places = elementwise.clip(places, 0, size - 1)
+        places = choices.clip(places, 0, size - 1)
     values = _repeated("put", values, count)
     flat = Place(_flat(a), places).set(_cast(values, a))
     return _given("put", a, manipulation.reshape(flat, aval_of(a).shape), inplace)
@@ -103,10 +103,8 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
         raise ShapeError("place: there must be values to write; got none")
     from functx.numpy.running import cumsum
 
-    numbers = elementwise.remainder(cumsum(holds) - 1, aval_of(values).size)
-    flat = elementwise.where(
-        holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _flat(arr)
-    )
+    numbers = whole_numbers.remainder(cumsum(holds) - 1, aval_of(values).size)
+    flat = choices.where(holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _flat(arr))
     return _given("place", arr, manipulation.reshape(flat, aval_of(arr).shape), inplace)
 
 
@@ -121,7 +119,7 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
         return
     repeated = manipulation.reshape(_repeated("putmask", own, aval_of(a).size), aval_of(a).shape)
     mask = manipulation.reshape(asarray(mask), aval_of(a).shape)
-    assign(a, elementwise.where(mask != 0, _cast(repeated, a), a), "putmask")
+    assign(a, choices.where(mask != 0, _cast(repeated, a), a), "putmask")
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:

@@ -1,0 +1,309 @@
+"""Arithmetic, comparisons, logic and bits: what Python's operators stand for, and what is close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from functx.core.dtypes import is_complex, is_inexact
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.primitive import Primitive
+from functx.core.tracing import aval_of, bind
+from functx.numpy.creation import asarray
+from functx.numpy.mutation import into
+from functx.numpy.number_parts import both_parts, isfinite, isnan
+from functx.numpy.promotion import (
+    binary,
+    broadcast,
+    copied,
+    never_aliased,
+    operand,
+    promote,
+    promote_inexact,
+)
+from functx.numpy.ufuncs import (
+    binary_ufunc,
+    boolean,
+    inexact_binary_ufunc,
+    inexact_pair,
+    inexact_ufunc,
+    named,
+    numeric,
+    ufunc,
+    unary_ufunc,
+)
+from functx.ops import arithmetic, comparison, logical, selection
+from functx.ops import exponential as exponentials
+from functx.ops.arithmetic import BOOL, sub
+from functx.ops.comparison import eq
+from functx.ops.conversion import convert_element_type
+from functx.ops.logical import bitwise_and as both
+from functx.ops.logical import bitwise_or as either
+from functx.ops.operands import literal
+from functx.ops.shaping import full, full_like
+
+__all__ = [
+    "abs",
+    "absolute",
+    "add",
+    "allclose",
+    "array_equal",
+    "array_equiv",
+    "bitwise_and",
+    "bitwise_count",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "divide",
+    "equal",
+    "fabs",
+    "float_power",
+    "greater",
+    "greater_equal",
+    "invert",
+    "isclose",
+    "left_shift",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "multiply",
+    "negative",
+    "not_equal",
+    "positive",
+    "pow",
+    "power",
+    "reciprocal",
+    "right_shift",
+    "sign",
+    "square",
+    "subtract",
+    "true_divide",
+]
+
+
+def _comparison(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return into(name, function(x, y), out, where)
+        try:
+            return binary(primitive, x, y)
+        except (ValueRangeError, DTypeError):
+            return _compared(primitive, x, y)
+
+    return named(function, name, doc)
+
+
+def _compared(primitive: Primitive, x: Any, y: Any) -> Any:
+    """The comparison of integers with a Python int beyond them, or of complex numbers."""
+    if type(y) is int:
+        x, y = _beyond(x, y)
+    elif type(x) is int:
+        y, x = _beyond(y, x)
+    x, y = broadcast(*promote(x, y))
+    if not is_complex(aval_of(x).dtype):
+        return bind(primitive, (x, y))
+    re, im = zip(both_parts(x), both_parts(y), strict=True)
+    return selection.select(eq(*re), bind(primitive, im), bind(primitive, re))
+
+
+def _beyond(x: Any, number: int) -> tuple[Any, Any]:
+    """Two operands that compare as all integers `x` do with a `number` beyond their dtype."""
+    x = operand(x)
+    if aval_of(x).dtype.kind not in "iu":
+        return x, number
+    above = int(number > 0)
+    return full_like(x, 1 - above), above
+
+
+def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return into(name, function(x, y), out, where)
+        return bind(primitive, broadcast(boolean(x), boolean(y)))
+
+    return named(function, name, doc)
+
+
+add = binary_ufunc("add", arithmetic.Add(), "x + y; of booleans, whether either holds.")
+subtract = binary_ufunc("subtract", arithmetic.Sub(), "x - y, which booleans do not have.")
+multiply = binary_ufunc("multiply", arithmetic.Mul(), "x * y; of booleans, whether both hold.")
+divide = inexact_binary_ufunc("divide", arithmetic.Div(), "x / y; integers become floating point.")
+true_divide = divide
+negative = unary_ufunc("negative", arithmetic.Neg(), "-x, which booleans do not have.")
+sign = unary_ufunc("sign", arithmetic.Sign(), "-1, 0 or 1; for complex x, x / |x|, and 0 at 0.")
+fabs = inexact_ufunc("fabs", arithmetic.Abs(), "The magnitude of x, as floating point.")
+
+
+@never_aliased
+@ufunc
+def positive(x: Any, /) -> Any:
+    """`x` itself, as an array."""
+    return asarray(x)
+
+
+@ufunc
+def absolute(x: Any, /) -> Any:
+    """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
+    x = operand(x)
+    return copied(asarray(x)) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
+
+
+abs = absolute
+
+
+@ufunc
+def square(x: Any, /) -> Any:
+    """x * x."""
+    return arithmetic.square(*numeric(x))
+
+
+@ufunc
+def reciprocal(x: Any, /) -> Any:
+    """1 / x; integers become floating point."""
+    return arithmetic.reciprocal(*promote_inexact(x))
+
+
+@never_aliased
+@ufunc
+def power(x: Any, y: Any, /) -> Any:
+    """x to the power y; a Python number as the exponent makes a short program.
+
+    Integers have no negative powers: a Python int raises ValueRangeError, and elements of an
+    integer array give 0 where the true result is a fraction.
+    """
+    if type(y) is int or (type(y) is float and y in _SHORT_POWERS):
+        found = _static_power(operand(x), y)
+        if found is not None:
+            return found
+    return arithmetic.pow(*numeric(x, y))
+
+
+_SHORT_POWERS = (0.5, *(float(n) for n in range(-8, 9)))
+
+
+def _static_power(x: Any, y: float) -> Any:
+    """`x` to a power known while tracing; None where only the general way gives its dtype."""
+    dtype = aval_of(x).dtype
+    if type(y) is float:
+        if not is_inexact(dtype):
+            return None
+        if y == 0.5:
+            return exponentials.sqrt(x)
+    elif not is_inexact(dtype):
+        if y < 0:
+            raise ValueRangeError(
+                f"power: integers must not be raised to negative powers; got {aval_of(x)!r} to {y}",
+                fix="Convert the base with astype(float), or write a float as the exponent.",
+            )
+        (x,) = numeric(x)
+    return arithmetic.square(x) if y == 2 else arithmetic.integer_pow(x, int(y))
+
+
+@ufunc
+def float_power(x: Any, y: Any, /) -> Any:
+    """x to the power y, in floating point."""
+    return power(*promote_inexact(x, y))
+
+
+equal = _comparison("equal", comparison.Eq(), "x == y; False where either is nan.")
+not_equal = _comparison("not_equal", comparison.Ne(), "x != y; True where either is nan.")
+less = _comparison("less", comparison.Lt(), "x < y; complex numbers by their real parts first.")
+less_equal = _comparison(
+    "less_equal", comparison.Le(), "x <= y; complex numbers by their real parts first."
+)
+greater = _comparison(
+    "greater", comparison.Gt(), "x > y; complex numbers by their real parts first."
+)
+greater_equal = _comparison(
+    "greater_equal", comparison.Ge(), "x >= y; complex numbers by their real parts first."
+)
+logical_and = _logical("logical_and", logical.And(), "Whether both x and y are not zero.")
+logical_or = _logical("logical_or", logical.Or(), "Whether x or y is not zero.")
+logical_xor = _logical("logical_xor", logical.Xor(), "Whether just one of x and y is not zero.")
+bitwise_and = binary_ufunc("bitwise_and", logical.And(), "x & y, of integers or booleans.")
+bitwise_or = binary_ufunc("bitwise_or", logical.Or(), "x | y, of integers or booleans.")
+bitwise_xor = binary_ufunc("bitwise_xor", logical.Xor(), "x ^ y, of integers or booleans.")
+bitwise_not = unary_ufunc("bitwise_not", logical.Not(), "~x, of integers or booleans.")
+invert = bitwise_invert = bitwise_not
+
+
+@ufunc
+def logical_not(x: Any, /) -> Any:
+    """Whether `x` is zero."""
+    x = operand(x)
+    dtype = aval_of(x).dtype
+    return logical.bitwise_not(x) if dtype == BOOL else eq(x, literal(0, dtype))
+
+
+@ufunc
+def left_shift(x: Any, y: Any, /) -> Any:
+    """x << y; 0 once y reaches the number of bits."""
+    return logical.shift_left(*numeric(x, y))
+
+
+@ufunc
+def right_shift(x: Any, y: Any, /) -> Any:
+    """x >> y; the sign of signed integers is kept."""
+    x, y = numeric(x, y)
+    unsigned = aval_of(x).dtype.kind == "u"
+    return (logical.shift_right_logical if unsigned else logical.shift_right_arithmetic)(x, y)
+
+
+bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
+
+
+@ufunc
+def bitwise_count(x: Any, /) -> Any:
+    """The number of bits set in the magnitude of the integer `x`, as uint8."""
+    (x,) = numeric(x)
+    return convert_element_type(logical.population_count(arithmetic.abs(x)), np.uint8)
+
+
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether |a - b| <= atol + rtol * |b|, infinities being close to themselves."""
+    a, b = inexact_pair(a, b)
+    gap, size = absolute(sub(a, b)), absolute(b)
+    near = both(less_equal(gap, add(atol, multiply(rtol, size))), isfinite(b))
+    near = either(near, eq(a, b))
+    return either(near, both(isnan(a), isnan(b))) if equal_nan else near
+
+
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether `isclose` holds of all elements."""
+    from functx.numpy.reductions import all
+
+    return all(isclose(a, b, rtol, atol, equal_nan))
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+    """Whether two arrays have one shape and equal elements."""
+    a1, a2 = operand(a1), operand(a2)
+    if aval_of(a1).shape != aval_of(a2).shape:
+        return full((), False)
+    return _all_equal(a1, a2, equal_nan)
+
+
+def array_equiv(a1: Any, a2: Any) -> Any:
+    """Whether two arrays have equal elements once they are broadcast together."""
+    try:
+        return _all_equal(operand(a1), operand(a2), False)
+    except ShapeError:
+        return full((), False)
+
+
+def _all_equal(a: Any, b: Any, equal_nan: bool) -> Any:
+    from functx.numpy.reductions import all
+
+    same = equal(a, b)
+    return all(either(same, both(isnan(a), isnan(b))) if equal_nan else same)
+
+
+pow = power

@@ -1,0 +1,128 @@
+"""How an elementwise function is made: of a primitive, or of a function of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from functx.core.primitive import Primitive
+from functx.core.program import Literal
+from functx.core.tracing import Tracer, aval_of, bind
+from functx.numpy.mutation import into
+from functx.numpy.promotion import binary, broadcast, operand, promote, promote_inexact
+from functx.ops.arithmetic import BOOL
+from functx.ops.comparison import ne
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import literal
+
+
+def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the arguments `out` and `where` of NumPy's."""
+    count = function.__code__.co_argcount
+
+    @wraps(function)
+    def call(*args: Any, out: Any = None, where: Any = True) -> Any:
+        if len(args) == count + 1 and out is None:
+            *args, out = args  # type: ignore[assignment]
+        result = function(*args)
+        if out is not None or where is not True:
+            return into(function.__name__, result, out, where)
+        return result
+
+    return call
+
+
+def named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    """`function` as users see it: with a name, a docstring, and `out` by keyword."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "functx.numpy"  # where pickle finds it
+    function.__doc__ = doc
+    # Functions with rules of their own take all that can be given by position for operands.
+    known = signature(function)
+    parameters = [
+        p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p for p in known.parameters.values()
+    ]
+    function.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    """A function of one argument."""
+
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return into(name, function(x), out, where)
+        return bind(primitive, (operand(x),))
+
+    return named(function, name, doc)
+
+
+def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    """A function of one argument, of which integers become floating point."""
+
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return into(name, function(x), out, where)
+        if type(x) is Tracer and x.aval.dtype.kind in "fc":
+            return bind(primitive, (x,))
+        return bind(primitive, promote_inexact(x))
+
+    return named(function, name, doc)
+
+
+def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    """A function of two arguments, in the dtype that both are promoted to."""
+
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return into(name, function(x, y), out, where)
+        return binary(primitive, x, y)
+
+    return named(function, name, doc)
+
+
+def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    """A function of two arguments, of which integers become floating point."""
+
+    def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return into(name, function(x, y), out, where)
+        if type(x) is Tracer and x.aval.dtype.kind in "fc":
+            return binary(primitive, x, y)
+        return bind(primitive, broadcast(*promote_inexact(x, y)))
+
+    return named(function, name, doc)
+
+
+def boolean(x: Any) -> Any:
+    """Whether each element is not zero."""
+    x = operand(x)
+    dtype = aval_of(x).dtype
+    return x if dtype == BOOL else ne(x, literal(0, dtype))
+
+
+def numeric(*args: Any) -> tuple[Any, ...]:
+    """`args` promoted and broadcast, booleans as integers."""
+    args = promote(*args)
+    if aval_of(args[0]).dtype == BOOL:
+        args = tuple([_integer(x) for x in args])
+    return broadcast(*args)
+
+
+def _integer(x: Any) -> Any:
+    dtype = np.dtype(np.int32)
+    return literal(x.value, dtype) if type(x) is Literal else convert_element_type(x, dtype)
+
+
+def inexact_pair(x: Any, y: Any) -> tuple[Any, ...]:
+    """`x` and `y` promoted to floating point and broadcast."""
+    return broadcast(*promote_inexact(x, y))
+
+
+def zero_for(x: Any) -> Any:
+    """The literal 0 that goes with `x`, which may be a Python number."""
+    return literal(0, aval_of(x).dtype)
