@@ -429,7 +429,7 @@ def matrix_power(a: Any, n: int) -> Any:
     except TypeError:
         raise ArgumentError(f"matrix_power: n must be an integer; got {n!r}") from None
     if n == 0:
-        from functx.numpy.creation import eye
+        from functx.numpy.matrices import eye
 
         unit = eye(aval.shape[-1], dtype=aval.dtype)
         return broadcast_in_dim(unit, aval.shape, (aval.ndim - 2, aval.ndim - 1))

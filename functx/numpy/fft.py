@@ -9,8 +9,8 @@ from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices, manipulation, number_parts
-from functx.numpy.creation import arange
 from functx.numpy.promotion import operand
+from functx.numpy.ranges import arange
 from functx.ops import fourier
 from functx.ops.complexes import real
 from functx.ops.conversion import convert_element_type

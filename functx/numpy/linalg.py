@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import manipulation, number_parts, operators, reductions
 from functx.numpy.contraction import matrix_power, multi_dot
-from functx.numpy.creation import eye
+from functx.numpy.matrices import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
 from functx.ops import linear_algebra
 from functx.ops.numerics import root_of_squares

@@ -28,9 +28,9 @@ from functx.numpy import (
     averages,
     choices,
     contraction,
-    creation,
     indexing,
     manipulation,
+    matrices,
     mutation,
     number_parts,
     operators,
@@ -144,7 +144,7 @@ for _module, _names in {
     sorting: "argsort nonzero searchsorted argpartition",
     contraction: "dot trace",
     indexing: "take choose",
-    creation: "diagonal",
+    matrices: "diagonal",
 }.items():
     for _name in _names.split():
         _method(_name, getattr(_module, _name))

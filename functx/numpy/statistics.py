@@ -13,10 +13,12 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import choices, elementary, number_parts, operators
 from functx.numpy.contraction import tensordot
-from functx.numpy.creation import asarray, diagonal, linspace
+from functx.numpy.creation import asarray
 from functx.numpy.differences import diff
 from functx.numpy.indexing import At
+from functx.numpy.matrices import diagonal
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
+from functx.numpy.ranges import linspace
 from functx.numpy.reductions import max, min, part_dtype, raveled, sum, summed_dtype
 from functx.numpy.sorting import searchsorted
 from functx.ops import reductions as ops
