@@ -10,6 +10,7 @@ from functx.core.tracing import rewritten, trace
 from functx.custom.function import applied
 from functx.ops.reductions import reduce_sum
 from functx.transforms.batching import Batch, NaturalBatch
+from functx.transforms.marks import chosen
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class BatchJVP:
         (rule,) = programs
         count = len(self.inexact)
         own = self.dims[:count]
-        tangents = tuple([d for d, on in zip(own, self.inexact, strict=True) if on])
+        tangents = tuple(chosen(own, self.inexact))
         in_dims = (*own, *tangents, *self.dims[count:])
         return (rewritten(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
 

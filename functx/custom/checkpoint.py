@@ -9,9 +9,8 @@ from typing import Any
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgnumsError, ArgumentError, type_name
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder, rewritten, trace
@@ -23,9 +22,10 @@ from functx.ops.trigonometric import sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import avals_of, check_callable, name_of, named_after, trace_call
-from functx.transforms.control.tracing import inexact_cotangents, linearizing, spread
+from functx.transforms.control.tracing import linearizing
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -160,7 +160,7 @@ class Checkpoint(Primitive):
             outs = self.of(rewritten(PushForward(varying), self.program))(*primals, *given)
             found = outs[count:]
         outs = outs[:count]
-        return outs, spread(found, [is_inexact(x.dtype) for x in outs])
+        return outs, spread(found, inexact_marks(outs))
 
     def forward(self, args, active):
         halves = self.split(SplitVJP(tuple(active)))
@@ -174,11 +174,10 @@ class Checkpoint(Primitive):
         return spread(self.of(halves.rest, again=True)(*given, *saved, *args), active)
 
     def transpose(self, cts, *args):
-        linear = tuple([type(x) is LinearInput for x in args])
+        linear = linear_marks(args)
         program = rewritten(TransposeIn(linear), expand(self.program, "transpose"))
         given = inexact_cotangents(cts, self.program.out_avals)
-        known = [x for x, on in zip(args, linear, strict=True) if not on]
-        return spread(self.of(program, again=True)(*given, *known), linear)
+        return spread(self.of(program, again=True)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)

@@ -9,7 +9,7 @@ from typing import Any
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, RuleError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program, Var
 from functx.core.samples import f32, sample
 from functx.core.tracing import rewritten, trace
@@ -21,13 +21,21 @@ from functx.custom.results import Result, rule_source
 from functx.custom.splitting import SplitRule
 from functx.custom.symbolic_zeros import told
 from functx.ops.arithmetic import add, mul
-from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
 from functx.transforms.batching import Batch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import check_callable, name_of
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    others,
+    spread,
+    zeros_for_none,
+)
 
 
 def custom_jvp(
@@ -133,10 +141,7 @@ class CustomJVPFunction(CustomFunction):
 
 def everywhere(call: CustomCall) -> Flow:
     """The derivative in every argument of a call, from every output."""
-    varying, given = (
-        (True,) * sum([is_inexact(a.dtype) for a in avals])
-        for avals in (call.avals, call.out_avals)
-    )
+    varying, given = ((True,) * sum(inexact_marks(avals)) for avals in (call.avals, call.out_avals))
     return Flow(varying, given)
 
 
@@ -237,8 +242,8 @@ class CustomJVP(Primitive):
         outs = applied(values, primals)
         count = len(self.primal.outputs)
         given = [t for t in tangents if t is not None]
-        found = iter(applied(tangent_program, [*given, *outs[count:]]))
-        return outs[:count], [next(found) if on else None for on in nonzero]
+        found = applied(tangent_program, [*given, *outs[count:]])
+        return outs[:count], spread(found, nonzero)
 
     def forward(self, args, active):
         values, _, _ = self.split(args, active)
@@ -248,19 +253,14 @@ class CustomJVP(Primitive):
 
     def vjp(self, cts, residuals, args, active):
         _, tangent_program, nonzero = self.split(args, active)
-        given = [
-            zeros_like(aval) if ct is None else ct
-            for ct, aval, on in zip(cts, self.primal.out_avals, nonzero, strict=True)
-            if on
-        ]
+        given = zeros_for_none(chosen(cts, nonzero), chosen(self.primal.out_avals, nonzero))
         pull_back = transposed(
             tangent_program,
             sum(active),
             f"custom_jvp({self.primal.name}): the rule must be linear in "
             "the tangents, to be transposed in reverse mode; got one that is not",
         )
-        found = iter(applied(pull_back, [*given, *residuals]))
-        return [next(found) if on else None for on in active]
+        return spread(applied(pull_back, [*given, *residuals]), active)
 
     def transpose(self, cts, *args):
         return transposed_primal(self.primal, cts, args)
@@ -269,7 +269,7 @@ class CustomJVP(Primitive):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         zeros = (0,) * len(self.primal.outputs)
         primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
-        inexact = tuple([is_inexact(x.dtype) for x in args[: len(args) - self.captured]])
+        inexact = tuple(inexact_marks(args[: len(args) - self.captured]))
         rule = changed(self.rule, BatchJVP(size, tuple(dims), inexact))
         return CustomJVP(primal, rule, self.captured)(*args), list(zeros)
 
@@ -279,13 +279,7 @@ class CustomJVP(Primitive):
 
 def transposed_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The cotangents of the linear operands of `program`, which is linear in them."""
-    linear = tuple([type(x) is LinearInput for x in args])
+    linear = linear_marks(args)
     pull_back = rewritten(TransposeIn(linear), expand(program, "transpose"))
-    given = [
-        zeros_like(aval) if ct is None else ct
-        for ct, aval in zip(cts, program.out_avals, strict=True)
-        if is_inexact(aval.dtype)
-    ]
-    known = [x for x, on in zip(args, linear, strict=True) if not on]
-    found = iter(applied(pull_back, [*given, *known]))
-    return [next(found) if on else None for on in linear]
+    given = inexact_cotangents(cts, program.out_avals)
+    return spread(applied(pull_back, [*given, *others(args, linear)]), linear)

@@ -21,7 +21,6 @@ from functx.custom.implicit import (
 )
 from functx.ops.arithmetic import add, div, mul, neg, sub
 from functx.ops.cumulative import delayed, linear_recurrence
-from functx.ops.shaping import zeros_like
 from functx.transforms.control.tracing import (
     body_name,
     check_functions,
@@ -29,6 +28,7 @@ from functx.transforms.control.tracing import (
     first_outputs,
 )
 from functx.transforms.linear_transpose import LinearTranspose
+from functx.transforms.marks import zeros_for_none
 
 
 def custom_linear_solve(
@@ -172,7 +172,7 @@ class CustomLinearSolve(Primitive):
         moved = pushed(self.matvec, x, consts, dconsts)
         if moved is None and all(t is None for t in db):
             return outs, [None] * len(outs)
-        rhs = [zeros_like(y) if t is None else t for y, t in zip(b, db, strict=True)]
+        rhs = zeros_for_none(db, b)
         if moved is not None:
             rhs = [
                 neg(change) if t is None else sub(t, change)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, type_name
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program, remove_dead
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, rewritten, trace
@@ -28,6 +28,7 @@ from functx.transforms.batching import Batch
 from functx.transforms.calls import check_callable
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
+from functx.transforms.marks import chosen, inexact_cotangents, inexact_marks, linear_marks, spread
 
 
 def custom_vjp(
@@ -269,13 +270,8 @@ class CustomVJP(Primitive):
 
     def vjp(self, cts, residuals, args, active):
         second = self.backward(args, active, cts)
-        given = [
-            zeros_like(aval) if ct is None else ct
-            for ct, aval in zip(cts, self.primal.out_avals, strict=True)
-            if is_inexact(aval.dtype)
-        ]
-        found = iter(applied(second, [*given, *residuals]))
-        return [next(found) if on else None for on in active]
+        given = inexact_cotangents(cts, self.primal.out_avals)
+        return spread(applied(second, [*given, *residuals]), active)
 
     def flow(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
@@ -302,26 +298,24 @@ class CustomVJP(Primitive):
         _, _, *push_rules = programs_of(self.rule, self.flow(primals, active))
         if push_rules:
             return CustomJVP(self.primal, tuple(push_rules), self.captured).jvp(primals, tangents)
-        count = len(self.primal.outputs)
         outs, residuals = self.forward(primals, active)
-        cts = sum([is_inexact(aval.dtype) for aval in self.primal.out_avals])
+        inexact = inexact_marks(self.primal.out_avals)
         second = expand(self.backward(primals, active), "transpose")
         # The backward program is linear, and its transpose takes tangents forward.
         push = transposed(
             second,
-            cts,
+            sum(inexact),
             f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
             "linear in the cotangents, since it is transposed; got one that is not",
             fix="Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
         )
         given = [t for t in tangents if t is not None]
-        found = iter(applied(push, [*given, *residuals]))
-        return outs, [next(found) if is_inexact(x.dtype) else None for x in outs[:count]]
+        return outs, spread(applied(push, [*given, *residuals]), inexact)
 
     def transpose(self, cts, *args):
-        linear = [type(x) is LinearInput for x in args]
+        linear = linear_marks(args)
         first, *_ = programs_of(self.rule, self.flow(args, linear))
-        linear_vars = {v for v, on in zip(first.inputs, linear, strict=True) if on}
+        linear_vars = set(chosen(first.inputs, linear))
         for eqn in first.equations:
             if any(a in linear_vars for a in eqn.inputs):
                 linear_vars.update(eqn.outputs)
@@ -352,7 +346,7 @@ class CustomVJP(Primitive):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         zeros = (0,) * len(self.primal.outputs)
         primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
-        inexact = tuple([is_inexact(x.dtype) for x in args[: len(args) - self.captured]])
+        inexact = tuple(inexact_marks(args[: len(args) - self.captured]))
         rule = changed(self.rule, BatchVJP(size, tuple(dims), inexact, len(zeros)))
         return CustomVJP(primal, rule, self.captured)(*args), list(zeros)
 
@@ -369,6 +363,6 @@ class Choose:
     def __call__(self, program: Program) -> Program:
         if all(self.chosen):
             return program
-        outputs = [a for a, on in zip(program.outputs, self.chosen, strict=True) if on]
+        outputs = chosen(program.outputs, self.chosen)
         equations = remove_dead(program.equations, outputs)
         return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)

@@ -7,13 +7,13 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.errors import MissingRuleError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import f32, sample
 from functx.core.tracing import apply, current_builder, rewritten, trace
 from functx.custom.captures import Captures
 from functx.custom.function import CustomFunction, in_jax_trace
-from functx.custom.repeating import Pull, PullLinear, Push, inexact_marks
+from functx.custom.repeating import Pull, PullLinear, Push
 from functx.custom.user_vmap_rule import UserRule, closed_over
 from functx.custom.vmap_rules import InnerBatchRule, PullLinearRule, PullRule, PushRule
 from functx.ops.arithmetic import mul
@@ -22,7 +22,15 @@ from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch
 from functx.transforms.calls import avals_of, check_callable, trace_call
 from functx.transforms.control.scan import map as map_rows
-from functx.transforms.control.tracing import inexact_cotangents, spread
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    others,
+    replaced,
+    spread,
+)
 
 
 def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
@@ -58,14 +66,11 @@ def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
     def one_by_one(axis_size: int, in_batched: Sequence[Any], *args: Any) -> Any:
         leaves, structure = tree.flatten(args)
         flags = tree.flatten_prefix(tuple(in_batched), args, "in_batched")
-        rows = [x for x, on in zip(leaves, flags, strict=True) if on]
 
         def of_row(row: Sequence[Any]) -> Any:
-            rest = iter(row)
-            own = [next(rest) if on else x for x, on in zip(leaves, flags, strict=True)]
-            return custom(*tree.unflatten(structure, own))
+            return custom(*tree.unflatten(structure, replaced(leaves, flags, row)))
 
-        out = map_rows(of_row, rows)
+        out = map_rows(of_row, chosen(leaves, flags))
         return out, tree.map(lambda _: True, out)
 
     custom.def_vmap(one_by_one)
@@ -175,14 +180,11 @@ class CustomVmap(Primitive):
         )
 
     def transpose(self, cts, *args):
-        linear = tuple([type(x) is LinearInput for x in args])
+        linear = linear_marks(args)
         pulled = rewritten(PullLinear(linear), self.program)
-        rule = PullLinearRule(
-            self.rule, linear, tuple([x.aval for x in args if type(x) is LinearInput])
-        )
+        rule = PullLinearRule(self.rule, linear, tuple([x.aval for x in chosen(args, linear)]))
         given = inexact_cotangents(cts, self.program.out_avals)
-        known = [x for x in args if type(x) is not LinearInput]
-        return spread(CustomVmap(pulled, rule)(*given, *known), linear)
+        return spread(CustomVmap(pulled, rule)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)

@@ -15,7 +15,7 @@ from functx.core.program import Program
 from functx.core.tracing import apply, rewritten, trace
 from functx.custom.function import applied
 from functx.ops.arithmetic import neg
-from functx.ops.shaping import batch_at, zeros_like
+from functx.ops.shaping import batch_at
 from functx.transforms.batching import Batch
 from functx.transforms.calls import TracedCall, avals_of, trace_call
 from functx.transforms.control.tracing import (
@@ -24,11 +24,11 @@ from functx.transforms.control.tracing import (
     common_type,
     depends,
     leaf_paths,
-    spread,
     with_output_types,
 )
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import floats_for_ints
+from functx.transforms.marks import spread, zeros_for_none
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -145,7 +145,7 @@ def full_cotangents(cts: Sequence[Any], like: Sequence[Any]) -> list[Any] | None
     """The cotangents of the outputs `like`, zeros for None; None when all are."""
     if all(ct is None for ct in cts):
         return None
-    return [zeros_like(x) if ct is None else ct for ct, x in zip(cts, like, strict=True)]
+    return zeros_for_none(cts, like)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.dtypes import is_inexact
 from functx.core.program import Program, remove_dead
 from functx.core.tracing import rewritten, trace
 from functx.transforms.call import TransposeIn
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import PushForward
+from functx.transforms.marks import chosen, spread
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
 
 
@@ -52,13 +51,10 @@ class Pull:
 
         def body(*xs: Any) -> list[Any]:
             count = sum(self.given)
-            rest = iter(xs[:count])
-            cts = [next(rest) if on else None for on in self.given]
             _, tape = forward_sweep(program, xs[count:], self.active)
-            return backward_sweep(program, tape, cts, self.active)
+            return backward_sweep(program, tape, spread(xs[:count], self.given), self.active)
 
-        ct_avals = [a for a, on in zip(program.out_avals, self.given, strict=True) if on]
-        avals = [*ct_avals, *program.in_avals]
+        avals = [*chosen(program.out_avals, self.given), *program.in_avals]
         return trace(body, avals, name=f"pullback_{program.name}")[0]
 
 
@@ -73,8 +69,3 @@ class PullLinear:
 
     def __call__(self, program: Program) -> Program:
         return TransposeIn(self.linear)(expand(quiet(program), "transpose"))
-
-
-def inexact_marks(avals: Sequence[Any]) -> list[bool]:
-    """Which of `avals` are inexact."""
-    return [is_inexact(a.dtype) for a in avals]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.dtypes import is_inexact
 from functx.core.program import Equation, Literal, Program, Var, remove_dead
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
 from functx.ops.shaping import Full
+from functx.transforms.marks import chosen, inexact_marks, others, spread
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,14 @@ class SplitRule:
                 linear.append(eqn)
                 linear_vars.update(eqn.outputs)
         outs = program.outputs[: self.outputs]
-        given = [v for v, on in zip(tangents, self.varying, strict=True) if on]
-        zeros = {v for v, on in zip(tangents, self.varying, strict=True) if not on}
+        given = chosen(tangents, self.varying)
+        zeros = set(others(tangents, self.varying))
         linear, zeros, same = without_zeros(linear, linear_vars, zeros)
         out_tangents = [same.get(a, a) for a in program.outputs[self.outputs :]]
-        rest = iter(out_tangents)
-        marks: list[Any] = [next(rest) if is_inexact(a.aval.dtype) else None for a in outs]
+        marks = spread(out_tangents, inexact_marks([a.aval for a in outs]))
         zeros.update(v for e in values if _is_zero(e) for v in e.outputs)
         nonzero = tuple([not (a is None or a in zeros or _is_number_zero(a)) for a in marks])
-        kept = [a for a, on in zip(marks, nonzero, strict=True) if on]
+        kept = chosen(marks, nonzero)
         linear = remove_dead(linear, kept)
         made = {v for e in linear for v in e.outputs} | set(given)
         used: dict[Any, None] = dict.fromkeys(

@@ -13,6 +13,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.tracing import aval_of
 from functx.ops.shaping import zeros_like
+from functx.transforms.marks import inexact_marks, spread
 
 float0 = jax.dtypes.float0
 """The dtype of the tangents of integers and booleans, which have no values."""
@@ -110,8 +111,7 @@ def told(
     that it does not mark and the others get a `SymbolicZero`.
     """
     if flow is None:
-        rest = iter(values)
-        return [next(rest) if is_inexact(a.dtype) else None for a in avals]
+        return spread(values, inexact_marks(avals))
     pairs = iter(zip(values, flow, strict=False))
     found: list[Any] = []
     for aval in avals:

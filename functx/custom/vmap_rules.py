@@ -12,7 +12,7 @@ from functx.core.tracing import Tracer, apply, rewritten, trace
 from functx.custom.repeating import Pull, PullLinear, Push
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.batching import Batch, add_axis
-from functx.transforms.control.tracing import chosen, spread
+from functx.transforms.marks import chosen, replaced, spread
 
 
 class VmapRule(Protocol):
@@ -132,9 +132,8 @@ class PullLinearRule:
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
         n = len(args) - (len(self.linear) - sum(self.linear))
-        known = iter(args[n:])
-        wholes = iter([add_axis(a, 0, size) for a in self.avals])
-        avals = [next(wholes) if on else next(known).aval for on in self.linear]
+        known = spread(avals_of(args[n:]), [not on for on in self.linear])
+        avals = replaced(known, self.linear, [add_axis(a, 0, size) for a in self.avals])
         program = batched_program(self.base, size, self.flags(flags), avals)
         cts = filled(args[:n], flags[:n], [True] * n, size)
         outs = apply(PullLinear(self.linear), program, [*cts, *args[n:]])

@@ -23,6 +23,7 @@ from functx.interop.jaxprs import form_of
 from functx.interop.snapshots import likeness, package_of
 from functx.interop.translation import translate, translate_function, translates
 from functx.transforms.control.tracing import rewired
+from functx.transforms.marks import inexact_marks
 
 _DEPTH = 2
 """How deep rules within rules are compared; deeper ones are equal when they compute the same by
@@ -68,7 +69,7 @@ class JaxRule(Deferred):
     @property
     def varying(self) -> tuple[bool, ...]:
         """The arguments of the function, as JAX orders them, that a derivative is taken in."""
-        return (False,) * len(self.consts) + tuple([is_inexact(a.dtype) for a in self.own])
+        return (False,) * len(self.consts) + tuple(inexact_marks(self.own))
 
     def programs(self, flow: Flow | None = None) -> tuple[Program, ...]:
         if self.found is None:

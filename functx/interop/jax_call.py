@@ -10,10 +10,10 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
-from functx.core.dtypes import is_inexact
 from functx.core.effects import NO_EFFECTS, Effect, Effects
 from functx.core.errors import ForeignCodeError, FunctxError, MissingRuleError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
+from functx.core.registrations import forgotten_with_rules
 from functx.core.samples import f32, sample
 from functx.interop.jaxprs import (
     aval_from_jax,
@@ -24,8 +24,15 @@ from functx.interop.jaxprs import (
     known_aval,
 )
 from functx.ops.constants import dense
-from functx.ops.shaping import zeros_like
 from functx.transforms.control.tracing import check_operands, linearizing
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    others,
+    spread,
+)
 
 
 class JaxFunction:
@@ -76,7 +83,7 @@ class JaxFunction:
         return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
     def differentiable_outputs(self, outs: Sequence[Any]) -> list[Any]:
-        return [x for x, a in zip(outs, self.out_avals, strict=True) if is_inexact(a.dtype)]
+        return chosen(outs, inexact_marks(self.out_avals))
 
 
 def call_equation(eqn: Any, args: Sequence[Any]) -> Any:
@@ -108,7 +115,7 @@ def constant(x: Any) -> Any:
 @lru_cache(maxsize=1024)
 def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> Translated:
     """The function of arguments, then tangents of those `varying`: outputs, then tangents."""
-    moving = [a for a, on in zip(function.in_avals, varying, strict=True) if on]
+    moving = chosen(function.in_avals, varying)
 
     def push(*args: Any) -> list[Any]:
         primals, tangents = args[: len(varying)], args[len(varying) :]
@@ -132,7 +139,7 @@ def linearized(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Transl
     gives those of the inexact outputs.
     """
     structure: Any = None
-    moving_avals = [a for a, on in zip(function.in_avals, varying, strict=True) if on]
+    moving_avals = chosen(function.in_avals, varying)
 
     def values(*args: Any) -> list[Any]:
         nonlocal structure
@@ -163,8 +170,7 @@ def transposed(function: JaxFunction, linear: tuple[bool, ...]) -> Translated:
 
     It takes the other arguments, then the cotangents of the inexact outputs.
     """
-    known = [a for a, on in zip(function.in_avals, linear, strict=True) if not on]
-    moving = [a for a, on in zip(function.in_avals, linear, strict=True) if on]
+    known, moving = others(function.in_avals, linear), chosen(function.in_avals, linear)
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
 
     def pull(*args: Any) -> Any:
@@ -226,28 +232,21 @@ class JaxCall(Primitive):
             with missing_rules(self):
                 values, push = linearized(function, varying)
             outs = values(primals)
-            found = iter(push([*outs[count:], *given]))
+            found = push([*outs[count:], *given])
         else:
             with missing_rules(self):
                 both = pushed(function, varying)
             outs = both([*primals, *given])
-            found = iter(outs[count:])
-        inexact = [is_inexact(a.dtype) for a in function.out_avals]
-        return outs[:count], [next(found) if on else None for on in inexact]
+            found = outs[count:]
+        return outs[:count], spread(found, inexact_marks(function.out_avals))
 
     def transpose(self, cts, *args):
         function = self.function
-        linear = tuple([type(x) is LinearInput for x in args])
+        linear = linear_marks(args)
         with missing_rules(self):
             pull = transposed(function, linear)
-        given = [
-            zeros_like(aval) if ct is None else ct
-            for ct, aval in zip(cts, function.out_avals, strict=True)
-            if is_inexact(aval.dtype)
-        ]
-        known = [x for x, on in zip(args, linear, strict=True) if not on]
-        found = iter(pull([*known, *given]))
-        return [next(found) if on else None for on in linear]
+        given = inexact_cotangents(cts, function.out_avals)
+        return spread(pull([*others(args, linear), *given]), linear)
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
@@ -264,6 +263,11 @@ class JaxCall(Primitive):
 
         outs = ctx.via_jax(fun, *values)
         return [outs] if single else outs
+
+
+# A function of JAX may call one of functx.
+for _made in (pushed, linearized, transposed, batched):
+    forgotten_with_rules(_made.cache_clear)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
+from functx.transforms.marks import chosen
 
 
 @functx_call.def_impl
@@ -98,7 +99,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Carried) -
     known = [*primals, *outs]
     out_tangents = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs[:count]]
     if split.moving:
-        given = [t for t, on in zip(tangents, varying, strict=True) if on]
+        given = chosen(tangents, varying)
         operands = [given[k] for k in split.tangents] + [known[k] for k in split.residuals]
         found = call_in_jax(split.linear, operands)
         for i, t in zip(split.moving, found, strict=True):
@@ -171,15 +172,15 @@ def _without_unused(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
     if not any(used) and not eqn.effects:
         return [False] * len(eqn.invars), None
     whole = eqn.params["program"].program
-    chosen = None if all(used) else tuple([i for i, on in enumerate(used) if on])
-    program, kept = part_of(whole, chosen)
+    outputs = None if all(used) else tuple([i for i, on in enumerate(used) if on])
+    program, kept = part_of(whole, outputs)
     if program is whole:
         return [True] * len(eqn.invars), eqn
     places = set(kept)
     used_inputs = [i in places for i in range(len(eqn.invars))]
     part = eqn.replace(
         invars=[eqn.invars[i] for i in kept],
-        outvars=[v for v, on in zip(eqn.outvars, used, strict=True) if on],
+        outvars=chosen(eqn.outvars, used),
         params={"program": Carried(program)},
     )
     return used_inputs, part

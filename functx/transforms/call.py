@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.dtypes import is_inexact
 from functx.core.errors import DTypeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program, padded, remove_dead
 from functx.core.samples import f64, sample
 from functx.core.tracing import rewritten, trace
 from functx.ops.arithmetic import Mul
-from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import Sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.forward_mode import Linearize
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    others,
+    spread,
+)
 from functx.transforms.reverse_mode import SplitVJP, Transpose
 from functx.transforms.zeros import WithZeros
 
@@ -55,8 +61,8 @@ class Call(Primitive):
         count = len(self.program.outputs)
         outs = Call(values)(*primals)
         given = [t for t in tangents if t is not None]
-        found = iter(Call(tangent_program)(*given, *outs[count:]))
-        return outs[:count], [next(found) if is_inexact(x.dtype) else None for x in outs[:count]]
+        found = Call(tangent_program)(*given, *outs[count:])
+        return outs[:count], spread(found, inexact_marks(self.program.out_avals))
 
     def forward(self, args, active):
         values, _ = rewritten(SplitVJP(tuple(active)), self.program)
@@ -66,25 +72,18 @@ class Call(Primitive):
 
     def vjp(self, cts, residuals, args, active):
         _, backward = rewritten(SplitVJP(tuple(active)), self.program)
-        pairs = zip(cts, self.program.out_avals, strict=True)
-        inexact = [ct for ct, aval in pairs if is_inexact(aval.dtype)]
+        inexact = chosen(cts, inexact_marks(self.program.out_avals))
         marks = tuple([ct is not None for ct in inexact])
         if not all(marks):
             backward = rewritten(WithZeros(marks), backward)
-        found = iter(Call(backward)(*[ct for ct in inexact if ct is not None], *residuals))
-        return [next(found) if on else None for on in active]
+        given = [ct for ct in inexact if ct is not None]
+        return spread(Call(backward)(*given, *residuals), active)
 
     def transpose(self, cts, *args):
-        linear = tuple([type(x) is LinearInput for x in args])
+        linear = linear_marks(args)
         program = rewritten(TransposeIn(linear), self.program)
-        given = [
-            zeros_like(aval) if ct is None else ct
-            for ct, aval in zip(cts, self.program.out_avals, strict=True)
-            if is_inexact(aval.dtype)
-        ]
-        known = [x for x, on in zip(args, linear, strict=True) if not on]
-        found = iter(Call(program)(*given, *known))
-        return [next(found) if on else None for on in linear]
+        given = inexact_cotangents(cts, self.program.out_avals)
+        return spread(Call(program)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
@@ -102,7 +101,7 @@ class Outputs:
     used: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, list[int]]:
-        outputs = [atom for atom, on in zip(program.outputs, self.used, strict=True) if on]
+        outputs = chosen(program.outputs, self.used)
         equations = remove_dead(program.equations, outputs)
         needed = {a for eqn in equations for a in eqn.inputs} | {*outputs}
         kept = [i for i, v in enumerate(program.inputs) if v in needed]
@@ -126,7 +125,6 @@ class TransposeIn:
     linear: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        inputs = [v for v, on in zip(program.inputs, self.linear, strict=True) if on]
-        inputs += [v for v, on in zip(program.inputs, self.linear, strict=True) if not on]
+        inputs = [*chosen(program.inputs, self.linear), *others(program.inputs, self.linear)]
         first = Program(program.name, inputs, program.equations, program.outputs)
         return Transpose(sum(self.linear))(first)

@@ -22,7 +22,8 @@ from functx.ops.shaping import concatenate, expand_dims, moveaxis, reshape, zero
 from functx.ops.slicing import DynamicUpdateSlice, slice_in_dim
 from functx.transforms.batching import Batch, BatchedOutput, NaturalBatch, add_axis
 from functx.transforms.control.scan import Scan
-from functx.transforms.control.tracing import chosen, rewired
+from functx.transforms.control.tracing import rewired
+from functx.transforms.marks import chosen, others
 
 
 def check_chunk_size(what: str, chunk_size: Any) -> None:
@@ -54,16 +55,15 @@ class ChunkedBatch:
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         mapped = [d is not None for d in self.in_dims]
-        shared = [not on for on in mapped]
         laid_out = [d is not None for d in self.out_dims]
         lane = rewired(
             program,
-            [*chosen(program.inputs, shared), *chosen(program.inputs, mapped)],
+            [*others(program.inputs, mapped), *chosen(program.inputs, mapped)],
             chosen(program.outputs, laid_out),
         )
         dims = chosen(self.in_dims, mapped)
         rows = [moveaxis(x, d, 0) for x, d in zip(chosen(args, mapped), dims, strict=True)]
-        consts = chosen(args, shared)
+        consts = others(args, mapped)
         whole = self.size - self.size % self.chunk
         parts = []
         if whole or self.chunk == 1:

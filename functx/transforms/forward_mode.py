@@ -13,6 +13,7 @@ from functx.core.program import Equation, Program, padded
 from functx.core.tracing import LinearBuilder, build, current_builder, trace
 from functx.ops.shaping import zeros_like
 from functx.transforms.expand import expand
+from functx.transforms.marks import chosen, spread
 
 Pair = tuple[Any, Any]
 
@@ -28,7 +29,7 @@ class PushForward:
     varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        varying = [v.aval for v, on in zip(program.inputs, self.varying, strict=True) if on]
+        varying = chosen(program.in_avals, self.varying)
         names = tangent_names(program, self.varying, with_primals=True)
         avals = [*program.in_avals, *varying]
         body = partial(self.emit, program)
@@ -37,10 +38,7 @@ class PushForward:
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         program = expand(program, "jvp")
-        tangents = iter(args[len(program.inputs) :])
-        pairs = [
-            (x, next(tangents) if v else None) for x, v in zip(args, self.varying, strict=False)
-        ]
+        pairs = zip(args, spread(args[len(program.inputs) :], self.varying), strict=False)
         outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
         return [x for x, _ in outs] + tangents_of(outs)
 
@@ -53,7 +51,7 @@ def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool)
 
     def names() -> list[str]:
         primals = padded(in_names(), len(varying))
-        tangents = [f"d{name}" for name, on in zip(primals, varying, strict=True) if on]
+        tangents = [f"d{name}" for name in chosen(primals, varying)]
         return [*primals, *tangents] if with_primals else tangents
 
     return names
@@ -91,17 +89,12 @@ class Linearize:
             builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
 
             def push(*tangents: Any) -> list[Any]:
-                rest = iter(tangents)
-                pairs = [
-                    (x, next(rest) if v else None) for x, v in zip(args, self.varying, strict=True)
-                ]
+                pairs = zip(args, spread(tangents, self.varying), strict=True)
                 results = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
                 outs.extend(x for x, _ in results)
                 return tangents_of(results)
 
-            tangents = [
-                builder.add_input(x.aval) for x, v in zip(args, self.varying, strict=True) if v
-            ]
+            tangents = [builder.add_input(x.aval) for x in chosen(args, self.varying)]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
             tangent_program, residuals = build(builder, push, tangents)
             linear.append(tangent_program)

@@ -37,6 +37,7 @@ from functx.transforms.grad import (
     floats_for_ints,
 )
 from functx.transforms.jvp import check_outputs, jvp
+from functx.transforms.marks import chosen
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -174,7 +175,7 @@ class ForwardJacobian:
             outs = inline(values, args)
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
-            avals = [v.aval for v, on in zip(program.inputs, self.active, strict=True) if on]
+            avals = chosen(program.in_avals, self.active)
             size = sum(a.size for a in avals)
             if in_chunks(self.chunk, size):
                 own = first_outputs(tangent_program, self.outputs)

@@ -23,6 +23,7 @@ from functx.transforms.calls import (
 )
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.grad import floats_for_ints
+from functx.transforms.marks import chosen, inexact_marks, spread
 
 
 def jvp(
@@ -58,9 +59,9 @@ def jvp(
     avals = avals_of(leaves, "jvp", fun, in_tree)
     tangent_leaves = _matching_tangents(fun, in_tree, avals, (tuple(tangents), {}), "jvp")
     varying = tuple([t is not None for t in tangent_leaves])
-    chosen = [i for i, v in enumerate(varying) if v]
+    positions = [i for i, v in enumerate(varying) if v]
     traced = trace_call(
-        fun, in_tree, avals, "jvp", values=leaves, differentiated=chosen, has_aux=has_aux
+        fun, in_tree, avals, "jvp", values=leaves, differentiated=positions, has_aux=has_aux
     )
     check_outputs(traced, "jvp", fun)
     if strict:
@@ -90,12 +91,12 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     leaves, in_tree = tree.flatten((primals, {}))
     floats_for_ints(leaves, range(len(leaves)))
     avals = avals_of(leaves, "linearize", fun, in_tree)
-    chosen = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
+    positions = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
     traced = trace_call(
-        fun, in_tree, avals, "linearize", values=leaves, differentiated=chosen, has_aux=has_aux
+        fun, in_tree, avals, "linearize", values=leaves, differentiated=positions, has_aux=has_aux
     )
     check_outputs(traced, "linearize", fun)
-    varying = tuple([i in set(chosen) for i in range(len(traced.program.inputs))])
+    varying = tuple([i in set(positions) for i in range(len(traced.program.inputs))])
     values, tangent_program = rewritten_alike(Linearize(varying), traced.program)
     operands = [*leaves, *traced.captured]
     outs = apply(None, values, operands)
@@ -104,7 +105,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
     def push(residuals: Any, *tangents: Any) -> Any:
         given = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
-        filled = [zeros_like(avals[i]) if given[i] is None else given[i] for i in chosen]
+        filled = [zeros_like(avals[i]) if given[i] is None else given[i] for i in positions]
         found = apply(None, tangent_program, [*filled, *residuals])
         result = tree.unflatten(traced.out_tree, _with_nones(traced, found))
         return result[0] if has_aux else result
@@ -130,8 +131,7 @@ def check_outputs(traced: TracedCall, kind: str, fun: Callable[..., Any]) -> Non
 
 
 def _with_nones(traced: TracedCall, tangents: Sequence[Any]) -> list[Any]:
-    rest = iter(tangents)
-    return [next(rest) if is_inexact(a.dtype) else None for a in traced.out_avals]
+    return spread(tangents, inexact_marks(traced.out_avals))
 
 
 def _matching_tangents(
@@ -161,7 +161,7 @@ def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: A
 def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:
     program = traced.program
     own = program.outputs[: len(traced.out_avals)]
-    reached = {v for v, on in zip(program.inputs, varying, strict=False) if on}
+    reached = set(chosen(program.inputs[: len(varying)], varying))
     for eqn in program:
         if any(type(a) is Var and a in reached for a in eqn.inputs):
             reached.update(eqn.outputs)

@@ -19,6 +19,7 @@ from functx.ops.families import Elementwise, where_live
 from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
 from functx.transforms.expand import expand
+from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
 
 
 class Step(NamedTuple):
@@ -55,12 +56,19 @@ def forward_sweep(
 
 
 def backward_sweep(
-    program: Program, tape: Sequence[Step], out_cts: Sequence[Any], active: Sequence[bool]
+    program: Program,
+    tape: Sequence[Step],
+    out_cts: Sequence[Any],
+    active: Sequence[bool],
+    cts: Cotangents | None = None,
 ) -> list[Any]:
-    """The cotangents of the active inputs, given those of the outputs (None for zero)."""
+    """The cotangents of the active inputs, given those of the outputs (None for zero).
+
+    They are gathered in `cts`, for one who watches.
+    """
     builder = current_builder.get()
     assert builder is not None
-    cts = Cotangents()
+    cts = Cotangents() if cts is None else cts
     for atom, ct in zip(program.outputs, out_cts, strict=True):
         cts.add(atom, ct)
     outer = builder.source
@@ -80,9 +88,9 @@ def backward_sweep(
                 if on:
                     cts.add(atom, ct, there)
     builder.source = outer
-    totals = [cts.pop(v) for v, on in zip(program.inputs, active, strict=True) if on]
-    wanted = [v for v, on in zip(program.inputs, active, strict=True) if on]
-    return [zeros_like(v.aval) if ct is None else ct for v, ct in zip(wanted, totals, strict=True)]
+    wanted = chosen(program.inputs, active)
+    totals = [cts.pop(v) for v in wanted]
+    return zeros_for_none(totals, [v.aval for v in wanted])
 
 
 class Part(NamedTuple):
@@ -270,13 +278,12 @@ class SplitVJP:
 
         def body(*args: Any) -> list[Any]:
             outs, tape = forward_sweep(program, args, self.active)
+            inexact = inexact_marks(outs)
 
             def pull_back(*given: Any) -> list[Any]:
-                rest = iter(given)
-                cts = [next(rest) if is_inexact(out.dtype) else None for out in outs]
-                return backward_sweep(program, tape, cts, self.active)
+                return backward_sweep(program, tape, spread(given, inexact), self.active)
 
-            ct_avals = [out.aval for out in outs if is_inexact(out.dtype)]
+            ct_avals = [out.aval for out in chosen(outs, inexact)]
             names = ["ct"] if len(ct_avals) == 1 else [f"ct_{i}" for i in range(len(ct_avals))]
             pullback, residuals = trace(
                 pull_back, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names

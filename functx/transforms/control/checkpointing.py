@@ -29,8 +29,9 @@ from functx.transforms.control.stacking import (
     step_back,
     used,
 )
-from functx.transforms.control.tracing import chosen, rewired
+from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import WithoutEffects
+from functx.transforms.marks import chosen
 
 FILLING = len(Filling._fields)
 WALK = len(Walk._fields)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core import tree
-from functx.core.dtypes import is_complex, is_inexact, is_integer
+from functx.core.dtypes import is_complex, is_integer
 from functx.core.effects import OF_LANES
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, type_name
 from functx.core.interpret import interpret
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import Tracer, apply, aval_of, current_builder, rewritten, trace
@@ -42,16 +42,14 @@ from functx.transforms.control.tracing import (
     as_numpy,
     check_functions,
     check_operands,
-    chosen,
     depends,
-    inexact_cotangents,
     linearizing,
     rewired,
     run_as_given,
-    spread,
 )
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -111,7 +109,7 @@ class Cond(Primitive):
             found = Cond(pushed)(index, *operands, *given)
             outs, out_tangents = found[:count], found[count:]
         reached = zip(*[depends(b, varying) for b in self.branches], strict=True)
-        spread_tangents = spread(out_tangents, [is_inexact(a.dtype) for a in avals])
+        spread_tangents = spread(out_tangents, inexact_marks(avals))
         return outs, [
             t if any(on) else None for t, on in zip(spread_tangents, reached, strict=True)
         ]
@@ -133,11 +131,11 @@ class Cond(Primitive):
         return spread(Cond(split.rest)(args[0], *given, *known), active)
 
     def transpose(self, cts, *args):
-        linear = tuple([type(x) is LinearInput for x in args])
+        linear = linear_marks(args)
         branches = [expand(b, "transpose") for b in self.branches]
         transposed = tuple([rewritten(TransposeIn(linear[1:]), b) for b in branches])
         given = inexact_cotangents(cts, self.branches[0].out_avals)
-        known = chosen(args[1:], [not on for on in linear[1:]])
+        known = others(args[1:], linear[1:])
         return spread(Cond(transposed)(args[0], *given, *known), linear)
 
     def batch(self, args, dims):

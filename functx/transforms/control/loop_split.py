@@ -22,9 +22,10 @@ from functx.ops.shaping import (
     reshape,
 )
 from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
-from functx.transforms.control.tracing import chosen, rewired, spread
+from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import with_effects_on
 from functx.transforms.forward_mode import PushForward
+from functx.transforms.marks import chosen, inexact_marks, spread
 
 
 class Row(NamedTuple):
@@ -321,5 +322,5 @@ class PushedStep:
 
 def _with_flags(program: Program, tangents: Sequence[Atom], flags: Sequence[bool]) -> list[Any]:
     """The tangents of the inexact outputs, None for those whose flag is not set."""
-    found = spread(tangents, [is_inexact(a.dtype) for a in program.out_avals])
+    found = spread(tangents, inexact_marks(program.out_avals))
     return [t if on else None for t, on in zip(found, flags, strict=True)]

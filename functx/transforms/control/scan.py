@@ -12,7 +12,7 @@ from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.editing import as_tracer
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, type_name
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, current_builder, rewritten, trace
@@ -41,19 +41,18 @@ from functx.transforms.control.tracing import (
     carried_dependence,
     check_functions,
     check_operands,
-    chosen,
     depends,
     leaf_paths,
     linearizing,
     rewired,
     settle,
-    spread,
     with_output_types,
     write_all,
 )
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
+from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
 
@@ -140,18 +139,13 @@ class Scan(Primitive):
 
     def jvp(self, primals, tangents):
         flags, out_flags = self.varying([t is not None for t in tangents])
-        given = [
-            zeros_like(x) if t is None else t
-            for x, t, on in zip(primals, tangents, flags, strict=True)
-            if on
-        ]
+        given = zeros_for_none(chosen(tangents, flags), chosen(primals, flags))
         dconsts, dcarries, dxs = self.groups(spread(given, flags))
         moving = [[t for t in group if t is not None] for group in (dconsts, dcarries, dxs)]
         if linearizing():
             split = self.split(Linearize(flags))
             outs, (invariant, rows) = self.run_values(split, primals)
-            inexact = [is_inexact(a.dtype) for a in self.program.out_avals]
-            kept = tuple(chosen(out_flags, inexact))
+            kept = tuple(chosen(out_flags, inexact_marks(self.program.out_avals)))
             step = rewritten(LinearStep(sum(flags), len(moving[0]), split.kinds, kept), split.rest)
             found = self.again(step, len(moving[0]) + len(invariant), len(moving[1]))(
                 *moving[0], *invariant, *moving[1], *moving[2], *rows
@@ -193,7 +187,7 @@ class Scan(Primitive):
         return self.pull_back(split.rest, split.kinds, flags, cts, invariant, rows, split.names)
 
     def transpose(self, cts, *args):
-        linear = [type(x) is LinearInput for x in args]
+        linear = linear_marks(args)
         flags, _ = self.varying(linear)
         fixed = [not on for on in flags]
         consts, carries, xs = self.groups(
@@ -257,7 +251,7 @@ class Scan(Primitive):
     ) -> tuple[list[bool], tuple[bool, ...]]:
         """Which carries have cotangents in the loop backwards, and what `pull` then reaches."""
         consts_on, carries_on, _ = self.groups(flags)
-        inexact = [is_inexact(aval.dtype) for aval in self.program.out_avals]
+        inexact = inexact_marks(self.program.out_avals)
         carried = [on and ct for on, ct in zip(carries_on, given, strict=False)]
         n = sum(consts_on)
         while True:

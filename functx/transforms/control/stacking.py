@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
 from functx.core.program import Literal, Program, Var
 from functx.core.tracing import apply, rewritten, trace
 from functx.ops.arithmetic import add, sub
@@ -19,9 +18,10 @@ from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.call import TransposeIn
 from functx.transforms.control.loop_split import without_effects
 from functx.transforms.control.schedule import INT
-from functx.transforms.control.tracing import chosen, rewired
+from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import WithoutEffects, with_effects_on
 from functx.transforms.expand import expand
+from functx.transforms.marks import chosen, inexact_cotangents, inexact_marks, spread
 from functx.transforms.reverse_mode import SplitVJP
 
 STEP = ShapedArray((), INT)
@@ -116,20 +116,16 @@ class OfVarying:
     flags: tuple[bool, ...]
 
     def __call__(self, pull: Program) -> Program:
-        if all(on == is_inexact(a.dtype) for a, on in zip(self.avals, self.flags, strict=True)):
+        inexact = inexact_marks(self.avals)
+        if inexact == list(self.flags):
             return pull
-        count = sum([is_inexact(a.dtype) for a in self.avals])
+        cts = chosen(self.avals, self.flags)
+        count = sum(inexact)
 
         def body(*args: Any) -> list[Any]:
-            rest = iter(args)
-            cts = [
-                next(rest) if on else zeros_like(aval)
-                for aval, on in zip(self.avals, self.flags, strict=True)
-                if is_inexact(aval.dtype)
-            ]
-            return apply(None, pull, [*cts, *rest])
+            given = spread(args[: len(cts)], self.flags)
+            return apply(None, pull, [*inexact_cotangents(given, self.avals), *args[len(cts) :]])
 
-        cts = chosen(self.avals, self.flags)
         return trace(body, [*cts, *pull.in_avals[count:]], name=pull.name)[0]
 
 

@@ -28,8 +28,8 @@ from functx.core.tracing import (
 )
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shaping import zeros_like
 from functx.transforms.calls import TracedCall, name_of, owner_of, write_back
+from functx.transforms.marks import chosen
 
 
 def captures_first(traced: TracedCall, fun: Any = None) -> Program:
@@ -250,7 +250,7 @@ def check_operands(
 
 def depends(program: Program, flags: Sequence[bool]) -> list[bool]:
     """Which outputs can vary smoothly with the inputs marked in `flags`."""
-    reached = {v for v, on in zip(program.inputs, flags, strict=True) if on}
+    reached = set(chosen(program.inputs, flags))
     for eqn in program.equations:
         if eqn.primitive.differentiable and any(
             type(a) is Var and a in reached for a in eqn.inputs
@@ -279,26 +279,6 @@ def carried_dependence(
 def linearizing() -> bool:
     """Whether equations on tangents must be linear in them, since they will be transposed."""
     return isinstance(current_builder.get(), LinearBuilder)
-
-
-def inexact_cotangents(cts: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
-    """The cotangents of the inexact outputs, zeros for None."""
-    return [
-        zeros_like(aval) if ct is None else ct
-        for ct, aval in zip(cts, avals, strict=True)
-        if is_inexact(aval.dtype)
-    ]
-
-
-def chosen(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
-    """The items whose flag is set."""
-    return [x for x, on in zip(items, flags, strict=True) if on]
-
-
-def spread(items: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
-    """The next of `items` for each flag that is set, None for the others."""
-    rest = iter(items)
-    return [next(rest) if on else None for on in flags]
 
 
 def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:

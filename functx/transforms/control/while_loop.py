@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
 from functx.core.effects import OF_LANES
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import apply, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
 from functx.ops.operands import literal
-from functx.ops.shaping import batch_at, zeros_like
+from functx.ops.shaping import batch_at
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.control.checkpointing import keep, pull_back
 from functx.transforms.control.lanes import GatedLoop, must_go_along, one_by_one
@@ -32,13 +31,12 @@ from functx.transforms.control.stacking import (
 from functx.transforms.control.tracing import (
     carried_dependence,
     check_operands,
-    chosen,
     linearizing,
     rewired,
-    spread,
 )
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
 
 # So up to comb(66, 64) = 2,145 blocks of steps are computed once more, and none twice.
 CHECKPOINTS = 64
@@ -127,11 +125,7 @@ class While(Primitive):
         flags, out_flags = self.varying([t is not None for t in tangents])
         if not any(flags):
             return self(*primals), [None] * len(carry)
-        moving = [
-            zeros_like(x) if t is None else t
-            for x, t, on in zip(carry, dcarry, out_flags, strict=True)
-            if on
-        ]
+        moving = zeros_for_none(chosen(dcarry, out_flags), chosen(carry, out_flags))
         moved_consts = [t for t in dconsts if t is not None]
         if linearizing() and self.max_steps is not None:
             outs, found = self.linear_loop(flags, primals, moved_consts, moving)
@@ -159,8 +153,7 @@ class While(Primitive):
         halves = rewritten(SplitBody(Linearize(flags), len(consts)), self.body)
         outs, (steps, *stacks) = keep_all(self, halves.values, shared, consts, carry)
         fixed = apply(None, halves.invariant, consts)
-        inexact = [is_inexact(a.dtype) for a in self.body.out_avals]
-        kept = tuple(chosen(flags[len(consts) :], inexact))
+        kept = tuple(chosen(flags[len(consts) :], inexact_marks(self.body.out_avals)))
         step = SteppingForward(len(dconsts), len(dcarry), len(fixed), self.max_steps, kept)
         body = rewritten(step, halves.rest)
         held = len(dconsts) + len(fixed) + len(stacks)
@@ -172,8 +165,7 @@ class While(Primitive):
     def carry_cotangents(self, cts: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
         """The cotangents of the carries that vary, zeros for None."""
         avals, on = self.body.out_avals, flags[self.body_consts :]
-        given = zip(chosen(avals, on), chosen(cts, on), strict=True)
-        return [zeros_like(aval) if ct is None else ct for aval, ct in given]
+        return zeros_for_none(chosen(cts, on), chosen(avals, on))
 
     def forward(self, args, active):
         flags, _ = self.varying(active)
@@ -193,7 +185,7 @@ class While(Primitive):
         return [*[None] * self.condition_consts, *spread(found, flags)]
 
     def transpose(self, cts, *args):
-        linear = [type(x) is LinearInput for x in args]
+        linear = linear_marks(args)
         flags, _ = self.varying(linear)
         m, n = self.condition_consts, self.body_consts
         fixed = [not on for on in flags]
@@ -270,10 +262,8 @@ class PushedBody:
         dconsts = [t for t in tangents[:n] if t is not None]
         dcarry = [t for t in tangents[n:] if t is not None]
         outs = pushed.outputs[: len(program.outputs)]
-        found = spread(
-            pushed.outputs[len(outs) :], [is_inexact(a.dtype) for a in program.out_avals]
-        )
-        moved = [t for t, on in zip(found, flags[n:], strict=True) if on]
+        found = spread(pushed.outputs[len(outs) :], inexact_marks(program.out_avals))
+        moved = chosen(found, flags[n:])
         inputs = [*pushed.inputs[:n], *dconsts, *pushed.inputs[n:count], *dcarry]
         return rewired(pushed, inputs, [*outs, *moved])
 

@@ -1,0 +1,53 @@
+"""Sequences with a mark for each place: what is marked taken out, and put back in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from functx.core.dtypes import is_inexact
+from functx.core.primitive import LinearInput
+from functx.ops.shaping import zeros_like
+
+
+def chosen(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
+    """The items that are marked."""
+    return [x for x, on in zip(items, marks, strict=True) if on]
+
+
+def others(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
+    """The items that are not marked."""
+    return [x for x, on in zip(items, marks, strict=True) if not on]
+
+
+def spread(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
+    """The next of `items` for each place that is marked, None for the others."""
+    rest = iter(items)
+    return [next(rest) if on else None for on in marks]
+
+
+def replaced(items: Sequence[Any], marks: Sequence[bool], new: Sequence[Any]) -> list[Any]:
+    """`items` with the next of `new` in each place that is marked."""
+    rest = iter(new)
+    return [next(rest) if on else x for x, on in zip(items, marks, strict=True)]
+
+
+def zeros_for_none(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """`values` with zeros, of the types of `like`, in place of None."""
+    return [zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
+
+
+def inexact_marks(avals: Sequence[Any]) -> list[bool]:
+    """Which of `avals` are inexact."""
+    return [is_inexact(a.dtype) for a in avals]
+
+
+def inexact_cotangents(cts: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
+    """The cotangents of the inexact outputs, zeros for None."""
+    marks = inexact_marks(avals)
+    return zeros_for_none(chosen(cts, marks), chosen(avals, marks))
+
+
+def linear_marks(args: Sequence[Any]) -> tuple[bool, ...]:
+    """Which operands, as a `transpose` rule gets them, an equation is linear in."""
+    return tuple([type(x) is LinearInput for x in args])
