@@ -62,7 +62,7 @@ def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Sequence[in
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     """The shape that arrays of `shapes` broadcast to, by NumPy's rule."""
-    from functx.numpy.manipulation import broadcast_shapes
+    from functx.numpy.shapes import broadcast_shapes
 
     return broadcast_shapes(*shapes)
 
@@ -127,14 +127,14 @@ def concatenate(operands: Any, dimension: int) -> Any:
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     """The arrays `operands`, all of one shape, joined along a new axis."""
-    from functx.numpy.manipulation import stack
+    from functx.numpy.joining import stack
 
     return stack(operands, axis)
 
 
 def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
     """The arrays that lie along `axis` of `x`, each without it."""
-    from functx.numpy.manipulation import unstack
+    from functx.numpy.joining import unstack
 
     return unstack(x, axis=axis)
 
@@ -146,7 +146,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:
     """`operand` repeated `reps` times along each dimension."""
-    from functx.numpy.manipulation import tile
+    from functx.numpy.rearranging import tile
 
     return tile(operand, reps)
 

@@ -13,9 +13,9 @@ from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.averages import mean as average
 from functx.numpy.choices import where as choose
-from functx.numpy.manipulation import broadcast_to
 from functx.numpy.promotion import binary, broadcast, operand, promote_inexact
 from functx.numpy.reductions import sum
+from functx.numpy.shapes import broadcast_to
 from functx.ops.arithmetic import Add, Mul, Sub, abs, add, max, mul, sign, square, sub
 from functx.ops.comparison import eq, lt, ne
 from functx.ops.complexes import real

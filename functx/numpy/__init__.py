@@ -13,15 +13,18 @@ from functx.numpy.differences import *
 from functx.numpy.elementary import *
 from functx.numpy.grids import *
 from functx.numpy.indexing import choose, take, take_along_axis
-from functx.numpy.manipulation import *
+from functx.numpy.joining import *
 from functx.numpy.matrices import *
 from functx.numpy.nan_reductions import *
 from functx.numpy.number_parts import *
 from functx.numpy.operators import *
+from functx.numpy.padding import *
 from functx.numpy.quantiles import *
 from functx.numpy.ranges import *
+from functx.numpy.rearranging import *
 from functx.numpy.reductions import *
 from functx.numpy.running import *
+from functx.numpy.shapes import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *
 from functx.numpy.whole_numbers import *

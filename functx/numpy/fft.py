@@ -8,7 +8,7 @@ from typing import Any
 from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import choices, manipulation, number_parts
+from functx.numpy import choices, joining, number_parts, padding, rearranging, shapes
 from functx.numpy.promotion import operand
 from functx.numpy.ranges import arange
 from functx.ops import fourier
@@ -82,9 +82,9 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     half = _resized("irfft", a, n // 2 + 1, axis)
     # What real values leave out: the conjugates of the inner terms, last first.
     inner = slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
-    mirrored = number_parts.conj(manipulation.flip(inner, axis=axis))
+    mirrored = number_parts.conj(rearranging.flip(inner, axis=axis))
     # The imaginary parts of the first term and the middle one have no influence.
-    whole = manipulation.concatenate([half, mirrored], axis=axis)
+    whole = joining.concatenate([half, mirrored], axis=axis)
     plain = real(ifft(whole, axis=axis, norm=norm))
     return plain
 
@@ -103,13 +103,13 @@ def rfftfreq(n: int, d: float = 1.0) -> Any:
 def fftshift(x: Any, axes: Any = None) -> Any:
     """`x` with the term of frequency zero moved to the middle of `axes`."""
     chosen = canonical_axes(axes, aval_of(operand(x)).ndim)
-    return manipulation.roll(x, [aval_of(x).shape[a] // 2 for a in chosen], chosen)
+    return rearranging.roll(x, [aval_of(x).shape[a] // 2 for a in chosen], chosen)
 
 
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """The inverse of `fftshift`."""
     chosen = canonical_axes(axes, aval_of(operand(x)).ndim)
-    return manipulation.roll(x, [-(aval_of(x).shape[a] // 2) for a in chosen], chosen)
+    return rearranging.roll(x, [-(aval_of(x).shape[a] // 2) for a in chosen], chosen)
 
 
 def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse: bool) -> Any:
@@ -121,11 +121,11 @@ def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse
         a = _resized(name, a, n, axis)
     count = len(chosen)
     last = tuple(range(a.ndim - count, a.ndim))
-    moved = manipulation.moveaxis(a, chosen, last)
+    moved = shapes.moveaxis(a, chosen, last)
     size = 1
     for d in last:
         size *= moved.shape[d]
-    out = manipulation.moveaxis(fourier.fft(moved, count, inverse), last, chosen)
+    out = shapes.moveaxis(fourier.fft(moved, count, inverse), last, chosen)
     factor = _factor(name, norm, size, inverse)
     return out if factor == 1.0 else out * factor
 
@@ -153,4 +153,4 @@ def _resized(name: str, a: Any, n: int, axis: int) -> Any:
     if n <= size:
         return a if n == size else slice_in_dim(a, 0, n, axis=axis)
     widths = [(0, n - size if d == axis else 0) for d in range(a.ndim)]
-    return manipulation.pad(a, widths)
+    return padding.pad(a, widths)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from functx.core.dtypes import canonical_dtype
-from functx.core.errors import ShapeError, ValueRangeError
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy.creation import INT, asarray, zeros
 from functx.numpy.promotion import broadcast_to, copied, promote
 from functx.numpy.ranges import arange, linspace
+from functx.numpy.shapes import as_array, static_integers
+from functx.ops import shaping
 from functx.ops.operands import canonical_shape
 from functx.ops.shaping import reshape
 
@@ -21,13 +24,16 @@ __all__ = [
     "diag_indices_from",
     "fromfunction",
     "indices",
+    "ix_",
     "meshgrid",
     "mgrid",
     "ogrid",
+    "ravel_multi_index",
     "tril_indices",
     "tril_indices_from",
     "triu_indices",
     "triu_indices_from",
+    "unravel_index",
 ]
 
 
@@ -101,7 +107,7 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
     With `sparse` a tuple of arrays, of which each varies along its own dimension alone.
     """
-    from functx.numpy.manipulation import stack
+    from functx.numpy.joining import stack
 
     dims = canonical_shape(dimensions)
     found = INT if dtype is None else dtype
@@ -127,7 +133,7 @@ class _Grid:
         self.name, self.sparse = name, sparse
 
     def __getitem__(self, key: Any) -> Any:
-        from functx.numpy.manipulation import stack
+        from functx.numpy.joining import stack
 
         if not isinstance(key, tuple):
             return _range(key)
@@ -147,3 +153,86 @@ def _range(key: slice) -> Any:
 
 
 mgrid, ogrid = _Grid("mgrid", sparse=False), _Grid("ogrid", sparse=True)
+
+
+def ix_(*args: Any) -> tuple[Any, ...]:
+    """Vectors shaped to index by all their combinations; masks stand for where they hold."""
+    arrays = [as_array(x) for x in args]
+    for x in arrays:
+        if aval_of(x).ndim != 1:
+            raise ShapeError(f"ix_: operands must have one dimension; got {aval_of(x)!r}")
+    arrays = [
+        np.flatnonzero(static_integers(x, "ix_: a mask")) if aval_of(x).dtype == np.bool_ else x
+        for x in arrays
+    ]
+    rank = len(arrays)
+    return tuple(
+        [
+            shaping.reshape(x, tuple([aval_of(x).size if d == i else 1 for d in range(rank)]))
+            for i, x in enumerate(arrays)
+        ]
+    )
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """The indices in each dimension of the elements at `indices` of the flattened array.
+
+    Negative ones count from the end; those outside are moved inside.
+    """
+    from functx.numpy import choices, operators, whole_numbers
+
+    indices = as_array(indices)
+    if aval_of(indices).dtype.kind not in "iu":
+        raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(indices)!r}")
+    sizes = canonical_shape(shape, "unravel_index: shape")
+    total = prod(sizes)
+    if aval_of(indices).dtype.kind == "i":
+        indices = choices.where(operators.less(indices, 0), indices + total, indices)
+    left = choices.clip(indices, 0, max(total - 1, 0))
+    results = []
+    for n in reversed(sizes):
+        results.append(whole_numbers.remainder(left, n))
+        left = whole_numbers.floor_divide(left, n)
+    return tuple(results[::-1])
+
+
+def ravel_multi_index(
+    multi_index: Sequence[Any], dims: Any, mode: Any = "raise", order: str = "C"
+) -> Any:
+    """The index in the flattened array of the element at `multi_index`, one index a dimension.
+
+    Indices outside are moved inside with the mode "clip", counted around with "wrap"; with
+    "raise" they must be known while tracing. A tuple gives each dimension its own mode.
+    """
+    from functx.numpy import choices, operators, whole_numbers
+
+    sizes = canonical_shape(dims, "ravel_multi_index: dims")
+    arrays = promote(*multi_index)
+    modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
+    if len(arrays) != len(sizes) or len(modes) != len(sizes):
+        raise ShapeError(
+            f"ravel_multi_index: there must be one index a dimension; got {len(arrays)} for {sizes}"
+        )
+    if order not in ("C", "F"):
+        raise ValueRangeError(f'ravel_multi_index: order must be "C" or "F"; got {order!r}')
+    total, stride = None, 1
+    steps = list(zip(arrays, sizes, modes, strict=True))
+    for x, n, how in reversed(steps) if order == "C" else steps:
+        if how == "raise":
+            value = static_integers(x, 'ravel_multi_index with the mode "raise"')
+            if ((value < 0) | (value >= n)).any():
+                raise ValueRangeError(
+                    f"ravel_multi_index: indices must be in [0, {n}); got {value}"
+                )
+        elif how == "clip":
+            x = choices.clip(x, 0, n - 1)
+        elif how == "wrap":
+            x = whole_numbers.remainder(x, n)
+        else:
+            raise ValueRangeError(
+                f'ravel_multi_index: mode must be "raise", "clip" or "wrap"; got {how!r}'
+            )
+        term = operators.multiply(x, stride)
+        total = term if total is None else operators.add(total, term)
+        stride *= n
+    return total

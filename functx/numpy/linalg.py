@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from functx.core.dtypes import is_complex
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import manipulation, number_parts, operators, reductions
+from functx.numpy import number_parts, operators, reductions, shapes
 from functx.numpy.contraction import matrix_power, multi_dot
 from functx.numpy.matrices import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
@@ -75,8 +75,8 @@ def solve(a: Any, b: Any) -> Any:
         )
     if shape[:-2] != right[:-2]:
         batch = broadcast_shapes(shape[:-2], right[:-2])
-        a = manipulation.broadcast_to(a, (*batch, *shape[-2:]))
-        b = manipulation.broadcast_to(b, (*batch, *right[-2:]))
+        a = shapes.broadcast_to(a, (*batch, *shape[-2:]))
+        b = shapes.broadcast_to(b, (*batch, *right[-2:]))
     x = linear_algebra.solve(a, b)
     return squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
 
@@ -92,7 +92,7 @@ def inv(a: Any) -> Any:
     aval = aval_of(a)
     if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
         raise ShapeError(f"inv: a must hold square matrices; got {aval!r}")
-    ones = manipulation.broadcast_to(eye(aval.shape[-1], dtype=aval.dtype), aval.shape)
+    ones = shapes.broadcast_to(eye(aval.shape[-1], dtype=aval.dtype), aval.shape)
     return linear_algebra.solve(a, ones)
 
 
@@ -119,7 +119,7 @@ def cholesky(a: Any, *, upper: bool = False) -> Any:
     Of `a` the Hermitian part counts. Where it is not positive definite, the result is nan.
     """
     factor = linear_algebra.cholesky(*promote_inexact(a))
-    return number_parts.conj(manipulation.swapaxes(factor, -1, -2)) if upper else factor
+    return number_parts.conj(shapes.swapaxes(factor, -1, -2)) if upper else factor
 
 
 def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
@@ -220,7 +220,7 @@ def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
 def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     rows, columns = axes
     if ord in (2, -2, "nuc"):
-        values = svdvals(manipulation.moveaxis(x, axes, (-2, -1)))
+        values = svdvals(shapes.moveaxis(x, axes, (-2, -1)))
         reduce: Any = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
         return reduce(values, axis=-1)
     if ord not in (1, -1, inf, -inf):

@@ -29,13 +29,14 @@ from functx.numpy import (
     choices,
     contraction,
     indexing,
-    manipulation,
     matrices,
     mutation,
     number_parts,
     operators,
+    rearranging,
     reductions,
     running,
+    shapes,
     sorting,
     whole_numbers,
 )
@@ -138,7 +139,8 @@ for _module, _names in {
     reductions: "sum prod max min any all argmax argmin ptp",
     averages: "mean var std",
     running: "cumsum cumprod",
-    manipulation: "astype ravel flatten squeeze swapaxes repeat",
+    shapes: "astype ravel flatten squeeze swapaxes",
+    rearranging: "repeat",
     choices: "clip",
     whole_numbers: "round",
     sorting: "argsort nonzero searchsorted argpartition",
@@ -152,12 +154,12 @@ for _module, _names in {
 
 def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Any:
     """The elements in another shape, given as one tuple or as ints."""
-    return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+    return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
 
 def _transpose(self: Tracer, *axes: Any) -> Any:
     """The axes permuted, reversed where none are given."""
-    return manipulation.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
+    return shapes.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
 
 
 def _view(self: Tracer, dtype: Any = None) -> Any:
@@ -184,8 +186,8 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
         )
     if old > new:
         parts = bitcast_convert_type(self, dtype)
-        return manipulation.reshape(parts, (*self.shape[:-1], -1))
-    parts = manipulation.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
+        return shapes.reshape(parts, (*self.shape[:-1], -1))
+    parts = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
     return bitcast_convert_type(parts, dtype)
 
 
@@ -193,8 +195,8 @@ Tracer.reshape = _reshape  # type: ignore[attr-defined]
 Tracer.transpose = _transpose  # type: ignore[attr-defined]
 Tracer.view = _view  # type: ignore[attr-defined]
 Tracer.copy = lambda self: Copy()(self)  # type: ignore[attr-defined]
-Tracer.T = property(manipulation.transpose)  # type: ignore[attr-defined]
-Tracer.mT = property(manipulation.matrix_transpose)  # type: ignore[attr-defined]
+Tracer.T = property(shapes.transpose)  # type: ignore[attr-defined]
+Tracer.mT = property(shapes.matrix_transpose)  # type: ignore[attr-defined]
 
 
 def _conj(self: Tracer) -> Any:

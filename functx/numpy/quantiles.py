@@ -14,7 +14,7 @@ from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices, operators, whole_numbers
 from functx.numpy.creation import asarray
-from functx.numpy.manipulation import take_static
+from functx.numpy.joining import take_static
 from functx.numpy.mutation import exactly_into
 from functx.numpy.promotion import broadcast_to, promote_inexact
 from functx.ops import arithmetic

@@ -18,8 +18,9 @@ from functx.core.errors import (
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import choices, operators, whole_numbers
 from functx.numpy.indexing import index
-from functx.numpy.manipulation import as_array, concatenate, ravel, take_along
+from functx.numpy.joining import concatenate, take_along
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
+from functx.numpy.shapes import as_array, ravel
 from functx.ops import searching, shaping
 from functx.ops.arithmetic import add, rem, sub
 from functx.ops.comparison import eq, lt, ne
@@ -137,7 +138,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
 
 
 def _rows(x: Any) -> Sequence[Any]:
-    from functx.numpy.manipulation import unstack
+    from functx.numpy.joining import unstack
 
     return unstack(x)
 
@@ -393,7 +394,7 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Where the elements of `a` are not zero, a row of indices for each; `size` as for `nonzero`."""
-    from functx.numpy.manipulation import stack
+    from functx.numpy.joining import stack
 
     a = as_array(a)
     if not aval_of(a).ndim:

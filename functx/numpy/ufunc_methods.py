@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functx.core.tracing import aval_of
-from functx.numpy import choices, manipulation, operators, reductions, running, whole_numbers
+from functx.numpy import choices, operators, reductions, running, shapes, whole_numbers
 from functx.numpy.creation import asarray
 from functx.numpy.indexing import Place
 from functx.numpy.mutation import assign, exactly_into
@@ -19,7 +19,7 @@ def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[...,
     def at(a: Any, indices: Any, b: Any) -> None:
         writable(f"{name}.at", a)
         if method is not None:
-            values = manipulation.astype(asarray(b), aval_of(a).dtype)
+            values = shapes.astype(asarray(b), aval_of(a).dtype)
             assign(a, getattr(Place(a, indices), method)(values), f"{name}.at")
             return
         indexed = indices if isinstance(indices, tuple) else (indices,)
@@ -31,10 +31,10 @@ def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[...,
 
 def _one_by_one(fun: Callable[..., Any], a: Any, indices: tuple[Any, ...], b: Any) -> Any:
     """`a` with `fun` applied at the places of integer indices, one after the other."""
-    places = manipulation.broadcast_arrays(*[asarray(i) for i in indices])
-    places = [manipulation.reshape(one, -1) for one in places]
-    shape = manipulation.broadcast_shapes(*[aval_of(asarray(i)).shape for i in indices])
-    values = manipulation.reshape(manipulation.broadcast_to(asarray(b), shape), -1)
+    places = shapes.broadcast_arrays(*[asarray(i) for i in indices])
+    places = [shapes.reshape(one, -1) for one in places]
+    shape = shapes.broadcast_shapes(*[aval_of(asarray(i)).shape for i in indices])
+    values = shapes.reshape(shapes.broadcast_to(asarray(b), shape), -1)
     for i in range(aval_of(values).size):
         at = tuple([one[i] for one in places])
         a = Place(a, at).set(fun(a[at], values[i]))
@@ -52,7 +52,7 @@ def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
         where: Any = None,
     ) -> Any:
         if dtype is not None:
-            array = manipulation.astype(asarray(array), dtype)
+            array = shapes.astype(asarray(array), dtype)
         given = {} if initial is None else {"initial": initial}
         return fun(array, axis, out=out, keepdims=keepdims, where=where, **given)
 
@@ -62,7 +62,7 @@ def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def _accumulate(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def accumulate(array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
-        array = asarray(array) if dtype is None else manipulation.astype(asarray(array), dtype)
+        array = asarray(array) if dtype is None else shapes.astype(asarray(array), dtype)
         return exactly_into(f"{name}.accumulate", fun(array, canonical_axis(axis, array.ndim)), out)
 
     accumulate.__doc__ = f"`{name}` applied to each element along `axis` and all before it."
@@ -73,7 +73,7 @@ def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def outer(a: Any, b: Any, **options: Any) -> Any:
         b = asarray(b)
         a = asarray(a)
-        return fun(manipulation.reshape(a, (*a.shape, *[1] * b.ndim)), b, **options)
+        return fun(shapes.reshape(a, (*a.shape, *[1] * b.ndim)), b, **options)
 
     outer.__doc__ = f"`{name}` of every element of `a` and every one of `b`."
     return outer

@@ -9,7 +9,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
 from functx.core.tracing import Tracer, aval_of
-from functx.numpy import choices, indexing, manipulation, sorting, whole_numbers
+from functx.numpy import choices, indexing, joining, shapes, sorting, whole_numbers
 from functx.numpy.constants import can_cast
 from functx.numpy.creation import asarray, zeros
 from functx.numpy.indexing import Place
@@ -38,11 +38,11 @@ def _given(name: str, a: Any, new: Any, inplace: bool) -> Any:
 
 
 def _flat(x: Any) -> Any:
-    return manipulation.reshape(x, (aval_of(x).size,))
+    return shapes.reshape(x, (aval_of(x).size,))
 
 
 def _cast(value: Any, x: Any) -> Any:
-    return manipulation.astype(asarray(value), aval_of(x).dtype)
+    return shapes.astype(asarray(value), aval_of(x).dtype)
 
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
@@ -78,7 +78,7 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
         places = choices.clip(places, 0, size - 1)
     values = _repeated("put", values, count)
     flat = Place(_flat(a), places).set(_cast(values, a))
-    return _given("put", a, manipulation.reshape(flat, aval_of(a).shape), inplace)
+    return _given("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
 
 
 def _repeated(name: str, values: Any, count: int) -> Any:
@@ -105,7 +105,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
 
     numbers = whole_numbers.remainder(cumsum(holds) - 1, aval_of(values).size)
     flat = choices.where(holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _flat(arr))
-    return _given("place", arr, manipulation.reshape(flat, aval_of(arr).shape), inplace)
+    return _given("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
 
 
 def putmask(a: Any, mask: Any, values: Any) -> None:
@@ -117,8 +117,8 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     own = _flat(asarray(values))
     if not aval_of(own).size:
         return
-    repeated = manipulation.reshape(_repeated("putmask", own, aval_of(a).size), aval_of(a).shape)
-    mask = manipulation.reshape(asarray(mask), aval_of(a).shape)
+    repeated = shapes.reshape(_repeated("putmask", own, aval_of(a).size), aval_of(a).shape)
+    mask = shapes.reshape(asarray(mask), aval_of(a).shape)
     assign(a, choices.where(mask != 0, _cast(repeated, a), a), "putmask")
 
 
@@ -200,8 +200,8 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
     size = int(np.prod(wanted))
     flat = _flat(self)[:size]
     if size > self.size:
-        flat = manipulation.concatenate([flat, zeros(size - self.size, self.dtype)])
-    new = Copy()(manipulation.reshape(flat, wanted))
+        flat = joining.concatenate([flat, zeros(size - self.size, self.dtype)])
+    new = Copy()(shapes.reshape(flat, wanted))
     self.atom, self.aval = new.atom, new.aval
 
 
@@ -228,9 +228,9 @@ class Flat:
         if aval_of(values).size > 1:
             # Too few values are written again and again.
             shape = aval_of(indexing.index(np.empty(self.x.size, bool), idx)).shape
-            values = manipulation.reshape(_repeated("x.flat", values, int(np.prod(shape))), shape)
+            values = shapes.reshape(_repeated("x.flat", values, int(np.prod(shape))), shape)
         flat = Place(row, idx).set(values)
-        assign(self.x, manipulation.reshape(flat, self.x.shape), "x.flat[...] =")
+        assign(self.x, shapes.reshape(flat, self.x.shape), "x.flat[...] =")
 
     def copy(self) -> Any:
         """The elements as a new one-dimensional array."""

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import functx.numpy as fnp
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -13,7 +14,6 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.lowering.jit import jit
-from functx.numpy import manipulation
 from functx.transforms.make_ir import make_ir
 from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
 
@@ -255,22 +255,22 @@ CALLS = [*SHAPES, *JOINED, *REPEATED, *PADDED, *CHANGED]
 
 @pytest.mark.parametrize("call", CALLS, ids=label)
 def test_rearrangements_agree_with_jax(call):
-    agree(manipulation, jnp, *call)
+    agree(fnp, jnp, *call)
 
 
 @pytest.mark.parametrize("call", CALLS[::7], ids=label)
 def test_rearrangements_agree_with_jax_step_by_step(call):
-    agree_at_once(manipulation, jnp, *call)
+    agree_at_once(fnp, jnp, *call)
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if len(call) > 1][::10], ids=label)
 def test_rearrangements_map_over_batches(call):
-    agree_mapped(manipulation, jnp, *call)
+    agree_mapped(fnp, jnp, *call)
 
 
 @pytest.mark.parametrize("call", CALLS[::9], ids=label)
 def test_rearrangements_agree_with_jax_in_64_bits(call, x64):
-    agree(manipulation, jnp, *[part.replace("f32", "f64").replace("i32", "i64") for part in call])
+    agree(fnp, jnp, *[part.replace("f32", "f64").replace("i32", "i64") for part in call])
 
 
 INEXACT = [
@@ -284,46 +284,46 @@ INEXACT = [
 
 @pytest.mark.parametrize("call", INEXACT[::4], ids=label)
 def test_derivatives_of_rearrangements_agree_with_jax(call):
-    agree_in_derivatives(manipulation, jnp, *call)
+    agree_in_derivatives(fnp, jnp, *call)
 
 
 def test_broadcast_shapes_takes_ints_and_tuples():
-    assert manipulation.broadcast_shapes((2, 1), 3, ()) == (2, 3)
+    assert fnp.broadcast_shapes((2, 1), 3, ()) == (2, 3)
 
 
 def test_split_at_descending_indices_overlaps_as_numpy_does():
     x = np.arange(6)
-    for ours, theirs in zip(manipulation.split(x, [4, 2]), np.split(x, [4, 2]), strict=True):
+    for ours, theirs in zip(fnp.split(x, [4, 2]), np.split(x, [4, 2]), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_split_beyond_the_end_gives_empty_sections():
-    assert [x.shape for x in manipulation.split(np.ones(5), (2, 9))] == [(2,), (3,), (0,)]
+    assert [x.shape for x in fnp.split(np.ones(5), (2, 9))] == [(2,), (3,), (0,)]
 
 
 def test_ix_takes_masks():
-    rows, columns = manipulation.ix_([0, 1], [True, False, True])
+    rows, columns = fnp.ix_([0, 1], [True, False, True])
     np.testing.assert_array_equal(rows, [[0], [1]])
     np.testing.assert_array_equal(columns, [[0, 2]])
 
 
 def test_pad_takes_a_width_an_axis_and_a_dict_of_axes():
     x = np.ones((2, 3), np.float32)
-    assert manipulation.pad(x, [[1], [2]]).shape == (4, 7)
-    assert manipulation.pad(x, {-1: (1, 2)}).shape == (2, 6)
+    assert fnp.pad(x, [[1], [2]]).shape == (4, 7)
+    assert fnp.pad(x, {-1: (1, 2)}).shape == (2, 6)
 
 
 @pytest.mark.parametrize("indices", [3, -1, [7, -10, 2]])
 def test_delete_takes_distinct_traced_integers(indices):
     x = np.arange(10.0, dtype=np.float32)
-    call = jit(lambda x, i: manipulation.delete(x, i, assume_unique_indices=True))
+    call = jit(lambda x, i: fnp.delete(x, i, assume_unique_indices=True))
     np.testing.assert_array_equal(call(x, np.array(indices)), np.delete(x, indices))
 
 
 def test_ravel_multi_index_takes_known_indices():
-    places = manipulation.ravel_multi_index((np.array([1, 0]), np.array([2, 1])), (2, 3))
+    places = fnp.ravel_multi_index((np.array([1, 0]), np.array([2, 1])), (2, 3))
     np.testing.assert_array_equal(places, [5, 1])
-    assert manipulation.ravel_multi_index((1, 2), (2, 3), order="F") == 5
+    assert fnp.ravel_multi_index((1, 2), (2, 3), order="F") == 5
 
 
 def equations(call, *shapes):
@@ -348,7 +348,7 @@ def equations(call, *shapes):
     ],
 )
 def test_rearrangements_take_few_equations(call, shapes, expected):
-    assert equations(lambda *xs: call(manipulation, *xs), *shapes) == expected
+    assert equations(lambda *xs: call(fnp, *xs), *shapes) == expected
 
 
 X, V = np.ones((2, 3), np.float32), np.ones(3, np.float32)
@@ -413,4 +413,4 @@ X, V = np.ones((2, 3), np.float32), np.ones(3, np.float32)
 )
 def test_misuse_is_named(call, error, message):
     with pytest.raises(error, match=message):
-        call(manipulation)
+        call(fnp)

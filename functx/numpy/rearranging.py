@@ -1,0 +1,293 @@
+"""Elements repeated, turned around, moved along, put in and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import AxisError, ShapeError, ValueRangeError
+from functx.core.tracing import Tracer, aval_of
+from functx.numpy import promotion
+from functx.numpy.joining import cut, take_along, take_static, unstack
+from functx.numpy.promotion import copied, never_aliased
+from functx.numpy.shapes import (
+    as_array,
+    fixed_integer,
+    flatten,
+    of_rank,
+    ravel,
+    static_integers,
+    swapaxes,
+    with_leading_axes,
+)
+from functx.ops import shaping
+from functx.ops.arithmetic import add, rem, sub
+from functx.ops.comparison import ge
+from functx.ops.conversion import convert_element_type
+from functx.ops.creation import iota
+from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal, without
+from functx.ops.shaping import broadcast_in_dim
+from functx.ops.slicing import dynamic_slice
+
+__all__ = [
+    "delete",
+    "flip",
+    "fliplr",
+    "flipud",
+    "insert",
+    "repeat",
+    "resize",
+    "roll",
+    "rot90",
+    "tile",
+]
+
+
+@never_aliased
+def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
+    """`A` repeated `reps` times along each axis, the last count for the last axis."""
+    a = as_array(A)
+    counts = canonical_shape(reps, "tile: reps")
+    shape = aval_of(a).shape
+    rank = max(len(counts), len(shape))
+    counts = (1,) * (rank - len(counts)) + counts
+    shape = (1,) * (rank - len(shape)) + shape
+    if all(n == 1 for n in counts):
+        return copied(shaping.reshape(a, shape))
+    wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
+    kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
+    whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
+    return copied(shaping.reshape(broadcast_in_dim(a, wide, kept), whole))
+
+
+@never_aliased
+def repeat(
+    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
+) -> Any:
+    """Each element of `a` along `axis` repeated, `repeats` times or each its own count.
+
+    `a` is flattened where `axis` is None. The counts must be known while tracing, or
+    `total_repeat_length` give their sum: the result is cut to it, or filled up to it with
+    the last element.
+    """
+    a = as_array(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    shape = aval_of(a).shape
+    axis = canonical_axis(axis, len(shape), "repeat: axis")
+    n = shape[axis]
+    if total_repeat_length is not None and type(repeats) is Tracer:
+        return _repeat_to(
+            a, repeats, axis, fixed_integer(total_repeat_length, "total_repeat_length")
+        )
+    if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
+        return copied(_repeat_each(a, repeats, axis))
+    counts = static_integers(repeats, "repeat: the counts")
+    if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
+        raise ValueRangeError(
+            "repeat: the counts must be one number, or one for each element, none negative; "
+            f"got {counts.tolist()} for axis {axis} of {aval_of(a)!r}"
+        )
+    if counts.size == 1 and total_repeat_length is None:
+        return _repeat_each(a, counts.item(), axis)
+    indices = np.repeat(np.arange(n), np.broadcast_to(counts, (n,)))
+    if total_repeat_length is not None:
+        length = fixed_integer(total_repeat_length, "total_repeat_length")
+        indices = np.concatenate([indices, np.full(length, max(n - 1, 0))])[:length]
+    return take_static(a, indices, axis)
+
+
+def _repeat_each(a: Any, count: int, axis: int) -> Any:
+    if count == 1:
+        return a
+    shape = aval_of(a).shape
+    wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
+    repeated = broadcast_in_dim(a, wide, without(range(len(wide)), (axis + 1,)))
+    return shaping.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
+
+
+def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
+    from functx.numpy.sorting import searchsorted
+    from functx.ops.cumulative import cumsum
+
+    n = aval_of(a).shape[axis]
+    counts = promotion.broadcast_to(repeats, (n,))
+    # Place i of the result holds the element whose span of counts i falls in.
+    places = iota(aval_of(counts).dtype, length)
+    return take_along(a, searchsorted(cumsum(counts, 0), places, side="right"), axis)
+
+
+def flip(m: Any, axis: Any = None) -> Any:
+    """`m` with the order along `axis` reversed: one axis, several, or all."""
+    m = as_array(m)
+    axes = canonical_axes(axis, aval_of(m).ndim, "flip: axis")
+    return shaping.rev(m, axes) if axes else m
+
+
+def fliplr(m: Any) -> Any:
+    """`m` with the order along its second axis reversed."""
+    return flip(of_rank("fliplr", m, 2), 1)
+
+
+def flipud(m: Any) -> Any:
+    """`m` with the order along its first axis reversed."""
+    return flip(of_rank("flipud", m, 1), 0)
+
+
+def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
+    """`m` turned by `k` right angles in the plane of two axes, from the first to the second."""
+    m = of_rank("rot90", m, 2)
+    pair = canonical_axes(axes, aval_of(m).ndim, "rot90: axes")
+    if len(pair) != 2:
+        raise AxisError(f"rot90: axes must be two; got {axes}")
+    turns = fixed_integer(k, "rot90: k") % 4
+    if turns == 0:
+        return m
+    if turns == 2:
+        return flip(m, pair)
+    if turns == 1:
+        return swapaxes(flip(m, pair[1]), *pair)
+    return flip(swapaxes(m, *pair), pair[1])
+
+
+@never_aliased
+def roll(a: Any, shift: Any, axis: Any = None) -> Any:
+    """`a` with its elements moved `shift` places along `axis`, those at the end to the front.
+
+    Several axes take a shift each, or share one. Without an axis the elements are moved in
+    the order of the flattened array.
+    """
+    a = as_array(a)
+    aval = aval_of(a)
+    if axis is None:
+        return copied(shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape))
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if type(shift) is Tracer:
+        shifts: Sequence[Any] = unstack(shift) if shift.aval.ndim else (shift,)
+    else:
+        shifts = shift if isinstance(shift, (tuple, list)) else np.ravel(shift).tolist()
+    if len(axes) != len(shifts):
+        if 1 not in (len(axes), len(shifts)):
+            raise AxisError(f"roll: shifts and axes must pair; got {shift} and {axis}")
+        axes, shifts = tuple(axes) * len(shifts), tuple(shifts) * len(axes)
+    for one, by in zip(axes, shifts, strict=True):
+        a = _rolled(a, by, canonical_axis(one, aval.ndim, "roll: axis"))
+    return a
+
+
+def _rolled(a: Any, shift: Any, axis: int) -> Any:
+    n = aval_of(a).shape[axis]
+    if type(shift) is Tracer:
+        if not n:
+            return a
+        shift = shaping.reshape(shift, ())
+        start = sub(n, rem(add(rem(shift, n), n), n))
+        starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
+        return dynamic_slice(shaping.concatenate([a, a], axis), starts, aval_of(a).shape)
+    by = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
+    by %= max(n, 1)
+    if by == 0:
+        return a
+    return shaping.concatenate([cut(a, n - by, n, axis), cut(a, 0, n - by, axis)], axis)
+
+
+def _positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
+    """`obj`, an int, a slice, integers or a mask, as integers, negative ones counted from `n`."""
+    if isinstance(obj, slice):
+        return np.arange(n)[obj]
+    given = static_integers(obj, f"{name}: the indices")
+    if given.dtype == np.bool_:
+        if given.shape != (n,):
+            raise ShapeError(
+                f"{name}: a mask must have the length of the axis, {n}; got {given.shape}"
+            )
+        return np.flatnonzero(given)
+    limit = n + 1 if name == "insert" else n
+    if (given < -n).any() or (given >= limit).any():
+        raise ValueRangeError(f"{name}: indices must be in [{-n}, {limit}); got {given.tolist()}")
+    return np.where(given < 0, given + n, given)
+
+
+def delete(
+    arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
+) -> Any:
+    """`arr` without its elements at `obj` along `axis`; flattened first where it is None.
+
+    `obj` is an int, a slice, integers or a mask. A traced one must be a single integer, or
+    distinct integers, which `assume_unique_indices` warrants.
+    """
+    arr = as_array(arr)
+    if axis is None:
+        arr, axis = ravel(arr), 0
+    axis = canonical_axis(axis, aval_of(arr).ndim, "delete: axis")
+    n = aval_of(arr).shape[axis]
+    traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
+    if traced and (not obj.aval.ndim or assume_unique_indices):
+        return take_along(arr, _kept(ravel(obj), n), axis)
+    return take_static(arr, np.delete(np.arange(n), _positions("delete", obj, n)), axis)
+
+
+def _kept(left_out: Any, n: int) -> Any:
+    """The integers below `n` that are not among distinct traced ones."""
+    from functx.numpy.sorting import sort
+
+    aval = aval_of(left_out)
+    wrapped = rem(add(left_out, n), n)
+    places = iota(aval.dtype, n - aval.size)
+    # Each one left out moves on by one the places from where it stood.
+    for gone in unstack(sort(wrapped)):
+        places = add(places, convert_element_type(ge(places, gone), aval.dtype))
+    return places
+
+
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+    """`arr` with `values` put in before the positions `obj` along `axis`.
+
+    `obj` is an int, a slice, integers or a mask, known while tracing. `arr` is flattened
+    first where `axis` is None.
+    """
+    arr, values = as_array(arr), as_array(values)
+    if axis is None:
+        arr, axis = ravel(arr), 0
+    aval = aval_of(arr)
+    axis = canonical_axis(axis, aval.ndim, "insert: axis")
+    n = aval.shape[axis]
+    places = _positions("insert", obj, n)
+    values = (
+        convert_element_type(values, aval.dtype) if aval_of(values).dtype != aval.dtype else values
+    )
+    shape = list(aval.shape)
+    if places.size == 1:
+        if aval_of(values).ndim < aval.ndim:
+            values = with_leading_axes(values, aval.ndim)
+        if places.ndim == 0:
+            values = shaping.moveaxis(values, 0, axis)
+        shape[axis] = aval_of(values).shape[axis]
+        places = np.full(shape[axis], places.reshape(()))
+    else:
+        shape[axis] = places.size
+    values = promotion.broadcast_to(values, tuple(shape))
+    order = np.argsort(places, kind="stable")
+    places[order] += np.arange(len(places))
+    sources = np.empty(n + len(places), np.int64)
+    own = np.ones(len(sources), bool)
+    own[places] = False
+    sources[own] = np.arange(n)
+    sources[places] = n + np.arange(len(places))
+    return take_static(shaping.concatenate([arr, values], axis), sources, axis)
+
+
+def resize(a: Any, new_shape: Any) -> Any:
+    """The elements of `a`, over and over again, as an array of `new_shape`."""
+    flat = flatten(a)
+    shape = canonical_shape(new_shape, "resize: new_shape")
+    own, size = aval_of(flat).size, prod(shape)
+    if not own:
+        return shaping.full(shape, literal(0, aval_of(flat).dtype))
+    times = -(-size // own)
+    if times > 1:
+        flat = shaping.concatenate([flat] * times, 0)
+    return shaping.reshape(cut(flat, 0, size, 0), shape)

@@ -1,0 +1,314 @@
+"""Shapes and axes: arrays reshaped, broadcast, transposed, their axes moved."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from functx.core.avals import Shape, ShapedArray
+from functx.core.concrete import concrete
+from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
+from functx.core.program import Literal
+from functx.core.storage import lies_in_a_row
+from functx.core.tracing import Tracer, aval_of, bind
+from functx.numpy import promotion
+from functx.numpy.promotion import apart, copied, operand
+from functx.ops import shaping
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import (
+    PYTHON_SCALARS,
+    canonical_axes,
+    canonical_axis,
+    canonical_shape,
+    without,
+)
+from functx.ops.shaping import Reshape
+from functx.ops.strided import element
+
+__all__ = [
+    "astype",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "broadcast_arrays",
+    "broadcast_shapes",
+    "broadcast_to",
+    "copy",
+    "expand_dims",
+    "matrix_transpose",
+    "moveaxis",
+    "permute_dims",
+    "ravel",
+    "reshape",
+    "rollaxis",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+]
+
+
+def as_array(x: Any) -> Any:
+    """`x` as something with a shape: lists, tuples and numbers made arrays."""
+    if type(x) is Tracer:
+        return x
+    if type(x) in PYTHON_SCALARS or isinstance(x, (list, tuple, np.generic, Literal)):
+        from functx.numpy.creation import asarray
+
+        return asarray(x)
+    return operand(x)
+
+
+def static_integers(x: Any, asked: str) -> np.ndarray[Any, Any]:
+    """The value of `x`, which must be integers or booleans known while tracing.
+
+    Raises ConcretizationError, saying that `asked` needs a value, where there is none.
+    """
+    value = concrete(x, asked) if type(x) is Tracer else np.asarray(getattr(x, "value", x))
+    if value.size == 0:
+        value = value.astype(np.int64)
+    if value.dtype.kind not in "iub":
+        raise DTypeError(f"{asked} must be integers; got {value.dtype}")
+    return value
+
+
+def fixed_integer(value: Any, name: str) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} must be an integer; got {value!r}") from None
+
+
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+    """The elements of `a` as an array of `shape`; a -1 in it stands for what is left.
+
+    `order` says which index runs fastest in both shapes, the last ("C") or the first ("F").
+    `copy` is there for NumPy's sake: results never share memory.
+    """
+    a = as_array(a)
+    if type(shape) is not tuple:
+        shape = (shape,) if type(shape) is int or not is_sequence(shape) else tuple(shape)
+    for n in shape:
+        if type(n) is not int:
+            shape = tuple([fixed_integer(n, "reshape: the shape") for n in shape])
+            break
+    aval = aval_of(a)
+    new = _completed(aval, shape)
+    if order == "C":
+        return a if new == aval.shape else _reshaped(a, new)
+    if order != "F":
+        raise ValueRangeError(f'reshape: order must be "C" or "F"; got {order!r}')
+    return transpose(shaping.reshape(transpose(a), new[::-1]))
+
+
+def _reshaped(a: Any, shape: Shape) -> Any:
+    # Without dimensions it still is an array, which shares memory with `a`.
+    return bind(Reshape(shape), (a,)) if shape else element(a, (0,) * aval_of(a).ndim)
+
+
+@lru_cache(maxsize=4096)
+def _completed(aval: ShapedArray, shape: Shape) -> Shape:
+    """`shape` with its -1 replaced."""
+    unknown = [i for i, n in enumerate(shape) if n == -1]
+    known = prod([n for n in shape if n != -1])
+    fits = known > 0 and aval.size % known == 0 if unknown else known == aval.size
+    if not fits or len(unknown) > 1 or any(n < -1 for n in shape):
+        raise ShapeError(
+            "reshape: the number of elements must stay, and one dimension at most be -1; "
+            f"got {aval!r} for the shape {shape}"
+        )
+    return tuple([aval.size // known if n == -1 else n for n in shape])
+
+
+def ravel(a: Any, order: str = "C") -> Any:
+    """The elements of `a` in one dimension; a view if they lie side by side in memory."""
+    a = as_array(a)
+    if order == "F":
+        return ravel(transpose(a))
+    flat = reshape(a, (aval_of(a).size,), order)
+    # A view that skips elements could be reshaped, and still NumPy copies it.
+    if type(a) is Tracer and not lies_in_a_row(a):
+        return copied(flat)
+    return flat
+
+
+def flatten(a: Any, order: str = "C") -> Any:
+    """The elements of `a` in one dimension, copied; the method of arrays."""
+    a = as_array(a)
+    return copied(reshape(a, (aval_of(a).size,), order))
+
+
+def squeeze(a: Any, axis: Any = None) -> Any:
+    """`a` without its dimensions of length 1, or without those at `axis`."""
+    a = as_array(a)
+    shape = aval_of(a).shape
+    if axis is None:
+        return reshape(a, tuple([n for n in shape if n != 1]))
+    axes = canonical_axes(axis, len(shape), "squeeze: axis")
+    if any(shape[d] != 1 for d in axes):
+        raise ShapeError(f"squeeze: axes must have length 1; got axis {axis} of {aval_of(a)!r}")
+    return reshape(a, without(shape, axes))
+
+
+def expand_dims(a: Any, axis: Any) -> Any:
+    """`a` with dimensions of length 1 inserted, which are at `axis` of the result."""
+    a = as_array(a)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = tuple([fixed_integer(d, "expand_dims: axis") for d in axes])
+    return shaping.reshape(a, _expanded(aval_of(a).shape, axes))
+
+
+@lru_cache(maxsize=4096)
+def _expanded(shape: Shape, axes: tuple[int, ...]) -> Shape:
+    rank = len(shape) + len(axes)
+    new = canonical_axes(axes, rank, "expand_dims: axis")
+    rest = iter(shape)
+    return tuple([1 if d in new else next(rest) for d in range(rank)])
+
+
+def atleast_1d(*arys: Any) -> Any:
+    """The arrays, scalars with one dimension; a list where several are given."""
+    return _each(arys, lambda x: ravel(x) if not aval_of(x).ndim else x)
+
+
+def atleast_2d(*arys: Any) -> Any:
+    """The arrays with at least two dimensions, new ones first; a list where several are given."""
+    return _each(arys, lambda x: with_leading_axes(x, 2))
+
+
+def atleast_3d(*arys: Any) -> Any:
+    """The arrays with at least three dimensions: n becomes 1 x n x 1, and n x m, n x m x 1."""
+
+    def deep(x: Any) -> Any:
+        shape = aval_of(x).shape
+        if len(shape) >= 3:
+            return x
+        return shaping.reshape(x, (*shape, 1) if len(shape) == 2 else (1, *(shape or (1,)), 1))
+
+    return _each(arys, deep)
+
+
+def _each(arrays: tuple[Any, ...], function: Any) -> Any:
+    results = [function(as_array(x)) for x in arrays]
+    return results[0] if len(results) == 1 else results
+
+
+def with_leading_axes(x: Any, rank: int) -> Any:
+    """`x` with unit dimensions in front, up to `rank`."""
+    shape = aval_of(x).shape
+    return shaping.reshape(x, (1,) * (rank - len(shape)) + shape)
+
+
+def broadcast_to(array: Any, shape: Any) -> Any:
+    """`array` repeated along new leading dimensions and those of length 1."""
+    return promotion.broadcast_to(as_array(array), canonical_shape(shape, "broadcast_to: shape"))
+
+
+def broadcast_arrays(*args: Any) -> list[Any]:
+    """The arrays, each repeated to the shape that all broadcast to."""
+    arrays = [as_array(x) for x in args]
+    if not arrays:
+        return []
+    shape = promotion.broadcast_shapes(*[aval_of(x).shape for x in arrays])
+    return [promotion.broadcast_to(x, shape) for x in arrays]
+
+
+def broadcast_shapes(*shapes: Any) -> Shape:
+    """The shape that arrays of `shapes` broadcast to; an int stands for one dimension."""
+    return promotion.broadcast_shapes(
+        *[canonical_shape(s, "broadcast_shapes: shapes") for s in shapes]
+    )
+
+
+def transpose(a: Any, axes: Any = None) -> Any:
+    """`a` with its axes in the order `axes`, reversed where none is given."""
+    a = as_array(a)
+    ndim = aval_of(a).ndim
+    if axes is None:
+        return shaping.permute_dims(a, tuple(range(ndim - 1, -1, -1)))
+    canonical = canonical_axes(axes, ndim, "transpose: axes")
+    if len(canonical) != ndim:
+        raise AxisError(f"transpose: axes must name every axis; got {axes} for {aval_of(a)!r}")
+    return shaping.permute_dims(a, canonical)
+
+
+def permute_dims(a: Any, /, axes: Any) -> Any:
+    """`a` with its axes in the order `axes`."""
+    return transpose(a, axes)
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    """`x` with its last two axes swapped."""
+    x = as_array(x)
+    ndim = aval_of(x).ndim
+    if ndim < 2:
+        raise ShapeError(
+            f"matrix_transpose: the operand must have at least two dimensions; got {aval_of(x)!r}"
+        )
+    return shaping.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    """`a` with two axes swapped."""
+    a = as_array(a)
+    ndim = aval_of(a).ndim
+    axes = list(range(ndim))
+    i = canonical_axis(axis1, ndim, "swapaxes: axis1")
+    j = canonical_axis(axis2, ndim, "swapaxes: axis2")
+    axes[i], axes[j] = j, i
+    return shaping.permute_dims(a, tuple(axes))
+
+
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    """`a` with the axes `source` at `destination`, and the others in their order."""
+    a = as_array(a)
+    ndim = aval_of(a).ndim
+    sources = canonical_axes(source, ndim, "moveaxis: source")
+    places = canonical_axes(destination, ndim, "moveaxis: destination")
+    if len(sources) != len(places):
+        raise AxisError(
+            f"moveaxis: source and destination must have one length; got {source} and {destination}"
+        )
+    moved = dict(zip(places, sources, strict=True))
+    rest = iter(without(range(ndim), sources))
+    return shaping.permute_dims(
+        a, tuple([moved[d] if d in moved else next(rest) for d in range(ndim)])
+    )
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """`a` with `axis` moved back until it lies before the axis now at `start`."""
+    a = as_array(a)
+    ndim = aval_of(a).ndim
+    source = canonical_axis(axis, ndim, "rollaxis: axis")
+    place = canonical_axis(start, ndim + 1, "rollaxis: start") if start != ndim else ndim
+    if start < 0:
+        place -= 1
+    return shaping.moveaxis(a, source, place - (place > source))
+
+
+def of_rank(name: str, x: Any, rank: int) -> Any:
+    x = as_array(x)
+    if aval_of(x).ndim < rank:
+        raise ShapeError(
+            f"{name}: the array must have at least {rank} dimensions; got {aval_of(x)!r}"
+        )
+    return x
+
+
+def is_sequence(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
+
+
+def copy(a: Any, order: str | None = None) -> Any:
+    """`a` as an array of its own."""
+    return copied(as_array(a))
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+    """`x` in `dtype`: floats to integers towards zero, complex numbers to their real parts."""
+    out = convert_element_type(as_array(x), np.float64 if dtype is None else dtype)
+    return apart(out, x) if copy else out
