@@ -23,12 +23,14 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
 from functx.ops.exponential import exp, log, rsqrt
 from functx.ops.gradients import stop_gradient
+from functx.ops.half_floats import sum_over
+from functx.ops.half_floats import sum_over
 from functx.ops.operands import canonical_axes, canonical_axis, without
 from functx.ops.reductions import reduce_max
 from functx.ops.rounding import is_finite
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, reshape
-from functx.ops.softmax import LogSoftmax, LogSumExp, Softmax, sum_over
+from functx.ops.softmax import LogSoftmax, LogSumExp, Softmax
 
 INF = float("inf")
 NAN = float("nan")

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
+from functx.core.dtypes import canonical_dtype, is_floating
+from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of
-from functx.ops.arithmetic import add, div, mul, sub
+from functx.ops.arithmetic import add, div, mul, neg, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
 from functx.ops.gradients import stop_gradient
+from functx.ops.half_floats import narrowed, widened
 from functx.ops.operands import canonical_axes, check_axes, without
 from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_sum
 from functx.ops.rounding import is_finite
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.shaping import batch_at, broadcast_in_dim
 
-SINGLE = np.dtype("float32")
 INF = float("inf")
 
 
@@ -37,23 +37,25 @@ class LogSumExp(Reduction):
     )
 
     def decompose(self, x):
-        _, total, largest = self.parts(x)
-        return add(log(total), largest)
+        _, total, largest = self.parts(widened(x))
+        return narrowed(add(log(total), largest), x)
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        return self(x), sum_over(mul(self.weights(x), t), self.axes)
+        pushed = reduce_sum(mul(self.weights(widened(x)), widened(t)), self.axes)
+        return self(x), narrowed(pushed, x)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        return (mul(self.broadcast_back(ct, x), self.weights(x)),)
+        wide = widened(x)
+        return (narrowed(mul(self.broadcast_back(widened(ct), x), self.weights(wide)), x),)
 
     def parts(self, x: Any) -> tuple[Any, Any, Any]:
         """exp(x - largest), the sum of that, and the largest element, 0 if that is infinite."""
         largest = stop_gradient(reduce_max(x, self.axes))
         largest = select(is_finite(largest), largest, 0)
         powers = exp(sub(x, self.broadcast_back(largest, x)))
-        return powers, sum_over(powers, self.axes), largest
+        return powers, reduce_sum(powers, self.axes), largest
 
     def weights(self, x: Any) -> Any:
         # d out / dx = exp(x) / sum(exp(x)), and 0 where all are -inf. Compiling finds that the
@@ -82,16 +84,9 @@ class Normalization(Primitive, abstract=True):
         (x,), (dim,) = args, dims
         return type(self)(batched_axes(self.axes, dim)[0])(x), dim
 
-    def total(self, x: Any) -> Any:
-        """The sum over the axes, repeated along them."""
-        return self.repeated(sum_over(x, self.axes), x)
-
     def shifted(self, x: Any) -> Any:
         """`x` less the largest along the axes, so that its exponentials do not overflow."""
-        return sub(x, self.repeated(reduce_max(x, self.axes), x))
-
-    def repeated(self, out: Any, x: Any) -> Any:
-        return broadcast_in_dim(out, x.shape, without(range(x.ndim), self.axes))
+        return sub(x, repeated(reduce_max(x, self.axes), x, self.axes))
 
 
 class Softmax(Normalization):
@@ -108,20 +103,16 @@ class Softmax(Normalization):
     )
 
     def decompose(self, x):
-        powers = exp(self.shifted(x))
-        return div(powers, self.total(powers))
+        powers = exp(self.shifted(widened(x)))
+        return narrowed(div(powers, total_along(powers, self.axes)), x)
 
     def jvp(self, primals, tangents):
+        # The Jacobian is symmetric, so tangents go forward as cotangents go back.
         out = self(*primals)
-        return out, self.pushed(out, tangents[0])
+        return out, SoftmaxBackward(self.axes)(tangents[0], out)
 
     def vjp(self, ct, out, args, active):
-        # The Jacobian is symmetric.
-        return (self.pushed(out, ct),)
-
-    def pushed(self, out: Any, t: Any) -> Any:
-        # out (t - sum(out t))
-        return mul(out, sub(t, self.total(mul(out, t))))
+        return (SoftmaxBackward(self.axes)(ct, out),)
 
 
 class LogSoftmax(Normalization):
@@ -138,23 +129,144 @@ class LogSoftmax(Normalization):
     )
 
     def decompose(self, x):
-        shifted = self.shifted(x)
-        return sub(shifted, self.repeated(log(sum_over(exp(shifted), self.axes)), x))
+        shifted = self.shifted(widened(x))
+        total = log(reduce_sum(exp(shifted), self.axes))
+        return narrowed(sub(shifted, repeated(total, x, self.axes)), x)
 
     def jvp(self, primals, tangents):
-        (x,), (t,) = primals, tangents
-        out = self(x)
-        return out, sub(t, self.total(mul(exp(out), t)))
+        out = self(*primals)
+        return out, centered(tangents[0], out, self.axes)
 
     def vjp(self, ct, out, args, active):
-        return (sub(ct, mul(exp(out), self.total(ct))),)
+        return (LogSoftmaxBackward(self.axes)(ct, out),)
 
 
-def sum_over(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over `axes`, of half floats in single precision."""
-    if x.dtype.itemsize >= 4:
-        return reduce_sum(x, axes)
-    return convert_element_type(reduce_sum(convert_element_type(x, SINGLE), axes), x.dtype)
+class NormalizationBackward(Primitive, abstract=True):
+    """The cotangent of what was normalized, given that of the outcome, and the outcome.
+
+    It has the dtype of the cotangent given, or `dtype`. Linear in the first operand.
+    """
+
+    axes: tuple[int, ...]
+    dtype: Any = None
+    accepts: ClassVar[str] = "f"
+    samples: ClassVar[tuple[Sample, ...]] = (
+        sample(f32[2, 3, 4], f32[2, 3, 4], axes=(0, 2)),
+        sample(f32[3], f32[3], axes=(0,), dtype="float16", dtypes=("f32",)),
+    )
+
+    def abstract_eval(self, ct, out):
+        check_same_dtype(self, (ct, out))
+        check_axes(self.name, self.axes, out.ndim)
+        if ct.shape != out.shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the output; got {ct!r} for "
+                f"{out!r}"
+            )
+        dtype = ct.dtype if self.dtype is None else canonical_dtype(self.dtype)
+        if not is_floating(dtype):
+            raise DTypeError(f"{self.name}: dtype must be a float type; got {dtype}")
+        return ct.update(dtype=dtype)
+
+    def decompose(self, ct, out):
+        return self.narrowed(self.pulled(widened(ct), widened(out)), ct)
+
+    def jvp(self, primals, tangents):
+        (ct, out), (dct, dout) = primals, tangents
+        result = self(ct, out)
+        total = None if dct is None else self(dct, out)
+        if dout is not None:
+            term = self.narrowed(self.turned(*map(widened, (ct, out, dout))), ct)
+            total = term if total is None else add(total, term)
+        return result, total
+
+    def vjp(self, ct, out, args, active):
+        wide = widened(ct)
+        given, normalized = map(widened, args)
+        return (
+            narrowed(self.pushed(wide, normalized), args[0]) if active[0] else None,
+            narrowed(self.turned_back(wide, given, normalized), args[1]) if active[1] else None,
+        )
+
+    def transpose(self, ct, given, normalized):
+        return narrowed(self.pushed(widened(ct), widened(normalized)), given), None
+
+    def batch(self, args, dims):
+        dim = next(d for d in dims if d is not None)
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return type(self)(batched_axes(self.axes, dim)[0], self.dtype)(*args), dim
+
+    def narrowed(self, x: Any, ct: Any) -> Any:
+        return narrowed(x, ct) if self.dtype is None else convert_element_type(x, self.dtype)
+
+    def pulled(self, ct: Any, out: Any) -> Any:
+        """The cotangent of what was normalized."""
+        raise NotImplementedError
+
+    def pushed(self, t: Any, out: Any) -> Any:
+        """The transpose of `pulled`: how a tangent of what was normalized moves the outcome."""
+        raise NotImplementedError
+
+    def turned(self, ct: Any, out: Any, t: Any) -> Any:
+        """How `pulled` moves when the outcome moves by `t`."""
+        raise NotImplementedError
+
+    def turned_back(self, t: Any, ct: Any, out: Any) -> Any:
+        """The transpose of `turned`, applied to `t`."""
+        raise NotImplementedError
+
+
+class SoftmaxBackward(NormalizationBackward):
+    """out (ct - sum(out ct)) along `axes`: the cotangent of x for out = softmax(x)."""
+
+    def pulled(self, ct, out):
+        return mul(out, sub(ct, total_along(mul(out, ct), self.axes)))
+
+    def pushed(self, t, out):
+        return self.pulled(t, out)
+
+    def turned(self, ct, out, t):
+        # t (ct - sum(out ct)) - out sum(t ct)
+        rest = mul(out, total_along(mul(t, ct), self.axes))
+        return sub(mul(t, sub(ct, total_along(mul(out, ct), self.axes))), rest)
+
+    def turned_back(self, t, ct, out):
+        # t (ct - sum(out ct)) - ct sum(t out)
+        rest = mul(ct, total_along(mul(t, out), self.axes))
+        return sub(mul(t, sub(ct, total_along(mul(out, ct), self.axes))), rest)
+
+
+class LogSoftmaxBackward(NormalizationBackward):
+    """ct - exp(out) sum(ct) along `axes`: the cotangent of x for out = log_softmax(x)."""
+
+    def pulled(self, ct, out):
+        return sub(ct, mul(exp(out), total_along(ct, self.axes)))
+
+    def pushed(self, t, out):
+        return centered(t, out, self.axes)
+
+    def turned(self, ct, out, t):
+        return neg(mul(mul(exp(out), t), total_along(ct, self.axes)))
+
+    def turned_back(self, t, ct, out):
+        return self.turned(ct, out, t)
+
+
+def centered(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
+    """t - sum(exp(out) t): the tangent of the logarithms of probabilities `out`."""
+    wide = widened(t)
+    return narrowed(sub(wide, total_along(mul(exp(widened(out)), wide), axes)), t)
+
+
+def repeated(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
+    """`x`, which lacks `axes` of the array `like`, repeated along them."""
+    return broadcast_in_dim(x, like.shape, without(range(like.ndim), axes))
+
+
+def total_along(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over `axes`, repeated along them."""
+    return repeated(reduce_sum(x, axes), x, axes)
 
 
 def logsumexp(x: Any, axes: Any = None) -> Any:
@@ -171,3 +283,49 @@ def softmax(x: Any, axes: Any = -1) -> Any:
 def log_softmax(x: Any, axes: Any = -1) -> Any:
     """x - log(sum(exp(x))) along `axes`."""
     return LogSoftmax(canonical_axes(axes, aval_of(x).ndim))(x)
+
+
+def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x`, given `ct`, that of `out = softmax(x, axes)`.
+
+    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
+    Raises ShapeError and DTypeError for operands that are not of one type.
+    """
+    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), given_dtype(dtype))(ct, out)
+
+
+def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x`, given `ct`, that of `out = log_softmax(x, axes)`.
+
+    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
+    Raises ShapeError and DTypeError for operands that are not of one type.
+    """
+    return LogSoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), given_dtype(dtype))(ct, out)
+
+
+def given_dtype(dtype: Any) -> Any:
+    """`dtype` as a field holds it, None if there is none."""
+    return None if dtype is None else canonical_dtype(dtype)
+
+
+def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x`, given `ct`, that of `out = softmax(x, axes)`.
+
+    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
+    Raises ShapeError and DTypeError for operands that are not of one type.
+    """
+    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), given_dtype(dtype))(ct, out)
+
+
+def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x`, given `ct`, that of `out = log_softmax(x, axes)`.
+
+    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
+    Raises ShapeError and DTypeError for operands that are not of one type.
+    """
+    return LogSoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), given_dtype(dtype))(ct, out)
+
+
+def given_dtype(dtype: Any) -> Any:
+    """`dtype` as a field holds it, None if there is none."""
+    return None if dtype is None else canonical_dtype(dtype)
