@@ -15,6 +15,7 @@ from functx import (
     ops,
     random,
     testing,
+    tools,
 )
 from functx.core import errors, tree
 from functx.core.avals import ShapedArray
@@ -86,6 +87,7 @@ __all__ = [
     "remat",
     "stop_gradient",
     "testing",
+    "tools",
     "tree",
     "value_and_grad",
     "vjp",

@@ -1,0 +1,217 @@
+"""`explain_nan`: the line where a value or a derivative that is not finite was born."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.dtypes import is_inexact
+from functx.core.primitive import Primitive
+from functx.core.printing import equation_text, variable_names
+from functx.core.program import Program, Var, padded
+from functx.core.provenance import source_line
+from functx.core.tracing import Tracer, current_builder, trace
+from functx.ops.families import Elementwise
+from functx.ops.shaping import full_like
+from functx.tools.births import Birth, Run, where_bad
+from functx.tools.straight_line import straight_line, values_of
+from functx.transforms.calls import avals_of, check_callable, name_of, trace_call
+from functx.transforms.expand import expand
+from functx.transforms.jvp import jvp
+from functx.transforms.reverse_mode import Cotangents, Step, backward_sweep, forward_sweep
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `explain_nan` found: false if all is finite, else the births of what is not.
+
+    `what` names the result or the derivative that is not finite. The first of `births` made
+    it; those after it, the infinities that it was made of.
+    """
+
+    what: str
+    births: tuple[Birth, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.births)
+
+    def __str__(self) -> str:
+        if not self.births:
+            return self.what
+        words = ["born at ", *["made of what was born at "] * (len(self.births) - 1)]
+        told = [word + str(birth) for word, birth in zip(words, self.births, strict=True)]
+        return "\n".join([self.what, *told])
+
+
+def explain_nan(
+    fun: Callable[..., Any], argnums: int | Sequence[int] | None = None
+) -> Callable[..., Explanation]:
+    """A function of the arguments of `fun` that tells where a nan or an infinity comes from.
+
+    `fun` is run equation by equation, through `jit`, branches and loops as they are taken;
+    then, if its results are finite, the derivative of their sum in the arguments at `argnums`,
+    by default in all that have one. The `Explanation` that comes back is false if all of that
+    is finite. Printed, it shows the user's line, the equation and the values there, and of a
+    derivative the local one and the cotangent that came to it.
+
+    >>> import functx, functx.numpy as np, numpy
+    >>> def length(x):
+    ...     return np.sqrt((x * x).sum())
+    >>> found = functx.tools.explain_nan(length)(numpy.zeros(2))
+    >>> found.what
+    'the derivative of length in x is nan in 2 of 2 elements'
+    >>> float(found.births[0].cotangent)
+    inf
+    """
+    check_callable(fun, "explain_nan")
+    name = name_of(fun)
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        avals = avals_of(leaves, "explain_nan", fun, in_tree)
+        traced = trace_call(fun, in_tree, avals, "explain_nan", values=leaves)
+        operands = [*leaves, *traced.captured]
+        program = straight_line(traced.program, operands)
+        outputs = program.outputs[: len(traced.out_avals)]
+        return (
+            of_values(name, Run(program, values_of(program, operands)), outputs)
+            or of_derivative(name, program, operands, outputs, _marks(args, kwargs, argnums))
+            or Explanation(f"the results and the derivative of {name} are finite")
+        )
+
+    explained.__name__ = explained.__qualname__ = f"explain_nan_{name}"
+    return explained
+
+
+def _marks(args: Any, kwargs: Any, argnums: Any) -> list[bool]:
+    """For each leaf of the arguments, whether it is one that a derivative is asked for."""
+    asked = range(len(args)) if argnums is None else [int(n) for n in np.atleast_1d(argnums)]
+    asked = [n + len(args) if n < 0 else n for n in asked]
+    flags = [i in asked for i, x in enumerate(args) for _ in tree.leaves(x)]
+    return flags + [argnums is None] * len(tree.leaves(kwargs))
+
+
+def of_values(name: str, run: Run, outputs: Sequence[Any]) -> Explanation | None:
+    """What there is to explain about the results; None if they are finite."""
+    for i, v in enumerate(outputs):
+        if type(v) is Var and where_bad(run.values[v]) is not None:
+            which = f"result {i} of {name}" if len(outputs) > 1 else f"the result of {name}"
+            births = [run.birth(origin) for origin in run.origins(v)]
+            return Explanation(f"{which} is {_kind(run.values[v])}", tuple(births))
+    return None
+
+
+def _kind(x: Any) -> str:
+    """`nan in 2 of 3 elements`."""
+    nans = int(np.isnan(x).sum())
+    kind, count = ("nan", nans) if nans else ("infinite", int((~np.isfinite(x)).sum()))
+    return f"{kind} in {count} of {x.size} elements" if x.ndim else kind
+
+
+def of_derivative(
+    name: str, program: Program, args: Sequence[Any], outputs: Sequence[Any], asked: Sequence[bool]
+) -> Explanation | None:
+    """What there is to explain about the derivative of the sum of `outputs`; None if it is finite."""
+    program = expand(program, "vjp", "jvp", "transpose")
+    given = [*asked, *[False] * (len(program.inputs) - len(asked))]
+    active = [on and is_inexact(v.aval.dtype) for on, v in zip(given, program.inputs, strict=True)]
+    watched = Watched()
+
+    def body(*tracers: Tracer) -> list[Tracer]:
+        outs, watched.tape = forward_sweep(program, tracers, active)
+        seeds = [full_like(x, 1) if is_inexact(x.dtype) else None for x in outs[: len(outputs)]]
+        seeds += [None] * (len(outs) - len(outputs))
+        return backward_sweep(program, watched.tape, seeds, active, watched)
+
+    joint, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+    run = Run(joint, values_of(joint, args))
+    names = padded(program.input_names() or [], len(program.inputs))
+    inputs = [names[i] for i, on in enumerate(active) if on]
+    for wanted, ct in zip(inputs, joint.outputs, strict=True):
+        if type(ct) is Var and where_bad(run.values[ct]) is not None:
+            births = [watched.birth(program, run, origin) for origin in run.origins(ct)]
+            what = f"the derivative of {name} in {wanted} is {_kind(run.values[ct])}"
+            return Explanation(what, tuple(births))
+    return None
+
+
+class Watched(Cotangents):
+    """Cotangents that note which equation's derivative each equation of the sweep belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tape: list[Step] = []
+        self.handed: list[list[Any]] = []
+        self.owner: dict[Var, int] = {}
+        self.seen = 0
+
+    def take(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
+        """As that of `Cotangents`, when the sweep comes to the equation of `variables`."""
+        self.note_equations(len(self.handed) - 1)
+        found = super().take(variables)
+        self.note_equations(None)
+        self.handed.append(found[0])
+        return found
+
+    def pop(self, var: Var) -> Any:
+        """As that of `Cotangents`; also what comes last, when the sweep is over."""
+        self.note_equations(len(self.handed) - 1)
+        return super().pop(var)
+
+    def note_equations(self, step: int | None) -> None:
+        """Let the equations since the last call be those of the step numbered so."""
+        builder = current_builder.get()
+        assert builder is not None
+        if step is not None and step >= 0:
+            for eqn in builder.equations[self.seen :]:
+                self.owner.update(dict.fromkeys(eqn.outputs, step))
+        self.seen = len(builder.equations)
+
+    def birth(self, program: Program, run: Run, var: Var) -> Birth:
+        """What there is to tell of `var` of the sweep, in the words of `program`."""
+        if var not in self.owner:
+            return run.birth(var)
+        number = self.owner[var]
+        eqn, args, saved, active = self.tape[len(self.tape) - 1 - number]
+        value = run.values[var]
+        index = where_bad(value)
+
+        def at(x: Any) -> Any:
+            found = run.values[x.atom] if type(x.atom) is Var else np.asarray(x.atom.value)
+            return found[index] if found.shape == value.shape else found
+
+        names = variable_names(program)
+        operands = [at(x) for x in args]
+        outs = map(at, saved) if eqn.primitive.forward is None else []
+        known = zip([*eqn.inputs, *eqn.outputs], [*operands, *outs], strict=False)
+        slopes = zip(eqn.inputs, local_derivatives(eqn.primitive, operands, active), strict=False)
+        return Birth(
+            source_line(eqn.source),
+            equation_text(program, eqn),
+            index,
+            {names[a]: x for a, x in known if type(a) is Var},
+            derivative=True,
+            local={names[a]: x for a, x in slopes if type(a) is Var and x is not None},
+            cotangent=next(at(ct) for ct in self.handed[number] if ct is not None),
+        )
+
+
+def local_derivatives(
+    primitive: Primitive, operands: Sequence[Any], active: Sequence[bool]
+) -> list[Any]:
+    """The derivative of one element in each operand that is active, None for the others.
+
+    There are none of an operation that is not done element by element.
+    """
+    if not isinstance(primitive, Elementwise) or any(np.ndim(x) for x in operands):
+        return []
+    zeros = [np.zeros_like(x) for x in operands]
+    units = [[*zeros[:i], np.ones_like(x), *zeros[i + 1 :]] for i, x in enumerate(operands)]
+    return [
+        jvp(primitive, operands, unit)[1] if on else None
+        for unit, on in zip(units, active, strict=True)
+    ]

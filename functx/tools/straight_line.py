@@ -1,0 +1,107 @@
+"""One run of a program as a program without control flow: what was taken, in the order it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from functx.core.concrete import concrete
+from functx.core.interpret import forward, interpret
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Program, Var
+from functx.core.tracing import Tracer, current_builder, execution, trace
+from functx.custom.checkpoint import Checkpoint
+from functx.custom.custom_vmap import CustomVmap
+from functx.ops.shaping import concatenate, expand_dims, squeeze, zeros_like
+from functx.ops.slicing import slice_in_dim
+from functx.transforms.call import Call
+from functx.transforms.control.cond import Cond
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.while_loop import While
+
+
+def straight_line(program: Program, args: Sequence[Any]) -> Program:
+    """What `program` does on `args`: the branches that it takes, each step of its loops.
+
+    A function with a rule of its own stays one equation, since its derivative is the rule's.
+    """
+
+    def body(*tracers: Tracer) -> list[Any]:
+        return through(program, tracers)
+
+    avals, names = program.in_avals, program.in_names
+    return trace(body, avals, name=program.name, values=args, in_names=names)[0]
+
+
+def values_of(program: Program, args: Sequence[Any]) -> dict[Var, np.ndarray[Any, Any]]:
+    """The values of all variables of `program` on `args`, found equation by equation."""
+    env: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
+    token = current_builder.set(None)
+    try:
+        for eqn in program.equations:
+            operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
+            outs = execution.evaluate_now(eqn.primitive, operands)
+            outs = outs if eqn.primitive.multiple_results else [outs]
+            env.update(zip(eqn.outputs, map(np.asarray, outs), strict=True))
+    finally:
+        current_builder.reset(token)
+    return env
+
+
+def through(program: Program, args: Sequence[Tracer]) -> list[Tracer]:
+    """The outputs of `program`, its control flow followed as the values of `args` have it."""
+
+    def step(eqn: Equation, *operands: Tracer) -> Sequence[Tracer]:
+        outs = follow(eqn.primitive, *operands)
+        return forward(eqn, *operands) if outs is None else outs
+
+    return interpret(program, args, step, constant=lambda c: c)
+
+
+@singledispatch
+def follow(primitive: Primitive, *args: Tracer) -> list[Tracer] | None:
+    """What an equation that holds programs does, in the open; None for all others."""
+    return None
+
+
+@follow.register(Call)
+@follow.register(Checkpoint)
+@follow.register(CustomVmap)
+def _(primitive: Any, *args: Tracer) -> list[Tracer]:
+    return through(primitive.program, args)
+
+
+@follow.register
+def _(primitive: Cond, index: Tracer, *args: Tracer) -> list[Tracer]:
+    return through(primitive.branches[int(concrete(index, "a choice"))], args)
+
+
+@follow.register
+def _(primitive: While, *args: Tracer) -> list[Tracer]:
+    shared, consts, carry = primitive.groups(args)
+    while concrete(through(primitive.condition, [*shared, *carry])[0], "a condition").all():
+        carry = through(primitive.body, [*consts, *carry])
+    return list(carry)
+
+
+@follow.register
+def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
+    consts, carry, columns = primitive.groups(args)
+    count, found = primitive.carries, []
+    steps = range(primitive.length)
+    for i in reversed(steps) if primitive.reverse else steps:
+        rows = [squeeze(slice_in_dim(x, i, i + 1), (0,)) for x in columns]
+        outs = through(primitive.program, [*consts, *carry, *rows])
+        carry = outs[:count]
+        found.append(outs[count:])
+    if primitive.reverse:
+        found.reverse()
+    avals = primitive.out_types(tuple([x.aval for x in args]))[count:]
+    return [*carry, *[_stacked([rows[i] for rows in found], a) for i, a in enumerate(avals)]]
+
+
+def _stacked(rows: Sequence[Tracer], aval: Any) -> Any:
+    return concatenate([expand_dims(x, 0) for x in rows]) if rows else zeros_like(aval)
