@@ -1,0 +1,317 @@
+"""Normalization of each channel over a batch, by its own statistics or by running ones."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ShapeError
+from functx.core.samples import f32, sample
+from functx.ops.arithmetic import add, mul, sub
+from functx.ops.conversion import convert_element_type
+from functx.ops.exponential import rsqrt
+from functx.ops.normalizations import Backward, Forward, Layout, Normalization
+from functx.ops.operands import check_axes, without
+from functx.ops.shaping import batch_at
+from functx.ops.statistics import average, check_real, repeated, working_dtype
+
+
+class BatchNorm(Forward):
+    """Mean 0 and variance 1 over `axes`, in each channel; scaled and shifted.
+
+    Operands are x, the weight if `weighted`, the bias if `biased`, and if `tracked` a running
+    mean and variance, all of the dimensions other than `axes`. Then the outputs are followed
+    by those two, moved by `momentum` towards the mean and the unbiased variance of x.
+    """
+
+    axes: tuple[int, ...]
+    momentum: float = 0.1
+    tracked: bool = False
+    shares = False
+    multiple_results = True
+    samples = (
+        sample(f32[4, 3], f32[3], f32[3], eps=1e-2, weighted=True, biased=True, axes=(0,)),
+        sample(f32[3, 2, 2], f32[2], f32[2], eps=1e-2, axes=(0, 2), tracked=True),
+        sample(f32[0, 3], f32[3], f32[3], eps=1e-2, axes=(0,), tracked=True),
+    )
+
+    def layout(self, x):
+        return per_channel(self, x)
+
+    def batched(self, shared):
+        return self.changed(axes=tuple([d + 1 for d in self.axes]))
+
+    def abstract_eval(self, x, *rest):
+        count = len(rest) - 2 * self.tracked
+        running = rest[count:]
+        check_real(self.name, x, *rest)
+        self.check_affine(
+            self.layout(x).affine,
+            **dict(zip(("running mean", "running variance"), running, strict=False)),
+        )
+        out = super().abstract_eval(x, *rest[:count])
+        return [out, *[aval.update(weak_type=False) for aval in running]]
+
+    def decompose(self, *args):
+        found = self.standardized(args)
+        means, variances = self.running(args)
+        outs = [self.scaled(found, args)]
+        if self.tracked:
+            correction = self.correction(args[0])
+            outs.append(self.moved(means, found.mean, args[0]))
+            outs.append(self.moved(variances, mul(found.variance, correction), args[0]))
+        return outs
+
+    def jvp(self, primals, tangents):
+        out_tangents = [self.tangent(primals, tangents)]
+        if self.tracked:
+            x, (t, *_) = primals[0], tangents
+            t_mean, t_variance = self.running(tangents)
+            moved_mean = moved_variance = None
+            if t is not None:
+                dtype = working_dtype(*primals)
+                t, wide = convert_element_type(t, dtype), convert_element_type(x, dtype)
+                # d mean((x - m)^2) = 2 mean((x - m) dx)
+                rest = sub(wide, repeated(average(wide, self.axes), x, self.axes))
+                moved_mean = average(t, self.axes)
+                moved_variance = mul(average(mul(rest, t), self.axes), 2 * self.correction(x))
+            running = self.running(primals)
+            out_tangents.append(self.moved(t_mean, moved_mean, x, running[0]))
+            out_tangents.append(self.moved(t_variance, moved_variance, x, running[1]))
+        return self(*primals), out_tangents
+
+    def vjp(self, cts, out, args, active):
+        ct, *of_running = cts
+        found: list[Any] = [None] * (1 + self.weighted + self.biased)
+        if ct is not None:
+            found = self.pulled(ct, args, active)
+        if not self.tracked:
+            return found
+        x = args[0]
+        if not x.size:
+            return [*found, *of_running]
+        kept = [None if ct is None else mul(ct, 1 - self.momentum) for ct in of_running]
+        if active[0]:
+            found[0] = self.add_pulled_statistics(found[0], of_running, x, args)
+        return [*found, *kept]
+
+    def add_pulled_statistics(self, found: Any, cts: Any, x: Any, args: Any) -> Any:
+        """The cotangent of x, with what those of the running statistics make of it."""
+        dtype = working_dtype(*args)
+        count = prod([x.shape[d] for d in self.axes])
+        terms = []
+        if cts[0] is not None:
+            share = mul(convert_element_type(cts[0], dtype), self.momentum / count)
+            terms.append(repeated(share, x, self.axes))
+        if cts[1] is not None:
+            wide = convert_element_type(x, dtype)
+            rest = sub(wide, repeated(average(wide, self.axes), x, self.axes))
+            factor = 2 * self.momentum * self.correction(x) / count
+            share = mul(convert_element_type(cts[1], dtype), factor)
+            terms.append(mul(rest, repeated(share, x, self.axes)))
+        for term in terms:
+            term = convert_element_type(term, x.dtype)
+            found = term if found is None else add(found, term)
+        return found
+
+    def running(self, values: Any) -> Any:
+        """The entries of `values` for the running mean and variance."""
+        return values[-2:] if self.tracked else (None, None)
+
+    def correction(self, x: Any) -> float:
+        """From the mean square to the unbiased variance; of one element that is 0 either way."""
+        count = prod([x.shape[d] for d in self.axes])
+        return count / max(count - 1, 1)
+
+    def moved(self, old: Any, new: Any, x: Any, like: Any = None) -> Any:
+        """The running statistic `old` moved towards `new`, of which either may be None for 0."""
+        if not x.size:
+            return old
+        dtype = (old if like is None else like).dtype
+        terms = [
+            mul(convert_element_type(old, dtype), 1 - self.momentum) if old is not None else None,
+            mul(convert_element_type(new, dtype), self.momentum) if new is not None else None,
+        ]
+        terms = [term for term in terms if term is not None]
+        return add(*terms) if len(terms) == 2 else terms[0] if terms else None
+
+    def batch(self, args, dims):
+        outs, _ = super().batch(args, dims)
+        return outs, [0] * len(outs)
+
+    def trim(self, used):
+        if not self.tracked or any(used[1:]):
+            return None
+        return self.changed(tracked=False), range(1 + self.weighted + self.biased), [0]
+
+
+class BatchNormBackward(Backward):
+    """The cotangents that `batch_norm` makes of that of its output."""
+
+    axes: tuple[int, ...]
+    shares = False
+    samples = (
+        sample(f32[3, 2, 2], f32[3, 2, 2], eps=1e-2, axes=(0, 2), wanted=(True, False, True)),
+        sample(
+            f32[4, 3],
+            f32[4, 3],
+            f32[3],
+            eps=None,
+            axes=(0,),
+            domain={2: (0.5, 1.0)},
+            gradients={2: [0.0, 0.0, 0.0]},
+        ),
+    )
+
+    def layout(self, x):
+        return per_channel(self, x)
+
+    def batched(self, shared):
+        return self.changed(axes=tuple([d + 1 for d in self.axes]))
+
+
+class ByStatistics(Normalization, abstract=True):
+    """What normalization by given statistics and its backward have in common."""
+
+    axes: tuple[int, ...]
+
+    def layout(self, x):
+        return per_channel(self, x)
+
+    def batch(self, args, dims):
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        args = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        outs = self.changed(axes=tuple([d + 1 for d in self.axes]))(*args)
+        return outs, [0] * len(outs) if self.multiple_results else 0
+
+
+class BatchNormInference(ByStatistics):
+    """(x - mean) / sqrt(variance + eps) in each channel, scaled and shifted.
+
+    Operands are x, mean, variance, the weight if `weighted`, and the bias if `biased`, all
+    but x of its dimensions other than `axes`.
+    """
+
+    biased: bool = False
+    samples = (
+        sample(
+            f32[3, 2],
+            f32[2],
+            f32[2],
+            f32[2],
+            f32[2],
+            eps=1e-2,
+            weighted=True,
+            biased=True,
+            axes=(0,),
+            domain={2: (0.5, 2.0)},
+        ),
+    )
+
+    def abstract_eval(self, x, mean, variance, *affine):
+        check_real(self.name, x, mean, variance, *affine)
+        names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
+        self.check_affine(
+            self.layout(x).affine,
+            mean=mean,
+            variance=variance,
+            **dict(zip(names, affine, strict=True)),
+        )
+        return x.update(weak_type=False)
+
+    def decompose(self, x, mean, variance, *affine):
+        layout, dtype = self.layout(x), working_dtype(x, mean, variance, *affine)
+        rest = sub(layout.laid(x, dtype), layout.spread(mean, dtype))
+        scale = rsqrt(add(convert_element_type(variance, dtype), self.eps))
+        if self.weighted:
+            scale = mul(scale, convert_element_type(affine[0], dtype))
+        out = mul(rest, layout.spread(scale, dtype))
+        if self.biased:
+            out = add(out, layout.spread(affine[-1], dtype))
+        return convert_element_type(out, x.dtype)
+
+    def vjp(self, ct, out, args, active):
+        flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
+        bias = args[-1]
+        pull = BatchNormInferenceBackward(
+            eps=self.eps, weighted=self.weighted, axes=self.axes, wanted=tuple(flags)
+        )
+        found = iter(pull(ct, *args[: 3 + self.weighted]))
+        cts = [next(found) if on else None for on in flags]
+        if flags[4]:
+            cts[4] = convert_element_type(cts[4], bias.dtype)
+        return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
+
+
+class BatchNormInferenceBackward(ByStatistics):
+    """The cotangents that `batch_norm_inference` makes of that of its output.
+
+    Those of x, mean, variance, weight and bias that are `wanted`. The operands are the
+    cotangent, x, mean, variance, and the weight if `weighted`. The cotangent of a bias has
+    the dtype of the weight, or that of the mean without one.
+    """
+
+    wanted: tuple[bool, bool, bool, bool, bool] = (True,) * 5
+    multiple_results = True
+    samples = (
+        sample(
+            f32[3, 2],
+            f32[3, 2],
+            f32[2],
+            f32[2],
+            f32[2],
+            eps=1e-2,
+            weighted=True,
+            axes=(0,),
+            domain={3: (0.5, 2.0)},
+        ),
+    )
+
+    def abstract_eval(self, ct, x, mean, variance, *weight):
+        check_real(self.name, ct, x, mean, variance, *weight)
+        if ct.shape != x.shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
+            )
+        affine = self.layout(x).affine
+        self.check_affine(
+            affine, mean=mean, variance=variance, **dict(zip(["weight"], weight, strict=False))
+        )
+        last = ShapedArray(affine, (*weight, mean)[0].dtype)
+        every = [aval.update(weak_type=False) for aval in (x, mean, variance)] + [last, last]
+        return self.chosen(every)
+
+    def chosen(self, values: Any) -> list[Any]:
+        return [x for x, on in zip(values, self.wanted, strict=True) if on]
+
+    def decompose(self, ct, x, mean, variance, *weight):
+        layout, dtype = self.layout(x), working_dtype(ct, x, mean, variance, *weight)
+        ct = layout.laid(ct, dtype)
+        rstd = rsqrt(add(convert_element_type(variance, dtype), self.eps))
+        scale = mul(rstd, convert_element_type(weight[0], dtype)) if weight else rstd
+        outs: list[Any] = [None] * 5
+        if self.wanted[0]:
+            outs[0] = convert_element_type(mul(ct, layout.spread(scale, dtype)), x.dtype)
+        if self.wanted[1] or self.wanted[4]:
+            total = layout.gather(ct, dtype)
+            outs[1] = convert_element_type(mul(total, mul(scale, -1.0)), mean.dtype)
+            outs[4] = convert_element_type(total, (*weight, mean)[0].dtype)
+        if self.wanted[2] or self.wanted[3]:
+            rest = sub(layout.laid(x, dtype), layout.spread(mean, dtype))
+            along = mul(layout.gather(mul(ct, rest), dtype), rstd)
+            # d (v + eps)^(-1/2) = -1/2 (v + eps)^(-3/2) dv
+            slope = mul(mul(along, mul(rstd, scale)), -0.5)
+            outs[2] = convert_element_type(slope, variance.dtype)
+            outs[3] = convert_element_type(along, (*weight, mean)[0].dtype)
+        return self.chosen(outs)
+
+
+def per_channel(primitive: Any, x: Any) -> Layout:
+    """The layout of a normalization over `axes`, with one mean in each place of the others."""
+    check_axes(primitive.name, primitive.axes, x.ndim)
+    dims = without(range(x.ndim), primitive.axes)
+    return Layout(x.shape, primitive.axes, dims, tuple([x.shape[d] for d in dims]))
+
+
+BatchNorm.backward = BatchNormBackward

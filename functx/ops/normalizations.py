@@ -1,0 +1,262 @@
+"""Normalizations: arrays standardized along axes, then scaled and shifted."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from functx.core.avals import Shape, ShapedArray
+from functx.core.errors import ShapeError
+from functx.core.primitive import Primitive
+from functx.ops.arithmetic import add, mul
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import without
+from functx.ops.reductions import reduce_sum
+from functx.ops.shaping import batch_at, broadcast_in_dim, reshape
+from functx.ops.statistics import (
+    Standardized,
+    check_real,
+    standardize,
+    standardize_jacobian,
+    working_dtype,
+)
+
+
+class Layout(NamedTuple):
+    """How a normalization looks at an array.
+
+    In the shape `shape` it takes statistics over `axes`, and the weight and the bias, of
+    shape `affine`, lie along `dims`.
+    """
+
+    shape: Shape
+    axes: Shape
+    dims: Shape
+    affine: Shape
+
+    def spread(self, x: Any, dtype: Any) -> Any:
+        """A weight or a bias, in `dtype`, as an array of `shape`."""
+        along = tuple([self.shape[d] for d in self.dims])
+        x = reshape(convert_element_type(x, dtype), along)
+        return broadcast_in_dim(x, self.shape, self.dims)
+
+    def gather(self, x: Any, dtype: Any) -> Any:
+        """The transpose of `spread`."""
+        x = reduce_sum(x, without(range(len(self.shape)), self.dims))
+        return convert_element_type(reshape(x, self.affine), dtype)
+
+    def laid(self, x: Any, dtype: Any) -> Any:
+        """The array, in `dtype`, in the shape `shape`."""
+        return reshape(convert_element_type(x, dtype), self.shape)
+
+
+class Normalization(Primitive, abstract=True):
+    """What a normalization and its backward have in common: the eps and the layout.
+
+    Halves are computed with in single precision; a weight and a bias may be wider than x.
+    """
+
+    eps: float | None
+    weighted: bool = False
+    centered: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
+    """Whether the lanes of a batch can share one weight and one bias."""
+
+    def layout(self, x: Any) -> Layout:
+        """How it looks at `x`; raises if it cannot."""
+        raise NotImplementedError
+
+    def batched(self, shared: bool) -> Normalization:
+        """The primitive for a whole batch, along dimension 0, or if `shared` along `lead`.
+
+        If `shared`, the weight and the bias are those of every lane.
+        """
+        raise NotImplementedError
+
+    def changed(self, **changes: Any) -> Any:
+        """The primitive with some of its parameters replaced."""
+        return type(self)(**{**{f: getattr(self, f) for f in self.fields}, **changes})
+
+    def check_affine(self, shape: Shape, **affine: ShapedArray) -> None:
+        for name, x in affine.items():
+            if x.shape != shape:
+                raise ShapeError(f"{self.name}: the {name} must have the shape {shape}; got {x!r}")
+
+
+class Forward(Normalization, abstract=True):
+    """x standardized, times the weight if `weighted`, plus the bias if `biased`."""
+
+    biased: bool = False
+    backward: ClassVar[type[Backward]]
+    lead: ClassVar[int] = 0
+
+    def abstract_eval(self, x, *affine):
+        check_real(self.name, x, *affine)
+        names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
+        self.check_affine(self.layout(x).affine, **dict(zip(names, affine, strict=True)))
+        return x.update(weak_type=False)
+
+    def affine(self, values: Any, absent: Any = None) -> tuple[Any, Any]:
+        """The entries of `values` for the weight and for the bias."""
+        values = iter(values)
+        next(values)
+        return (
+            next(values) if self.weighted else absent,
+            next(values) if self.biased else absent,
+        )
+
+    def decompose(self, *args):
+        return self.scaled(self.standardized(args), args)
+
+    def jvp(self, primals, tangents):
+        return self(*primals), self.tangent(primals, tangents)
+
+    def vjp(self, ct, out, args, active):
+        return self.pulled(ct, args, active)
+
+    def standardized(self, args: Any) -> Standardized:
+        """The standardized x, in its layout."""
+        layout = self.layout(args[0])
+        x = layout.laid(args[0], working_dtype(*args))
+        return standardize(x, layout.axes, self.eps, self.centered)
+
+    def scaled(self, found: Standardized, args: Any) -> Any:
+        """The output, of the standardized x."""
+        x, layout, dtype = args[0], self.layout(args[0]), working_dtype(*args)
+        weight, bias = self.affine(args)
+        out = found.x if weight is None else mul(found.x, layout.spread(weight, dtype))
+        out = out if bias is None else add(out, layout.spread(bias, dtype))
+        return convert_element_type(reshape(out, x.shape), x.dtype)
+
+    def tangent(self, primals: Any, tangents: Any) -> Any:
+        """The tangent of the output; None if it does not vary."""
+        x, layout, dtype = primals[0], self.layout(primals[0]), working_dtype(*primals)
+        weight, _ = self.affine(primals)
+        t_weight, t_bias = self.affine(tangents)
+        terms = []
+        if tangents[0] is not None:
+            t = layout.laid(tangents[0], dtype)
+            t = standardize_jacobian(t, self.standardized(primals), layout.axes)
+            terms.append(t if weight is None else mul(t, layout.spread(weight, dtype)))
+        if t_weight is not None:
+            terms.append(mul(self.standardized(primals).x, layout.spread(t_weight, dtype)))
+        if t_bias is not None:
+            terms.append(layout.spread(t_bias, dtype))
+        if not terms:
+            return None
+        total = terms[0]
+        for term in terms[1:]:
+            total = add(total, term)
+        return convert_element_type(reshape(total, x.shape), x.dtype)
+
+    def pulled(self, ct: Any, args: Any, active: Any) -> list[Any]:
+        """The cotangents of x, weight and bias, given that of the output."""
+        x, layout = args[0], self.layout(args[0])
+        weight, bias = self.affine(args)
+        of_weight, of_bias = self.affine(active, absent=False)
+        if not active[0] and not of_weight:
+            # x does not matter, so that nothing keeps it.
+            wide = layout.laid(ct, working_dtype(*args))
+            alone = [layout.gather(wide, bias.dtype)] if of_bias else [None] * self.biased
+            return [None, *[None] * self.weighted, *alone]
+        pull = self.pullback((active[0], of_weight, of_bias))
+        found = iter(pull(ct, x, *[weight] * self.weighted))
+        cts = [next(found) if on else None for on in (active[0], of_weight, of_bias)]
+        if of_bias:
+            cts[2] = convert_element_type(cts[2], bias.dtype)
+        return [cts[0], *cts[1:2] * self.weighted, *cts[2:] * self.biased]
+
+    def pullback(self, wanted: tuple[bool, bool, bool]) -> Backward:
+        """The primitive of the cotangents of x, weight and bias that are `wanted`."""
+        shared = {f: getattr(self, f) for f in self.backward.fields if f != "wanted"}
+        return self.backward(**shared, wanted=wanted)
+
+    def batch(self, args, dims):
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        shared = self.shares and all([d is None for d in dims[1:]])
+        place = self.lead if shared else 0
+        args = [
+            x if shared and i else batch_at(x, d, 0 if i else place, size)
+            for i, (x, d) in enumerate(zip(args, dims, strict=True))
+        ]
+        return self.batched(shared)(*args), place
+
+
+class Backward(Normalization, abstract=True):
+    """The cotangents of x, weight and bias that are `wanted`, given that of the output.
+
+    The operands are the cotangent, x, and the weight if `weighted`. Statistics are those of
+    x, so that every derivative is right. Without `eps` there is an operand 1 / sqrt(variance +
+    eps) before the weight; the eps is what that implies, held constant. The cotangent of a
+    bias has the dtype of the weight, or a wide one without weight.
+    """
+
+    wanted: tuple[bool, bool, bool] = (True, True, True)
+    lead: ClassVar[int] = 0
+    multiple_results = True
+
+    def abstract_eval(self, ct, x, *rest):
+        check_real(self.name, ct, x, *rest)
+        layout = self.layout(x)
+        *rstd, weight = rest if self.weighted else (*rest, None)
+        if ct.shape != x.shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
+            )
+        if weight is not None:
+            self.check_affine(layout.affine, weight=weight)
+        for saved in rstd:
+            kept = without(layout.shape, layout.axes)
+            if saved.shape != kept:
+                raise ShapeError(
+                    f"{self.name}: the saved 1 / sqrt(variance + eps) must have the shape "
+                    f"{kept}; got {saved!r}"
+                )
+        dtype = working_dtype(ct, x) if weight is None else weight.dtype
+        affine = ShapedArray(layout.affine, dtype)
+        return self.chosen((x.update(weak_type=False), affine, affine))
+
+    def chosen(self, values: Any) -> list[Any]:
+        return [x for x, on in zip(values, self.wanted, strict=True) if on]
+
+    def decompose(self, ct, x, *rest):
+        layout, dtype = self.layout(x), working_dtype(ct, x, *rest)
+        *rstd, weight = rest if self.weighted else (*rest, None)
+        affine = working_dtype(ct, x) if weight is None else weight.dtype
+        wide = layout.laid(ct, dtype)
+        found = self.standardized(layout.laid(x, dtype), layout, rstd)
+        outs: list[Any] = [None] * 3
+        if self.wanted[0]:
+            scaled = wide if weight is None else mul(wide, layout.spread(weight, dtype))
+            out = standardize_jacobian(scaled, found, layout.axes)
+            outs[0] = convert_element_type(reshape(out, x.shape), x.dtype)
+        if self.wanted[1]:
+            outs[1] = layout.gather(mul(wide, found.x), affine)
+        if self.wanted[2]:
+            outs[2] = layout.gather(wide, affine)
+        return self.chosen(outs)
+
+    def standardized(self, x: Any, layout: Layout, rstd: Any) -> Standardized:
+        saved = convert_element_type(rstd[0], x.dtype) if rstd else None
+        return standardize(x, layout.axes, self.eps, self.centered, saved)
+
+    def batch(self, args, dims):
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        shared = self.shares and not any(self.wanted[1:])
+        shared = shared and (not self.weighted or dims[-1] is None)
+        place = self.lead if shared else 0
+        last = len(args) - 1
+        args = [
+            x if shared and self.weighted and i == last else batch_at(x, d, place, size)
+            for i, (x, d) in enumerate(zip(args, dims, strict=True))
+        ]
+        outs = self.batched(shared)(*args)
+        return outs, self.chosen([place, 0, 0])
+
+    def trim(self, used):
+        if all(used):
+            return None
+        places = self.chosen(range(3))
+        kept = [p for p, on in zip(places, used, strict=True) if on]
+        smaller = self.changed(wanted=tuple([p in kept for p in range(3)]))
+        operands = range(2 + (self.eps is None) + self.weighted)
+        return smaller, operands, [i for i, on in enumerate(used) if on]
