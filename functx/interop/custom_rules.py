@@ -18,12 +18,12 @@ from functx.core.tracing import aval_of, current_builder, trace
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
 from functx.custom.deferral import Deferred, Flow
-from functx.interop.jax_call import JaxFunction, linearized
+from functx.interop.jax_call import JaxFunction, linearized, of_marked
 from functx.interop.jaxprs import form_of
 from functx.interop.snapshots import likeness, package_of
 from functx.interop.translation import translate, translate_function, translates
 from functx.transforms.control.tracing import rewired
-from functx.transforms.marks import inexact_marks
+from functx.transforms.marks import chosen, inexact_marks
 
 _DEPTH = 2
 """How deep rules within rules are compared; deeper ones are equal when they compute the same by
@@ -169,13 +169,7 @@ class VJPRule(JaxRule):
 
         def values(*args: Any) -> list[Any]:
             nonlocal structure
-
-            def of_moving(*given: Any) -> list[Any]:
-                rest = iter(given)
-                return function(*[next(rest) if on else x for x, on in pairs])
-
-            pairs = list(zip(args, varying, strict=True))
-            outs, pull = jax.vjp(of_moving, *[x for x, on in pairs if on])
+            outs, pull = jax.vjp(of_marked(function, args, varying), *chosen(args, varying))
             residuals, structure = jax.tree_util.tree_flatten(pull)
             return [*outs, *residuals]
 

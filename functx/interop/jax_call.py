@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -31,6 +31,7 @@ from functx.transforms.marks import (
     inexact_marks,
     linear_marks,
     others,
+    replaced,
     spread,
 )
 
@@ -112,6 +113,13 @@ def constant(x: Any) -> Any:
     return dense(x)
 
 
+def of_marked(
+    function: JaxFunction, args: Sequence[Any], marks: Sequence[bool]
+) -> Callable[..., list[Any]]:
+    """`function` of the arguments that are marked, with those of `args` in the other places."""
+    return lambda *given: function(*replaced(args, marks, given))
+
+
 @lru_cache(maxsize=1024)
 def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> Translated:
     """The function of arguments, then tangents of those `varying`: outputs, then tangents."""
@@ -119,13 +127,8 @@ def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> Translated:
 
     def push(*args: Any) -> list[Any]:
         primals, tangents = args[: len(varying)], args[len(varying) :]
-
-        def of_moving(*moving: Any) -> list[Any]:
-            rest = iter(moving)
-            return function(*[next(rest) if on else x for x, on in pairs])
-
-        pairs = list(zip(primals, varying, strict=True))
-        outs, found = jax.jvp(of_moving, [x for x, on in pairs if on], list(tangents))
+        fun = of_marked(function, primals, varying)
+        outs, found = jax.jvp(fun, chosen(primals, varying), list(tangents))
         return [*outs, *function.differentiable_outputs(found)]
 
     return translate_function(push, [*function.in_avals, *moving], f"{function!r}_jvp")
@@ -143,13 +146,7 @@ def linearized(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Transl
 
     def values(*args: Any) -> list[Any]:
         nonlocal structure
-
-        def of_moving(*moving: Any) -> list[Any]:
-            rest = iter(moving)
-            return function(*[next(rest) if on else x for x, on in pairs])
-
-        pairs = list(zip(args, varying, strict=True))
-        outs, push = jax.linearize(of_moving, *[x for x, on in pairs if on])
+        outs, push = jax.linearize(of_marked(function, args, varying), *chosen(args, varying))
         residuals, structure = jax.tree_util.tree_flatten(push)
         return [*outs, *residuals]
 
@@ -174,14 +171,13 @@ def transposed(function: JaxFunction, linear: tuple[bool, ...]) -> Translated:
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
 
     def pull(*args: Any) -> Any:
-        fixed, cts = args[: len(known)], args[len(known) :]
+        fixed, cts = spread(args[: len(known)], [not on for on in linear]), args[len(known) :]
+        fun = of_marked(function, fixed, linear)
 
-        def of_moving(*moving: Any) -> list[Any]:
-            given, rest = iter(moving), iter(fixed)
-            outs = function(*[next(given) if on else next(rest) for on in linear])
-            return function.differentiable_outputs(outs)
+        def outputs(*given: Any) -> list[Any]:
+            return function.differentiable_outputs(fun(*given))
 
-        return list(jax.linear_transpose(of_moving, *structs)(list(cts)))
+        return list(jax.linear_transpose(outputs, *structs)(list(cts)))
 
     cts = function.differentiable_outputs(function.out_avals)
     return translate_function(pull, [*known, *cts], f"{function!r}_transpose")
