@@ -41,19 +41,31 @@ from functx.nn.normalizations import (
     softmax,
     standardize,
 )
+from functx.nn.norms import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+    var_mean,
+)
 from functx.nn.pooling import avg_pool, max_pool, min_pool
 
 __all__ = [
     "avg_pool",
+    "batch_norm",
     "celu",
     "elu",
     "gelu",
     "glu",
+    "group_norm",
     "hard_sigmoid",
     "hard_silu",
     "hard_swish",
     "hard_tanh",
     "identity",
+    "instance_norm",
+    "layer_norm",
     "leaky_relu",
     "log1mexp",
     "log_sigmoid",
@@ -66,6 +78,7 @@ __all__ = [
     "one_hot",
     "relu",
     "relu6",
+    "rms_norm",
     "selu",
     "sigmoid",
     "silu",
@@ -78,4 +91,5 @@ __all__ = [
     "standardize",
     "swish",
     "tanh",
+    "var_mean",
 ]
