@@ -5,6 +5,7 @@ from functx.numpy import methods as _methods
 from functx.numpy import ufunc_methods as _ufunc_methods
 from functx.numpy.averages import *
 from functx.numpy.choices import *
+from functx.numpy.conditions import *
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
@@ -24,6 +25,7 @@ from functx.numpy.ranges import *
 from functx.numpy.rearranging import *
 from functx.numpy.reductions import *
 from functx.numpy.running import *
+from functx.numpy.sets import *
 from functx.numpy.shapes import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *

@@ -123,7 +123,7 @@ def where(
     if x is None or y is None:
         if x is not None or y is not None:
             raise ArgumentError("where: x and y must be given together; got one of them")
-        from functx.numpy.sorting import nonzero
+        from functx.numpy.conditions import nonzero
 
         return nonzero(condition, size=size, fill_value=fill_value)
     if type(condition) is Tracer and condition.aval.dtype == BOOL:

@@ -27,6 +27,7 @@ from functx.core.tracing import Tracer, bind
 from functx.numpy import (
     averages,
     choices,
+    conditions,
     contraction,
     indexing,
     matrices,
@@ -143,7 +144,8 @@ for _module, _names in {
     rearranging: "repeat",
     choices: "clip",
     whole_numbers: "round",
-    sorting: "argsort nonzero searchsorted argpartition",
+    sorting: "argsort searchsorted argpartition",
+    conditions: "nonzero",
     contraction: "dot trace",
     indexing: "take choose",
     matrices: "diagonal",

@@ -1,0 +1,362 @@
+"""Distinct elements, and arrays taken as sets.
+
+A set is a vector in order and a mask of which of its elements to take.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.dtypes import canonical_dtype, is_inexact
+from functx.core.errors import ValueRangeError
+from functx.core.tracing import aval_of
+from functx.numpy import choices
+from functx.numpy.conditions import compress, filled_parts, known_mask, places_of, static_size
+from functx.numpy.creation import INT
+from functx.numpy.joining import concatenate, take_along, unstack
+from functx.numpy.promotion import promote
+from functx.numpy.shapes import as_array, ravel
+from functx.numpy.sorting import elements_at
+from functx.ops import searching, shaping
+from functx.ops.arithmetic import sub
+from functx.ops.comparison import eq, ne
+from functx.ops.conversion import convert_element_type
+from functx.ops.cumulative import cumsum
+from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
+from functx.ops.operands import canonical_axis, literal
+from functx.ops.reductions import reduce_or
+from functx.ops.selection import select
+from functx.ops.slicing import slice as slice_
+from functx.ops.sorting import Sort
+from functx.ops.sorting import sort as sorted_along
+
+__all__ = [
+    "intersect1d",
+    "isin",
+    "setdiff1d",
+    "setxor1d",
+    "union1d",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]
+
+
+class Distinct(NamedTuple):
+    """The elements of a vector in order, which of them are the first of their kind, and whence."""
+
+    values: Any
+    first: Any
+    places: Any
+
+
+def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
+    """The rows of `rows`, whose first axis runs over them, in lexicographic order."""
+    shape = aval_of(rows).shape
+    n = shape[0]
+    columns = [rows] if len(shape) == 1 else _columns(rows)
+    *columns, places = Sort(0, len(columns), True, True)(*columns)
+    values = columns[0] if len(shape) == 1 else take_along(rows, places, 0)
+    differs: Any = None
+    for column in columns:
+        before, after = slice_(column, (0,), (n - 1,)), slice_(column, (1,), (n,))
+        changed = ne(before, after)
+        if equal_nan and is_inexact(aval_of(column).dtype):
+            both_nan = bitwise_and(ne(before, before), ne(after, after))
+            changed = bitwise_and(changed, bitwise_not(both_nan))
+        differs = changed if differs is None else bitwise_or(differs, changed)
+    start = shaping.full((1,), literal(True, np.dtype(bool)))
+    return Distinct(values, shaping.concatenate([start, differs], 0), places)
+
+
+def _columns(rows: Any) -> list[Any]:
+    shape = aval_of(rows).shape
+    width = aval_of(rows).size // shape[0]
+    return list(unstack(shaping.permute_dims(shaping.reshape(rows, (shape[0], width)), (1, 0))))
+
+
+def unique(
+    ar: Any,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: Any = None,
+    sorted: bool = True,
+) -> Any:
+    """The distinct elements of `ar` in order, or its distinct parts along `axis`.
+
+    With them, where asked for: where each occurs first, the places of the elements of `ar`
+    among them, and how often each occurs. With `size` there are so many, those left over
+    `fill_value`, the least element by default. Without it `ar` must be known while tracing.
+    """
+    ar = as_array(ar)
+    given = aval_of(ar).shape
+    if axis is None:
+        rows, along, inverse_shape = ravel(ar), 0, given
+    else:
+        along = canonical_axis(axis, len(given), "unique: axis")
+        rows = shaping.moveaxis(ar, along, 0)
+        inverse_shape = (given[along],)
+    aval = aval_of(rows)
+    if not aval.size:
+        asked = return_index, return_inverse, return_counts
+        return _no_elements(rows, along, inverse_shape, size, fill_value, asked)
+    values, first, places = _distinct(rows, equal_nan)
+    starts, bounds, there = _starts(first, size)
+    found = take_along(values, starts, 0)
+    if there is not None and fill_value is not None:
+        found = filled_parts(values, starts, there, fill_value)
+    results = [shaping.moveaxis(found, 0, along)]
+    if return_index:
+        results.append(convert_element_type(elements_at(places, starts), INT))
+    if return_inverse:
+        results.append(shaping.reshape(_inverse(first, places), inverse_shape))
+    if return_counts:
+        results.append(_counts(bounds, aval.shape[0], size))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _starts(first: Any, size: int | None) -> tuple[Any, Any, Any]:
+    """Where distinct elements start, the bounds between them, and which of `size` there are."""
+    if size is None:
+        starts: Any = np.flatnonzero(known_mask(first, "unique")).astype(np.int32)
+        return starts, np.append(starts, aval_of(first).size), None
+    count = static_size(size)
+    bounds, there = places_of(first, count + 1)
+    starts, there = slice_(bounds, (0,), (count,)), slice_(there, (0,), (count,))
+    # Those left over repeat the first.
+    return select(there, starts, literal(0, aval_of(starts).dtype)), bounds, there
+
+
+def _counts(bounds: Any, n: int, size: int | None) -> Any:
+    """How many of `n` elements lie between each bound and the next."""
+    if size is None:
+        return as_array(np.diff(bounds).astype(canonical_dtype(INT)))
+    count = aval_of(bounds).size - 1
+    bounds = choices.minimum(bounds, n)
+    after = slice_(bounds, (1,), (count + 1,))
+    return sub(after, slice_(bounds, (0,), (count,)))
+
+
+def _no_elements(
+    rows: Any, along: int, inverse_shape: Any, size: Any, fill_value: Any, asked: tuple[bool, ...]
+) -> Any:
+    """What `unique` makes of an array without elements."""
+    aval = aval_of(rows)
+    integer = canonical_dtype(INT)
+    count = min(1, aval.shape[0]) if size is None else static_size(size)
+    fill = (
+        literal(0, aval.dtype)
+        if fill_value is None
+        else convert_element_type(fill_value, aval.dtype)
+    )
+    zeros = shaping.full((count,), literal(0, integer))
+    wanted = [
+        zeros,
+        shaping.full(inverse_shape, literal(0, integer)),
+        shaping.full((count,), literal(aval.shape[0] if size is None else 0, integer)),
+    ]
+    results = [shaping.moveaxis(shaping.full((count, *aval.shape[1:]), fill), 0, along)]
+    results += [x for x, on in zip(wanted, asked, strict=True) if on]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _inverse(first: Any, places: Any) -> Any:
+    """For each element of the vector, its place among the distinct ones."""
+    rank = sub(cumsum(convert_element_type(first, INT), 0), 1)
+    back = Sort(0, 1, True, True)(places)[-1]
+    return elements_at(rank, back)
+
+
+class UniqueAllResult(NamedTuple):
+    """What `unique_all` gives."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCountsResult(NamedTuple):
+    """What `unique_counts` gives."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverseResult(NamedTuple):
+    """What `unique_inverse` gives."""
+
+    values: Any
+    inverse_indices: Any
+
+
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
+    """The distinct elements, where each occurs first, the inverse, and the counts."""
+    results = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueAllResult(*results)
+
+
+def unique_counts(
+    x: Any, /, *, size: int | None = None, fill_value: Any = None
+) -> UniqueCountsResult:
+    """The distinct elements, and how often each occurs."""
+    results = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueCountsResult(*results)
+
+
+def unique_inverse(
+    x: Any, /, *, size: int | None = None, fill_value: Any = None
+) -> UniqueInverseResult:
+    """The distinct elements, and the places of the elements of `x` among them."""
+    results = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueInverseResult(*results)
+
+
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The distinct elements."""
+    return unique(x, equal_nan=False, size=size, fill_value=fill_value)
+
+
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The distinct elements of two arrays together, in order; `size` as for `unique`."""
+    together = concatenate([ravel(ar1), ravel(ar2)])
+    return unique(together, size=size, fill_value=fill_value)
+
+
+def isin(
+    element: Any,
+    test_elements: Any,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    method: str = "auto",
+) -> Any:
+    """Whether each of `element` is among `test_elements`; with `invert`, whether it is not."""
+    x, tests = (as_array(a) for a in promote(element, test_elements))
+    tests = ravel(tests)
+    shape, n = aval_of(x).shape, aval_of(tests).size
+    if method not in ("auto", "compare_all", "binary_search", "sort"):
+        raise ValueRangeError(
+            f"isin: method must be auto, compare_all, binary_search or sort; got {method!r}"
+        )
+    if not n:
+        return shaping.full(shape, literal(invert, np.dtype(bool)))
+    if method == "compare_all" or (method == "auto" and n <= 32):
+        wide = (*shape, n)
+        pairs = eq(
+            shaping.broadcast_in_dim(x, wide, tuple(range(len(shape)))),
+            shaping.broadcast_in_dim(tests, wide, (len(shape),)),
+        )
+        among = reduce_or(pairs, (len(shape),))
+    else:
+        ordered = sorted_along(tests, 0)
+        how = "sort" if method == "sort" else "scan"
+        among = eq(elements_at(ordered, searching.searchsorted(ordered, x, "left", how)), x)
+    return bitwise_not(among) if invert else among
+
+
+def _chosen(
+    name: str, a: Distinct, wanted: Any, size: int | None, fill_value: Any
+) -> tuple[Any, Any, Any]:
+    """The elements of a set that are `wanted`, their places in it, and which there are."""
+    mask = bitwise_and(a.first, wanted)
+    if size is None:
+        known = np.flatnonzero(known_mask(mask, name)).astype(np.int32)
+        return take_along(a.values, known, 0), known, None
+    places, there = places_of(mask, static_size(size))
+    if fill_value is None:
+        fill_value = elements_at(a.values, 0) if aval_of(a.values).size else 0
+    return filled_parts(a.values, places, there, fill_value), places, there
+
+
+def _two(ar1: Any, ar2: Any) -> tuple[Any, ...]:
+    return tuple([ravel(x) for x in promote(ar1, ar2)])
+
+
+def setdiff1d(
+    ar1: Any,
+    ar2: Any,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """The distinct elements of `ar1` that are not in `ar2`, in order.
+
+    With `size` there are so many, those left over `fill_value`, 0 by default; without it the
+    arrays must be known while tracing. With `assume_unique` the order is that of `ar1`.
+    """
+    x, y = _two(ar1, ar2)
+    fill_value = 0 if fill_value is None else fill_value
+    if assume_unique:
+        return compress(isin(x, y, invert=True), x, size=size, fill_value=fill_value)
+    if not aval_of(x).size:
+        return x if size is None else filled_parts(x, *places_of(x, static_size(size)), fill_value)
+    a = _distinct(x)
+    return _chosen("setdiff1d", a, isin(a.values, y, invert=True), size, fill_value)[0]
+
+
+def intersect1d(
+    ar1: Any,
+    ar2: Any,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """The distinct elements that are in both arrays, in order.
+
+    With `return_indices`, also where they occur first in each. With `size` there are so
+    many; those left over are `fill_value`, by default the least that is in both, and their
+    indices the lengths of the arrays. Without it the arrays must be known while tracing.
+    """
+    x, y = _two(ar1, ar2)
+    n, m = aval_of(x).size, aval_of(y).size
+    a, b = _distinct(x), _distinct(y)
+    wanted = bitwise_and(isin(a.values, y), a.first)
+    if fill_value is None and size:
+        least, there = places_of(wanted, 1)
+        fill_value = shaping.reshape(filled_parts(a.values, least, there, 0), ())
+    found, places, there = _chosen("intersect1d", a, wanted, size, fill_value)
+    if not return_indices:
+        return found
+    first = convert_element_type(elements_at(a.places, places), INT)
+    at = searching.searchsorted(b.values, take_along(a.values, places, 0))
+    second = convert_element_type(elements_at(b.places, at), INT)
+    if there is not None:
+        dtype = canonical_dtype(INT)
+        first = select(there, first, literal(n, dtype))
+        second = select(there, second, literal(m, dtype))
+    return found, first, second
+
+
+def setxor1d(
+    ar1: Any,
+    ar2: Any,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """The distinct elements that are in one of two arrays alone, in order; `size` as for `unique`."""
+    x, y = _two(ar1, ar2)
+    both = concatenate([x, y])
+    if not aval_of(both).size:
+        return (
+            both
+            if size is None
+            else filled_parts(both, *places_of(both, static_size(size)), fill_value or 0)
+        )
+    a = _distinct(both)
+    alone = bitwise_and(isin(a.values, x), isin(a.values, y))
+    return _chosen("setxor1d", a, bitwise_not(alone), size, fill_value)[0]
