@@ -853,6 +853,70 @@ def LogSoftmaxBackward(ct, out, axes, dtype):
     return ct - np.exp(out) * ct.sum(axes, keepdims=True)
 
 
+def reduced(terms, reduction, lanes):
+    rows = terms.reshape((*terms.shape[:lanes], -1))
+    if reduction == "batchmean":
+        return rows.sum(-1) / terms.shape[lanes]
+    return {"none": terms, "sum": rows.sum(-1), "mean": rows.mean(-1)}[reduction]
+
+
+def shared(ct, x, reduction, lanes):
+    count = {"mean": x[(0,) * lanes].size, "batchmean": x.shape[min(lanes, x.ndim - 1)]}
+    rest = x.shape[ct.ndim :] if reduction != "none" else ()
+    return (ct / count.get(reduction, 1)).reshape(ct.shape + (1,) * len(rest))
+
+
+def softplus(x):
+    return np.logaddexp(0.0, x)
+
+
+def clipped_log(x):
+    return np.maximum(np.log(x), -100.0)
+
+
+def product(weight, x):
+    return np.where(weight == 0, 0.0, weight * x)
+
+
+TERMS = {
+    "L1Loss": lambda x, y: abs(x - y),
+    "MseLoss": lambda x, y: (x - y) ** 2,
+    "SmoothL1Loss": lambda x, y, beta: scipy.special.huber(beta, x - y) / beta
+    if beta
+    else abs(x - y),
+    "HuberLoss": lambda x, y, delta: scipy.special.huber(delta, x - y),
+    "BinaryCrossEntropy": lambda x, y, w=1.0: (
+        -w * (y * clipped_log(x) + (1 - y) * clipped_log(1 - x))
+    ),
+    "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
+        w * (p * product(y, softplus(-x)) + product(1 - y, softplus(x)))
+    ),
+    "KlDiv": lambda x, y, log_target: (
+        np.exp(y) * (y - x)
+        if log_target
+        else scipy.special.xlogy(y, y) - product(y, np.nan_to_num(x))
+    ),
+}
+SLOPES = {
+    "L1Loss": lambda x, y: np.sign(x - y),
+    "MseLoss": lambda x, y: 2 * (x - y),
+    "SmoothL1Loss": lambda x, y, beta: np.clip((x - y) / beta, -1, 1),
+    "HuberLoss": lambda x, y, delta: np.clip(x - y, -delta, delta),
+    "BinaryCrossEntropy": lambda x, y, w: w * ((1 - y) / (1 - x) - y / x),
+    "BinaryCrossEntropyWithLogits": lambda x, y, w, p: (
+        w * ((1 - y) * scipy.special.expit(x) - p * y * scipy.special.expit(-x))
+    ),
+    "KlDiv": lambda x, y, log_target: -np.exp(y) if log_target else -y,
+}
+for _name, _terms in TERMS.items():
+    MEANING[_name] = lambda *args, reduction, lanes, terms=_terms, **params: reduced(
+        terms(*args, **params), reduction, lanes
+    )
+    MEANING[f"{_name}Backward"] = lambda ct, *args, reduction, lanes, slope=SLOPES[_name], **params: (
+        shared(ct, args[0], reduction, lanes) * slope(*args, **params)
+    )
+
+
 @meaning
 def Reduce(*args, program, axes):
     n = len(program.outputs)

@@ -130,6 +130,70 @@ ROWS = {
         "DTypeError",
         "dtype must be a float type; got int32",
     ),
+    "l1_loss": (
+        {"reduction": "mean"},
+        [f32[3], f32[3, 1]],
+        "ShapeError",
+        "the input, the target and weights must have one shape; got f32[3] and f32[3,1]",
+    ),
+    "mse_loss": (
+        {"reduction": "average"},
+        [f32[3], f32[3]],
+        "ValueRangeError",
+        "reduction must be 'none', 'mean' or 'sum'; got 'average'",
+    ),
+    "smooth_l1_loss": (
+        {"reduction": "sum", "beta": -1.0},
+        [f32[3], f32[3]],
+        "ValueRangeError",
+        "beta must not be negative; got -1.0",
+    ),
+    "huber_loss": (
+        {"reduction": "sum", "delta": 0.0},
+        [f32[3], f32[3]],
+        "ValueRangeError",
+        "delta must be positive; got 0.0",
+    ),
+    "binary_cross_entropy": (
+        {"reduction": "sum"},
+        [f32[3], f32[3], f32[2]],
+        "ShapeError",
+        "must have one shape; got f32[3] and f32[3] and f32[2]",
+    ),
+    "binary_cross_entropy_with_logits": (
+        {"reduction": "sum"},
+        [f32[3], i32[3]],
+        "DTypeError",
+        "must have one dtype; got f32[3] and i32[3]",
+    ),
+    "kl_div": ({"reduction": "sum"}, [c64[3], c64[3]], "DTypeError", "must be float; got c64[3]"),
+    "mse_loss_backward": (
+        {"reduction": "mean"},
+        [f32[3], f32[3], f32[3]],
+        "ShapeError",
+        "the cotangent must have the shape of the loss, (); got f32[3] for f32[3]",
+    ),
+    "huber_loss_backward": (
+        {"reduction": "none"},
+        [f32[()], f32[3], f32[3]],
+        "ShapeError",
+        "the cotangent must have the shape of the loss, (3,); got f32[] for f32[3]",
+    ),
+    **{
+        f"{name}_backward": (
+            {"reduction": "none"},
+            [f32[3], f32[3], f32[4]],
+            "ShapeError",
+            "must have one shape; got f32[3] and f32[4]",
+        )
+        for name in (
+            "l1_loss",
+            "smooth_l1_loss",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "kl_div",
+        )
+    },
     "pad": (
         {"config": ((0, 0, 0),)},
         [f32[3], i32[()]],

@@ -1,0 +1,306 @@
+"""Losses of two arrays, element by element: what they share, and those of differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ShapeError, ValueRangeError
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, sample
+from functx.ops.arithmetic import abs, add, div, mul, sign, square, sub
+from functx.ops.comparison import le
+from functx.ops.families import check_same_dtype, sum_to_scalar
+from functx.ops.half_floats import narrowed, widened
+from functx.ops.reductions import reduce_sum
+from functx.ops.selection import clamp, select
+from functx.ops.shaping import batch_at, broadcast_in_dim
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+class Loss(Primitive, abstract=True):
+    """Terms, one a place, as they are or summed or averaged over all places of a lane.
+
+    `reduction` says which: "none", "sum" or "mean". The first `lanes` dimensions are those of
+    batches that `vmap` made, each of whose members has a loss of its own.
+    """
+
+    reduction: str
+    lanes: int = 0
+    accepts: ClassVar[str] = "f"
+
+    def changed(self, **fields: Any) -> Any:
+        """This primitive with some of its fields replaced."""
+        return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
+
+    def check_reduction(self, allowed: Sequence[str] = REDUCTIONS) -> None:
+        """Raise ValueRangeError for a reduction of another name."""
+        if self.reduction not in allowed:
+            names = ", ".join(map(repr, allowed[:-1])) + f" or {allowed[-1]!r}"
+            raise ValueRangeError(f"{self.name}: reduction must be {names}; got {self.reduction!r}")
+
+    def loss_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the loss, given that of the terms."""
+        return shape if self.reduction == "none" else shape[: self.lanes]
+
+    def repeated(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """`x`, one value a lane, at each place of `shape`; a scalar stands for that."""
+        return broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
+
+    def summed(self, terms: Any) -> Any:
+        """The sum of the terms of each lane."""
+        return reduce_sum(terms, tuple(range(self.lanes, terms.ndim)))
+
+
+class PointwiseLoss(Loss, abstract=True):
+    """A loss of `x`, `target` and perhaps weights, each place by itself.
+
+    A subclass gives `terms` and `slope`, its derivative in an operand, for operands that
+    hold no half floats. Weights are arrays like `x`, or scalars.
+    """
+
+    backward: ClassVar[type[PointwiseLossBackward]]
+    weights: ClassVar[int] = 0
+    """The number of weights that may follow the target."""
+
+    def terms(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def slope(self, i: int, *args: Any) -> Any:
+        """The derivative of the terms in operand `i`."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise for parameters that the loss does not take."""
+        self.check_reduction()
+
+    def abstract_eval(self, x, target, *weights):
+        self.check()
+        check_same_dtype(self, (x, target, *weights))
+        others = [weight for weight in weights if weight.shape != ()]
+        if any([y.shape != x.shape for y in (target, *others)]) or len(weights) > self.weights:
+            given = " and ".join(map(repr, (x, target, *weights)))
+            raise ShapeError(
+                f"{self.name}: the input, the target and weights must have one shape; got {given}",
+                fix="Reshape, or broadcast with functx.numpy.broadcast_to.",
+            )
+        return ShapedArray(self.loss_shape(x.shape), x.dtype)
+
+    def decompose(self, *args):
+        return narrowed(self.reduced(self.terms(*map(widened, args))), args[0])
+
+    def jvp(self, primals, tangents):
+        wide = [widened(x) for x in primals]
+        total = None
+        for i, t in enumerate(tangents):
+            if t is not None:
+                term = mul(widened(t), self.slope(i, *wide))
+                total = term if total is None else add(total, term)
+        return self(*primals), narrowed(self.reduced(total), primals[0])
+
+    def vjp(self, ct, out, args, active):
+        found: list[Any] = [None] * len(args)
+        if active[0]:
+            fields = [getattr(self, name) for name in self.fields]
+            found[0] = self.backward(*fields)(ct, *args)
+        if any(active[1:]):
+            wide = [widened(x) for x in args]
+            share = self.shared(widened(ct), args[0].shape)
+            for i, on in enumerate(active):
+                if on and i:
+                    pulled = sum_to_scalar(mul(share, self.slope(i, *wide)), args[i])
+                    found[i] = narrowed(pulled, args[i])
+        return found
+
+    def count(self, shape: tuple[int, ...]) -> float:
+        """What a mean divides the sum of the terms of a lane by."""
+        return float(prod(shape[self.lanes :]))
+
+    def reduced(self, terms: Any) -> Any:
+        """The loss, given its terms."""
+        if self.reduction == "none":
+            return terms
+        total = self.summed(terms)
+        return total if self.reduction == "sum" else div(total, self.count(terms.shape))
+
+    def shared(self, ct: Any, shape: tuple[int, ...]) -> Any:
+        """The cotangent of each term, given that of the loss."""
+        if self.reduction == "none":
+            return ct
+        ct = ct if self.reduction == "sum" else div(ct, self.count(shape))
+        return self.repeated(ct, shape)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        return self.changed(lanes=self.lanes + 1)(*batched_places(args, dims, size)), 0
+
+
+class PointwiseLossBackward(Loss, abstract=True):
+    """The cotangent of the input of a loss, given that of the loss, and its operands."""
+
+    loss: ClassVar[type[PointwiseLoss]]
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls.loss.backward = cls
+
+    def of(self) -> PointwiseLoss:
+        """The loss with these parameters."""
+        return self.loss(*[getattr(self, name) for name in self.fields])
+
+    def abstract_eval(self, ct, x, *others):
+        value = self.of().abstract_eval(x, *others)
+        check_same_dtype(self, (ct, x))
+        if ct.shape != value.shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the loss, {value.shape}; got "
+                f"{ct!r} for {x!r}"
+            )
+        return ShapedArray(x.shape, x.dtype)
+
+    def decompose(self, ct, *args):
+        loss = self.of()
+        share = loss.shared(widened(ct), args[0].shape)
+        return narrowed(mul(share, loss.slope(0, *map(widened, args))), args[0])
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct = batch_at(args[0], dims[0], 0, size)
+        places = batched_places(args[1:], dims[1:], size)
+        return self.changed(lanes=self.lanes + 1)(ct, *places), 0
+
+
+class L1Loss(PointwiseLoss):
+    """|x - target|; the derivative at 0 is 0."""
+
+    samples = (
+        sample(f32[3, 2], f32[3, 2], reduction="mean"),
+        sample(f32[2, 3], f32[2, 3], reduction="sum", lanes=1),
+    )
+
+    def terms(self, x, target):
+        return abs(sub(x, target))
+
+    def slope(self, i, x, target):
+        return sign(sub(x, target) if i == 0 else sub(target, x))
+
+
+class MseLoss(PointwiseLoss):
+    """(x - target)**2."""
+
+    samples = (
+        sample(f32[3, 2], f32[3, 2], reduction="mean"),
+        sample(f32[2, 3], f32[2, 3], reduction="none"),
+    )
+
+    def terms(self, x, target):
+        return square(sub(x, target))
+
+    def slope(self, i, x, target):
+        return mul(sub(x, target) if i == 0 else sub(target, x), 2.0)
+
+
+class SmoothL1Loss(PointwiseLoss):
+    """d**2 / (2 beta) for d = x - target with |d| < beta, and |d| - beta / 2 beyond."""
+
+    beta: float = 1.0
+    samples = (
+        sample(f32[3, 2], f32[3, 2], reduction="mean", beta=0.8),
+        sample(f32[3], f32[3], reduction="none", beta=0.0),
+    )
+
+    def check(self):
+        super().check()
+        if not self.beta >= 0:
+            raise ValueRangeError(f"{self.name}: beta must not be negative; got {self.beta}")
+
+    def terms(self, x, target):
+        d = sub(x, target)
+        far = sub(abs(d), 0.5 * self.beta)
+        if not self.beta:
+            return far
+        return select(le(abs(d), self.beta), mul(square(d), 0.5 / self.beta), far)
+
+    def slope(self, i, x, target):
+        d = sub(x, target) if i == 0 else sub(target, x)
+        return clamp(-1.0, div(d, self.beta), 1.0) if self.beta else sign(d)
+
+
+class HuberLoss(PointwiseLoss):
+    """d**2 / 2 for d = x - target with |d| < delta, and delta (|d| - delta / 2) beyond."""
+
+    delta: float = 1.0
+    samples = (
+        sample(f32[3, 2], f32[3, 2], reduction="mean", delta=0.8),
+        sample(f32[2, 3], f32[2, 3], reduction="sum"),
+    )
+
+    def check(self):
+        super().check()
+        if not self.delta > 0:
+            raise ValueRangeError(f"{self.name}: delta must be positive; got {self.delta}")
+
+    def terms(self, x, target):
+        d = sub(x, target)
+        far = mul(sub(abs(d), 0.5 * self.delta), self.delta)
+        return select(le(abs(d), self.delta), mul(square(d), 0.5), far)
+
+    def slope(self, i, x, target):
+        return clamp(-self.delta, sub(x, target) if i == 0 else sub(target, x), self.delta)
+
+
+class L1LossBackward(PointwiseLossBackward):
+    """sign(x - target), times the share of the cotangent."""
+
+    loss = L1Loss
+    samples = (sample(f32[()], f32[3, 2], f32[3, 2], reduction="mean"),)
+
+
+class MseLossBackward(PointwiseLossBackward):
+    """2 (x - target), times the share of the cotangent."""
+
+    loss = MseLoss
+    samples = (
+        sample(f32[()], f32[3, 2], f32[3, 2], reduction="mean"),
+        sample(f32[2], f32[2, 3], f32[2, 3], reduction="sum", lanes=1),
+    )
+
+
+class SmoothL1LossBackward(PointwiseLossBackward):
+    """(x - target) / beta held between -1 and 1, times the share of the cotangent."""
+
+    beta: float = 1.0
+    loss = SmoothL1Loss
+    samples = (sample(f32[()], f32[3, 2], f32[3, 2], reduction="mean", beta=0.8),)
+
+
+class HuberLossBackward(PointwiseLossBackward):
+    """x - target held between -delta and delta, times the share of the cotangent."""
+
+    delta: float = 1.0
+    loss = HuberLoss
+    samples = (sample(f32[3, 2], f32[3, 2], f32[3, 2], reduction="none", delta=0.8),)
+
+
+def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
+    """The length of the batch that operands have along `dims`."""
+    size: int = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    return size
+
+
+def batched_places(args: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
+    """Operands, the first an array over all places, with the dimension of a batch of `size` first.
+
+    Scalars stay scalars if the whole batch shares them.
+    """
+    first = batch_at(args[0], dims[0], 0, size)
+    batched = [first]
+    for x, d in zip(args[1:], dims[1:], strict=True):
+        if x.ndim - (d is not None) == first.ndim - 1:
+            batched.append(batch_at(x, d, 0, size))
+        else:
+            batched.append(x if d is None else broadcast_in_dim(x, first.shape, (0,)))
+    return batched
