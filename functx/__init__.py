@@ -8,6 +8,7 @@ from functx import (
     custom_batching,
     custom_derivatives,
     debug,
+    decomp,
     lax,
     lowering,
     nn,
@@ -35,6 +36,7 @@ from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
 from functx.ops.callbacks import io_callback, pure_callback
 from functx.ops.gradients import checkpoint_name, stop_gradient
+from functx.transforms.decompose import decompose
 from functx.transforms.functionalize import functionalize
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
@@ -60,6 +62,8 @@ __all__ = [
     "custom_vjp",
     "custom_vmap",
     "debug",
+    "decomp",
+    "decompose",
     "effects_barrier",
     "errors",
     "eval_shape",

@@ -245,6 +245,14 @@ class RuleError(FunctxError, TypeError):
     """
 
 
+class DecompositionError(FunctxError, RuntimeError, TypeError):
+    """A decomposition does not compute what its primitive does, from its operands alone.
+
+    Smallest failing code: `functx.decomp.register("silu")(functx.nn.silu); functx.nn.silu(1.0)`.
+    Cure: return arrays of the stated types, computed from the operands, by other primitives.
+    """
+
+
 class StaticArgumentError(FunctxError, ValueError, TypeError):
     """A static argument cannot be compared and hashed by value.
 
@@ -332,6 +340,82 @@ class ProgramError(FunctxError, TypeError, ValueError):
 
     Smallest failing code: `program.replace(eqn)` while the output of `eqn` is still used.
     Cure: define every variable once, before its first use, with the type it states.
+    """
+
+
+class OperatorNameError(FunctxError, ValueError):
+    """The name of a custom operator is not one, is reserved, or is not that of its function.
+
+    Smallest failing code: `functx.custom_op("scale", mutates_args=())`.
+    Cure: name it `namespace::name`, with a namespace of your own.
+    """
+
+
+class SchemaError(FunctxError, ValueError):
+    """The types of a custom operator's arguments and results cannot be found out, or do not fit.
+
+    Smallest failing code: `functx.library.infer_schema(lambda x: x, mutates_args=())`.
+    Cure: annotate every argument and the result with a type that the message lists, or give a schema.
+    """
+
+
+class RegistrationError(FunctxError, RuntimeError, ValueError):
+    """A rule was registered twice, or for what cannot have it or does not exist.
+
+    Smallest failing code: `op.impl("cpu")(f); op.impl("cpu")(g)` for a custom operator;
+    `functx.decomp.register("softmax", table="backward")`.
+    Cure: register each rule once, or pass `allow_override=True` (of a decomposition,
+    `exist_ok=True`); use a name that the message lists.
+    """
+
+
+class KeywordOnlyArrayError(FunctxError, NotImplementedError):
+    """A custom operator takes an array by keyword only, where rules take arrays by position.
+
+    Smallest failing code: an operator of a function `f(x: Array, *, y: Array) -> Array`.
+    Cure: take every array by position.
+    """
+
+
+class MissingKernelError(FunctxError, NotImplementedError):
+    """A custom operator has no implementation for where it runs, or no abstract rule.
+
+    Smallest failing code: an operator with `device_types="gpu"`, called on the CPU.
+    Cure: register what the message names, with `impl` or `def_abstract`.
+    """
+
+
+class NoAutogradFormulaError(MissingRuleError):
+    """A derivative goes through a custom operator that has no rule for it.
+
+    Smallest failing code: `functx.grad(op)(1.0)` for an operator without rules.
+    Cure: `register_autograd`, `save_for_backward` with `backward`, or `def_jvp`; or take
+    `stop_gradient` of its arguments.
+    """
+
+
+class OperatorRuleError(FunctxError, RuntimeError):
+    """A rule of a custom operator, or its implementation, returned something that does not fit.
+
+    Smallest failing code: a `backward` that returns an array where a dictionary is expected.
+    Cure: return what the message says.
+    """
+
+
+class DynamicShapeError(FunctxError, RuntimeError):
+    """The shape of a custom operator's result depends on values, where it must be known before.
+
+    Smallest failing code: `functx.jit(op)(x)` where the abstract rule of `op` asks for a
+    `new_dynamic_size()`.
+    Cure: call it outside of transforms, or give the size a `max`, to which results are padded.
+    """
+
+
+class OpCheckError(FunctxError, AssertionError):
+    """A check of `functx.testing.opcheck` found a custom operator at fault.
+
+    Smallest failing code: `opcheck(op, (x,))` where the abstract rule gives another shape.
+    Cure: mend the rule that the message names.
     """
 
 

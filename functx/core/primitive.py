@@ -83,6 +83,10 @@ class Primitive(metaclass=_PrimitiveType):
     """
     idle: ClassVar[tuple[str, ...]] = ()
     """The parameters whose programs do not run when the operation does."""
+    family: ClassVar[bool] = True
+    """Whether the class is what primitives have in common, and none itself."""
+    used: ClassVar[bool] = False
+    """Whether the operation ever occurred, so that something may remember its rules."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -98,6 +102,7 @@ class Primitive(metaclass=_PrimitiveType):
         make = cls._make if inexact else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
         cls._instances = WeakValueDictionary()  # type: ignore[attr-defined]
+        cls.family, cls.used = abstract, False
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if not abstract:
@@ -118,6 +123,7 @@ class Primitive(metaclass=_PrimitiveType):
         if self is None:
             self = object.__new__(cls)
             self.__dict__.update(values, types={})
+            cls.used = True
             held = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
             if any(p.effects for p in held):
                 self.__dict__["effects"] = cls.effects.union(*[p.effects for p in held])
@@ -259,7 +265,8 @@ class Primitive(metaclass=_PrimitiveType):
         cls = type(self)
         return MissingRuleError(
             f"{self.name}: the primitive must have a `{rule}` rule to be transformed so; got none",
-            fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`.",
+            fix=f"Define `{rule}` on {cls.__name__} ({cls.__module__}), or `decompose`, or register "
+            f"a decomposition with functx.decomp.register({self.name!r}).",
         )
 
     @classmethod

@@ -2,70 +2,215 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from functx.core import tree
 from functx.core.avals import ShapedArray
+from functx.core.decompositions import Decomposition, own, stand_in
+from functx.core.dtypes import x64_enabled
+from functx.core.editing import number_as
+from functx.core.errors import ArgumentError, DecompositionError, FunctxError, type_name
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
-from functx.core.program import Program
+from functx.core.program import Equation, Program
 from functx.core.registrations import forgotten_with_rules
-from functx.core.tracing import rewritten, trace
+from functx.core.tracing import aval_of, current_builder, execution, rewritten, trace
+from functx.ops.constants import dense
+from functx.ops.conversion import convert_element_type
+from functx.transforms.calls import trace_call
+
+Choice = Callable[[Primitive], Decomposition | None]
 
 
 @dataclass(frozen=True)
 class Expand:
-    """The rewrite that decomposes every primitive that has none of `rules`."""
+    """The rewrite that decomposes every primitive that has none of `rules`.
+
+    And what users have registered a decomposition for that replaces them.
+    """
 
     rules: tuple[str, ...]
 
-    def lacks(self, primitive: Primitive) -> bool:
-        cls = type(primitive)
+    def choose(self, primitive: Primitive) -> Decomposition | None:
+        """What `primitive` is to be opened up by; None to leave it."""
         # What never varies needs no rule for its derivative.
-        if not cls.differentiable and _DERIVATIVES.issuperset(self.rules):
-            return False
-        # Without a decomposition it stays, and an error says so where the rule is used.
-        return cls.decompose is not None and not any(cls.has_rule(rule) for rule in self.rules)
+        if not primitive.differentiable and _DERIVATIVES.issuperset(self.rules):
+            return None
+        return stand_in(type(primitive), self.rules)
 
     def __call__(self, program: Program) -> Program:
-        if not any(self.lacks(primitive) for primitive in {e.primitive for e in program}):
-            return program
-
-        def step(eqn: Any, *args: Any) -> Any:
-            primitive = eqn.primitive
-            if not self.lacks(primitive):
-                return forward(eqn, *args)
-            out = primitive.decompose(*args)
-            return out if primitive.multiple_results else [out]
-
-        def body(*args: Any) -> list[Any]:
-            return interpret(program, args, step, constant=lambda c: c)
-
-        expanded, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
-        # A decomposition may itself contain composites.
-        return self(expanded)
+        return open_up(program, self, self.choose)
 
 
 _DERIVATIVES = frozenset({"jvp", "vjp", "transpose"})
-
-
-@lru_cache(maxsize=1024)
-def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
-    """What `primitive` decomposes into on operands of `avals`, as a program."""
-    assert primitive.decompose is not None
-
-    def body(*args: Any) -> Any:
-        out = primitive.decompose(*args)  # type: ignore[misc]
-        return out if primitive.multiple_results else [out]
-
-    return trace(body, avals, name=primitive.name)[0]
-
-
-forgotten_with_rules(decomposition.cache_clear)
 
 
 def expand(program: Program, *rules: str) -> Program:
     """`program` with every primitive that has none of `rules` decomposed."""
     expanded: Program = rewritten(Expand(rules), program)
     return expanded
+
+
+def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Choice) -> Program:
+    """`program` with what `choose` has a decomposition for opened up by that, and so on inside.
+
+    `rewrite` is the rewrite that does this to any program.
+    """
+    primitives = {e.primitive for e in program}
+    chosen = {p: entry for p in primitives if (entry := choose(p)) is not None}
+    if not chosen:
+        return program
+
+    def step(eqn: Equation, *args: Any) -> Any:
+        entry = chosen.get(eqn.primitive)
+        if entry is None:
+            return forward(eqn, *args)
+        inner = opened(entry, eqn.primitive, tuple([x.aval for x in args]), rewrite)
+        return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
+
+    def body(*args: Any) -> list[Any]:
+        return interpret(program, args, step, constant=lambda c: c)
+
+    return trace(body, program.in_avals, name=program.name, in_names=program.in_names)[0]
+
+
+_Within = tuple[tuple[Primitive, tuple[ShapedArray, ...]], ...]
+_within: ContextVar[_Within] = ContextVar("within", default=())
+DEEPEST = 64
+
+
+def opened(
+    entry: Decomposition,
+    primitive: Primitive,
+    avals: tuple[ShapedArray, ...],
+    rewrite: Callable[[Program], Program],
+) -> Program:
+    """The program of `primitive` on operands of `avals`, made by `entry`, with `rewrite` done to it.
+
+    Raises DecompositionError where that comes upon the same primitive and types again.
+    """
+    around, here = _within.get(), (primitive, avals)
+    if here in around or len(around) == DEEPEST:
+        first = around.index(here) if here in around else len(around) - 3
+        names = [p.name for p, _ in (*around[first:], here)]
+        raise DecompositionError(
+            f"{primitive.name}: a decomposition must come to an end, and so not contain what it "
+            f"decomposes; got {' in '.join(reversed(names))}",
+            f"{primitive!r} on {_list(avals)}, decomposed at {entry.place}",
+            fix="Write it with other primitives, or with the same on smaller operands.",
+        )
+    token = _within.set((*around, here))
+    try:
+        program: Program = rewritten(rewrite, made(entry, primitive, avals, x64_enabled()))
+        return program
+    finally:
+        _within.reset(token)
+
+
+def opened_to_lower(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
+    """What the lowering emits in place of `primitive`; None for what it emits as it is."""
+    entry = stand_in(type(primitive), ("lower",))
+    return None if entry is None else opened(entry, primitive, avals, Expand(("lower",)))
+
+
+def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+    """What the class of `primitive` decomposes it into on operands of `avals`, as a program."""
+    entry = own(type(primitive))
+    assert entry is not None
+    program: Program = made(entry, primitive, avals, x64_enabled())
+    return program
+
+
+@lru_cache(maxsize=1024)
+def made(
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _wide: bool
+) -> Program:
+    """What `entry` makes of `primitive` on operands of `avals`: a program of the types stated.
+
+    Raises DecompositionError for results of other types, and for what is not functional.
+    """
+    stated = primitive.types.get(avals) or primitive.out_types(avals)
+
+    def body(*args: Any) -> list[Any]:
+        try:
+            outs = tree.leaves(entry(primitive, args))
+        except FunctxError as error:
+            error.add(f"in {entry!r}")
+            raise
+        return fitted(entry, primitive, outs, stated)
+
+    body.__name__ = primitive.name
+    token = current_builder.set(None)
+    try:
+        traced = trace_call(body, tree.structure((tuple(avals), {})), avals, "decompose")
+        program = traced.program
+        if traced.written or program.effects - primitive.effects:
+            what = "writes to its operands" if traced.written else "has effects"
+            raise not_functional(entry, primitive, f"one that {what}")
+        if traced.captured:
+            program = with_constants(entry, primitive, program, traced.captured)
+    finally:
+        current_builder.reset(token)
+    return program
+
+
+forgotten_with_rules(made.cache_clear)
+
+
+def fitted(
+    entry: Decomposition, primitive: Primitive, outs: list[Any], stated: tuple[ShapedArray, ...]
+) -> list[Any]:
+    """The results of a decomposition as traced values of the types that are stated."""
+    if len(outs) == len(stated):
+        outs = [number_as(x, aval) for x, aval in zip(outs, stated, strict=True)]
+    try:
+        avals: Any = [aval_of(x) for x in outs]
+    except ArgumentError:
+        avals = [type_name(x) for x in outs]
+    if [_plain(a) for a in avals] != [_plain(a) for a in stated]:
+        raise DecompositionError(
+            f"{primitive!r}: a decomposition must return {_list(stated)}, as the primitive states; "
+            f"got {_list(avals)}",
+            f"the decomposition: {entry.place}",
+            fix="Convert with astype, or reshape, before it returns.",
+        )
+    return [
+        x if given is aval else convert_element_type(x, aval.dtype, aval.weak_type)
+        for x, given, aval in zip(outs, avals, stated, strict=True)
+    ]
+
+
+def _plain(aval: Any) -> Any:
+    return aval.update(weak_type=False) if type(aval) is ShapedArray else aval
+
+
+def with_constants(
+    entry: Decomposition, primitive: Primitive, program: Program, captured: list[Any]
+) -> Program:
+    """`program` with the arrays that it captured, its last inputs, as constants in it."""
+    if any(execution.known(x) is None for x in captured):
+        raise not_functional(entry, primitive, "one that uses an array which JAX is tracing")
+    count = len(program.inputs) - len(captured)
+
+    def body(*args: Any) -> Any:
+        inputs = [*args, *[dense(x) for x in captured]]
+        return current_builder.get().inline(program, inputs)  # type: ignore[union-attr]
+
+    return trace(body, program.in_avals[:count], name=program.name)[0]
+
+
+def not_functional(entry: Decomposition, primitive: Primitive, got: str) -> DecompositionError:
+    return DecompositionError(
+        f"{primitive.name}: a decomposition must compute its results from its operands, and do "
+        f"nothing else; got {got}",
+        f"the decomposition: {entry.place}",
+        fix="Write to a copy (x.copy()), and leave prints and callbacks to what calls it.",
+    )
+
+
+def _list(avals: Any) -> str:
+    return ", ".join(map(str, avals)) or "nothing"

@@ -1,0 +1,333 @@
+"""The registry of decompositions: tables that users extend, and what stands in for which rule."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from functx.core import tree
+from functx.core.errors import (
+    ArgumentError,
+    DecompositionError,
+    MissingRuleError,
+    RegistrationError,
+    type_name,
+)
+from functx.core.primitive import Primitive
+from functx.core.provenance import describe, user_source
+from functx.core.registrations import rule_table, rules_changed
+
+Function = Callable[..., Any]
+Class = type[Primitive]
+
+_TABLES: dict[str, dict[Class, Decomposition]] = {
+    name: rule_table() for name in ("general", "jvp", "vmap", "rng")
+}
+
+# Where a stand-in for a rule is looked up, by the first of the rules that would do.
+_ORDER = {
+    "jvp": ("jvp", "rng", "general"),
+    "vjp": ("rng", "general"),
+    "transpose": ("rng", "general"),
+    "batch": ("vmap", "rng", "general"),
+    "lower": ("rng", "general"),
+}
+
+
+class Decomposition:
+    """A function that computes what a primitive does, as it was registered: `function(*operands, **params)`."""
+
+    __slots__ = ("cls", "function", "place", "signature", "table")
+
+    def __init__(self, cls: Class, function: Function, table: str, place: str):
+        self.cls, self.function, self.table, self.place = cls, function, table, place
+        self.signature = _signature(function)
+        self.check_parameters()
+
+    def __repr__(self) -> str:
+        return f"the decomposition of {self.cls.name} registered at {self.place}"
+
+    def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        """What the function returns for operands of `primitive`."""
+        params = {name: getattr(primitive, name) for name in primitive.fields}
+        if self.signature is None:
+            return self.function(*args, **params)
+        parameters = self.signature.parameters.values()
+        if any(p.name == "out" and p.default is p.empty for p in parameters):
+            params.setdefault("out", None)
+        kinds = {p.kind for p in parameters}
+        if kinds.isdisjoint((inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)):
+            # By name, since parameters may stand before operands.
+            names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+            names = [name for name in names if name != "out" and name not in params]
+            params.update(zip(names, args, strict=False))
+            args = args[len(names) :]
+        try:
+            bound = self.signature.bind(*args, **params)
+        except TypeError as error:
+            raise DecompositionError(
+                f"{primitive.name}: the decomposition must take {len(args)} operands"
+                + "".join(f", `{name}`" for name in primitive.fields)
+                + f"; got a function with the signature {self.signature} ({error})",
+                f"registered at {self.place}",
+            ) from None
+        return self.function(*bound.args, **bound.kwargs)
+
+    def check_parameters(self) -> None:
+        """Raise unless the function takes the parameters of the primitive by name, and no others."""
+        if self.signature is None:
+            return
+        fields, parameters = self.cls.fields, self.signature.parameters.values()
+        named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+        if not (open_ended or named.issuperset(fields)) or not {*fields, "out"}.issuperset(needed):
+            raise RegistrationError(
+                f"decomp.register: the decomposition of {self.cls.name} must take the operands, "
+                f"then by name {', '.join(fields) or 'nothing'}; got the signature {self.signature}"
+            )
+
+
+class Own(Decomposition):
+    """The decomposition that a primitive's class defines."""
+
+    __slots__ = ()
+
+    def __init__(self, cls: Class):
+        self.cls, self.table, self.function = cls, "general", _as_function(cls)
+        self.place, self.signature = place_of(cls.decompose), None
+
+    def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
+        return primitive.decompose(*args)  # type: ignore[misc]
+
+
+def _as_function(cls: Class) -> Function:
+    def decompose(*operands: Any, **params: Any) -> Any:
+        return cls(**params).decompose(*operands)  # type: ignore[misc]
+
+    decompose.__name__ = decompose.__qualname__ = f"decompose_{cls.name}"
+    decompose.__doc__ = cls.__doc__
+    return decompose
+
+
+def place_of(function: Any) -> str:
+    """`file.py:31`: where a function begins."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return repr(function)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {function.__qualname__}"
+
+
+def _signature(function: Function) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError):
+        return None
+
+
+def register(
+    op: Any, *, table: str = "general", exist_ok: bool = False
+) -> Callable[[Function], Function]:
+    """A decorator that makes a function the decomposition of a primitive, and returns it as it is.
+
+    The function is called as `function(*operands, **params)` with traced operands and computes
+    the outputs from these alone; a parameter `out` is left out. `op` is a primitive's class, its
+    name, a family (a base class: all that derive from it), or a pytree of those.
+
+    In the table "general" it replaces the decomposition of a composite in every transform and in
+    the lowering, and with it the rules that functx has for the composite. A primitive that is none
+    keeps the rules that it has. "jvp" holds for forward mode, "vmap" for batching, both before
+    "general". "rng" does too, and there it also replaces the rules of primitives that have them.
+
+    Raises RegistrationError if one of them is registered in that table already, which `exist_ok`
+    skips; for an unknown primitive or table; and for a function that does not take the parameters.
+
+    >>> import functx
+    >>> import functx.numpy as np
+    >>> with functx.decomp.scoped():
+    ...     @functx.decomp.register("silu")
+    ...     def silu(x):
+    ...         return x / (1.0 + np.exp(-x))
+    ...     float(functx.nn.silu(0.0))
+    0.0
+    """
+    entries = table_named(table, "decomp.register")
+    classes = primitives_in(op, "decomp.register")
+
+    def decorator(function: Function) -> Function:
+        if not callable(function):
+            raise ArgumentError(
+                f"decomp.register: a decomposition must be a function; got {type_name(function)}"
+            )
+        place = describe(user_source(2))
+        taken = [cls for cls in classes if cls in entries]
+        if taken and not exist_ok:
+            raise RegistrationError(
+                f"decomp.register: a primitive must have one decomposition in the table {table!r}; "
+                f"got another for {', '.join(cls.name for cls in taken)}",
+                *[f"the first: {entries[cls].place}" for cls in taken],
+                fix="Remove the first (functx.decomp.remove), keep it (exist_ok=True), or register "
+                "within functx.decomp.scoped().",
+            )
+        made = {c: Decomposition(c, function, table, place) for c in classes if c not in entries}
+        _changed(entries, made)
+        return function
+
+    return decorator
+
+
+def remove(op: Any, *, table: str = "general") -> None:
+    """Take what was registered for `op`, as in `register`, out of a table.
+
+    What functx itself defines then holds again. Where nothing was registered, nothing happens.
+    """
+    entries = table_named(table, "decomp.remove")
+    gone = {cls: None for cls in primitives_in(op, "decomp.remove") if cls in entries}
+    _changed(entries, gone)
+
+
+def _changed(entries: dict[Class, Decomposition], new: Mapping[Class, Any]) -> None:
+    """Make `entries` those of `new`, None for none."""
+    for cls, entry in new.items():
+        if entry is None:
+            del entries[cls]
+        else:
+            entries[cls] = entry
+    # What never occurred is in nothing that was made.
+    if any(cls.used for cls in new):
+        rules_changed()
+
+
+def lookup(op: Any, table: str = "general") -> Function:
+    """The decomposition of `op` for the uses of a table, called as `function(*operands, **params)`.
+
+    It is that of the table itself, else that of "general", else the one of functx. Raises
+    MissingRuleError if there is none.
+    """
+    (cls,) = primitives_in([op], "decomp.lookup", families=False)
+    entry = found(cls, table)
+    if entry is None:
+        raise missing(cls, "decomp.lookup", table)
+    return entry.function
+
+
+def get_jvp_decomposition(op: Any) -> Function:
+    """The decomposition of `op` for forward mode: of the table "jvp", else of "general".
+
+    Raises MissingRuleError if there is none.
+    """
+    return lookup(op, "jvp")
+
+
+def get_decompositions(ops: Any, table: str = "general") -> dict[Class, Function]:
+    """What a table holds for each of `ops`, a pytree as in `register`; without those it lacks.
+
+    "general" holds the decompositions of functx, too.
+    """
+    entries = table_named(table, "decomp.get_decompositions")
+    classes = primitives_in(ops, "decomp.get_decompositions")
+    held = {cls: entries.get(cls) or (own(cls) if table == "general" else None) for cls in classes}
+    return {cls: entry.function for cls, entry in held.items() if entry is not None}
+
+
+def remove_decompositions(decompositions: dict[Class, Function], ops: Any) -> None:
+    """Take `ops` out of a dictionary that `get_decompositions` gave, those it lacks aside."""
+    for cls in primitives_in(ops, "decomp.remove_decompositions"):
+        decompositions.pop(cls, None)
+
+
+def lowering_decompositions() -> dict[Class, Function]:
+    """What the lowering to XLA opens up, for lack of an operation of its own: by what function."""
+    entries = {cls: stand_in(cls, ("lower",)) for cls in Primitive.registry.values()}
+    return {cls: entry.function for cls, entry in entries.items() if entry is not None}
+
+
+def stand_in(cls: Class, rules: Sequence[str]) -> Decomposition | None:
+    """What a transform that needs one of `rules` opens `cls` up by; None for what has the rule.
+
+    None, too, for what has neither: an error says so where the rule is used.
+    """
+    entry = next((t[cls] for name in _ORDER[rules[0]] if cls in (t := _TABLES[name])), None)
+    if entry is not None and (cls.decompose is not None or entry.table == "rng"):
+        return entry
+    if any(cls.has_rule(rule) for rule in rules):
+        return None
+    # The reverse of a derivative in forward mode will do where there is nothing else.
+    last = _TABLES["jvp"].get(cls) if "jvp" in rules else None
+    return entry or own(cls) or last
+
+
+def found(cls: Class, table: str) -> Decomposition | None:
+    """The decomposition for the uses of a table: its own, that of "general", or that of the class."""
+    entries = table_named(table, "decomp.lookup")
+    return entries.get(cls) or _TABLES["general"].get(cls) or own(cls)
+
+
+def own(cls: Class) -> Decomposition | None:
+    """The decomposition that the class defines, if any."""
+    return None if cls.decompose is None else _own(cls)
+
+
+_own = lru_cache(maxsize=4096)(Own)
+
+
+def missing(cls: Class, what: str, table: str) -> MissingRuleError:
+    """The error for a primitive without a decomposition."""
+    return MissingRuleError(
+        f"{what}: {cls.name} must have a decomposition in the table {table!r} or in 'general'; "
+        "got none",
+        fix=f"Register one with functx.decomp.register({cls.name!r}, table={table!r}), or define "
+        f"`decompose` on {cls.__name__} ({cls.__module__}).",
+    )
+
+
+def table_named(name: Any, what: str) -> dict[Class, Decomposition]:
+    """The table of that name; RegistrationError if there is none."""
+    entries = _TABLES.get(name) if isinstance(name, str) else None
+    if entries is None:
+        choices = ", ".join(map(repr, _TABLES))
+        raise RegistrationError(f"{what}: the table must be one of {choices}; got {name!r}")
+    return entries
+
+
+def primitives_in(ops: Any, what: str, families: bool = True) -> list[Class]:
+    """The classes that a pytree of primitives, names, families and functions of functx names."""
+    leaves = list(ops) if isinstance(ops, (set, frozenset)) else tree.leaves(ops)
+    return list(dict.fromkeys(cls for op in leaves for cls in _classes(op, what, families)))
+
+
+def _classes(op: Any, what: str, families: bool) -> Iterable[Class]:
+    named = op
+    if inspect.isfunction(op) and op.__module__.startswith("functx."):
+        # As `softmax` and `log_sum_exp` are called `softmax` and `logsumexp` by NumPy's names.
+        plain = {n.replace("_", ""): n for n, c in Primitive.registry.items() if c.decompose}
+        named = plain.get(op.__name__.replace("_", ""), op)
+    if isinstance(named, str):
+        if named not in Primitive.registry:
+            near = get_close_matches(named, Primitive.registry, 1)
+            raise RegistrationError(
+                f"{what}: a name must be that of a primitive; got {named!r}",
+                fix=f"There is {near[0]!r}." if near else "functx.Primitive.registry lists them.",
+            )
+        return [Primitive.registry[named]]
+    if not (inspect.isclass(named) and issubclass(named, Primitive)):
+        raise ArgumentError(
+            f"{what}: op must be a primitive's class or name, or a pytree of those; got "
+            + (f"the function {op.__name__}" if inspect.isfunction(op) else type_name(op)),
+            fix='As a decorator it is written @functx.decomp.register("softmax").'
+            if what == "decomp.register"
+            else "Of functions it takes those of functx that are one composite, as nn.softmax.",
+        )
+    if not named.family:
+        return [named]
+    members = [cls for cls in Primitive.registry.values() if issubclass(cls, named)]
+    if not members or not families:
+        raise RegistrationError(
+            f"{what}: op must be a primitive; got the family {named.__name__} "
+            f"of {len(members)} primitives"
+        )
+    return members

@@ -1,0 +1,28 @@
+"""Decompositions: what an operation is made of, to register, look up and remove.
+
+>>> import functx
+>>> functx.decomp.lookup("softmax").__name__
+'decompose_softmax'
+"""
+
+from functx.core.decompositions import (
+    get_decompositions,
+    get_jvp_decomposition,
+    lookup,
+    lowering_decompositions,
+    register,
+    remove,
+    remove_decompositions,
+)
+from functx.core.registrations import scoped
+
+__all__ = [
+    "get_decompositions",
+    "get_jvp_decomposition",
+    "lookup",
+    "lowering_decompositions",
+    "register",
+    "remove",
+    "remove_decompositions",
+    "scoped",
+]

@@ -1,0 +1,116 @@
+"""`decompose`: a function whose program has its composites opened up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from functx.core import tree
+from functx.core.decompositions import (
+    Class,
+    Decomposition,
+    found,
+    missing,
+    place_of,
+    primitives_in,
+    table_named,
+)
+from functx.core.errors import ArgumentError
+from functx.core.primitive import Primitive
+from functx.core.program import Program
+from functx.core.tracing import apply, rewritten
+from functx.transforms.calls import avals_of, check_callable, named_after, trace_call
+from functx.transforms.expand import open_up
+
+
+def decompose(
+    fun: Callable[..., Any] | None = None,
+    *,
+    table: Any = "general",
+    only: Any = None,
+    keep: Any = None,
+) -> Any:
+    """`fun`, whose program has each composite replaced by what it is made of, with its results.
+
+    The decompositions are those of a table of `functx.decomp`, by name, or of a dictionary
+    from `functx.decomp.get_decompositions`. What was registered for a primitive that has rules of
+    its own is opened up, too. `only` names what to open up, `keep` what to leave: primitive
+    classes, their names, or functions of functx such as `nn.softmax`, one or several. What
+    is inside a decomposition, a loop, a branch or a call is opened up likewise.
+
+    Raises MissingRuleError if there is nothing to open up one of `only` by, RegistrationError for
+    an unknown name or table.
+
+    >>> import functx, numpy
+    >>> x = numpy.ones(3, "float32")
+    >>> [eqn.primitive.name for eqn in functx.make_ir(functx.decompose(functx.nn.silu))(x)]
+    ['logistic', 'mul']
+    """
+    if fun is None:
+        return partial(decompose, table=table, only=only, keep=keep)
+    check_callable(fun, "decompose")
+    if only is not None and keep is not None:
+        raise ArgumentError(
+            "decompose: it takes `only`, what to open up, or `keep`, what to leave; got both"
+        )
+    rewrite = OpenUp(_entries(table), _named(only, "only"), _named(keep, "keep") or frozenset())
+    for cls in rewrite.only or ():
+        if rewrite.entry(cls) is None:
+            raise missing(cls, "decompose", table if isinstance(table, str) else "general")
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        avals = avals_of(leaves, "decompose", fun, in_tree)
+        traced = trace_call(fun, in_tree, avals, "decompose", values=leaves)
+        operands = [*leaves, *traced.captured]
+        program = rewritten(rewrite, traced.program)
+        outs = traced.returned(operands, apply(None, program, operands))
+        return tree.unflatten(traced.out_tree, outs)
+
+    return named_after(wrapper, fun, "decompose")
+
+
+@dataclass(frozen=True)
+class OpenUp:
+    """The rewrite to a program without the composites that are to be opened up.
+
+    `entries` is the name of a table, or holds decompositions outright.
+    """
+
+    entries: str | tuple[Decomposition, ...]
+    only: frozenset[Class] | None
+    keep: frozenset[Class]
+
+    def choose(self, primitive: Primitive) -> Decomposition | None:
+        """What `primitive` is to be opened up by; None to leave it."""
+        cls = type(primitive)
+        if cls in self.keep or not (self.only is None or cls in self.only):
+            return None
+        return self.entry(cls)
+
+    def entry(self, cls: Class) -> Decomposition | None:
+        if isinstance(self.entries, str):
+            return found(cls, self.entries)
+        return next((entry for entry in self.entries if entry.cls is cls), None)
+
+    def __call__(self, program: Program) -> Program:
+        return open_up(program.map_subprograms(self.inside), self, self.choose)
+
+    def inside(self, program: Program) -> Program:
+        """A program within an equation, opened up."""
+        opened: Program = rewritten(self, program)
+        return opened
+
+
+def _entries(table: Any) -> Any:
+    if not isinstance(table, Mapping):
+        table_named(table, "decompose")
+        return table
+    named = [(cls, f) for op, f in table.items() for cls in primitives_in([op], "decompose")]
+    return tuple([Decomposition(cls, f, "general", place_of(f)) for cls, f in named])
+
+
+def _named(ops: Any, what: str) -> frozenset[Class] | None:
+    return None if ops is None else frozenset(primitives_in(ops, f"decompose: {what}"))
