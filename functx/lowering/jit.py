@@ -23,7 +23,6 @@ from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
-from functx.lowering.keys import key_words
 from functx.lowering.stages import Lowered, LoweredCall
 from functx.transforms.call import Call
 from functx.transforms.calls import (
@@ -178,7 +177,6 @@ class Compilation:
         """What JAX traces: the one equation that carries the program."""
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
-        leaves = [key_words(x) for x in leaves]
         token = current_builder.set(None)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
