@@ -10,6 +10,7 @@ from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
 from functx.numpy.creation import *
+from functx.numpy.derived_products import *
 from functx.numpy.differences import *
 from functx.numpy.elementary import *
 from functx.numpy.grids import *
@@ -29,6 +30,7 @@ from functx.numpy.sets import *
 from functx.numpy.shapes import *
 from functx.numpy.sorting import *
 from functx.numpy.statistics import *
+from functx.numpy.subscripts import *
 from functx.numpy.whole_numbers import *
 from functx.numpy.writing import *
 

@@ -12,7 +12,7 @@ from functx.core.dtypes import is_complex
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import number_parts, operators, reductions, shapes
-from functx.numpy.contraction import matrix_power, multi_dot
+from functx.numpy.derived_products import matrix_power, multi_dot
 from functx.numpy.matrices import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
 from functx.ops import linear_algebra

@@ -29,6 +29,7 @@ from functx.numpy import (
     choices,
     conditions,
     contraction,
+    derived_products,
     indexing,
     matrices,
     mutation,
@@ -146,7 +147,8 @@ for _module, _names in {
     whole_numbers: "round",
     sorting: "argsort searchsorted argpartition",
     conditions: "nonzero",
-    contraction: "dot trace",
+    contraction: "dot",
+    derived_products: "trace",
     indexing: "take choose",
     matrices: "diagonal",
 }.items():
