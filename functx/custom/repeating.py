@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.program import Program, remove_dead
+from functx.core.program import Program
 from functx.core.tracing import rewritten, trace
 from functx.transforms.call import TransposeIn
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import PushForward
 from functx.transforms.marks import chosen, spread
+from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.parts import rewired
 from functx.transforms.reverse_mode import backward_sweep, forward_sweep
 
 
@@ -31,9 +33,7 @@ class Push:
 
     def __call__(self, program: Program) -> Program:
         pushed = PushForward(self.varying)(quiet(program))
-        tangents = pushed.outputs[len(program.outputs) :]
-        equations = remove_dead(pushed.equations, tangents)
-        return Program(pushed.name, pushed.inputs, equations, tangents, in_names=pushed.in_names)
+        return rewired(pushed, pushed.inputs, pushed.outputs[len(program.outputs) :])
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Pull:
     given: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        program = expand(quiet(program), "vjp", "jvp", "transpose")
+        program = expand_to_differentiate(quiet(program), "vjp", "jvp", "transpose")
 
         def body(*xs: Any) -> list[Any]:
             count = sum(self.given)

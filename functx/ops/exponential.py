@@ -9,7 +9,9 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.samples import c64, f32, sample
 from functx.ops.arithmetic import add, div, integer_pow, mul, neg
+from functx.ops.comparison import eq
 from functx.ops.families import Inexact
+from functx.ops.selection import select
 
 
 class Exp(Inexact):
@@ -86,6 +88,23 @@ class Sqrt(Inexact):
 
     def partial(self, i, t, out, x):
         return div(t, mul(out, 2.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.sqrt(x)
+
+
+class RootOfSquares(Inexact):
+    """The square root of a sum of squares, which is a norm: of 0, its derivative is 0."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], domain=(0.5, 2.0)),
+        sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [0.0, 0.25]}),
+    )
+
+    def partial(self, i, t, out, x):
+        zero = eq(out, 0)
+        return select(zero, 0, div(t, mul(select(zero, 1, out), 2.0)))
 
     def lower(self, ctx, x):
         return stablehlo.sqrt(x)

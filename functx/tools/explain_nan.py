@@ -20,8 +20,8 @@ from functx.ops.shaping import full_like
 from functx.tools.births import Birth, Run, where_bad
 from functx.tools.straight_line import straight_line, values_of
 from functx.transforms.calls import avals_of, check_callable, name_of, trace_call
-from functx.transforms.expand import expand
 from functx.transforms.jvp import jvp
+from functx.transforms.norms import expand_to_differentiate
 from functx.transforms.reverse_mode import Cotangents, Step, backward_sweep, forward_sweep
 
 
@@ -116,7 +116,7 @@ def of_derivative(
     name: str, program: Program, args: Sequence[Any], outputs: Sequence[Any], asked: Sequence[bool]
 ) -> Explanation | None:
     """What there is to explain about the derivative of the sum of `outputs`; None if it is finite."""
-    program = expand(program, "vjp", "jvp", "transpose")
+    program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
     given = [*asked, *[False] * (len(program.inputs) - len(asked))]
     active = [on and is_inexact(v.aval.dtype) for on, v in zip(given, program.inputs, strict=True)]
     watched = Watched()

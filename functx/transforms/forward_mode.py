@@ -12,8 +12,8 @@ from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, padded
 from functx.core.tracing import LinearBuilder, build, current_builder, trace
 from functx.ops.shaping import zeros_like
-from functx.transforms.expand import expand
 from functx.transforms.marks import chosen, spread
+from functx.transforms.norms import expand_to_differentiate
 
 Pair = tuple[Any, Any]
 
@@ -37,7 +37,7 @@ class PushForward:
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        program = expand(program, "jvp")
+        program = expand_to_differentiate(program, "jvp")
         pairs = zip(args, spread(args[len(program.inputs) :], self.varying), strict=False)
         outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
         return [x for x, _ in outs] + tangents_of(outs)
@@ -81,7 +81,7 @@ class Linearize:
     varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        program = expand(program, "jvp")
+        program = expand_to_differentiate(program, "jvp")
         linear: list[Program] = []
 
         def body(*args: Any) -> list[Any]:

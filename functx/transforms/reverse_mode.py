@@ -18,8 +18,8 @@ from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, where_live
 from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
-from functx.transforms.expand import expand
 from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
+from functx.transforms.norms import expand_to_differentiate
 
 
 class Step(NamedTuple):
@@ -255,7 +255,7 @@ class ValueAndGrad:
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        program = expand(program, "vjp", "jvp", "transpose")
+        program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
         outs, tape = forward_sweep(program, args, self.active)
         seeds = [full_like(outs[0], 1)] + [None] * (len(outs) - 1)
         grads = backward_sweep(program, tape, seeds, self.active)
@@ -273,7 +273,7 @@ class SplitVJP:
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        program = expand(program, "vjp", "jvp", "transpose")
+        program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
         backward: list[Program] = []
 
         def body(*args: Any) -> list[Any]:

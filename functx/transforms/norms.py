@@ -1,0 +1,126 @@
+"""Roots of sums of squares, found before a derivative is taken: at 0 theirs is 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx.core.dtypes import is_floating
+from functx.core.program import Equation, Literal, Program, Var
+from functx.core.tracing import rewritten
+from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
+from functx.ops.contraction import DotGeneral
+from functx.ops.conversion import ConvertElementType
+from functx.ops.exponential import RootOfSquares, Sqrt
+from functx.ops.reductions import ReduceSum
+from functx.ops.selection import Select
+from functx.ops.shaping import BroadcastInDim, Concatenate, Full, Pad, PermuteDims, Reshape
+from functx.ops.slicing import Slice
+from functx.transforms.expand import expand
+
+_SUMS = (
+    Add, ReduceSum, BroadcastInDim, Concatenate, ConvertElementType, Full, Pad, PermuteDims, Reshape,
+    Slice,
+)  # fmt: skip
+
+
+def expand_to_differentiate(program: Program, *rules: str) -> Program:
+    """`program` with what has none of `rules` decomposed, and roots of squares as such."""
+    return rewritten(name_norms, expand(program, *rules))  # type: ignore[no-any-return]
+
+
+def name_norms(program: Program) -> Program:
+    """`program` with `root_of_squares` in place of each `sqrt` of a sum of squares."""
+    if not any(type(eqn.primitive) is Sqrt for eqn in program):
+        return program
+    squares = Squares(program)
+    equations = [
+        eqn.replace(primitive=RootOfSquares()) if squares.is_norm(eqn) else eqn for eqn in program
+    ]
+    return Program(
+        program.name, program.inputs, equations, program.outputs, in_names=program.in_names
+    )
+
+
+class Squares:
+    """Which variables of a program are sums of squares, as their equations show it."""
+
+    def __init__(self, program: Program):
+        self.makers = {v: eqn for eqn in program for v in eqn.outputs}
+        self.found: dict[Any, bool] = {}
+
+    def is_norm(self, eqn: Equation) -> bool:
+        """Whether `eqn` is the root of a sum of squares of real numbers."""
+        x = eqn.inputs[0] if eqn.inputs else None
+        return type(eqn.primitive) is Sqrt and is_floating(x.aval.dtype) and self.holds(x)  # type: ignore[union-attr]
+
+    def holds(self, atom: Any) -> bool:
+        """Whether `atom` is such a sum, or a constant 0."""
+        if type(atom) is Literal:
+            return bool(atom.value == 0)
+        pending: list[Var] = [atom]
+        # Operands first, without recursion: programs may be deep.
+        while pending:
+            v = pending[-1]
+            eqn = self.makers.get(v)
+            parts = [] if eqn is None else _parts(eqn)
+            if v not in self.found and parts:
+                missing = [p for p in parts if type(p) is Var and p not in self.found]
+                if missing:
+                    pending += missing
+                    continue
+            if v not in self.found:
+                self.found[v] = eqn is not None and (
+                    self.is_square(eqn, v) or (bool(parts) and all(map(self.known, parts)))
+                )
+            pending.pop()
+        return self.found[atom]
+
+    def known(self, atom: Any) -> bool:
+        return bool(atom.value == 0) if type(atom) is Literal else self.found[atom]
+
+    def is_square(self, eqn: Equation, v: Var) -> bool:
+        """Whether `v`, which `eqn` makes, holds squares, or sums of them that it makes itself."""
+        primitive = eqn.primitive
+        if isinstance(primitive, Square):
+            return True
+        if isinstance(primitive, IntegerPow):
+            return primitive.exponent > 0 and primitive.exponent % 2 == 0
+        if isinstance(primitive, Mul):
+            return self.same(*eqn.inputs)
+        if isinstance(primitive, DotGeneral):
+            (left, right), (rows, _) = primitive.contract, primitive.batched
+            summed = len(left) + len(rows) == eqn.inputs[0].aval.ndim
+            return left == right and summed and self.same(*eqn.inputs)
+        if primitive.name == "call":
+            called: Program = primitive.program  # type: ignore[attr-defined]
+            return Squares(called).holds(called.outputs[eqn.outputs.index(v)])
+        return False
+
+    def same(self, x: Any, y: Any) -> bool:
+        """Whether two operands are one variable, or made of one in the same way."""
+        if x is y or type(x) is Literal or type(y) is Literal:
+            return x is y
+        a, b = self.makers.get(x), self.makers.get(y)
+        return (
+            a is not None
+            and b is not None
+            and (
+                a.primitive is b.primitive
+                and all(p is q for p, q in zip(a.inputs, b.inputs, strict=True))
+            )
+        )
+
+
+def _parts(eqn: Equation) -> list[Any]:
+    """The operands which must all be sums of squares for the output to be one; none if it cannot."""
+    primitive, inputs = eqn.primitive, eqn.inputs
+    if isinstance(primitive, _SUMS):
+        return list(inputs)
+    if isinstance(primitive, Select):
+        return list(inputs[1:])
+    if isinstance(primitive, (Mul, Div)):
+        x, y = inputs
+        if isinstance(primitive, Mul) and type(x) is Literal:
+            x, y = y, x
+        return [x] if type(y) is Literal and y.value > 0 else []
+    return []
