@@ -16,8 +16,9 @@ from functx.ops.complexes import conj
 from functx.ops.contraction import DotGeneral
 from functx.ops.creation import broadcasted_iota
 from functx.ops.cumulative import CumLogSumExp, CumMax, CumMin, CumProd, CumSum
+from functx.ops.factorizations import Cholesky, Eigh, Svd
 from functx.ops.fourier import Fft
-from functx.ops.linear_algebra import Cholesky, Eigh, Svd, TriangularSolve
+from functx.ops.linear_systems import TriangularSolve
 from functx.ops.operands import literal
 from functx.ops.reductions import (
     ArgMax,

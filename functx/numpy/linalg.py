@@ -15,7 +15,7 @@ from functx.numpy import number_parts, operators, reductions, shapes
 from functx.numpy.derived_products import matrix_power, multi_dot
 from functx.numpy.matrices import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
-from functx.ops import linear_algebra
+from functx.ops import determinants, factorizations, linear_systems
 from functx.ops.numerics import root_of_squares
 from functx.ops.operands import canonical_axes
 from functx.ops.shaping import expand_dims, squeeze
@@ -77,7 +77,7 @@ def solve(a: Any, b: Any) -> Any:
         batch = broadcast_shapes(shape[:-2], right[:-2])
         a = shapes.broadcast_to(a, (*batch, *shape[-2:]))
         b = shapes.broadcast_to(b, (*batch, *right[-2:]))
-    x = linear_algebra.solve(a, b)
+    x = linear_systems.solve(a, b)
     return squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
 
 
@@ -93,7 +93,7 @@ def inv(a: Any) -> Any:
     if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
         raise ShapeError(f"inv: a must hold square matrices; got {aval!r}")
     ones = shapes.broadcast_to(eye(aval.shape[-1], dtype=aval.dtype), aval.shape)
-    return linear_algebra.solve(a, ones)
+    return linear_systems.solve(a, ones)
 
 
 def det(a: Any) -> Any:
@@ -105,12 +105,12 @@ def det(a: Any) -> Any:
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()
     [[4.0, -2.0], [-2.0, 1.0]]
     """
-    return linear_algebra.det(*promote_inexact(a))
+    return determinants.det(*promote_inexact(a))
 
 
 def slogdet(a: Any) -> SlogdetResult:
     """The sign of the determinant of square matrices, and the logarithm of its absolute value."""
-    return SlogdetResult(*linear_algebra.slogdet(*promote_inexact(a)))
+    return SlogdetResult(*determinants.slogdet(*promote_inexact(a)))
 
 
 def cholesky(a: Any, *, upper: bool = False) -> Any:
@@ -118,7 +118,7 @@ def cholesky(a: Any, *, upper: bool = False) -> Any:
 
     Of `a` the Hermitian part counts. Where it is not positive definite, the result is nan.
     """
-    factor = linear_algebra.cholesky(*promote_inexact(a))
+    factor = factorizations.cholesky(*promote_inexact(a))
     return number_parts.conj(shapes.swapaxes(factor, -1, -2)) if upper else factor
 
 
@@ -129,13 +129,13 @@ def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's
     the derivative takes the eigenvectors not to turn into each other.
     """
     _check_triangle(UPLO)
-    return EighResult(*linear_algebra.eigh(*promote_inexact(a)))
+    return EighResult(*factorizations.eigh(*promote_inexact(a)))
 
 
 def eigvalsh(a: Any, UPLO: str | None = None) -> Any:  # noqa: N803
     """The eigenvalues, ascending, of Hermitian matrices; see `eigh`."""
     _check_triangle(UPLO)
-    return linear_algebra.eigh(*promote_inexact(a))[0]
+    return factorizations.eigh(*promote_inexact(a))[0]
 
 
 def _check_triangle(name: Any) -> None:
@@ -155,13 +155,13 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
         raise ArgumentError(
             f"svd: full_matrices must be False for matrices that are not square; got {aval_of(a)!r}"
         )
-    found = linear_algebra.svd(a)
+    found = factorizations.svd(a)
     return SVDResult(*found) if compute_uv else found[1]
 
 
 def svdvals(a: Any) -> Any:
     """The singular values of matrices, in descending order."""
-    return linear_algebra.svd(*promote_inexact(a))[1]
+    return factorizations.svd(*promote_inexact(a))[1]
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
