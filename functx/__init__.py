@@ -10,6 +10,7 @@ from functx import (
     debug,
     decomp,
     lax,
+    library,
     lowering,
     nn,
     numpy,
@@ -28,6 +29,7 @@ from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
+from functx.custom.operators.definition import custom_op
 from functx.custom.symbolic_zeros import float0
 from functx.interop import absent as _absent
 from functx.interop.from_jax import from_jax
@@ -59,6 +61,7 @@ __all__ = [
     "custom_batching",
     "custom_derivatives",
     "custom_jvp",
+    "custom_op",
     "custom_vjp",
     "custom_vmap",
     "debug",
@@ -79,6 +82,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "library",
     "linear_transpose",
     "linearize",
     "lowering",

@@ -6,14 +6,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from functx.core.errors import ArgumentError
+from functx.core.errors import ArgumentError, ValueRangeError
+from functx.core.registrations import rules_changed
 from functx.core.tracing import checking
+
+
+def _choice(name: str, *words: str) -> Any:
+    """A switch with a value among `words`, at first the first of them."""
+    value = words[0]
+
+    def given(_: Config) -> str:
+        return value
+
+    def change(_: Config, word: str) -> None:
+        nonlocal value
+        if word not in words:
+            raise ValueRangeError(f"config: {name} must be one of {words}; got {word!r}")
+        value = word
+        rules_changed()
+
+    return property(given, change)
 
 
 class Config:
     """Switches that hold for the whole process.
 
     `check_programs`: whether every program made is checked for scope and types.
+    `operator_vmap`: what `vmap` makes of a custom operator without a rule for it, one call
+    after the other ("sequential") or an error ("error").
+    `operator_aliases`: whether an array of JAX that a custom operator returns as it was given is
+    refused ("error") or counts as a copy ("copy").
     The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
@@ -25,10 +47,16 @@ class Config:
     def check_programs(self, on: bool) -> None:
         checking.enabled = bool(on)
 
+    operator_vmap = _choice("operator_vmap", "sequential", "error")
+    operator_aliases = _choice("operator_aliases", "error", "copy")
+
     def update(self, name: str, value: Any) -> None:
         """Set a switch by name; raises ArgumentError for a name that is none."""
         if name.startswith("_") or not isinstance(getattr(type(self), name, None), property):
-            raise ArgumentError(f"config: there is no switch {name!r}; there is check_programs")
+            known = [n for n, value in vars(type(self)).items() if isinstance(value, property)]
+            raise ArgumentError(
+                f"config: a switch must be one of {', '.join(known)}; there is no switch {name!r}"
+            )
         setattr(self, name, value)
 
     @contextmanager

@@ -1,0 +1,1 @@
+"""Custom operators: functions that a program takes as one operation, with rules that users give."""

@@ -1,0 +1,140 @@
+"""The abstract rule of an operator: the types of its results from those of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import (
+    DynamicShapeError,
+    FunctxError,
+    MissingKernelError,
+    ValueRangeError,
+    type_name,
+)
+from functx.core.tracing import current_builder
+from functx.custom.operators.registry import Registration, rule_of
+from functx.custom.operators.results import Results, leaves_of, stated_type
+
+if TYPE_CHECKING:
+    from functx.custom.operators.equations import OperatorCall
+
+KIND = "abstract rule"
+
+
+class DynamicSize(int):
+    """A length that results have at most, and are padded to."""
+
+
+class AbstractContext:
+    """What an abstract rule may ask for while it runs: lengths that depend on values."""
+
+    def __init__(self, qualname: str, rule: Registration):
+        self.qualname, self.rule = qualname, rule
+
+    def new_dynamic_size(self, *, min: Any = 0, max: Any = None) -> DynamicSize:
+        """A length that is known only when the operator runs, between `min` and `max`.
+
+        A program has results of length `max`, which are filled up with zeros; return the true
+        length too if it is needed. Raises DynamicShapeError where there is no `max`,
+        ValueRangeError for bounds that are none.
+        """
+        for name, bound in (("min", min), ("max", max)):
+            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+                raise ValueRangeError(
+                    f"{self.qualname}: `{name}` of a dynamic size must be an int that is known "
+                    f"now; got {type_name(bound)}"
+                )
+        if min < 0:
+            raise ValueRangeError(
+                f"{self.qualname}: `min` of a dynamic size must be at least 0; got {min}"
+            )
+        if max is not None and max < min:
+            raise ValueRangeError(
+                f"{self.qualname}: `max` of a dynamic size must be at least `min`; "
+                f"got {max} and {min}"
+            )
+        if max is None:
+            raise DynamicShapeError(
+                f"{self.qualname}: in a program the shape of a result must not depend on values; "
+                f"its abstract rule, registered at {self.rule.place}, asks for a dynamic size",
+                fix="Call it outside of jit and of transforms, or give new_dynamic_size a `max`.",
+            )
+        return DynamicSize(max)
+
+
+_context: ContextVar[AbstractContext | None] = ContextVar("abstract_context", default=None)
+
+
+def get_ctx() -> AbstractContext:
+    """The context of the abstract rule that is running, for `new_dynamic_size`.
+
+    Raises DynamicShapeError outside of one.
+    """
+    found = _context.get()
+    if found is None:
+        raise DynamicShapeError(
+            "get_ctx: sizes that depend on values can be asked for in an abstract rule alone; "
+            "got a call outside of one, where values have their sizes",
+            fix="Call it in a function that is registered with def_abstract.",
+        )
+    return found
+
+
+@contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """No program of ours is being made, whatever was before."""
+    token = current_builder.set(None)
+    try:
+        yield
+    finally:
+        current_builder.reset(token)
+
+
+def results_of(call: OperatorCall, avals: Sequence[ShapedArray]) -> Results:
+    """The types that `call` has on operands of `avals`, as its abstract rule says."""
+    operator = call.operator
+    rule = rule_of(operator, KIND)
+    if rule is None:
+        refuse(call)
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    args, kwargs = operator.arguments.called(call, structs)
+    token = _context.set(AbstractContext(operator.qualname, rule))
+    try:
+        with outside_of_traces():
+            out = rule.fun(*args, **kwargs)
+    except (jax.errors.JAXTypeError, AttributeError, TypeError) as error:
+        if isinstance(error, FunctxError):
+            raise
+        error.add_note(f"in the abstract rule of {operator.qualname}, registered at {rule.place}")
+        raise
+    finally:
+        _context.reset(token)
+    padded: list[tuple[int, ...]] = []
+
+    def stated(result: Any, x: Any, place: str) -> Any:
+        aval = stated_type(operator.qualname, rule, result, x, place)
+        if aval is not None:
+            shape = getattr(x, "shape", ())
+            padded.append(tuple([i for i, n in enumerate(shape) if isinstance(n, DynamicSize)]))
+        return aval
+
+    leaves, lengths = leaves_of(operator.qualname, rule, operator.schema, out, stated)
+    return Results(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
+
+
+def refuse(call: OperatorCall) -> NoReturn:
+    """Raise MissingKernelError for an operator without an abstract rule."""
+    operator = call.operator
+    raise MissingKernelError(
+        f"{operator.qualname}: an operator must have an abstract rule to be part of a program; "
+        "got none",
+        fix=f"Give it one, which returns the types of results: {operator.__name__}.def_abstract("
+        "lambda ...: jax.ShapeDtypeStruct(shape, dtype)); for code of JAX it may return "
+        "jax.eval_shape(function, ...).",
+    )

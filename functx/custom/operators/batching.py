@@ -1,0 +1,192 @@
+"""Batches of operators: by the rule that the user gave, else one call after the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from functx.core import tree
+from functx.core.config import config
+from functx.core.errors import MissingRuleError, TreeError, type_name
+from functx.core.provenance import line_number
+from functx.core.tracing import aval_of, current_builder
+from functx.custom.operators.registry import Registration, rule_of
+from functx.custom.operators.results import Results, wrong
+from functx.custom.operators.traced import run_rule
+from functx.custom.results import described
+from functx.ops.callbacks import size_of
+from functx.ops.conversion import ConvertElementType
+from functx.ops.shaping import batch_at
+from functx.transforms.control.scan import map as map_rows
+
+if TYPE_CHECKING:
+    from functx.custom.operators.equations import OperatorCall
+
+KIND = "vmap rule"
+
+
+class VmapInfo(NamedTuple):
+    """What a batching rule is told of the batch."""
+
+    batch_size: int
+    randomness: str
+
+
+def batch(
+    call: OperatorCall, args: Sequence[Any], dims: Sequence[int | None]
+) -> tuple[list[Any], list[int | None]]:
+    """The results of `call` at every index of the dimensions `dims`, and where they are batched."""
+    rule = rule_of(call.operator, KIND)
+    if rule is not None:
+        return _by_rule(call, rule, args, dims)
+    operator = call.operator
+    if config.operator_vmap == "error":
+        raise MissingRuleError(
+            f"{operator.qualname}: an operator must have a vmap rule to be mapped, since "
+            'functx.config.operator_vmap is "error"; got none',
+            fix=f"Give it one with {operator.__name__}.def_vmap.",
+        )
+    if not operator.warned:
+        operator.warned = True
+        _warn(operator.qualname)
+    return _one_by_one(call, args, dims)
+
+
+def _warn(qualname: str) -> None:
+    """Warn, at the line of the call, that a batch is computed element by element."""
+    builder = current_builder.get()
+    source = None if builder is None else builder.source
+    warnings.warn_explicit(
+        f"{qualname} has no vmap rule, so it is called for each element in turn; give it one with "
+        "def_vmap",
+        UserWarning,
+        "unknown" if source is None else source[0].co_filename,
+        0 if source is None else line_number(source),
+    )
+
+
+def _one_by_one(
+    call: OperatorCall, args: Sequence[Any], dims: Sequence[int | None]
+) -> tuple[list[Any], list[int | None]]:
+    size = size_of(args, dims)
+    rows = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None]
+
+    def of_row(row: Sequence[Any]) -> list[Any]:
+        rest = iter(row)
+        outs: list[Any] = call(
+            *[x if d is None else next(rest) for x, d in zip(args, dims, strict=True)]
+        )
+        return outs
+
+    of_row.__name__ = call.operator.__name__
+    outs = map_rows(of_row, rows)
+    return list(outs), [0] * len(outs)
+
+
+def _by_rule(
+    call: OperatorCall, rule: Registration, args: Sequence[Any], dims: Sequence[int | None]
+) -> tuple[list[Any], list[int | None]]:
+    """What `rule(info, in_dims, *args, **kwargs)` returns: results and where they are batched."""
+    operator = call.operator
+    arguments = operator.arguments
+    size = size_of(args, dims)
+    avals = tuple(
+        [
+            x.aval if d is None else x.aval.update(shape=_without(x.shape, d))
+            for x, d in zip(args, dims, strict=True)
+        ]
+    )
+    results = call.results(avals)
+    # A dimension that all share is None to the rule, which a list of operands cannot tell from
+    # an array that is not there, but its argument can.
+    in_dims = arguments.arranged(call, dims, lambda _: None)
+    passed = arguments.passed(call)
+    out_dims: list[int | None] = []
+
+    def body(*xs: Any) -> list[Any]:
+        values, keywords = arguments.called(call, xs)
+        given = {
+            a.name: keywords[a.name]
+            for a in arguments.schema.arguments
+            if a.keyword_only and not arguments.is_default(a, keywords[a.name])
+        }
+        found = rule.fun(
+            VmapInfo(size, "error"), tuple(in_dims[:passed]), *values[:passed], **given
+        )
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise wrong(
+                operator.qualname, rule, f"return a pair (output, out_dims); got {described(found)}"
+            )
+        out, dims_given = found
+        out_dims[:] = _out_dims(call, rule, results, dims_given)
+        return _fitted(call, rule, results, out, out_dims, size)
+
+    outs, _ = run_rule(f"{operator.__name__}_vmap", body, args)
+    return outs, out_dims
+
+
+def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], *shape[dim + 1 :])
+
+
+def _structure(call: OperatorCall, results: Results) -> Any:
+    places = range(len(results.avals))
+    return results.arranged(call.operator.schema, list(places))
+
+
+def _out_dims(
+    call: OperatorCall, rule: Registration, results: Results, given: Any
+) -> list[int | None]:
+    """The batch dimension of each result, of a tree that may be a prefix of theirs."""
+    example = _structure(call, results)
+    if isinstance(given, list) and isinstance(example, tuple):
+        given = tuple(given)
+    try:
+        found = tree.flatten_prefix(given, example, "out_dims")
+    except TreeError:
+        none = tree.structure(given, is_leaf=lambda x: x is None)
+        raise wrong(
+            call.operator.qualname,
+            rule,
+            f"return out_dims of the structure of its output, {tree.structure(example)}, or a "
+            f"prefix of it; got {none}",
+        ) from None
+    dims: list[int | None] = []
+    for aval, dim in zip(results.avals, found, strict=True):
+        whole = aval.ndim + 1
+        if dim is not None and (not isinstance(dim, int) or not -whole <= dim < whole):
+            raise wrong(
+                call.operator.qualname,
+                rule,
+                f"return dimensions from {-whole} to {whole - 1}, or None, as out_dims; got {dim!r}",
+            )
+        dims.append(None if dim is None else dim % whole)
+    return dims
+
+
+def _fitted(
+    call: OperatorCall,
+    rule: Registration,
+    results: Results,
+    out: Any,
+    out_dims: Sequence[int | None],
+    size: int,
+) -> list[Any]:
+    """The leaves of what a rule returned; OperatorRuleError for other shapes or dtypes."""
+    qualname = call.operator.qualname
+    leaves, given = tree.flatten(out)
+    wanted = tree.structure(_structure(call, results))
+    if given != wanted:
+        raise wrong(qualname, rule, f"return outputs of the structure {wanted}; got {given}")
+    found = []
+    for i, (x, aval, dim) in enumerate(zip(leaves, results.avals, out_dims, strict=True)):
+        if dim is not None:
+            aval = aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
+        own = aval_of(x)
+        if own.shape != aval.shape or own.dtype != aval.dtype:
+            raise wrong(
+                qualname, rule, f"return {aval!r} as output {i}; got {own!r} ({type_name(x)})"
+            )
+        found.append(x if own is aval else ConvertElementType(aval.dtype, aval.weak_type)(x))
+    return found

@@ -1,0 +1,132 @@
+"""Which implementation runs: that for the platform of the arrays, else that for all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+
+from functx.core.errors import MissingKernelError, ValueRangeError, type_name
+from functx.custom.operators.registry import Registration, rules_of
+
+if TYPE_CHECKING:
+    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.operator import Operator
+
+PLATFORMS = ("cpu", "gpu", "tpu", "default")
+KIND = "implementation for"
+_BY_PRIORITY = ("tpu", "gpu", "cpu")
+_NAMES = {"cuda": "gpu", "rocm": "gpu"}
+
+_log = logging.getLogger(__name__)
+
+
+def platform_names(what: str, device_types: str | Iterable[str] | None) -> list[str]:
+    """The platforms that `device_types` names, each once; ValueRangeError for another word."""
+    if device_types is None:
+        return ["default"]
+    words = [device_types] if isinstance(device_types, str) else list(device_types)
+    for word in words:
+        if word not in PLATFORMS:
+            raise ValueRangeError(
+                f"{what}: a platform must be one of {', '.join(PLATFORMS)}; "
+                f"got {word if isinstance(word, str) else type_name(word)!r}"
+            )
+    return list(dict.fromkeys(words))
+
+
+def kernel_for(call: OperatorCall, platform: str | None) -> Registration | None:
+    """The implementation for `platform`, which is on, else the one for all; None without any."""
+    operator = call.operator
+    rules = rules_of(operator, KIND)
+    platform = _NAMES.get(platform or "", platform)
+    for name in (platform, "default"):
+        if name in rules and name not in operator.disabled:
+            return rules[name]
+    return None
+
+
+def chosen_kernel(call: OperatorCall, operands: Sequence[Any]) -> Registration | None:
+    """The implementation for where the operands are, accelerators before the CPU."""
+    return kernel_for(call, _platform_of(call, operands))
+
+
+def refuse(call: OperatorCall, operands: Sequence[Any]) -> NoReturn:
+    """Raise MissingKernelError for a call that nothing implements."""
+    operator = call.operator
+    platform = _platform_of(call, operands)
+    if platform is not None:
+        raise missing(operator, platform)
+    raise MissingKernelError(
+        f"{operator.qualname}: the operator has no array inputs in this call, so that no "
+        "platform chooses its implementation; got none for all platforms",
+        fix=f'Register one that makes arrays itself: {operator.__name__}.impl("default"), '
+        "or give it a `device` parameter.",
+    )
+
+
+def missing(operator: Operator, platform: str) -> MissingKernelError:
+    """The error that there is no implementation for a platform."""
+    rules = rules_of(operator, KIND)
+    off = [name for name in rules if name in operator.disabled]
+    there = ", ".join([f"{name} ({rule.place})" for name, rule in rules.items()]) or "none"
+    return MissingKernelError(
+        f"{operator.qualname}: there must be an implementation for the platform {platform}; "
+        f"got {there}" + (f", of which {', '.join(off)} is switched off" if off else ""),
+        fix=f'Register one: @{operator.__name__}.impl("{platform}"), or for all platforms '
+        'with "default".',
+    )
+
+
+def _platform_of(call: OperatorCall, operands: Sequence[Any]) -> str | None:
+    """The platform of a call; None where neither an array nor a device says one."""
+    device = call.operator.device_of(call)
+    if device is not None:
+        return device if isinstance(device, str) else str(device.platform)
+    found = {
+        d.platform
+        for x in operands
+        if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        for d in x.devices()
+    }
+    for platform in _BY_PRIORITY:
+        if platform in found:
+            return platform
+    return jax.default_backend() if operands else None
+
+
+def kernels_for(call: OperatorCall, platforms: Sequence[str]) -> dict[str, Registration]:
+    """The implementation for each platform of a program; one alone where they are the same."""
+    found = {}
+    for platform in platforms:
+        rule = kernel_for(call, platform)
+        if rule is None:
+            raise missing(call.operator, _NAMES.get(platform, platform))
+        found[platform] = rule
+    return found if len(set(found.values())) > 1 else dict(list(found.items())[:1])
+
+
+@contextmanager
+def set_kernel_enabled(operator: Operator, platform: str, enabled: bool) -> Iterator[None]:
+    """The implementation for `platform` on or off, for the length of a `with` block."""
+    known = rules_of(operator, KIND)
+    if platform not in known:
+        _log.warning("%s: there is no implementation for %r to switch", operator.qualname, platform)
+        yield
+        return
+    before = platform not in operator.disabled
+    if before is enabled:
+        _log.warning(
+            "%s: the implementation for %s is %s already",
+            operator.qualname,
+            platform,
+            "on" if enabled else "off",
+        )
+    operator.switch(platform, enabled)
+    try:
+        yield
+    finally:
+        operator.switch(platform, before)

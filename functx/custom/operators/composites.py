@@ -1,0 +1,94 @@
+"""Operators made of others: the body that gives all their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from functx.core.errors import ImmutableArrayError, type_name
+from functx.core.storage import root_of
+from functx.core.tracing import Tracer
+from functx.custom.operators.kernels import NUMBERS, check_writable, host_array
+from functx.custom.operators.registry import Registration
+from functx.custom.operators.results import Results, leaves_of, wrong
+from functx.custom.operators.schema import Return
+
+if TYPE_CHECKING:
+    from functx.custom.operators.equations import CompositeCall
+    from functx.custom.operators.operator import Operator
+
+
+class Composite:
+    """The body of an operator, in functx's own operations."""
+
+    def __init__(self, operator: Operator, rule: Registration):
+        self.operator, self.rule = operator, rule
+
+    def run_now(self, call: CompositeCall, operands: Sequence[Any]) -> Any:
+        """The result of a call on concrete operands, to which the body writes itself."""
+        operator = self.operator
+        check_writable(call, operands)
+        written = operator.arguments.written(call)
+        given = [
+            host_array(x, x, False) if isinstance(x, np.ndarray) and i not in written else x
+            for i, x in enumerate(operands)
+        ]
+        try:
+            leaves, lengths = self.leaves(call, given)
+        except ValueError as error:
+            if "read-only" in str(error):
+                raise self.undeclared_write() from error
+            raise
+        aliased = operator.aliased(call, operands)
+        return Results((), lengths).arranged(operator.schema, leaves, aliased)
+
+    def leaves(
+        self, call: CompositeCall, given: Sequence[Any]
+    ) -> tuple[list[Any], tuple[int | None, ...]]:
+        """What the body gives for operands, flat, and the lengths of lists."""
+        args, kwargs = self.operator.arguments.called(call, given)
+        out = self.rule.fun(*args, **kwargs)
+
+        def leaf(result: Return, x: Any, place: str) -> Any:
+            if result.alias:
+                return x
+            if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
+                raise self.wrong(f"give an array for {place}; got {type_name(x)}")
+            if any(_shares(x, y) for y in given):
+                raise self.wrong(
+                    f"return arrays of its own; {place} is an argument, or a view of one",
+                    "Return a copy: x.copy().",
+                )
+            return x
+
+        return leaves_of(self.operator.qualname, self.rule, self.operator.schema, out, leaf)
+
+    def wrong(self, problem: str, fix: str = "") -> Exception:
+        return wrong(self.operator.qualname, self.rule, problem, fix)
+
+    def undeclared_write(self, name: str = "") -> ImmutableArrayError:
+        """The error that the body writes to what `mutates_args` does not name."""
+        return ImmutableArrayError(
+            f"{self.operator.qualname}: its decomposition, given at {self.rule.place}, must write to "
+            f"what mutates_args names alone; it writes to {name or 'another argument'}",
+            fix="Name the argument in mutates_args, or write to a copy.",
+            source=self.rule.line,
+        )
+
+    def check_written(self, call: CompositeCall, new: dict[int, Any]) -> None:
+        """Raise ImmutableArrayError if the body wrote to an operand that was not named."""
+        names = self.operator.arguments.operand_names(call)
+        for i in new.keys() - set(self.operator.arguments.written(call)):
+            raise self.undeclared_write(f"`{names[i]}`")
+
+
+def _shares(x: Any, y: Any) -> bool:
+    """Whether a result is an operand, or a view of it."""
+    if type(x) is Tracer and type(y) is Tracer:
+        return root_of(x).atom is root_of(y).atom
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return bool(np.may_share_memory(x, y))
+    return x is y and not isinstance(x, NUMBERS)

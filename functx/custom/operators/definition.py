@@ -1,0 +1,202 @@
+"""How operators come to be: `custom_op`, and `define` for one that is declared first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from functx.core.errors import (
+    ArgumentError,
+    KeywordOnlyArrayError,
+    OperatorNameError,
+    SchemaError,
+    type_name,
+)
+from functx.custom.operators import choice
+from functx.custom.operators.inference import check_signature, given_schema, infer_schema
+from functx.custom.operators.names import check_name
+from functx.custom.operators.operator import Operator, check_kernel, make
+from functx.custom.operators.permitted import check_factory
+from functx.custom.operators.schema import Schema, is_functional_schema
+from functx.transforms.calls import check_callable, name_of
+
+TAGS = ("inplace", "out")
+
+
+def custom_op(
+    qualname: str,
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    device_types: str | Iterable[str] | None = None,
+    schema: str | Schema | None = None,
+    decomposition: Callable[..., Any] | bool | None = None,
+    kernel: str = "jax",
+    tags: Iterable[str] = (),
+    allow_override: bool = False,
+) -> Any:
+    """The function `fun` as one operation of programs, called `namespace::name`; or a decorator.
+
+    Its annotations, or `schema`, say what it takes and gives. The function implements it on the
+    platforms `device_types`, or on all: in code that JAX can trace, or with kernel="numpy" in
+    code of NumPy. `mutates_args` names the arrays that it writes to, or is "unknown".
+
+    With `decomposition=True` the function is no implementation but a body of functx's own
+    operations, and all rules are those of the body; with a function there, that is the body, and
+    `fun` what implements it. Otherwise rules are registered for it, see `Operator`.
+
+    With the tag "inplace" it returns its first argument, which it writes to; with "out" the
+    keyword-only arrays that it writes to.
+
+    Raises OperatorNameError for a name that is none, SchemaError for types that operators do not
+    take, RegistrationError for a name that is taken unless `allow_override`.
+
+    >>> import functx, jax
+    >>> @functx.custom_op("doc::scaled", mutates_args=())
+    ... def scaled(x: functx.Array, factor: float = 2.0) -> functx.Array:
+    ...     return x * factor
+    >>> @scaled.def_abstract
+    ... def scaled_type(x, factor):
+    ...     return x
+    >>> float(functx.jit(scaled)(3.0))
+    6.0
+    """
+    check_name(qualname)
+    platforms = choice.platform_names(f"custom_op({qualname})", device_types)
+    check_kernel(qualname, kernel)
+    if fun is None:
+        options = dict(locals())
+        for name in ("qualname", "fun", "platforms"):
+            del options[name]
+        return partial(custom_op, qualname, **options)
+    what = _check_function(qualname, fun)
+    if schema is None:
+        found = infer_schema(fun, mutates_args=mutates_args, op_name=qualname)
+    else:
+        found = given_schema(what, schema, mutates_args or None)
+        check_signature(what, found, fun)
+    found = _tagged(what, found, tags)
+    if "out" not in tags:
+        _refuse_keyword_arrays(what, found)
+    check_factory(what, found, platforms if decomposition is None else ())
+    body = fun if decomposition is True else decomposition or None
+    if body is not None:
+        check_callable(body, f"{what}: decomposition")
+    operator = make(qualname, found, fun, decomposition=body, allow_override=allow_override)
+    if decomposition is not True:
+        operator.impl(platforms, fun, kernel=kernel)
+    return operator
+
+
+def define(
+    qualname: str, schema: str | Schema | None = None, *, allow_override: bool = False
+) -> Callable[[Callable[..., Any]], Operator]:
+    """A decorator that declares an operator by a function of the same name, whose body never runs.
+
+    With `schema`, the function has neither annotations nor defaults. What it does is registered
+    with `impl`. It must be functional: write to no argument, and return something new. A
+    derivative in its arguments that no rule gives is refused where it is called.
+
+    Raises OperatorNameError for another name, SchemaError for what is not functional.
+
+    >>> import functx
+    >>> @functx.library.define("doc::halved", "(Array x) -> Array")
+    ... def halved(x): ...
+    >>> @halved.impl(["cpu", "gpu"])
+    ... def halved_anywhere(x):
+    ...     return x / 2
+    >>> float(halved(3.0))
+    1.5
+    """
+    check_name(qualname, "define")
+
+    def declared(fun: Callable[..., Any]) -> Operator:
+        what = _check_function(qualname, fun)
+        own = qualname.split("::")[1]
+        if name_of(fun) != own:
+            raise OperatorNameError(
+                f"{what}: the operator and its function must have one name; got {own!r} and "
+                f"{name_of(fun)!r}",
+                fix=f"Call the function {own}, or the operator {name_of(fun)}.",
+            )
+        if schema is None:
+            found = infer_schema(fun, op_name=qualname)
+        else:
+            found = given_schema(what, schema)
+            check_signature(what, found, fun, declaration=True)
+        if any(a.name == "self" for a in found.arguments):
+            raise SchemaError(
+                f"{what}: no argument must be called `self`; got one", fix="Rename it."
+            )
+        if not is_functional_schema(found):
+            raise SchemaError(
+                f"{what}: only functional operators can be declared, which write to no argument, "
+                "return no views, and return something",
+                f"schema {found}",
+            )
+        return make(qualname, found, fun, prototype=True, allow_override=allow_override)
+
+    return declared
+
+
+def _check_function(qualname: str, fun: Any) -> str:
+    """What messages call the definition; SchemaError for what is no function."""
+    what = f"custom_op({qualname})"
+    if not callable(fun) or isinstance(fun, type):
+        raise SchemaError(f"{what}: an operator must be made of a function; got {type_name(fun)}")
+    return what
+
+
+def _refuse_keyword_arrays(what: str, schema: Schema) -> None:
+    for a in schema.arrays:
+        if a.keyword_only:
+            raise KeywordOnlyArrayError(
+                f"{what}: arrays must be given by position; got the keyword-only array `{a.name}`, "
+                "which is not supported",
+                f"schema {schema}",
+                fix='Take it by position, or write to it and use tags=["out"].',
+            )
+
+
+def _tagged(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
+    """The schema of an operator that returns what it writes to, as its tag says."""
+    tags = (tags,) if isinstance(tags, str) else tuple(tags)
+    if unknown := [tag for tag in tags if tag not in TAGS]:
+        raise ArgumentError(
+            f"{what}: tags must be among {', '.join(map(repr, TAGS))}; got {unknown[0]!r}"
+        )
+    if not tags:
+        return schema
+    if len(set(tags)) > 1:
+        raise SchemaError(f"{what}: an operator must be tagged inplace or out; got both")
+    written = schema.mutated
+    if tags[0] == "inplace":
+        first = next((a for a in schema.positional if a.type.is_array), None)
+        problem = (
+            "write to its first array, and to nothing else"
+            if written != ((first,) if first else ()) or first is None
+            else "return one array, the one that it writes to"
+            if len(schema.returns) != 1
+            or not schema.single
+            or str(schema.returns[0].type) != "Array"
+            else ""
+        )
+    else:
+        problem = (
+            "write to keyword-only arrays alone"
+            if not written or not all(a.keyword_only and not a.type.is_list for a in written)
+            else "write to all of its keyword-only arrays"
+            if any(a.keyword_only and not a.mutated for a in schema.arrays)
+            else "return an array for each one that it writes to, in order"
+            if [str(r.type) for r in schema.returns] != ["Array"] * len(written)
+            else ""
+        )
+    if problem:
+        raise SchemaError(
+            f"{what}: an operator tagged {tags[0]!r} must {problem}", f"schema {schema}"
+        )
+    returns = [replace(r, alias=a.alias) for r, a in zip(schema.returns, written, strict=True)]
+    return replace(schema, returns=tuple(returns))

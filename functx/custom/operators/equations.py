@@ -1,0 +1,116 @@
+"""An operator as an equation of programs: every rule of it looks up what the user registered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from functx.core.avals import ShapedArray
+from functx.core.primitive import Primitive
+from functx.custom.operators import abstract, batching, derivatives
+from functx.custom.operators.choice import kernel_for
+from functx.custom.operators.kernels import lower_kernel
+from functx.custom.operators.results import Results
+from functx.custom.operators.traced import run_rule
+from functx.transforms.expand import decomposition
+
+if TYPE_CHECKING:
+    from functx.custom.operators.operator import Operator
+
+
+class OperatorCall(Primitive, abstract=True):
+    """One operation of a program, called `namespace::name`.
+
+    Its operands are the arrays among the arguments; its parameters say the rest. It gives the
+    results, then the new values of the operands that it writes to.
+    """
+
+    operator: ClassVar[Operator]
+    multiple_results = True
+
+    def __reduce__(self) -> Any:
+        values = tuple([getattr(self, field) for field in self.fields])
+        return _restored, (self.operator.qualname, values)
+
+    def results(self, avals: tuple[ShapedArray, ...]) -> Results:
+        """The types of the results for operands of `avals`, remembered."""
+        key = self, avals
+        found = self.operator.known_results.get(key)
+        if found is None:
+            self.operator.used = True
+            found = self.operator.known_results[key] = abstract.results_of(self, avals)
+        return found
+
+    def abstract_eval(self, *avals):
+        written = [avals[i] for i in self.operator.arguments.written(self)]
+        return [*self.results(avals).avals, *written]
+
+    def jvp(self, primals, tangents):
+        return derivatives.push(self, primals, tangents)
+
+    def forward(self, args, active):
+        return derivatives.forward(self, args, active)
+
+    def vjp(self, cts, saved, args, active):
+        return derivatives.pull(self, cts, saved, args, active)
+
+    def transpose(self, cts, *args):
+        return derivatives.transpose(self, cts, args)
+
+    def batch(self, args, dims):
+        return batching.batch(self, args, dims)
+
+    def lower(self, ctx, *values):
+        return lower_kernel(self, ctx, values)
+
+
+class CompositeCall(Primitive, abstract=True):
+    """One operation that is made of others: all its rules are those of its decomposition.
+
+    An implementation takes the place of the decomposition where it runs.
+    """
+
+    operator: ClassVar[Operator]
+    multiple_results = True
+
+    __reduce__ = OperatorCall.__reduce__
+
+    def results(self, avals: tuple[ShapedArray, ...]) -> Results:
+        """The types of the results for operands of `avals`."""
+        program = decomposition(self, avals)
+        lengths = self.operator.known_results[self, avals]
+        count = len(program.outputs) - len(self.operator.arguments.written(self))
+        return Results(tuple(program.out_avals[:count]), lengths)
+
+    def abstract_eval(self, *avals):
+        return decomposition(self, avals).out_avals
+
+    def decompose(self, *args):
+        operator = self.operator
+        operator.used = True
+        lengths: Any = ()
+
+        def body(*xs: Any) -> list[Any]:
+            nonlocal lengths
+            leaves, lengths = operator.composite.leaves(self, xs)
+            return leaves
+
+        outs, new = run_rule(operator.__name__, body, args)
+        avals = tuple([x.aval for x in args])
+        operator.known_results[self, avals] = lengths
+        operator.composite.check_written(self, new)
+        written = operator.arguments.written(self)
+        return [*outs, *[new.get(i, args[i]) for i in written]]
+
+    def lower(self, ctx, *values):
+        if all(kernel_for(self, platform) is None for platform in ctx.platforms):
+            return ctx.call(decomposition(self, tuple(ctx.avals_in)), values)
+        return lower_kernel(self, ctx, values)
+
+
+def _restored(qualname: str, values: Sequence[Any]) -> Primitive:
+    """The operation that was pickled."""
+    from functx.custom.operators.registry import find
+
+    made: Primitive = find(qualname).primitive(*values)
+    return made

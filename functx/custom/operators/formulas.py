@@ -1,0 +1,199 @@
+"""The two forms in which a backward rule is given: by names and saved values, or by a context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from functx.core.errors import RegistrationError
+from functx.custom.operators.gradients import Checked, Gradients
+from functx.custom.operators.registry import Registration, rule_of
+from functx.custom.operators.results import Results
+from functx.custom.operators.traced import Saved, run_rule
+
+if TYPE_CHECKING:
+    from functx.custom.operators.equations import OperatorCall
+
+SAVE = "save_for_backward"
+BACKWARD = "backward"
+FORMULA = "autograd formula"
+
+
+class BackwardContext:
+    """Reserved: what a `backward` rule gets first."""
+
+    __slots__ = ()
+
+
+class FormulaContext:
+    """What `setup_context` notes for the backward rule: arrays to save, and any attribute."""
+
+    def __init__(self, needs_input_grad: tuple[Any, ...]):
+        self.__dict__["_functx_saved"] = ()
+        self.__dict__["_functx_needs"] = needs_input_grad
+
+    @property
+    def needs_input_grad(self) -> tuple[Any, ...]:
+        """Which of the positional arguments that were passed a derivative is taken in.
+
+        A list of arrays has a list.
+        """
+        return self.__dict__["_functx_needs"]  # type: ignore[no-any-return]
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """The arrays that `save_for_backward` was given."""
+        return self.__dict__["_functx_saved"]  # type: ignore[no-any-return]
+
+    def save_for_backward(self, *arrays: Any) -> None:
+        """Keep arrays for the backward rule, which finds them as `saved_tensors`."""
+        self.__dict__["_functx_saved"] = arrays
+
+    def noted(self) -> dict[str, Any]:
+        """All that was set, the saved arrays included."""
+        return {k: v for k, v in self.__dict__.items() if k != "_functx_needs"}
+
+    def again(self, noted: dict[str, Any]) -> FormulaContext:
+        """A context in which that is set."""
+        made = FormulaContext(self.needs_input_grad)
+        made.__dict__.update(noted)
+        return made
+
+
+class ByName(NamedTuple):
+    """`save_for_backward(inputs, output)` and `backward(ctx, saved, *grads)`."""
+
+    saving: Registration
+    rule: Registration
+
+    def save(
+        self, call: OperatorCall, results: Results, args: Any, outs: Any, active: Sequence[bool]
+    ) -> Saved:
+        """What the backward rule gets of the arguments and results."""
+        saved: Any = None
+
+        def body(*xs: Any) -> list[Any]:
+            nonlocal saved
+            inputs = call.operator.arguments.arranged(call, xs[: len(args)])
+            output = results.arranged(call.operator.schema, xs[len(args) :])
+            found = self.saving.fun(call.operator.arguments.inputs_class(*inputs), output)
+            saved = Saved.of(found)
+            return list(saved.arrays)
+
+        found, _ = run_rule(f"{call.operator.__name__}_save", body, [*args, *outs])
+        return saved._replace(arrays=found)  # type: ignore[no-any-return]
+
+    def pull(
+        self, call: OperatorCall, results: Results, saved: Saved, cts: Sequence[Any], args: Any
+    ) -> Gradients:
+        """The cotangents of the operands, for those of the results."""
+
+        def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
+            found = self.rule.fun(BackwardContext(), saved.value(arrays), *grads)
+            return checked.by_name(found)
+
+        return _pulled(call, self.rule, results, saved, cts, args, rule)
+
+
+class ByContext(NamedTuple):
+    """`setup_context(ctx, inputs, output)` and `backward(ctx, *grads)`."""
+
+    rule: Registration
+
+    def save(
+        self, call: OperatorCall, results: Results, args: Any, outs: Any, active: Sequence[bool]
+    ) -> Any:
+        """The context, and what is noted in it, as far as it is arrays apart from the rest."""
+        arguments = call.operator.arguments
+        context = FormulaContext(_needs(call, active))
+        setup = self.rule.details
+        if setup is None:
+            return context, Saved.of({})
+        saved: Any = None
+
+        def body(*xs: Any) -> list[Any]:
+            nonlocal saved
+            inputs, keywords = arguments.called(call, xs[: len(args)])
+            output = results.arranged(call.operator.schema, xs[len(args) :])
+            given = {"keyword_only_inputs": keywords} if keywords else {}
+            setup(ctx=context, inputs=tuple(inputs), output=output, **given)
+            saved = Saved.of(context.noted())
+            return list(saved.arrays)
+
+        found, _ = run_rule(f"{call.operator.__name__}_setup", body, [*args, *outs])
+        return context, saved._replace(arrays=found)
+
+    def pull(
+        self, call: OperatorCall, results: Results, saved: Any, cts: Sequence[Any], args: Any
+    ) -> Gradients:
+        """The cotangents of the operands, for those of the results."""
+        context, noted = saved
+
+        def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
+            found = self.rule.fun(context.again(noted.value(arrays)), *grads)
+            return checked.by_position(found, call.operator.arguments.passed(call))
+
+        return _pulled(call, self.rule, results, noted, cts, args, rule)
+
+
+def _needs(call: OperatorCall, active: Sequence[bool]) -> tuple[Any, ...]:
+    """`needs_input_grad` of a call."""
+    arguments = call.operator.arguments
+    marks = arguments.arranged(call, active, lambda _: False)
+    passed = marks[: arguments.passed(call)]
+    return tuple([[bool(on) for on in m] if isinstance(m, list) else bool(m) for m in passed])
+
+
+def _pulled(
+    call: OperatorCall,
+    registration: Registration,
+    results: Results,
+    saved: Saved,
+    cts: Sequence[Any],
+    args: Sequence[Any],
+    rule: Any,
+) -> Gradients:
+    """What `rule(saved arrays, gradients of the results, check)` gives, in the trace that is on.
+
+    `cts` has None for a result that has no gradient.
+    """
+    given = [ct for ct in cts if ct is not None]
+    marks: list[bool] = []
+
+    def body(*xs: Any) -> list[Any]:
+        own = xs[: len(given)]
+        rest = iter(own)
+        grads = results.values([next(rest) if ct is not None else None for ct in cts])
+        held = xs[len(given) : len(given) + len(saved.arrays)]
+        found = rule(held, grads, Checked(call, registration, xs[len(given) + len(held) :]))
+        marks.extend(g is not None for g in found)
+        return [g for g in found if g is not None]
+
+    operands = [*given, *saved.arrays, *args]
+    found, _ = run_rule(f"{call.operator.__name__}_backward", body, operands)
+    rest = iter(found)
+    return [next(rest) if on else None for on in marks]
+
+
+def formula_of(call: OperatorCall) -> ByName | ByContext | None:
+    """The backward rule that holds now; None if there is none.
+
+    Raises RegistrationError where only half of one was registered.
+    """
+    operator = call.operator
+    explicit = rule_of(operator, FORMULA)
+    if explicit is not None:
+        return ByContext(explicit)
+    saving, backward = rule_of(operator, SAVE), rule_of(operator, BACKWARD)
+    if saving is not None and backward is not None:
+        return ByName(saving, backward)
+    found = saving or backward
+    if found is None:
+        return None
+    other = BACKWARD if found is saving else SAVE
+    raise RegistrationError(
+        f"{operator.qualname}: save_for_backward and backward must both be registered for a "
+        f"derivative; got {found.kind} alone, registered at {found.place}, and no {other}",
+        fix=f"Register the other half: @{operator.__name__}.{other}.",
+        source=found.source,
+    )

@@ -1,0 +1,326 @@
+"""Implementations of operators: what one takes and gives, run now or as part of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.config import config
+from functx.core.dtypes import narrow_dtype, x64_enabled
+from functx.core.effects import Effects
+from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
+from functx.core.tracing import aval_of
+from functx.custom.operators.abstract import outside_of_traces
+from functx.custom.operators.choice import kernels_for
+from functx.custom.operators.registry import Registration
+from functx.custom.operators.results import Results, leaves_of, wrong
+from functx.custom.operators.schema import Return
+from functx.custom.operators.written import WrittenArray
+from functx.lowering.callbacks import FromDevice
+from functx.ops.callbacks import OnHost
+
+if TYPE_CHECKING:
+    from functx.custom.operators.equations import OperatorCall
+
+NUMBERS = (bool, int, float, complex, np.generic)
+
+
+class Outcome(NamedTuple):
+    """What an implementation gave: results, the lengths of lists, what it wrote to arguments."""
+
+    leaves: list[Any]
+    lengths: tuple[int | None, ...]
+    written: list[Any]
+
+
+def run_kernel(call: OperatorCall, rule: Registration, arrays: Sequence[Any]) -> Outcome:
+    """What an implementation makes of arrays: NumPy's if it is code of NumPy, else JAX's.
+
+    Raises OperatorRuleError where it does not return what the schema says, or an argument.
+    """
+    operator = call.operator
+    on_host = rule.details == "numpy"
+    places = operator.arguments.written(call)
+    given = list(arrays)
+    for i in places:
+        given[i] = given[i] if on_host else WrittenArray(given[i])
+    args, kwargs = operator.arguments.called(call, given)
+    try:
+        with outside_of_traces():
+            out = rule.fun(*args, **kwargs)
+    except ValueError as error:
+        if "read-only" in str(error) and on_host:
+            raise _undeclared_write(call, rule) from error
+        raise
+    except jax.errors.JAXTypeError as error:
+        raise ForeignCodeError(
+            f"{operator.qualname}: its {rule.kind}, registered at {rule.place}, must be code that "
+            f"JAX can trace; it asked for a value: {str(error).splitlines()[0]}",
+            fix='Register code of NumPy with kernel="numpy", which runs on the host.',
+            source=rule.line,
+        ) from error
+    check = _Aliases(call, rule, given)
+    leaves, lengths = leaves_of(operator.qualname, rule, operator.schema, out, check.leaf)
+    return Outcome(leaves, lengths, [given[i] if on_host else given[i].value for i in places])
+
+
+class _Aliases:
+    """The check that results are new arrays, except those that the schema says are arguments."""
+
+    def __init__(self, call: OperatorCall, rule: Registration, given: Sequence[Any]):
+        self.call, self.rule, self.given = call, rule, given
+
+    def leaf(self, result: Return, x: Any, place: str) -> Any:
+        """The value `x` of a result; OperatorRuleError if it is no array or number, or an argument."""
+        qualname = self.call.operator.qualname
+        if result.alias:
+            self.check_returned(result, x, place)
+            return x
+        refused = config.operator_aliases == "error" or not isinstance(x, jax.Array)
+        if refused and (isinstance(x, WrittenArray) or self.shares(x)):
+            raise wrong(
+                qualname,
+                self.rule,
+                f"return arrays of its own; {place} is an argument, or a view of one",
+                fix="Return a copy: x.copy(), or jax.numpy.array(x).",
+            )
+        if not isinstance(x, (np.ndarray, jax.Array, *NUMBERS)):
+            raise wrong(qualname, self.rule, f"give an array for {place}; got {type_name(x)}")
+        if not result.type.is_array and np.shape(x):
+            raise wrong(qualname, self.rule, f"give a number for {place}; got {type_name(x)}")
+        return x
+
+    def shares(self, x: Any) -> bool:
+        if isinstance(x, np.ndarray):
+            return any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in self.given)
+        return any(x is (y.value if isinstance(y, WrittenArray) else y) for y in self.given)
+
+    def check_returned(self, result: Return, x: Any, place: str) -> None:
+        operator = self.call.operator
+        arranged = operator.arguments.arranged(self.call, self.given)
+        for argument, value in zip(operator.schema.arguments, arranged, strict=True):
+            if argument.alias == result.alias and x is not value:
+                raise wrong(
+                    operator.qualname,
+                    self.rule,
+                    f"return its argument `{argument.name}` for {place}; got another array",
+                )
+
+
+def _undeclared_write(call: OperatorCall, rule: Registration) -> ImmutableArrayError:
+    operator = call.operator
+    named = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
+    return ImmutableArrayError(
+        f"{operator.qualname}: its {rule.kind}, registered at {rule.place}, must write to what "
+        f"mutates_args names alone, {named}; it writes to another argument",
+        fix="Name the argument in mutates_args, or write to a copy.",
+        source=rule.line,
+    )
+
+
+def run_now(call: OperatorCall, rule: Registration, operands: Sequence[Any]) -> Any:
+    """The result of a call on concrete operands, computed by the implementation `rule`.
+
+    NumPy arrays from NumPy arrays and numbers, else JAX arrays.
+    """
+    operator = call.operator
+    avals = [aval_of(x) for x in operands]
+    written = set(operator.arguments.written(call))
+    check_writable(call, operands)
+    if rule.details == "numpy":
+        arrays = [
+            host_array(x, a, i in written)
+            for i, (x, a) in enumerate(zip(operands, avals, strict=True))
+        ]
+    else:
+        arrays = [jax.numpy.asarray(x, a.dtype) for x, a in zip(operands, avals, strict=True)]
+    out = run_kernel(call, rule, arrays)
+    for i, new in zip(sorted(written), out.written, strict=True):
+        if new is not operands[i]:
+            operands[i][...] = np.asarray(new)
+    as_jax = any(isinstance(x, jax.Array) for x in operands) or operator.device_of(call) is not None
+    marks = Results((), out.lengths).marks([r.type.is_array for r in operator.schema.made])
+    leaves = [
+        _result(x, as_jax) if on else _scalar(x) for x, on in zip(out.leaves, marks, strict=True)
+    ]
+    return Results((), out.lengths).arranged(
+        operator.schema, leaves, operator.aliased(call, operands)
+    )
+
+
+def check_writable(call: OperatorCall, operands: Sequence[Any]) -> None:
+    """Raise ImmutableArrayError unless all that the operator writes to can be written to."""
+    operator = call.operator
+    for i in operator.arguments.written(call):
+        x = operands[i]
+        if isinstance(x, np.ndarray) and x.flags.writeable:
+            continue
+        name = operator.arguments.operand_names(call)[i]
+        what = "a read-only array" if isinstance(x, np.ndarray) else type_name(x)
+        raise ImmutableArrayError(
+            f"{operator.qualname}: `{name}`, which the operator writes to, must be an array of "
+            f"NumPy that is writable, or a traced one; got {what}",
+            fix="Pass numpy.array(x), and take the new value from there.",
+        )
+
+
+def host_array(x: Any, aval: ShapedArray, writable: bool) -> Any:
+    """`x` as an array of NumPy's of the dtype that a program would have."""
+    array = np.asarray(x, aval.dtype)
+    if writable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _result(x: Any, as_jax: bool) -> Any:
+    """A result as functx gives it, with no type that the 64-bit switch turns off."""
+    if as_jax:
+        return jax.numpy.asarray(x)
+    # What JAX is tracing stays with JAX.
+    if isinstance(x, jax.core.Tracer):
+        return x
+    array = np.array(x) if isinstance(x, jax.Array) else np.asarray(x)
+    return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
+
+
+def _scalar(x: Any) -> Any:
+    traced = isinstance(x, jax.core.Tracer)
+    return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
+
+
+class KernelOnHost(OnHost, abstract=True):
+    """The call of an implementation by the device, for results of the types `results`."""
+
+    call: Any
+    rule: Any
+    results: tuple[ShapedArray, ...]
+    padded: tuple[tuple[int, ...], ...]
+    narrow: bool
+
+    @property
+    def effects(self) -> Effects:  # type: ignore[override]
+        return self.call.effects  # type: ignore[no-any-return]
+
+    @property
+    def host_name(self) -> str:
+        return str(self.call.name)
+
+    def run(self, *arrays: Any) -> list[Any]:
+        written = set(self.call.operator.arguments.written(self.call))
+        given = [
+            np.array(x) if i in written else host_array(x, aval_of(x), False)
+            for i, x in enumerate(arrays)
+        ]
+        out = run_kernel(self.call, self.rule, given)
+        values = [np.asarray(x) for x in (*out.leaves, *out.written)]
+        padded = self.padded or ((),) * len(values)
+        values = [
+            _padded(x, a, axes) for x, a, axes in zip(values, self.results, padded, strict=False)
+        ]
+        return fitted(self.call, self.rule, values, self.results, self.narrow, out.leaves)
+
+
+def _padded(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
+    """`x` with zeros behind it along `axes`, up to the shape of `aval`."""
+    if not axes or x.ndim != aval.ndim or any(x.shape[i] > aval.shape[i] for i in axes):
+        return x
+    return np.pad(x, [(0, aval.shape[i] - n if i in axes else 0) for i, n in enumerate(x.shape)])
+
+
+def fitted(
+    call: OperatorCall,
+    rule: Registration,
+    values: Sequence[Any],
+    avals: Sequence[ShapedArray],
+    narrow: bool,
+    given: Sequence[Any] = (),
+) -> list[Any]:
+    """`values` as arrays of `avals`; OperatorRuleError unless they have those shapes and dtypes."""
+    qualname = call.operator.qualname
+    if len(values) != len(avals):
+        raise wrong(
+            qualname,
+            rule,
+            f"give {len(avals)} arrays, as its abstract rule says; got {len(values)}",
+        )
+    found = []
+    for i, (x, aval) in enumerate(zip(values, avals, strict=True)):
+        dtype = narrow_dtype(x.dtype) if narrow else x.dtype
+        number = i < len(given) and isinstance(given[i], (bool, int, float, complex))
+        if x.shape != aval.shape or (dtype != aval.dtype and not number):
+            raise wrong(
+                qualname,
+                rule,
+                f"give results of the types that its abstract rule states; got {type_name(x)} "
+                f"for number {i}: {aval!r}",
+                fix="Convert the result, or state its type with def_abstract.",
+            )
+        found.append(x.astype(aval.dtype) if x.dtype != aval.dtype else x)
+    return found
+
+
+def lower_kernel(call: OperatorCall, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """The results of `call` as part of a program, by the implementation for its platform."""
+    chosen = kernels_for(call, ctx.platforms)
+    avals = tuple(ctx.avals_out)
+    padded = call.results(tuple(ctx.avals_in)).padded
+
+    def on_host(rule: Registration) -> KernelOnHost:
+        return KernelOnHost(call, rule, avals, padded, not x64_enabled())
+
+    if len(chosen) == 1:
+        (rule,) = chosen.values()
+        if rule.details == "numpy":
+            return ctx.callback(on_host(rule), values)  # type: ignore[no-any-return]
+        outs = ctx.via_jax(in_jax(call, rule, avals), *values)
+    else:
+        outs = ctx.via_jax(_by_platform(call, chosen, avals, ctx.source, on_host), *values)
+    return outs if isinstance(outs, (list, tuple)) else [outs]
+
+
+def in_jax(call: OperatorCall, rule: Registration, avals: Sequence[ShapedArray]) -> Any:
+    """An implementation in code of JAX as a function of the operands, flat."""
+
+    def function(*xs: Any) -> Any:
+        out = run_kernel(call, rule, xs)
+        values = [jax.numpy.asarray(x) for x in (*out.leaves, *out.written)]
+        found = fitted(call, rule, values, avals, not x64_enabled(), out.leaves)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    function.__name__ = call.operator.__name__
+    return function
+
+
+def _by_platform(
+    call: OperatorCall,
+    chosen: dict[str, Registration],
+    avals: Sequence[ShapedArray],
+    source: Any,
+    on_host: Callable[[Registration], KernelOnHost],
+) -> Any:
+    """The function that has a branch for each platform of a program for several."""
+    shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+
+    def branch(rule: Registration) -> Any:
+        if rule.details != "numpy":
+            return in_jax(call, rule, avals)
+        device_call = FromDevice(on_host(rule), source)
+
+        def through_callback(*xs: Any) -> Any:
+            outs = jax.pure_callback(device_call, shapes, *xs)
+            return outs[0] if len(shapes) == 1 else outs
+
+        return through_callback
+
+    branches = {platform: branch(rule) for platform, rule in chosen.items()}
+
+    def function(*xs: Any) -> Any:
+        return jax.lax.platform_dependent(*xs, **branches)
+
+    return function

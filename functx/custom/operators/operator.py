@@ -1,0 +1,327 @@
+"""An operator: what its calls do, and the rules that users register for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from functx.core.effects import NO_EFFECTS, Effect
+from functx.core.errors import ArgumentError, RegistrationError
+from functx.core.provenance import user_source
+from functx.core.registrations import rules_changed
+from functx.core.tracing import aval_of, current_builder
+from functx.custom.function import in_jax_trace
+from functx.custom.operators import abstract, batching, choice, dispatch, formulas, registry
+from functx.custom.operators.arguments import Arguments
+from functx.custom.operators.composites import Composite
+from functx.custom.operators.derivatives import JVP
+from functx.custom.operators.equations import CompositeCall, OperatorCall
+from functx.custom.operators.kernels import run_now
+from functx.custom.operators.permitted import (
+    check_differentiability,
+    check_factory,
+    check_formula,
+    check_half,
+    check_not_composite,
+    check_vmap,
+)
+from functx.custom.operators.schema import Schema
+from functx.numpy.mutation import assign
+from functx.transforms.calls import check_callable, named_after
+
+KERNELS = ("jax", "numpy")
+_FACTORY = object()
+
+
+class Operator(registry.Registered):
+    """An operation of programs that a user defined, called like a function.
+
+    Made by `functx.custom_op` or `functx.library.define`. Rules that are registered later hold
+    for all calls from then on, in functions too that were compiled before.
+    """
+
+    def __init__(
+        self,
+        qualname: str,
+        schema: Schema,
+        fun: Callable[..., Any],
+        prototype: bool = False,
+        token: object = None,
+    ):
+        if token is not _FACTORY:
+            raise RegistrationError(
+                "Operator: operators must be made by functx.custom_op or functx.library.define; "
+                "got a call of the class"
+            )
+        named_after(self, fun, "custom_op")
+        self.__name__ = qualname.split("::")[1]
+        self.qualname, self.schema, self.prototype = qualname, schema, prototype
+        self.source = user_source()
+        self.arguments = Arguments(qualname, schema)
+        self.composite: Composite | None = None
+        self.disabled: frozenset[str] = frozenset()
+        self.known_rules: dict[str, Any] = {}
+        self.known_results: dict[Any, Any] = {}
+        self.warned = self.used = False
+        self.primitive: Any = None
+
+    def __repr__(self) -> str:
+        return f"<operator {self.qualname}{self.schema}>"
+
+    def __reduce__(self) -> Any:
+        return registry.get, (self.qualname,)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_alive()
+        found = dispatch.dispatched(self, args, kwargs)
+        if found is not NotImplemented:
+            return found
+        operands, parameters = self.arguments.bind(args, kwargs)
+        call = self.primitive(**parameters)
+        if current_builder.get() is None and not in_jax_trace(operands):
+            return self.compute(call, operands)
+        outs = call(*operands)
+        results = call.results(tuple([aval_of(x) for x in operands]))
+        count = len(results.avals)
+        written = self.arguments.written(call)
+        for i, new in zip(written, outs[count:], strict=True):
+            name = self.arguments.operand_names(call)[i]
+            assign(operands[i], new, f"{self.qualname}({name})")
+        return results.arranged(self.schema, outs[:count], self.aliased(call, operands))
+
+    def compute(self, call: Any, operands: Sequence[Any]) -> Any:
+        """The result of a call on concrete operands."""
+        rule = choice.chosen_kernel(call, operands)
+        if rule is not None:
+            return run_now(call, rule, operands)
+        if self.composite is not None:
+            return self.composite.run_now(call, operands)
+        choice.refuse(call, operands)
+
+    def impl(
+        self,
+        device_types: str | Iterable[str] | None = None,
+        fun: Callable[..., Any] | None = None,
+        *,
+        kernel: str = "jax",
+        allow_override: bool = False,
+    ) -> Any:
+        """Register what computes the operator on some platforms, and return it; or a decorator.
+
+        `device_types` are among `cpu`, `gpu`, `tpu` and `default`, which serves the others. With
+        kernel="jax" it is code that JAX can trace: of JAX, Pallas, `jax.ffi`, or functx. With
+        kernel="numpy" it is code of NumPy, which runs on the host. An argument of `mutates_args`
+        it may write to in place (`x[...] = v`, `x += v`).
+
+        Raises ValueRangeError for another platform, RegistrationError where there is one already.
+        """
+        platforms = choice.platform_names(f"{self.qualname}.impl", device_types)
+        check_kernel(self.qualname, kernel)
+        if fun is None:
+            return partial(self.impl, platforms, kernel=kernel, allow_override=allow_override)
+        check_callable(fun, f"{self.qualname}.impl")
+        check_factory(self.qualname, self.schema, platforms)
+        kinds = [f"{choice.KIND} {p}" for p in platforms]
+        if not allow_override:
+            for kind in kinds:
+                registry.check_free(self, kind)
+        for kind in kinds:
+            registry.register(self, kind, fun, kernel, allow_override=allow_override)
+        return fun
+
+    def def_abstract(
+        self, fun: Callable[..., Any] | None = None, *, allow_override: bool = False
+    ) -> Any:
+        """Register the types of results, and return the function; or a decorator.
+
+        `fun` gets the arguments with a `jax.ShapeDtypeStruct` for each array, and returns such
+        things in place of arrays (or numbers, for results that are numbers). In it,
+        `functx.library.get_ctx().new_dynamic_size(max=n)` stands for a length that depends on
+        values.
+
+        Raises RegistrationError for a second one, and for an operator with a decomposition.
+        """
+        if fun is None:
+            return partial(self.def_abstract, allow_override=allow_override)
+        check_not_composite(self, abstract.KIND)
+        registry.register(self, abstract.KIND, fun, allow_override=allow_override)
+        return fun
+
+    def save_for_backward(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """Register what is kept of a call for `backward`, and return the function.
+
+        `fun(inputs, output)` gets a named tuple of all arguments and the result, and returns any
+        pytree. It runs once in the forward pass of a derivative.
+        """
+        check_half(self, formulas.SAVE, formulas.FORMULA)
+        registry.register(self, formulas.SAVE, fun)
+        return fun
+
+    def backward(
+        self,
+        fun: Callable[..., Any] | None = None,
+        *,
+        output_differentiability: Sequence[bool] | None = None,
+    ) -> Any:
+        """Register the pullback of cotangents, and return the function; or a decorator.
+
+        `fun(ctx, saved, *grads)` gets what `save_for_backward` returned and a gradient for each
+        result, zeros where there is none, and returns a dictionary with a gradient, or None, for
+        each argument that is an array or a list of arrays. `output_differentiability` has a bool
+        for each result; one that is False has no derivative.
+
+        Raises RegistrationError where the schema allows no derivative.
+        """
+        marks = check_differentiability(self, output_differentiability)
+        if fun is None:
+            return partial(self.backward, output_differentiability=output_differentiability)
+        check_half(self, formulas.BACKWARD, formulas.FORMULA)
+        registry.register(self, formulas.BACKWARD, fun, marks)
+        return fun
+
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> None:
+        """Register the pullback of cotangents; one registered later takes its place.
+
+        `setup_context(ctx, inputs, output)` keeps what is needed: `ctx.save_for_backward(*arrays)`,
+        or any attribute. It gets keyword-only arguments as `keyword_only_inputs`, if there are
+        any. `backward(ctx, *grads)` returns a gradient for each positional argument, or None.
+
+        Raises RegistrationError where the schema allows no derivative, KeywordOnlyArrayError for
+        an operator with keyword-only arrays.
+        """
+        check_formula(self, formulas.FORMULA)
+        if setup_context is not None:
+            check_callable(setup_context, f"{self.qualname}.register_autograd(setup_context=...)")
+        registry.register(self, formulas.FORMULA, backward, setup_context, once=False)
+
+    def def_jvp(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """Register the rule for forward mode, and return it; one registered later takes its place.
+
+        `fun(primals, tangents)` gets two named tuples of all arguments, the second with a tangent
+        for each array of an inexact dtype and None for the rest. It returns `(output, tangent)`,
+        linear in the tangents. Without a backward rule, reverse mode transposes it.
+        """
+        check_formula(self, JVP)
+        registry.register(self, JVP, fun, once=False)
+        return fun
+
+    def def_vmap(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """Register the rule for batches, and return it; one registered later takes its place.
+
+        `fun(info, in_dims, *args)` gets `info.batch_size`, the batch dimension of each argument
+        (None without one) and the arguments; those left to their defaults are left out. It
+        returns `(output, out_dims)`.
+        """
+        check_vmap(self, batching.KIND)
+        registry.register(self, batching.KIND, fun, once=False)
+        return fun
+
+    def def_dispatch(self, cls: type, fun: Callable[..., Any] | None = None) -> Any:
+        """Register what a call does that gets a `cls` among its arguments, and return it.
+
+        `fun` gets the arguments as they are. For a subclass of `functx.library.Mode` it is called
+        while such a mode is on, with the mode first. A decorator without `fun`.
+        """
+        kind = dispatch.key_of(cls)
+        if fun is None:
+            return partial(self.def_dispatch, cls)
+        registry.register(self, kind, fun, cls, once=False)
+        return fun
+
+    def set_kernel_enabled(self, device_type: str, enabled: bool) -> AbstractContextManager[None]:
+        """A `with` block in which the implementation for a platform is on, or off.
+
+        Where it is off, that for all platforms takes its place.
+        """
+        return choice.set_kernel_enabled(self, device_type, enabled)
+
+    def switch(self, platform: str, enabled: bool) -> None:
+        """Switch the implementation for a platform on or off."""
+        alone = frozenset({platform})
+        self.disabled = self.disabled - alone if enabled else self.disabled | alone
+        self.changed()
+
+    def check_alive(self) -> None:
+        """Raise RegistrationError if the operator was destroyed, or another one took its place."""
+        if registry.operators.get(self.qualname) is not self:
+            raise RegistrationError(
+                f"{self.qualname}: the operator must not be used after it was destroyed; got a use "
+                "of what is left of it",
+                fix="Use functx.library.get of its name, if there is a new one.",
+            )
+
+    def changed(self) -> None:
+        """Forget what was made with earlier rules."""
+        self.known_rules.clear()
+        if self.used:
+            rules_changed()
+
+    def forget(self) -> None:
+        """Forget the rules and types that were found out so far."""
+        self.known_rules.clear()
+        if self.composite is None:
+            self.known_results.clear()
+            for instance in list(self.primitive._instances.values()):
+                instance.types.clear()
+
+    def aliased(self, call: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
+        """The arguments that are results too, by their aliases; None without any."""
+        schema = self.schema
+        if len(schema.made) == len(schema.returns):
+            return None
+        values = self.arguments.arranged(call, operands)
+        return {a.alias: x for a, x in zip(schema.arguments, values, strict=True) if a.alias}
+
+    def device_of(self, call: Any) -> Any:
+        """The device that an argument names; None if there is none."""
+        pairs = zip(self.schema.arguments, self.arguments.fields, strict=True)
+        for argument, field in pairs:
+            if argument.type.base == "device" and field is not None:
+                return getattr(call, field)
+        return None
+
+
+def check_kernel(qualname: str, kernel: Any) -> None:
+    """Raise ArgumentError unless `kernel` is a kind of implementation."""
+    if kernel not in KERNELS:
+        raise ArgumentError(
+            f"{qualname}: kernel must be one of {', '.join(map(repr, KERNELS))}; got {kernel!r}",
+            fix='"jax" is code that JAX can trace, "numpy" code of NumPy on the host.',
+        )
+
+
+def make(
+    qualname: str,
+    schema: Schema,
+    fun: Callable[..., Any],
+    *,
+    decomposition: Callable[..., Any] | None = None,
+    prototype: bool = False,
+    allow_override: bool = False,
+) -> Operator:
+    """A new operator, in the table of all; with a `decomposition` one that is made of others."""
+    operator = Operator(qualname, schema, fun, prototype, _FACTORY)
+    family: Any = OperatorCall
+    if decomposition is not None:
+        family = CompositeCall
+        rule = registry.Registration("decomposition", decomposition, user_source())
+        operator.composite = Composite(operator, rule)
+    fields = [field for field in operator.arguments.fields if field is not None]
+    # What gives nothing back and writes to nothing is there for an effect, so it stays.
+    lost = not schema.returns and not schema.mutated
+    members = {
+        "__module__": operator.__module__,
+        "__doc__": operator.__doc__,
+        "__annotations__": dict.fromkeys(fields, "Any"),
+        "name": qualname,
+        "operator": operator,
+        "effects": frozenset({Effect.CALLBACK}) if lost else NO_EFFECTS,
+        **operator.arguments.parameter_defaults,
+    }
+    operator.primitive = type(family)(operator.__name__, (family,), members, abstract=True)
+    registry.define(operator, allow_override)
+    return operator

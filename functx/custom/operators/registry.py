@@ -1,0 +1,178 @@
+"""The operators by name, and their rules: who registered what, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from functx.core.errors import ArgumentError, OperatorNameError, RegistrationError, type_name
+from functx.core.primitive import Primitive
+from functx.core.provenance import Source, describe, user_source
+from functx.core.registrations import forgotten_with_rules, rule_table, rules_changed
+from functx.custom.results import rule_source
+from functx.transforms.calls import check_callable
+
+if TYPE_CHECKING:
+    from functx.custom.operators.operator import Operator
+
+operators: dict[str, Operator] = rule_table()
+_rules: dict[tuple[Operator, str], Registration] = rule_table()
+
+
+class Registered:
+    """What stands in the table of operators."""
+
+
+@dataclass(frozen=True, eq=False)
+class Registration:
+    """A rule of an operator: its kind, the user's function, and the line that registered it."""
+
+    kind: str
+    fun: Callable[..., Any]
+    source: Source | None
+    details: Any = None
+
+    @property
+    def place(self) -> str:
+        """`rules.py:31 in main`: where it was registered."""
+        return describe(self.source)
+
+    @property
+    def line(self) -> Source | None:
+        """The line on which the function returns, or that which registered it."""
+        return rule_source(self.fun) or self.source
+
+
+def register(
+    operator: Operator,
+    kind: str,
+    fun: Callable[..., Any],
+    details: Any = None,
+    *,
+    once: bool = True,
+    allow_override: bool = False,
+) -> Registration:
+    """Make `fun` the rule of `operator` of this kind; with `once` it must be the first.
+
+    Raises ArgumentError for what is no function, RegistrationError for a second one.
+    """
+    check_callable(fun, f"{operator.qualname}: {kind}")
+    operator.check_alive()
+    if once and not allow_override:
+        check_free(operator, kind)
+    made = Registration(kind, fun, user_source(2), details)
+    _rules[operator, kind] = made
+    operator.changed()
+    return made
+
+
+def check_free(operator: Operator, kind: str) -> None:
+    """Raise RegistrationError if `operator` has a rule of this kind."""
+    found = _rules.get((operator, kind))
+    if found is not None:
+        raise RegistrationError(
+            f"{operator.qualname}: its {kind} must be registered once; got another one",
+            f"the first was registered at {found.place}",
+            fix="Pass allow_override=True to replace it.",
+        )
+
+
+def rule_of(operator: Operator, kind: str) -> Registration | None:
+    """The rule of `operator` of this kind; None if there is none."""
+    return _rules.get((operator, kind))
+
+
+def rules_of(operator: Operator, kind: str) -> dict[str, Registration]:
+    """The rules of `operator` whose kinds are `kind` with a word behind it, by that word."""
+    found = operator.known_rules.get(kind)
+    if found is None:
+        start = f"{kind} "
+        found = operator.known_rules[kind] = {
+            key.removeprefix(start): rule
+            for (owner, key), rule in _rules.items()
+            if owner is operator and key.startswith(start)
+        }
+    return found
+
+
+def define(operator: Operator, allow_override: bool) -> None:
+    """Make `operator` the one of its name; RegistrationError if there is one already."""
+    found = operators.get(operator.qualname)
+    if found is not None:
+        if not allow_override:
+            raise RegistrationError(
+                f"custom_op: an operator must be defined once; {operator.qualname!r} would be "
+                "defined more than once",
+                f"it was defined at {describe(found.source)}",
+                fix="Call functx.library.destroy of its name first, or pass allow_override=True.",
+            )
+        destroy(operator.qualname)
+    operators[operator.qualname] = operator
+    _follow_registry()
+
+
+def destroy(name: str | Operator) -> None:
+    """Remove an operator, so that its name is free; what is left of it cannot be called.
+
+    Raises OperatorNameError for a name that no operator has.
+    """
+    operator = find(name)
+    for key in [key for key in _rules if key[0] is operator]:
+        del _rules[key]
+    del operators[operator.qualname]
+    rules_changed()
+
+
+def get(name: str) -> Operator:
+    """The operator called `name`; OperatorNameError if there is none."""
+    return find(name)
+
+
+def find(name: Any, what: str = "library") -> Operator:
+    """The operator that `name` is or names, for which a rule may be registered."""
+    if isinstance(name, str):
+        found = operators.get(name)
+        if found is None:
+            _refuse_primitive(name, what)
+            known = ", ".join(sorted(operators)) or "none yet"
+            raise OperatorNameError(
+                f"{what}: there must be an operator of that name; got {name!r}",
+                fix=f"There are: {known}.",
+            )
+        return found
+    if isinstance(name, Registered):
+        return name  # type: ignore[return-value]
+    if isinstance(name, Primitive) or (isinstance(name, type) and issubclass(name, Primitive)):
+        operator = getattr(name, "operator", None)
+        if operator is not None:
+            return operator  # type: ignore[no-any-return]
+        _refuse_primitive(f"functx::{name.name}", what)
+    raise ArgumentError(f"{what}: pass an operator or its name; got {type_name(name)}")
+
+
+def _refuse_primitive(name: str, what: str) -> None:
+    """Raise RegistrationError for a primitive, whose rules are its methods."""
+    namespace, _, own = name.partition("::")
+    cls = Primitive.registry.get(own)
+    if namespace == "functx" and cls is not None:
+        raise RegistrationError(
+            f"{what}: {own} is a primitive, with pre-existing rules of its own; got a rule for it",
+            f"its rules are methods of {cls.__name__} ({cls.__module__})",
+            fix="Define an operator that calls it, and give that the rule.",
+        )
+
+
+_shown: set[str] = set()
+
+
+@forgotten_with_rules
+def _follow_registry() -> None:
+    """Let programs be read with the operators that there are, and types be found out anew."""
+    for name in _shown - operators.keys():
+        Primitive.registry.pop(name, None)
+    _shown.intersection_update(operators)
+    for name, operator in operators.items():
+        _shown.add(name)
+        Primitive.registry[name] = operator.primitive
+        operator.forget()

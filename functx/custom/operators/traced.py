@@ -1,0 +1,64 @@
+"""Rules that users give, traced apart and without their writes, in the middle of a rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from functx.core import tree
+from functx.core.storage import Purify
+from functx.core.tracing import Builder, Tracer, aval_of, build, current_builder, rewritten
+
+
+class RuleOutcome(NamedTuple):
+    """The arrays that a rule gave, and the new values of the operands that it wrote to."""
+
+    outs: list[Any]
+    written: dict[int, Any]
+
+
+def run_rule(name: str, body: Callable[..., Sequence[Any]], operands: Sequence[Any]) -> RuleOutcome:
+    """The arrays that `body(*operands)` returns, in the trace that is on.
+
+    `body` may write to its operands and to arrays of its own, as NumPy code does.
+    """
+    outer = current_builder.get()
+    assert outer is not None
+    builder = Builder(name, "custom_op", outer)
+    program, captured = build(builder, body, [builder.add_input(aval_of(x)) for x in operands])
+    count = len(program.outputs)
+    written: tuple[int, ...] = ()
+    if builder.writes:
+        program, written, _ = rewritten(Purify(), program)
+    outs = outer.inline(program, [*operands, *captured])
+    return RuleOutcome(outs[:count], dict(zip(written, outs[count:], strict=True)))
+
+
+class Saved(NamedTuple):
+    """A pytree of which the arrays are kept apart from the rest, which is as it was given."""
+
+    structure: Any
+    static: tuple[tuple[int, Any], ...]
+    arrays: Sequence[Any]
+
+    @staticmethod
+    def of(value: Any) -> Saved:
+        """The parts of `value`."""
+        leaves, structure = tree.flatten(value)
+        static = tuple([(i, x) for i, x in enumerate(leaves) if not is_array(x)])
+        return Saved(structure, static, [x for x in leaves if is_array(x)])
+
+    def value(self, arrays: Sequence[Any]) -> Any:
+        """The pytree with `arrays` in the place of its own."""
+        leaves = list(arrays)
+        for i, x in self.static:
+            leaves.insert(i, x)
+        return tree.unflatten(self.structure, leaves)
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array, and no number of Python's."""
+    return isinstance(x, (Tracer, np.ndarray, np.generic, jax.Array))
