@@ -5,6 +5,7 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
+from functx.transforms.norms import name_norms
 
 ZEROS = onp.zeros(3, "float32")
 
@@ -78,8 +79,6 @@ def test_other_roots_stay_as_steep_as_they_are(root):
 
 
 def test_programs_without_roots_are_not_rewritten():
-    from functx.transforms.norms import name_norms
-
     program = fx.make_ir(lambda x: (x * x).sum())(ZEROS)
     assert name_norms(program) is program
 
@@ -91,4 +90,4 @@ def test_deep_sums_do_not_exhaust_the_stack():
             total = total + x[1] ** 2
         return np.sqrt(total)
 
-    onp.testing.assert_array_equal(fx.grad(f)(ZEROS), ZEROS)
+    assert name_norms(fx.make_ir(f)(ZEROS)).equations[-1].primitive.name == "root_of_squares"
