@@ -222,7 +222,7 @@ class BatchNormInference(ByStatistics):
 
     def decompose(self, x, mean, variance, *affine):
         layout, dtype = self.layout(x), working_dtype(x, mean, variance, *affine)
-        rest = sub(layout.laid(x, dtype), layout.spread(mean, dtype))
+        rest = sub(convert_element_type(x, dtype), layout.spread(mean, dtype))
         scale = rsqrt(add(convert_element_type(variance, dtype), self.eps))
         if self.weighted:
             scale = mul(scale, convert_element_type(affine[0], dtype))
@@ -287,7 +287,7 @@ class BatchNormInferenceBackward(ByStatistics):
 
     def decompose(self, ct, x, mean, variance, *weight):
         layout, dtype = self.layout(x), working_dtype(ct, x, mean, variance, *weight)
-        ct = layout.laid(ct, dtype)
+        ct = convert_element_type(ct, dtype)
         rstd = rsqrt(add(convert_element_type(variance, dtype), self.eps))
         scale = mul(rstd, convert_element_type(weight[0], dtype)) if weight else rstd
         outs: list[Any] = [None] * 5
@@ -298,7 +298,7 @@ class BatchNormInferenceBackward(ByStatistics):
             outs[1] = convert_element_type(mul(total, mul(scale, -1.0)), mean.dtype)
             outs[4] = convert_element_type(total, (*weight, mean)[0].dtype)
         if self.wanted[2] or self.wanted[3]:
-            rest = sub(layout.laid(x, dtype), layout.spread(mean, dtype))
+            rest = sub(convert_element_type(x, dtype), layout.spread(mean, dtype))
             along = mul(layout.gather(mul(ct, rest), dtype), rstd)
             # d (v + eps)^(-1/2) = -1/2 (v + eps)^(-3/2) dv
             slope = mul(mul(along, mul(rstd, scale)), -0.5)
@@ -310,8 +310,7 @@ class BatchNormInferenceBackward(ByStatistics):
 def per_channel(primitive: Any, x: Any) -> Layout:
     """The layout of a normalization over `axes`, with one mean in each place of the others."""
     check_axes(primitive.name, primitive.axes, x.ndim)
-    dims = without(range(x.ndim), primitive.axes)
-    return Layout(x.shape, primitive.axes, dims, tuple([x.shape[d] for d in dims]))
+    return Layout(x.shape, x.shape, primitive.axes, without(range(x.ndim), primitive.axes))
 
 
 BatchNorm.backward = BatchNormBackward

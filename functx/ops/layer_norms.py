@@ -137,8 +137,7 @@ def trailing(primitive: Any, x: Any) -> Layout:
             f"over, and at least one; got {x!r}"
         )
     axes = tuple(range(ndim - rank, ndim))
-    dims = (*range(lead), *axes)
-    return Layout(x.shape, axes, dims, tuple([x.shape[d] for d in dims]))
+    return Layout(x.shape, x.shape, axes, (*range(lead), *axes))
 
 
 def in_groups(primitive: Any, x: Any) -> Layout:
@@ -149,10 +148,8 @@ def in_groups(primitive: Any, x: Any) -> Layout:
             f"{primitive.name}: the channels, along axis {axis}, must be a multiple of {groups} "
             f"groups; got {x!r}"
         )
-    channels = x.shape[axis]
-    shape = (*x.shape[:axis], groups, channels // groups, *x.shape[axis + 1 :])
-    axes = tuple(range(axis + 1, len(shape)))
-    return Layout(shape, axes, (*range(lead), axis, axis + 1), (*x.shape[:lead], channels))
+    split = (*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
+    return Layout(x.shape, split, tuple(range(axis + 1, len(split))), (*range(lead), axis))
 
 
 LayerNorm.backward = LayerNormBackward

@@ -22,31 +22,30 @@ from functx.ops.statistics import (
 
 
 class Layout(NamedTuple):
-    """How a normalization looks at an array.
+    """How a normalization looks at an array of shape `whole`.
 
-    In the shape `shape` it takes statistics over `axes`, and the weight and the bias, of
-    shape `affine`, lie along `dims`.
+    In the shape `split` it takes statistics over `axes`. The weight and the bias lie along the
+    dimensions `dims` of the whole.
     """
 
-    shape: Shape
+    whole: Shape
+    split: Shape
     axes: Shape
     dims: Shape
-    affine: Shape
+
+    @property
+    def affine(self) -> Shape:
+        """The shape of the weight and of the bias."""
+        return tuple([self.whole[d] for d in self.dims])
 
     def spread(self, x: Any, dtype: Any) -> Any:
-        """A weight or a bias, in `dtype`, as an array of `shape`."""
-        along = tuple([self.shape[d] for d in self.dims])
-        x = reshape(convert_element_type(x, dtype), along)
-        return broadcast_in_dim(x, self.shape, self.dims)
+        """A weight or a bias, in `dtype`, repeated to the whole shape."""
+        return broadcast_in_dim(convert_element_type(x, dtype), self.whole, self.dims)
 
     def gather(self, x: Any, dtype: Any) -> Any:
         """The transpose of `spread`."""
-        x = reduce_sum(x, without(range(len(self.shape)), self.dims))
-        return convert_element_type(reshape(x, self.affine), dtype)
-
-    def laid(self, x: Any, dtype: Any) -> Any:
-        """The array, in `dtype`, in the shape `shape`."""
-        return reshape(convert_element_type(x, dtype), self.shape)
+        total = reduce_sum(x, without(range(len(self.whole)), self.dims))
+        return convert_element_type(total, dtype)
 
 
 class Normalization(Primitive, abstract=True):
@@ -114,18 +113,19 @@ class Forward(Normalization, abstract=True):
         return self.pulled(ct, args, active)
 
     def standardized(self, args: Any) -> Standardized:
-        """The standardized x, in its layout."""
+        """The standardized x, split."""
         layout = self.layout(args[0])
-        x = layout.laid(args[0], working_dtype(*args))
-        return standardize(x, layout.axes, self.eps, self.centered)
+        x = convert_element_type(args[0], working_dtype(*args))
+        return standardize(reshape(x, layout.split), layout.axes, self.eps, self.centered)
 
     def scaled(self, found: Standardized, args: Any) -> Any:
         """The output, of the standardized x."""
         x, layout, dtype = args[0], self.layout(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)
-        out = found.x if weight is None else mul(found.x, layout.spread(weight, dtype))
+        out = reshape(found.x, x.shape)
+        out = out if weight is None else mul(out, layout.spread(weight, dtype))
         out = out if bias is None else add(out, layout.spread(bias, dtype))
-        return convert_element_type(reshape(out, x.shape), x.dtype)
+        return convert_element_type(out, x.dtype)
 
     def tangent(self, primals: Any, tangents: Any) -> Any:
         """The tangent of the output; None if it does not vary."""
@@ -134,11 +134,13 @@ class Forward(Normalization, abstract=True):
         t_weight, t_bias = self.affine(tangents)
         terms = []
         if tangents[0] is not None:
-            t = layout.laid(tangents[0], dtype)
+            t = reshape(convert_element_type(tangents[0], dtype), layout.split)
             t = standardize_jacobian(t, self.standardized(primals), layout.axes)
+            t = reshape(t, x.shape)
             terms.append(t if weight is None else mul(t, layout.spread(weight, dtype)))
         if t_weight is not None:
-            terms.append(mul(self.standardized(primals).x, layout.spread(t_weight, dtype)))
+            out = reshape(self.standardized(primals).x, x.shape)
+            terms.append(mul(out, layout.spread(t_weight, dtype)))
         if t_bias is not None:
             terms.append(layout.spread(t_bias, dtype))
         if not terms:
@@ -146,7 +148,7 @@ class Forward(Normalization, abstract=True):
         total = terms[0]
         for term in terms[1:]:
             total = add(total, term)
-        return convert_element_type(reshape(total, x.shape), x.dtype)
+        return convert_element_type(total, x.dtype)
 
     def pulled(self, ct: Any, args: Any, active: Any) -> list[Any]:
         """The cotangents of x, weight and bias, given that of the output."""
@@ -155,7 +157,7 @@ class Forward(Normalization, abstract=True):
         of_weight, of_bias = self.affine(active, absent=False)
         if not active[0] and not of_weight:
             # x does not matter, so that nothing keeps it.
-            wide = layout.laid(ct, working_dtype(*args))
+            wide = convert_element_type(ct, working_dtype(*args))
             alone = [layout.gather(wide, bias.dtype)] if of_bias else [None] * self.biased
             return [None, *[None] * self.weighted, *alone]
         pull = self.pullback((active[0], of_weight, of_bias))
@@ -205,7 +207,7 @@ class Backward(Normalization, abstract=True):
         if weight is not None:
             self.check_affine(layout.affine, weight=weight)
         for saved in rstd:
-            kept = without(layout.shape, layout.axes)
+            kept = without(layout.split, layout.axes)
             if saved.shape != kept:
                 raise ShapeError(
                     f"{self.name}: the saved 1 / sqrt(variance + eps) must have the shape "
@@ -222,22 +224,20 @@ class Backward(Normalization, abstract=True):
         layout, dtype = self.layout(x), working_dtype(ct, x, *rest)
         *rstd, weight = rest if self.weighted else (*rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
-        wide = layout.laid(ct, dtype)
-        found = self.standardized(layout.laid(x, dtype), layout, rstd)
+        wide = convert_element_type(ct, dtype)
+        split = reshape(convert_element_type(x, dtype), layout.split)
+        saved = convert_element_type(rstd[0], dtype) if rstd else None
+        found = standardize(split, layout.axes, self.eps, self.centered, saved)
         outs: list[Any] = [None] * 3
         if self.wanted[0]:
             scaled = wide if weight is None else mul(wide, layout.spread(weight, dtype))
-            out = standardize_jacobian(scaled, found, layout.axes)
-            outs[0] = convert_element_type(reshape(out, x.shape), x.dtype)
+            pulled = standardize_jacobian(reshape(scaled, layout.split), found, layout.axes)
+            outs[0] = convert_element_type(reshape(pulled, x.shape), x.dtype)
         if self.wanted[1]:
-            outs[1] = layout.gather(mul(wide, found.x), affine)
+            outs[1] = layout.gather(mul(wide, reshape(found.x, x.shape)), affine)
         if self.wanted[2]:
             outs[2] = layout.gather(wide, affine)
         return self.chosen(outs)
-
-    def standardized(self, x: Any, layout: Layout, rstd: Any) -> Standardized:
-        saved = convert_element_type(rstd[0], x.dtype) if rstd else None
-        return standardize(x, layout.axes, self.eps, self.centered, saved)
 
     def batch(self, args, dims):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
