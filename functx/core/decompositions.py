@@ -59,21 +59,20 @@ class Decomposition:
         parameters = self.signature.parameters.values()
         if any(p.name == "out" and p.default is p.empty for p in parameters):
             params.setdefault("out", None)
-        kinds = {p.kind for p in parameters}
+        kinds, rest = {p.kind for p in parameters}, args
         if kinds.isdisjoint((inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)):
             # By name, since parameters may stand before operands.
             names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
             names = [name for name in names if name != "out" and name not in params]
             params.update(zip(names, args, strict=False))
-            args = args[len(names) :]
+            rest = args[len(names) :]
         try:
-            bound = self.signature.bind(*args, **params)
+            bound = self.signature.bind(*rest, **params)
         except TypeError as error:
+            many = f"{len(args)} operand" + "s" * (len(args) != 1)
             raise DecompositionError(
-                f"{primitive.name}: the decomposition must take {len(args)} operands"
-                + "".join(f", `{name}`" for name in primitive.fields)
-                + f"; got a function with the signature {self.signature} ({error})",
-                f"registered at {self.place}",
+                f"{primitive.name}: the decomposition must take {many}, "
+                f"{_by_name(primitive.fields)}; got the signature {self.signature}: {error}"
             ) from None
         return self.function(*bound.args, **bound.kwargs)
 
@@ -88,7 +87,7 @@ class Decomposition:
         if not (open_ended or named.issuperset(fields)) or not {*fields, "out"}.issuperset(needed):
             raise RegistrationError(
                 f"decomp.register: the decomposition of {self.cls.name} must take the operands, "
-                f"then by name {', '.join(fields) or 'nothing'}; got the signature {self.signature}"
+                f"{_by_name(fields)}; got the signature {self.signature}"
             )
 
 
@@ -112,6 +111,10 @@ def _as_function(cls: Class) -> Function:
     decompose.__name__ = decompose.__qualname__ = f"decompose_{cls.name}"
     decompose.__doc__ = cls.__doc__
     return decompose
+
+
+def _by_name(fields: Sequence[str]) -> str:
+    return f"then by name {', '.join(fields)}" if fields else "and no parameters"
 
 
 def place_of(function: Any) -> str:
@@ -251,7 +254,10 @@ def stand_in(cls: Class, rules: Sequence[str]) -> Decomposition | None:
 
     None, too, for what has neither: an error says so where the rule is used.
     """
-    entry = next((t[cls] for name in _ORDER[rules[0]] if cls in (t := _TABLES[name])), None)
+    entry = None
+    for name in _ORDER[rules[0]]:
+        if (entry := _TABLES[name].get(cls)) is not None:
+            break
     if entry is not None and (cls.decompose is not None or entry.table == "rng"):
         return entry
     if any(cls.has_rule(rule) for rule in rules):
@@ -278,8 +284,9 @@ _own = lru_cache(maxsize=4096)(Own)
 def missing(cls: Class, what: str, table: str) -> MissingRuleError:
     """The error for a primitive without a decomposition."""
     return MissingRuleError(
-        f"{what}: {cls.name} must have a decomposition in the table {table!r} or in 'general'; "
-        "got none",
+        f"{what}: {cls.name} must have a decomposition in the table {table!r}"
+        + (" or in 'general'" if table != "general" else "")
+        + "; got none",
         fix=f"Register one with functx.decomp.register({cls.name!r}, table={table!r}), or define "
         f"`decompose` on {cls.__name__} ({cls.__module__}).",
     )

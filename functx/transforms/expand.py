@@ -139,7 +139,7 @@ def made(
         try:
             outs = tree.leaves(entry(primitive, args))
         except FunctxError as error:
-            error.add(f"in {entry!r}")
+            error.add(f"in the decomposition: {entry.place}")
             raise
         return fitted(entry, primitive, outs, stated)
 
@@ -149,8 +149,12 @@ def made(
         traced = trace_call(body, tree.structure((tuple(avals), {})), avals, "decompose")
         program = traced.program
         if traced.written or program.effects - primitive.effects:
-            what = "writes to its operands" if traced.written else "has effects"
-            raise not_functional(entry, primitive, f"one that {what}")
+            if traced.written:
+                raise not_functional(
+                    entry, primitive, "writes to one", "Write to a copy (x.copy())"
+                )
+            fix = "Leave prints and callbacks to what calls the operation"
+            raise not_functional(entry, primitive, "has effects", fix)
         if traced.captured:
             program = with_constants(entry, primitive, program, traced.captured)
     finally:
@@ -193,7 +197,8 @@ def with_constants(
 ) -> Program:
     """`program` with the arrays that it captured, its last inputs, as constants in it."""
     if any(execution.known(x) is None for x in captured):
-        raise not_functional(entry, primitive, "one that uses an array which JAX is tracing")
+        fix = "Give what JAX traces to the operation, or make the decomposition without it"
+        raise not_functional(entry, primitive, "uses an array that JAX is tracing", fix)
     count = len(program.inputs) - len(captured)
 
     def body(*args: Any) -> Any:
@@ -203,12 +208,14 @@ def with_constants(
     return trace(body, program.in_avals[:count], name=program.name)[0]
 
 
-def not_functional(entry: Decomposition, primitive: Primitive, got: str) -> DecompositionError:
+def not_functional(
+    entry: Decomposition, primitive: Primitive, got: str, fix: str
+) -> DecompositionError:
     return DecompositionError(
         f"{primitive.name}: a decomposition must compute its results from its operands, and do "
-        f"nothing else; got {got}",
+        f"nothing else; got one that {got}",
         f"the decomposition: {entry.place}",
-        fix="Write to a copy (x.copy()), and leave prints and callbacks to what calls it.",
+        fix=f"{fix}.",
     )
 
 
