@@ -19,7 +19,7 @@ from functx.core.tracing import rewritten
 from functx.lowering import callbacks, regions
 from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost
-from functx.transforms.expand import decomposition
+from functx.transforms.expand import opened_to_lower
 
 
 class LoweringContext:
@@ -278,8 +278,8 @@ class FunctionEmitter:
             if len(eqn.outputs) == 1:
                 env[eqn.outputs[0]] = results[0]
                 return
-        elif primitive.decompose is not None and not primitive.has_rule("lower"):
-            results = self.program(decomposition(primitive, tuple(avals)), operands)
+        elif (opened := opened_to_lower(primitive, tuple(avals))) is not None:
+            results = self.program(opened, operands)
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]
