@@ -1,0 +1,261 @@
+"""Losses of classes given by their numbers: what a row counts, and what such losses share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_dtypes import iinfo
+
+from functx.core.avals import Shape, ShapedArray
+from functx.core.dtypes import DType, is_integer
+from functx.core.errors import DTypeError, ShapeError
+from functx.ops.arithmetic import div, mul, neg, sub
+from functx.ops.comparison import eq, ne
+from functx.ops.conversion import convert_element_type
+from functx.ops.creation import broadcasted_iota
+from functx.ops.families import check_same_dtype
+from functx.ops.half_floats import narrowed, widened
+from functx.ops.indexing import Gather
+from functx.ops.losses import Loss, batch_size
+from functx.ops.operands import check_axes, literal, without
+from functx.ops.reductions import reduce_sum
+from functx.ops.selection import select
+from functx.ops.shaping import batch_at, broadcast_in_dim, full, reshape, zeros_like
+
+
+class ByClass(Loss, abstract=True):
+    """What concerns a loss of scores along `axis`, one a class, and the number of the right class at each row.
+
+    Rows with the class `ignore_index` do not count. A row weighs 1, or what a third operand
+    gives its class; a mean is over the weights of the rows that count, nan without any.
+    Scores of a class that there is not are nan.
+    """
+
+    axis: int = 1
+    ignore_index: int = -100
+
+    def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> None:
+        """Raise unless operands of these types fit each other."""
+        self.check_reduction()
+        check_same_dtype(self, (x, *weights))
+        check_axes(self.name, self.axis, x.ndim)
+        if not is_integer(target.dtype):
+            raise DTypeError(
+                f"{self.name}: the target must hold the numbers of classes, integers; got "
+                f"{target!r}",
+                fix="Convert it with astype(int).",
+            )
+        if target.shape != without(x.shape, (self.axis,)):
+            raise ShapeError(
+                f"{self.name}: the target must have the shape of the input without axis "
+                f"{self.axis}, that of the classes; got {target!r} for {x!r}"
+            )
+        if x.shape[self.axis] == 0:
+            raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
+        check_class_weights(self, x, weights)
+
+    def batched(self, args: Any, dims: Any, size: int) -> list[Any]:
+        """Scores, target and weights with their batch dimension first."""
+        x, target = [batch_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.lanes)]
+
+    def rows(self, target: Any, weights: Any, dtype: DType) -> Rows:
+        """What the rows of `target` count."""
+        counts = counted(target, self.ignore_index)
+        classes = target if counts is None else select(counts, target, 0)
+        if classes.dtype.itemsize < 4:
+            classes = convert_element_type(classes, np.int32)
+        weight = picked(widened(weights[0]), classes, weights[0].ndim - 1) if weights else None
+        return Rows(classes, counts, weight, dtype, self.lanes)
+
+    def reduced(self, terms: Any, rows: Rows) -> Any:
+        """The loss, given its terms."""
+        if self.reduction == "none":
+            return terms
+        total = self.summed(terms)
+        return total if self.reduction == "sum" else rows.averaged(total, nan)
+
+    def shared(self, ct: Any, rows: Rows) -> Any:
+        """The cotangent of each term that counts, given that of the loss."""
+        if self.reduction == "none":
+            return ct
+        ct = ct if self.reduction == "sum" else rows.averaged(ct, 0.0)
+        return broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
+
+
+class ClassLoss(ByClass, abstract=True):
+    """A loss of the class of each row; a subclass gives `terms` and `right`, and `backward`."""
+
+    def abstract_eval(self, x, target, *weights):
+        self.check(x, target, *weights)
+        return ShapedArray(self.loss_shape(target.shape), x.dtype)
+
+    def decompose(self, x, target, *weights):
+        wide = widened(x)
+        rows = self.rows(target, weights, wide.dtype)
+        return narrowed(self.reduced(self.terms(wide, rows, weights), rows), x)
+
+    def vjp(self, ct, out, args, active):
+        x, target, *weights = args
+        of_x = self.backward(ct, x, target, *weights) if active[0] else None
+        of_weight = None
+        if any(active[2:]):
+            wide, weight = widened(x), widened(weights[0])
+            rows = self.rows(target, weights, wide.dtype)
+            of_weight = narrowed(self.of_weights(widened(ct), wide, rows, weight), x)
+        return [of_x, None, of_weight][: len(args)]
+
+    def batch(self, args, dims):
+        batched = self.batched(args, dims, batch_size(args, dims))
+        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(*batched), 0
+
+    def terms(self, x: Any, rows: Rows, weights: Any) -> Any:
+        """What each row adds to the loss, 0 where it does not count."""
+        raise NotImplementedError
+
+    def right(self, x: Any, rows: Rows) -> Any:
+        """What the class of each row takes from the loss when its weight is 1."""
+        raise NotImplementedError
+
+    def backward(self, ct: Any, x: Any, target: Any, *weights: Any) -> Any:
+        """The cotangent of the scores."""
+        raise NotImplementedError
+
+    def of_weights(self, ct: Any, x: Any, rows: Rows, weight: Any) -> Any:
+        """The cotangent of the weights."""
+        terms = neg(self.right(x, rows))
+        if self.reduction == "mean":
+            # With the mean m of terms l: m = sum(w l) / sum(w), dm = sum((l - m) dw) / sum(w).
+            mean = rows.averaged(self.summed(self.terms(x, rows, [weight])), 0.0)
+            terms = sub(terms, self.repeated(mean, terms.shape))
+        found = rows.kept(mul(self.shared(ct, rows), terms))
+        read, places = gather_at(weight, rows.classes, weight.ndim - 1)
+        return read.accumulate(zeros_like(weight), found, (weight, places))
+
+
+class ClassLossBackward(ByClass, abstract=True):
+    """The cotangent of the scores of such a loss, given that of the loss."""
+
+    def check_cotangent(self, ct: ShapedArray, x: ShapedArray, target: ShapedArray) -> None:
+        """Raise unless the cotangent has the type of the loss."""
+        check_same_dtype(self, (ct, x))
+        shape = self.loss_shape(target.shape)
+        if ct.shape != shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the loss, {shape}; got {ct!r} "
+                f"for a target {target!r}"
+            )
+
+
+class Rows(NamedTuple):
+    """The class of each row, whether it counts, and what it weighs, None for all and for 1.
+
+    Rows that do not count have class 0.
+    """
+
+    classes: Any
+    counts: Any
+    weight: Any
+    dtype: DType
+    lanes: int
+
+    def weighed(self, x: Any) -> Any:
+        """`x` times the weights, and 0 in rows that do not count."""
+        x = x if self.weight is None else mul(x, self.weight)
+        return self.kept(x)
+
+    def kept(self, x: Any) -> Any:
+        """`x`, and 0 in rows that do not count."""
+        return x if self.counts is None else select(self.counts, x, 0.0)
+
+    def kept_along(self, x: Any, axis: int) -> Any:
+        """`x`, which has values along `axis` in each row, and 0 in rows that do not count."""
+        if self.counts is None:
+            return x
+        rows = without(range(x.ndim), (axis,))
+        return select(broadcast_in_dim(self.counts, x.shape, rows), x, 0.0)
+
+    def averaged(self, total: Any, of_nothing: float) -> Any:
+        """`total` over the weights of the rows of each lane; `of_nothing` where they are 0."""
+        weight = self.total()
+        nothing = eq(weight, 0.0)
+        return select(nothing, of_nothing, div(total, select(nothing, 1.0, weight)))
+
+    def total(self) -> Any:
+        """The sum of the weights of the rows of each lane."""
+        axes = tuple(range(self.lanes, self.classes.ndim))
+        if self.weight is not None:
+            return reduce_sum(self.kept(self.weight), axes)
+        if self.counts is None:
+            shape = self.classes.shape
+            return full(shape[: self.lanes], literal(float(prod(shape[self.lanes :])), self.dtype))
+        # Counted as integers: single precision ends to count at 16 million.
+        count = reduce_sum(convert_element_type(self.counts, np.int32), axes)
+        return convert_element_type(count, self.dtype)
+
+
+def batched_weights(weights: Any, dims: Any, shape: Shape, lanes: int) -> list[Any]:
+    """Weights with the batch dimension first, if they have one; `shape` begins with the lanes."""
+    found = []
+    for weight, dim in zip(weights, dims, strict=True):
+        if weight.ndim - (dim is not None) > 1:
+            found.append(batch_at(weight, dim, 0, shape[0]))
+        elif dim is None:
+            found.append(weight)
+        else:
+            all_lanes = (*shape[: lanes + 1], weight.shape[1 - dim])
+            weight = batch_at(weight, dim, 0, shape[0])
+            found.append(broadcast_in_dim(weight, all_lanes, (0, lanes + 1)))
+    return found
+
+
+def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[ShapedArray]) -> None:
+    """Raise unless there is at most one array of weights, with one for each class of `x`."""
+    classes = x.shape[primitive.axis]  # type: ignore[attr-defined]
+    for weight in weights:
+        if weight.shape not in ((classes,), (*x.shape[: primitive.lanes], classes)):
+            raise ShapeError(
+                f"{primitive.name}: the weights must be a vector, one for each of the {classes} "
+                f"classes; got {weight!r}"
+            )
+
+
+def counted(target: Any, ignore_index: int) -> Any:
+    """Whether each class is not `ignore_index`; None where the dtype does not hold that."""
+    limits = iinfo(target.dtype)
+    if not limits.min <= ignore_index <= limits.max:
+        return None
+    return ne(target, literal(ignore_index, target.dtype))
+
+
+def gather_at(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
+    """The gather of one element of `x` along `axis` for each of `classes`, and its indices.
+
+    The other dimensions of `x` are the first ones of `classes`.
+    """
+    others = without(range(x.ndim), (axis,))
+    gather = Gather(
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=tuple(range(len(others))),
+        slice_sizes=tuple([min(1, n) for n in x.shape]),
+        mode="fill",
+    )
+    return gather, reshape(classes, (*classes.shape, 1))
+
+
+def picked(x: Any, classes: Any, axis: int) -> Any:
+    """The element of `x` along `axis` for each of `classes`; nan for a class that is not there."""
+    gather, places = gather_at(x, classes, axis)
+    return gather(x, places)
+
+
+def at_classes(classes: Any, shape: Shape, axis: int) -> Any:
+    """Whether each place of `shape` is, along `axis`, that of the class of its row."""
+    rows = without(range(len(shape)), (axis,))
+    places = broadcasted_iota(classes.dtype, shape, axis)
+    return eq(broadcast_in_dim(classes, shape, rows), places)

@@ -1,0 +1,308 @@
+"""Cross entropies of scores: with one right class a row, and with probabilities of classes."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ShapeError, ValueRangeError
+from functx.core.samples import f32, i32, sample
+from functx.ops.arithmetic import add, div, mul, neg, sub
+from functx.ops.class_losses import (
+    ClassLoss,
+    ClassLossBackward,
+    Rows,
+    at_classes,
+    batched_weights,
+    check_class_weights,
+    picked,
+)
+from functx.ops.exponential import exp, log
+from functx.ops.families import check_same_dtype
+from functx.ops.gradients import stop_gradient
+from functx.ops.half_floats import narrowed, widened
+from functx.ops.losses import Loss, batch_size
+from functx.ops.operands import check_axes, without
+from functx.ops.probability_losses import weighted
+from functx.ops.reductions import reduce_max, reduce_sum
+from functx.ops.selection import select
+from functx.ops.shaping import batch_at, broadcast_in_dim, full_like
+from functx.ops.softmax import log_softmax, repeated, softmax
+
+
+class CrossEntropy(ClassLoss):
+    """-log(softmax(x)) at the class of each row.
+
+    With `label_smoothing` s and C classes, the right one has the probability 1 - s + s / C, and
+    the others s / C.
+    """
+
+    label_smoothing: float = 0.0
+    samples = (
+        sample(f32[3, 4], i32[3], reduction="mean", values={1: [2, 0, -100]}),
+        sample(
+            f32[4, 2],
+            i32[2],
+            f32[4],
+            reduction="mean",
+            axis=0,
+            ignore_index=1,
+            label_smoothing=0.2,
+            values={1: [3, 1]},
+            domain={2: (0.5, 2.0)},
+        ),
+        sample(
+            f32[2, 3, 2],
+            i32[2, 2],
+            f32[2, 3],
+            reduction="sum",
+            lanes=1,
+            label_smoothing=0.2,
+            values={1: [[0, 2], [1, 1]]},
+        ),
+    )
+
+    def abstract_eval(self, x, target, *weights):
+        check_smoothing(self)
+        return super().abstract_eval(x, target, *weights)
+
+    def terms(self, x, rows, weights):
+        right, shifted, total = self.parts(x, rows)
+        terms = neg(rows.weighed(mul(right, 1.0 - self.label_smoothing)))
+        if not self.label_smoothing:
+            return terms
+        logs = sub(shifted, repeated(total, x, (self.axis,)))
+        spread, _ = smoothing(self, x, weights)
+        return sub(terms, rows.kept(reduce_sum(mul(logs, spread), (self.axis,))))
+
+    def right(self, x, rows):
+        return mul(self.parts(x, rows)[0], 1.0 - self.label_smoothing)
+
+    def parts(self, x: Any, rows: Rows) -> tuple[Any, Any, Any]:
+        """log(softmax(x)) at the class of each row; x less its largest, and the log of their sum."""
+        # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
+        largest = stop_gradient(reduce_max(x, (self.axis,)))
+        shifted = sub(x, repeated(largest, x, (self.axis,)))
+        total = log(reduce_sum(exp(shifted), (self.axis,)))
+        return sub(sub(picked(x, rows.classes, self.axis), largest), total), shifted, total
+
+    def backward(self, ct, x, target, *weights):
+        fields = [getattr(self, name) for name in self.fields]
+        return CrossEntropyBackward(*fields)(ct, x, target, *weights)
+
+    def of_weights(self, ct, x, rows, weight):
+        found = super().of_weights(ct, x, rows, weight)
+        if not self.label_smoothing:
+            return found
+        share = repeated(rows.kept(self.shared(ct, rows)), x, (self.axis,))
+        logs = mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
+        kept = (*range(weight.ndim - 1), self.axis)
+        return add(found, reduce_sum(mul(share, logs), without(range(x.ndim), kept)))
+
+
+class CrossEntropyBackward(ClassLossBackward):
+    """The cotangent of the scores of a `cross_entropy`, given that of the loss.
+
+    softmax(x) less 1 at the class of each row, times its weight and its share of the cotangent.
+    """
+
+    label_smoothing: float = 0.0
+    samples = (
+        sample(f32[()], f32[3, 4], i32[3], reduction="mean", values={2: [2, 0, -100]}),
+        sample(
+            f32[2],
+            f32[4, 2],
+            i32[2],
+            f32[4],
+            reduction="none",
+            axis=0,
+            label_smoothing=0.2,
+            values={2: [3, 1]},
+        ),
+    )
+
+    def abstract_eval(self, ct, x, target, *weights):
+        check_smoothing(self)
+        self.check(x, target, *weights)
+        self.check_cotangent(ct, x, target)
+        return ShapedArray(x.shape, x.dtype)
+
+    def decompose(self, ct, x, target, *weights):
+        wide = widened(x)
+        rows = self.rows(target, weights, wide.dtype)
+        share = self.shared(widened(ct), rows)
+        right = rows.weighed(mul(share, 1.0 - self.label_smoothing))
+        there = at_classes(rows.classes, x.shape, self.axis)
+        found = softmax(wide, self.axis)
+        if not self.label_smoothing:
+            found = mul(select(there, sub(found, 1.0), found), repeated(right, x, (self.axis,)))
+        else:
+            spread, total = smoothing(self, wide, weights)
+            beside = mul(repeated(share, x, (self.axis,)), spread)
+            found = mul(found, repeated(add(right, mul(share, total)), x, (self.axis,)))
+            found = sub(sub(found, beside), select(there, repeated(right, x, (self.axis,)), 0.0))
+        return narrowed(rows.kept_along(found, self.axis), x)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct = batch_at(args[0], dims[0], 0, size)
+        batched = self.batched(args[1:], dims[1:], size)
+        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, *batched), 0
+
+
+class SoftLoss(Loss, abstract=True):
+    """A cross entropy with a probability of each class along `axis` at each row.
+
+    The classes may be weighed by a third operand. A mean is over the rows. `label_smoothing`
+    mixes the probabilities with equal ones.
+    """
+
+    axis: int = 1
+    label_smoothing: float = 0.0
+
+    def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> tuple[int, ...]:
+        """The shape of the loss of operands of these types, which must fit each other."""
+        self.check_reduction()
+        check_smoothing(self)
+        check_same_dtype(self, (x, target, *weights))
+        check_axes(self.name, self.axis, x.ndim)
+        if target.shape != x.shape:
+            raise ShapeError(
+                f"{self.name}: the target must give each class a probability; got {target!r} for "
+                f"{x!r}"
+            )
+        check_class_weights(self, x, weights)
+        return self.loss_shape(without(x.shape, (self.axis,)))
+
+    def mixed(self, target: Any) -> Any:
+        """The target, smoothed."""
+        if not self.label_smoothing:
+            return target
+        share = self.label_smoothing / target.shape[self.axis]
+        return add(mul(target, 1.0 - self.label_smoothing), share)
+
+    def weighed(self, x: Any, weights: Any) -> Any:
+        """`x`, which has a value for each class of a row, times the weights of the classes."""
+        return mul(x, along_classes(weights[0], x.shape, self.axis)) if weights else x
+
+    def shared(self, ct: Any, shape: tuple[int, ...]) -> Any:
+        """The cotangent of each row, at each class."""
+        rows = without(shape, (self.axis,))
+        if self.reduction == "mean":
+            ct = div(ct, float(prod(rows[self.lanes :])))
+        ct = broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
+        return broadcast_in_dim(ct, shape, without(range(len(shape)), (self.axis,)))
+
+    def batched(self, args: Any, dims: Any, size: int) -> list[Any]:
+        """Scores, target and weights with their batch dimension first."""
+        x, target = [batch_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.lanes)]
+
+
+class SoftCrossEntropy(SoftLoss):
+    """-sum(target log(softmax(x))) of each row."""
+
+    samples = (
+        sample(f32[3, 2], f32[3, 2], reduction="mean", domain={1: (0.1, 0.9)}),
+        sample(
+            f32[2, 3],
+            f32[2, 3],
+            f32[3],
+            reduction="sum",
+            label_smoothing=0.2,
+            lanes=1,
+            domain={1: (0.1, 0.9)},
+        ),
+    )
+
+    def abstract_eval(self, x, target, *weights):
+        return ShapedArray(self.check(x, target, *weights), x.dtype)
+
+    def decompose(self, x, target, *weights):
+        target, *weights = [widened(y) for y in (target, *weights)]
+        logs = log_softmax(widened(x), self.axis)
+        terms = weighted(self.weighed(self.mixed(target), weights), logs)
+        terms = neg(reduce_sum(terms, (self.axis,)))
+        if self.reduction != "none":
+            terms = self.summed(terms)
+        if self.reduction == "mean":
+            terms = div(terms, float(prod(without(x.shape, (self.axis,))[self.lanes :])))
+        return narrowed(terms, x)
+
+    def vjp(self, ct, out, args, active):
+        found: list[Any] = [None] * len(args)
+        if active[0]:
+            fields = [getattr(self, name) for name in self.fields]
+            found[0] = SoftCrossEntropyBackward(*fields)(ct, *args)
+        if any(active[1:]):
+            x, target, *weights = [widened(y) for y in args]
+            target, share = self.mixed(target), neg(self.shared(widened(ct), x.shape))
+            logs = log_softmax(x, self.axis)
+            if active[1]:
+                slope = weighted(
+                    self.weighed(full_like(x, 1.0 - self.label_smoothing), weights), logs
+                )
+                found[1] = narrowed(mul(share, slope), args[1])
+            if weights and active[2]:
+                kept = (*range(weights[0].ndim - 1), self.axis)
+                slope = mul(share, weighted(target, logs))
+                found[2] = narrowed(reduce_sum(slope, without(range(x.ndim), kept)), args[2])
+        return found
+
+    def batch(self, args, dims):
+        batched = self.batched(args, dims, batch_size(args, dims))
+        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(*batched), 0
+
+
+class SoftCrossEntropyBackward(SoftLoss):
+    """softmax(x) sum(target) - target, times the share of the cotangent."""
+
+    samples = (
+        sample(f32[()], f32[3, 2], f32[3, 2], f32[2], reduction="mean", label_smoothing=0.2),
+    )
+
+    def abstract_eval(self, ct, x, target, *weights):
+        shape = self.check(x, target, *weights)
+        check_same_dtype(self, (ct, x))
+        if ct.shape != shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the loss, {shape}; got {ct!r}"
+            )
+        return ShapedArray(x.shape, x.dtype)
+
+    def decompose(self, ct, x, target, *weights):
+        target, *weights = [widened(y) for y in (target, *weights)]
+        target = self.weighed(self.mixed(target), weights)
+        total = repeated(reduce_sum(target, (self.axis,)), x, (self.axis,))
+        slope = sub(mul(softmax(widened(x), self.axis), total), target)
+        return narrowed(mul(slope, self.shared(widened(ct), x.shape)), x)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct = batch_at(args[0], dims[0], 0, size)
+        batched = self.batched(args[1:], dims[1:], size)
+        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, *batched), 0
+
+
+def check_smoothing(primitive: Any) -> None:
+    """Raise unless `label_smoothing` is a probability."""
+    if not 0 <= primitive.label_smoothing <= 1:
+        raise ValueRangeError(
+            f"{primitive.name}: label_smoothing must be between 0 and 1; got "
+            f"{primitive.label_smoothing}"
+        )
+
+
+def smoothing(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
+    """What smoothing puts on each class, and on all together, a value a row if that differs."""
+    share, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
+    if not weights:
+        return share, primitive.label_smoothing
+    each = along_classes(mul(widened(weights[0]), share), x.shape, axis)
+    return each, reduce_sum(each, (axis,))
+
+
+def along_classes(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """One value a class, perhaps of each lane, at each place of `shape`."""
+    return broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))

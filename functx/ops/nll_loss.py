@@ -1,0 +1,116 @@
+"""The loss of logarithms of probabilities, and its backward equation."""
+
+from __future__ import annotations
+
+from functx.core.avals import Shape, ShapedArray
+from functx.core.samples import f32, i32, sample
+from functx.ops.arithmetic import neg
+from functx.ops.class_losses import (
+    ClassLoss,
+    ClassLossBackward,
+    at_classes,
+    batched_weights,
+    picked,
+)
+from functx.ops.half_floats import narrowed, widened
+from functx.ops.losses import batch_size
+from functx.ops.operands import without
+from functx.ops.selection import select
+from functx.ops.shaping import batch_at, broadcast_in_dim
+
+
+class NllLoss(ClassLoss):
+    """-x at the class of each row, for logarithms `x` of probabilities."""
+
+    samples = (
+        sample(f32[3, 4], i32[3], reduction="mean", values={1: [2, 0, -100]}),
+        sample(
+            f32[4, 2],
+            i32[2],
+            f32[4],
+            reduction="mean",
+            axis=0,
+            ignore_index=1,
+            values={1: [3, 1]},
+            domain={2: (0.5, 2.0)},
+        ),
+        sample(
+            f32[2, 3, 2],
+            i32[2, 2],
+            f32[2, 3],
+            reduction="sum",
+            lanes=1,
+            values={1: [[0, 2], [1, 1]]},
+        ),
+        sample(f32[3], i32[()], reduction="none", axis=0, values={1: 2}),
+        sample(
+            f32[2, 3],
+            i32[2],
+            f32[3],
+            reduction="mean",
+            values={1: [-100, -100]},
+            gradients={0: [[0.0] * 3] * 2, 2: [0.0] * 3},
+        ),
+    )
+
+    def terms(self, x, rows, weights):
+        return neg(rows.weighed(self.right(x, rows)))
+
+    def right(self, x, rows):
+        return picked(x, rows.classes, self.axis)
+
+    def backward(self, ct, x, target, *weights):
+        fields = [getattr(self, name) for name in self.fields]
+        return NllLossBackward(*fields, x.shape[self.axis])(ct, target, *weights)
+
+
+class NllLossBackward(ClassLossBackward):
+    """The cotangent of the scores of an `nll_loss` of so many classes, given that of the loss.
+
+    -1 at the class of each row, times its weight and its share of the cotangent.
+    """
+
+    classes: int = 0
+    samples = (
+        sample(
+            f32[()],
+            i32[3],
+            f32[4],
+            reduction="mean",
+            classes=4,
+            values={1: [2, 0, -100]},
+            domain={2: (0.5, 2.0)},
+        ),
+        sample(
+            f32[2, 2],
+            i32[2, 2],
+            reduction="none",
+            classes=3,
+            ignore_index=1,
+            values={1: [[2, 0], [1, 1]]},
+        ),
+    )
+
+    def abstract_eval(self, ct, target, *weights):
+        x = ShapedArray(self.scores_shape(target.shape), ct.dtype)
+        self.check(x, target, *weights)
+        self.check_cotangent(ct, x, target)
+        return x
+
+    def scores_shape(self, shape: Shape) -> Shape:
+        """The shape of the scores, given that of the target."""
+        return (*shape[: self.axis], self.classes, *shape[self.axis :])
+
+    def decompose(self, ct, target, *weights):
+        wide = widened(ct)
+        rows = self.rows(target, weights, wide.dtype)
+        found = rows.weighed(neg(self.shared(wide, rows)))
+        shape = self.scores_shape(target.shape)
+        found = broadcast_in_dim(found, shape, without(range(len(shape)), (self.axis,)))
+        return narrowed(select(at_classes(rows.classes, shape, self.axis), found, 0.0), ct)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct, target = [batch_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        weights = batched_weights(args[2:], dims[2:], target.shape, self.lanes)
+        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, target, *weights), 0
