@@ -17,7 +17,7 @@ from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
-from functx.core.strides import Strides, contiguous, in_a_row
+from functx.core.strides import Strides, contiguous, in_a_row, same_groups
 from functx.core.tracing import Builder, Tracer, build, current_builder, rewritten, trace
 
 
@@ -125,7 +125,8 @@ class PureForm:
         if primitive.view and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
             if primitive.regroups and base.storage in self.given:
-                self.by_layout = True
+                new = eqn.outputs[0].aval.shape
+                self.by_layout |= not same_groups(eqn.inputs[0].aval.shape, new)
             strides = primitive.layout(eqn.inputs[0].aval, base.strides)
             if strides is not None:
                 others = tuple([self.read(a) for a in eqn.inputs[1:]])

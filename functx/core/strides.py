@@ -26,6 +26,11 @@ def in_a_row(shape: Sequence[int], strides: Strides) -> bool:
     return all(n == 1 or step == wanted for n, step, wanted in steps)
 
 
+def same_groups(shape: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether two shapes differ by dimensions of length 1 alone, which any strides allow for."""
+    return [n for n in shape if n != 1] == [n for n in new if n != 1]
+
+
 def regrouped(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Strides | None:
     """The strides of an array of `shape` and `strides` reshaped to `new`; None if it must be copied.
 

@@ -87,25 +87,7 @@ class LoweringContext:
 
     def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
         """Two arrays of `aval` as they are, as two results of one operation that is never fused."""
-        index = ShapedArray((2, *aval.shape), np.dtype("int32"))
-        pair = self.type(aval.update(shape=index.shape))
-        wide = self.type(aval.update(shape=(1, *aval.shape)))
-        joined = stablehlo.concatenate([stablehlo.reshape(wide, each) for each in (x, y)], 0)
-        dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
-        order = stablehlo.iota(self.type(index), dimension)
-        op = stablehlo.SortOp([self.type(index), pair], [order, joined], dimension=dimension)
-        scalars = [self.type(ShapedArray((), a.dtype)) for a in (index, aval) for _ in range(2)]
-        block = op.regions[0].blocks.append(*scalars)
-        with ir.InsertionPoint(block):
-            a, b = block.arguments[:2]
-            stablehlo.return_([self.compare(a, b, "LT", ShapedArray((), index.dtype))])
-        found, strides = op.results[1], self.i64s([1] * len(index.shape))
-        parts = []
-        for i in range(2):
-            start, limit = [i] + [0] * len(aval.shape), [i + 1, *aval.shape]
-            part = stablehlo.slice(found, self.i64s(start), self.i64s(limit), strides)
-            parts.append(stablehlo.reshape(self.type(aval), part))
-        return parts
+        return self.module.in_order(x, y, aval)
 
     def precision(self, precision: tuple[str, str] | None) -> Any:
         """The attribute for a pair of `DEFAULT`, `HIGH` or `HIGHEST`."""
@@ -161,6 +143,7 @@ class ModuleEmitter:
         self.module_context = module_context
         self.platforms = tuple(module_context.platforms)
         self.functions: dict[Program, Any] = {}
+        self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
         # That of the last ordered callback here, in a program that has any.
         self.token: Any = None
@@ -196,6 +179,28 @@ class ModuleEmitter:
             return list(func.CallOp(function, list(values)).results)
         *outs, self.token = func.CallOp(function, [*values, self.token]).results
         return outs
+
+    def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+        """What a function that returns its two arguments makes of arrays of `aval`.
+
+        XLA does not look into a call that it may not inline, and so leaves what comes before it
+        before it; to run, it costs nothing.
+        """
+        function = self.pairs.get(aval)
+        if function is None:
+            pair = [self.type(aval)] * 2
+            with ir.InsertionPoint(self.module_context.module.body):
+                function = func.FuncOp(
+                    "in_order", ir.FunctionType.get(pair, pair), visibility="private"
+                )
+            self.module_context.symbol_table.insert(function)
+            with ir.InsertionPoint(function.add_entry_block()):
+                func.ReturnOp(list(function.arguments))
+            self.pairs[aval] = function
+        call = func.CallOp(function, [x, y])
+        kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
+        call.operation.attributes["mhlo.frontend_attributes"] = kept
+        return list(call.results)
 
     def function(self, program: Program) -> Any:
         """A private function of the module for `program`.

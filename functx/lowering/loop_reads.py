@@ -25,7 +25,7 @@ from functx.ops.slicing import (
     DynamicUpdateSlice,
     ReadBeforeWrite,
     Slice,
-    is_small_part,
+    cheaper_than_copy,
     slice,
 )
 
@@ -81,7 +81,7 @@ def writes_and_reads(
     program: Program, carries: Sequence[Var]
 ) -> tuple[dict[Var, Equation], set[Equation]]:
     """For each value of a carried buffer the equation that writes to it, and reads to be fixed."""
-    versions = {v for v in carries if v.aval.size > 1024}
+    versions = {*carries}
     writer: dict[Var, Equation] = {}
     found: list[Equation] = []
     uses: dict[Var, list[Equation]] = {}
@@ -95,8 +95,9 @@ def writes_and_reads(
         if isinstance(eqn.primitive, _WRITES):
             writer[source] = eqn
             versions.add(eqn.outputs[0])
-        elif isinstance(eqn.primitive, _READS) and is_small_part(eqn.outputs[0].aval, source.aval):
-            found.append(eqn)
+        elif isinstance(eqn.primitive, _READS):
+            if cheaper_than_copy(eqn.outputs[0].aval, source.aval):
+                found.append(eqn)
     reads = set()
     for eqn in found:
         write = writer.get(eqn.inputs[0])  # type: ignore[arg-type]

@@ -510,7 +510,7 @@ class ScatterSet(Scatter):
         _, indices, updates = args
         written = self.written(ct, indices, updates) if active[2] else None
         zeros = zeros_like(updates.aval)
-        if written is not None and is_small_part(updates, ct):
+        if written is not None and cheaper_than_copy(updates, ct):
             written, zeros = ReadBeforeWrite()(written)
         return self.kept(ct, indices, zeros) if active[0] else None, None, written
 
@@ -944,5 +944,5 @@ from functx.ops.comparison import eq, gt, lt
 from functx.ops.creation import iota
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, moveaxis, pad, reshape, rev, zeros_like
-from functx.ops.slicing import ReadBeforeWrite, is_small_part
+from functx.ops.slicing import ReadBeforeWrite, cheaper_than_copy
 from functx.ops.sorting import argsort
