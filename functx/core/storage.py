@@ -215,6 +215,12 @@ def root_of(x: Tracer) -> Tracer:
         x = Tracer(base, x.builder)
 
 
+def is_view(x: Tracer) -> bool:
+    """Whether an array that is traced was made by a view."""
+    position = x.builder.producer(x.atom)
+    return position is not None and x.builder.equations[position].primitive.view
+
+
 def viewed(builder: Builder, eqn: Equation) -> Atom | None:
     """What the outputs of an equation are views of; None if they have memory of their own."""
     if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:

@@ -62,7 +62,9 @@ def write(x: Tracer, value: Any, what: str) -> None:
 def check_kind(given: Any, dtype: Any, what: str) -> None:
     """Raise for a value whose dtype NumPy would not cast to `dtype` by its rule of the same kind."""
     kinds = kind(given.dtype), kind(dtype)
-    if _KINDS.index(kinds[0]) > _KINDS.index(kinds[1]) and kinds != ("i", "u"):
+    if _KINDS.index(kinds[0]) > _KINDS.index(kinds[1]) and not (
+        given.weak_type and kinds == ("i", "u")
+    ):
         raise DTypeError(
             f"{what}: the result must be of the kind of the array that it is written to; "
             f"got {given!r} for an array of {dtype}",

@@ -23,7 +23,15 @@ from functx.core.errors import (
 )
 from functx.core.program import Program, padded
 from functx.core.provenance import user_frame
-from functx.core.storage import Pure, Purify, ask_layout, layout_of, root_of, write_arrays
+from functx.core.storage import (
+    Pure,
+    Purify,
+    ask_layout,
+    is_view,
+    layout_of,
+    root_of,
+    write_arrays,
+)
 from functx.core.strides import Strides
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
 from functx.ops.conversion import convert_element_type
@@ -82,7 +90,7 @@ class TracedCall(NamedTuple):
     def returned(self, args: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
         """The results among `outs`; those behind them are written to `args`, operands of all inputs.
 
-        Inside a trace, a result that is one of the operands gets memory of its own.
+        Inside a trace, a result that is one of the operands, or shows one, gets memory of its own.
         """
         own = len(outs) - len(self.written)
         results = fresh(outs[:own], args)
@@ -92,11 +100,13 @@ class TracedCall(NamedTuple):
 
 
 def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """`values`, those that are operands among `args` copied, so that writes keep them apart."""
+    """`values`, copied where they are operands among `args` or views, so that writes keep them apart."""
     given = {x.atom for x in args if type(x) is Tracer}
     if not given:
         return list(values)
-    return [Copy()(x) if type(x) is Tracer and x.atom in given else x for x in values]
+    return [
+        Copy()(x) if type(x) is Tracer and (x.atom in given or is_view(x)) else x for x in values
+    ]
 
 
 def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
@@ -105,9 +115,13 @@ def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
     """
     write_arrays(args, new)
-    for i, value in new.items():
-        if type(args[i]) is Tracer:
-            Write()(args[i], value)
+    traced = [i for i in new if type(args[i]) is Tracer]
+    values = [new[i] for i in traced]
+    if len(traced) > 1:
+        # One may show what another is about to overwrite.
+        values = fresh(values, [args[i] for i in traced])
+    for i, value in zip(traced, values, strict=True):
+        Write()(args[i], value)
 
 
 def write_back(x: Any, new: Any) -> None:

@@ -112,7 +112,9 @@ def differentiated(
         operands = [*leaves, *traced.captured]
         outs = apply(ValueAndGrad(active, with_value), traced.program, operands)
         split = len(outs) - len(chosen)
-        outs = traced.returned(operands, outs[:split]) + fresh(outs[split:], operands)
+        # Before the arguments are written to: a gradient may be one of them.
+        gradients = fresh(outs[split:], operands)
+        outs = traced.returned(operands, outs[:split]) + gradients
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.
         found = dict(zip(sorted(chosen), outs[split:], strict=True))

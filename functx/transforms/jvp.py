@@ -107,6 +107,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         given = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
         filled = [zeros_like(avals[i]) if given[i] is None else given[i] for i in positions]
         found = apply(None, tangent_program, [*filled, *residuals])
+        found = fresh(found, [*filled, *residuals])
         result = tree.unflatten(traced.out_tree, _with_nones(traced, found))
         return result[0] if has_aux else result
 

@@ -68,8 +68,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         args, _ = tree.unflatten(in_tree, [found.get(i) for i in range(len(avals))])
         return args
 
-    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     pull = tree.Partial(pullback, fresh(outs[count:], operands))
+    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (out[0], pull, out[1]) if has_aux else (out, pull)
 
 
