@@ -209,6 +209,16 @@ def Silu(x):
 
 
 @meaning
+def LogSigmoid(x):
+    return -np.logaddexp(0.0, -x)
+
+
+@meaning
+def Mish(x):
+    return x * np.tanh(np.logaddexp(0.0, x))
+
+
+@meaning
 def Gelu(x, approximate):
     if approximate:
         return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

@@ -45,7 +45,7 @@ def sigmoid(x: Any) -> Any:
 
 def log_sigmoid(x: Any) -> Any:
     """log(1 / (1 + exp(-x))), without overflow."""
-    return neg(activations.softplus(neg(_float(x))))
+    return activations.log_sigmoid(_float(x))
 
 
 def softplus(x: Any) -> Any:
@@ -86,8 +86,7 @@ def tanh(x: Any) -> Any:
 
 def mish(x: Any) -> Any:
     """x tanh(log(1 + exp(x)))."""
-    x = _float(x)
-    return mul(x, tanh_op(activations.softplus(x)))
+    return activations.mish(_float(x))
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:

@@ -6,11 +6,16 @@ import math
 from typing import Any
 
 from functx.core.samples import f32, sample
-from functx.ops.arithmetic import abs, add, max, mul, neg, sub
+from functx.ops.arithmetic import abs, add, max, min, mul, neg, sub
 from functx.ops.exponential import exp, log1p, logistic
 from functx.ops.families import Inexact
+from functx.ops.selection import clamp
 from functx.ops.special import erfc
 from functx.ops.trigonometric import tanh
+
+CUBIC = 0.044715
+SLOPE = math.sqrt(2 / math.pi)
+INF = math.inf
 
 
 class Softplus(Inexact):
@@ -29,19 +34,57 @@ class Softplus(Inexact):
         return add(max(x, 0), log1p(exp(neg(abs(x)))))
 
 
+class LogSigmoid(Inexact):
+    """-log(1 + exp(-x)), without overflow."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[3], values={0: [0.0, 1000.0, -1000.0]}, gradients={0: [0.5, 0.0, 1.0]}),
+    )
+
+    def derivative(self, out, x):
+        return logistic(neg(x))
+
+    def decompose(self, x):
+        return sub(min(x, 0), log1p(exp(neg(abs(x)))))
+
+
 class Silu(Inexact):
     """x / (1 + exp(-x))."""
 
     accepts = "f"
-    samples = (sample(f32[3, 4]),)
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[4], values={0: [-INF, 0.0, 1000.0, INF]}, gradients={0: [0.0, 0.5, 1.0, 1.0]}),
+    )
 
     def derivative(self, out, x):
         # s (1 + x (1 - s)) for the sigmoid s
         s = logistic(x)
-        return mul(s, add(mul(x, sub(1.0, s)), 1.0))
+        return mul(s, add(mul(clamp(-1000.0, x, 1000.0), sub(1.0, s)), 1.0))
 
     def decompose(self, x):
         return mul(x, logistic(x))
+
+
+class Mish(Inexact):
+    """x tanh(log(1 + exp(x)))."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[4], values={0: [-INF, 0.0, 1000.0, INF]}, gradients={0: [0.0, 0.6, 1.0, 1.0]}),
+    )
+
+    def derivative(self, out, x):
+        # t + x s (1 - t^2) for the sigmoid s and t = tanh(log(1 + exp(x)))
+        t = tanh(softplus(x))
+        x = clamp(-1000.0, x, 1000.0)
+        return add(t, mul(mul(x, logistic(x)), sub(1.0, mul(t, t))))
+
+    def decompose(self, x):
+        return mul(x, tanh(softplus(x)))
 
 
 class Gelu(Inexact):
@@ -49,10 +92,24 @@ class Gelu(Inexact):
 
     approximate: bool
     accepts = "f"
-    samples = sample(f32[3, 4], approximate=True), sample(f32[3, 4], approximate=False)
+    samples = (
+        sample(f32[3, 4], approximate=True),
+        sample(f32[3, 4], approximate=False),
+        *[
+            sample(
+                f32[5],
+                approximate=approximate,
+                values={0: [-INF, -1e30, 0.0, 1e30, INF]},
+                gradients={0: [0.0, 0.0, 0.5, 1.0, 1.0]},
+                dtypes=("f64", "f32", "bf16"),
+            )
+            for approximate in (True, False)
+        ],
+    )
 
     def derivative(self, out, x):
-        # d(x F(x)) = F(x) + x F'(x)
+        # d(x F(x)) = F(x) + x F'(x), which from 100 on, where powers may overflow, is 0 or 1.
+        x = clamp(-100.0, x, 100.0)
         if not self.approximate:
             density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
             return add(self.distribution(x), mul(x, density))
@@ -74,13 +131,19 @@ class Gelu(Inexact):
         return mul(add(x, mul(mul(mul(x, x), x), CUBIC)), SLOPE)
 
 
-CUBIC = 0.044715
-SLOPE = math.sqrt(2 / math.pi)
-
-
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), elementwise, without overflow."""
     return Softplus()(x)
+
+
+def log_sigmoid(x: Any) -> Any:
+    """-log(1 + exp(-x)), elementwise, without overflow."""
+    return LogSigmoid()(x)
+
+
+def mish(x: Any) -> Any:
+    """x tanh(log(1 + exp(x))), elementwise."""
+    return Mish()(x)
 
 
 def silu(x: Any) -> Any:

@@ -1,0 +1,197 @@
+"""Losses: PyTorch's names and arguments, on arrays of any shape, each one equation of a program.
+
+`reduction` is "mean", "sum", or "none", which gives the terms. Derivatives hold to any order.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from functx.core.dtypes import is_inexact
+from functx.core.errors import ArgumentError, ShapeError
+from functx.core.tracing import aval_of
+from functx.nn.numbers import check_numbers
+from functx.numpy.promotion import broadcast_to, operand, promote_inexact
+from functx.ops.cross_entropy import CrossEntropy, SoftCrossEntropy
+from functx.ops.losses import HuberLoss, L1Loss, MseLoss, SmoothL1Loss
+from functx.ops.nll_loss import NllLoss
+from functx.ops.probability_losses import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, KlDiv
+
+
+def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """(input - target)**2, of arrays of one shape; the target may be a number.
+
+    >>> from functx import nn
+    >>> import numpy
+    >>> float(nn.mse_loss(numpy.array([1.0, 2.0]), numpy.array([1.0, 4.0])))
+    2.0
+    """
+    return MseLoss(reduction)(*_pair("mse_loss", input, target))
+
+
+def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """|input - target|, of arrays of one shape; the target may be a number."""
+    return L1Loss(reduction)(*_pair("l1_loss", input, target))
+
+
+def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+    """d**2 / (2 beta) for d = input - target with |d| < beta, and |d| - beta / 2 beyond.
+
+    Of arrays of one shape; the target may be a number.
+    """
+    loss = SmoothL1Loss(reduction, beta=float(beta))
+    return loss(*_pair("smooth_l1_loss", input, target))
+
+
+def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    """d**2 / 2 for d = input - target with |d| < delta, and delta (|d| - delta / 2) beyond.
+
+    Of arrays of one shape; the target may be a number.
+    """
+    return HuberLoss(reduction, delta=float(delta))(*_pair("huber_loss", input, target))
+
+
+def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+    """target (log(target) - input) for logarithms `input`; 0 where the target is 0.
+
+    With `log_target` the target is a logarithm too. The reduction "batchmean" divides the sum
+    by the first length, which gives the divergence of distributions along the other axes.
+    """
+    loss = KlDiv(reduction, log_target=bool(log_target))
+    return loss(*_pair("kl_div", input, target))
+
+
+def binary_cross_entropy(
+    input: Any, target: Any, weight: Any = None, reduction: str = "mean"
+) -> Any:
+    """-(target log(input) + (1 - target) log(1 - input)), times `weight`.
+
+    `input` holds probabilities. Their logarithms are held above -100.
+    """
+    name = "binary_cross_entropy"
+    x, target, *weights = _pair(name, input, target, weight)
+    return BinaryCrossEntropy(reduction)(x, target, *_weights(name, x, weight=weights))
+
+
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Any:
+    """The `binary_cross_entropy` of 1 / (1 + exp(-input)), without overflow or lost digits.
+
+    `pos_weight` multiplies the target, and not what there is beside it. It and `weight` must
+    broadcast to the shape of `input`.
+    """
+    name = "binary_cross_entropy_with_logits"
+    if weight is None and pos_weight is not None:
+        weight = 1.0
+    x, target, *weights = _pair(name, input, target, weight, pos_weight)
+    named = {"weight": weights[:1], "pos_weight": weights[1:]}
+    return BinaryCrossEntropyWithLogits(reduction)(x, target, *_weights(name, x, **named))
+
+
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Any:
+    """-input at the class of each row, for logarithms of probabilities `input`.
+
+    `input` has the shape (C,), (N, C) or (N, C, d1, ...), and `target`, integers from 0 to
+    below C, that without C. Rows of class `ignore_index` count nothing; without others the
+    mean is nan, and derivatives are 0. `weight` has an entry for each class; a mean is over the
+    weights of the rows. Raises IndexingError for a class that there is not where `target` is
+    known; the loss of one that is traced is nan.
+    """
+    x, target, *weights = _scores("nll_loss", input, target, weight)
+    ignored = index(ignore_index)
+    loss = NllLoss(reduction, axis=_class_axis("nll_loss", x), ignore_index=ignored)
+    out = loss(x, target, *weights)
+    check_numbers("nll_loss", "classes", target, aval_of(x).shape[loss.axis], ignored)
+    return out
+
+
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """-log(softmax(input)) at the class of each row, or its mean by a target of probabilities.
+
+    As `nll_loss` of `log_softmax(input)` where `target` holds integers. Floats, in the shape of
+    `input`, are probabilities of the classes; then a mean is over the rows, and there is no
+    `ignore_index`. `label_smoothing` mixes the target with equal probabilities.
+
+    >>> from functx import nn
+    >>> import numpy
+    >>> scores, classes = numpy.array([[0.0, 0.0], [0.0, 1000.0]]), numpy.array([1, 1])
+    >>> nn.cross_entropy(scores, classes, reduction="none").round(3).tolist()
+    [0.693, 0.0]
+    """
+    name, smoothing = "cross_entropy", float(label_smoothing)
+    target, ignored = operand(target), index(ignore_index)
+    if is_inexact(aval_of(target).dtype):
+        if ignored >= 0:
+            raise ArgumentError(
+                f"{name}: ignore_index must be left out beside probabilities of classes; got "
+                f"{ignored}"
+            )
+        x, target, *weights = _pair(name, input, target, weight)
+        loss = SoftCrossEntropy(reduction, axis=_class_axis(name, x), label_smoothing=smoothing)
+        return loss(x, target, *weights)
+    x, target, *weights = _scores(name, input, target, weight)
+    classes = CrossEntropy(
+        reduction, axis=_class_axis(name, x), ignore_index=ignored, label_smoothing=smoothing
+    )
+    out = classes(x, target, *weights)
+    check_numbers(name, "classes", target, aval_of(x).shape[classes.axis], ignored)
+    return out
+
+
+def _pair(name: str, x: Any, target: Any, *weights: Any) -> list[Any]:
+    """Input, target and the weights that there are, as floats of one dtype."""
+    given = [w for w in weights if w is not None]
+    x, target, *given = promote_inexact(x, target, *given)
+    shape = aval_of(x).shape
+    if shape and not aval_of(target).shape:
+        target = broadcast_to(target, shape)
+    return [x, target, *given]
+
+
+def _scores(name: str, x: Any, target: Any, weight: Any) -> list[Any]:
+    """Scores, classes and the weights that there are, floats but for the classes."""
+    x, *weights = promote_inexact(x, *([] if weight is None else [weight]))
+    return [x, operand(target), *weights]
+
+
+def _class_axis(name: str, x: Any) -> int:
+    """The axis of the classes: the only one, or the second."""
+    ndim = aval_of(x).ndim
+    if not ndim:
+        raise ShapeError(f"{name}: the input must have an axis of classes; got {aval_of(x)!r}")
+    return min(ndim - 1, 1)
+
+
+def _weights(name: str, x: Any, **weights: list[Any]) -> list[Any]:
+    """Weights, none or one of each name, in the shape of `x`, or scalars."""
+    shape, found = aval_of(x).shape, []
+    for what, given in weights.items():
+        for weight in given:
+            own = aval_of(weight).shape
+            lead = len(shape) - len(own)
+            if lead < 0 or any([n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)]):
+                raise ShapeError(
+                    f"{name}: {what} must broadcast to the input; got {aval_of(weight)!r} for "
+                    f"{aval_of(x)!r}"
+                )
+            found.append(broadcast_to(weight, shape) if own else weight)
+    return found
