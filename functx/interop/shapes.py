@@ -12,16 +12,8 @@ from functx.interop.jaxprs import ints, key_type
 from functx.interop.translation import translates
 from functx.ops import indexing
 from functx.ops.creation import Iota
-from functx.ops.shaping import (
-    Concatenate,
-    Pad,
-    Rev,
-    Split,
-    broadcast_in_dim,
-    full,
-    permute_dims,
-    reshape,
-)
+from functx.ops.joining import Concatenate, Pad, Split
+from functx.ops.shaping import Rev, broadcast_in_dim, full, permute_dims, reshape
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
 
 Shape = tuple[int, ...]

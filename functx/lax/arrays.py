@@ -11,7 +11,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.errors import AxisError, ShapeError
 from functx.core.tracing import aval_of
-from functx.ops import gradients, shaping
+from functx.ops import gradients, joining, shaping
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import (
@@ -122,7 +122,7 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
 def concatenate(operands: Any, dimension: int) -> Any:
     """The arrays `operands`, all of one dtype, one after another along `dimension`."""
-    return shaping.concatenate(operands, dimension)
+    return joining.concatenate(operands, dimension)
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:
@@ -141,7 +141,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
 
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     """`operand` in pieces of the given sizes along `axis`."""
-    return shaping.split(operand, canonical_shape(sizes, "split: sizes"), axis)
+    return joining.split(operand, canonical_shape(sizes, "split: sizes"), axis)
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:
@@ -156,7 +156,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
     `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
     """
-    return shaping.pad(operand, padding_value, padding_config)
+    return joining.pad(operand, padding_value, padding_config)
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:

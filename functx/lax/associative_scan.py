@@ -8,8 +8,9 @@ from typing import Any
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracing import aval_of
+from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axis
-from functx.ops.shaping import concatenate, reshape, rev
+from functx.ops.shaping import reshape, rev
 from functx.ops.slicing import slice_in_dim
 from functx.transforms.control.tracing import body_name, check_functions, leaf_paths
 

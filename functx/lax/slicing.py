@@ -23,9 +23,9 @@ from functx.ops.indexing import (
     scatter_min,
     scatter_mul,
 )
+from functx.ops.joining import split as split_in_sizes
 from functx.ops.operands import canonical_axis, canonical_shape, match
 from functx.ops.shaping import expand_dims, reshape
-from functx.ops.shaping import split as split_in_sizes
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 
 __all__ = [

@@ -17,8 +17,9 @@ from functx.core.program import Equation, Literal, Program, Var
 from functx.core.tracing import Tracer, trace
 from functx.ops.conversion import BitcastConvertType
 from functx.ops.families import Elementwise
+from functx.ops.joining import pad
 from functx.ops.selection import select
-from functx.ops.shaping import BroadcastInDim, PermuteDims, Reshape, full, pad
+from functx.ops.shaping import BroadcastInDim, PermuteDims, Reshape, full
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, ReadBeforeWrite, Slice, zero_of
 
 _SAME_MEMORY = Reshape, PermuteDims, BroadcastInDim, BitcastConvertType

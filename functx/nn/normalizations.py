@@ -24,7 +24,6 @@ from functx.ops.creation import broadcasted_iota
 from functx.ops.exponential import exp, log, rsqrt
 from functx.ops.gradients import stop_gradient
 from functx.ops.half_floats import sum_over
-from functx.ops.half_floats import sum_over
 from functx.ops.operands import canonical_axes, canonical_axis, without
 from functx.ops.reductions import reduce_max
 from functx.ops.rounding import is_finite

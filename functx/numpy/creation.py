@@ -14,8 +14,9 @@ from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import broadcast_to, copied, promote, result_type
 from functx.ops.conversion import convert_element_type
+from functx.ops.joining import concatenate
 from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
-from functx.ops.shaping import Full, concatenate, reshape
+from functx.ops.shaping import Full, reshape
 
 __all__ = [
     "array",

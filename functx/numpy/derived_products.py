@@ -15,9 +15,10 @@ from functx.numpy.reductions import summed_dtype
 from functx.numpy.subscripts import diagonal_of, einsum
 from functx.ops.arithmetic import mul, sub
 from functx.ops.conversion import convert_element_type
+from functx.ops.joining import concatenate, pad
 from functx.ops.operands import canonical_axes, canonical_axis, literal
 from functx.ops.reductions import reduce_sum
-from functx.ops.shaping import broadcast_in_dim, concatenate, moveaxis, pad, reshape
+from functx.ops.shaping import broadcast_in_dim, moveaxis, reshape
 from functx.ops.slicing import slice as slice_
 
 __all__ = [

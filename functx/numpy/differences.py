@@ -20,12 +20,9 @@ from functx.ops import arithmetic
 from functx.ops.arithmetic import div, mul, sub
 from functx.ops.comparison import ne
 from functx.ops.conversion import convert_element_type
+from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axes, canonical_axis
-from functx.ops.shaping import (
-    concatenate,
-    moveaxis,
-    reshape,
-)
+from functx.ops.shaping import moveaxis, reshape
 from functx.ops.slicing import slice_in_dim
 
 __all__ = [

@@ -24,7 +24,7 @@ from functx.numpy.shapes import (
     static_integers,
     with_leading_axes,
 )
-from functx.ops import shaping
+from functx.ops import joining, shaping
 from functx.ops.conversion import convert_element_type
 from functx.ops.indexing import Gather
 from functx.ops.operands import canonical_axis, without
@@ -91,7 +91,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
             f"concatenate: arrays must have at least one dimension; got {aval_of(arrays[0])!r}",
             fix="Use stack to make a dimension of scalars.",
         )
-    joined = shaping.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
+    joined = joining.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
     return copied(joined) if len(arrays) == 1 else joined
 
 
@@ -115,14 +115,14 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     axis = canonical_axis(axis, len(shape) + 1, "stack: axis")
     n = len(arrays)
     if not shape:
-        return copied(shaping.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
+        return copied(joining.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
     if n == 1:
         return shaping.expand_dims(copied(arrays[0]), axis)
     if axis < len(shape):
         # The joined axis counts the arrays, and then along each: two axes of the result.
-        joined = shaping.concatenate(arrays, axis)
+        joined = joining.concatenate(arrays, axis)
         return bind(Reshape((*shape[:axis], n, *shape[axis:])), (joined,))
-    joined = bind(Reshape((n, *shape)), (shaping.concatenate(arrays, 0),))
+    joined = bind(Reshape((n, *shape)), (joining.concatenate(arrays, 0),))
     return shaping.moveaxis(joined, 0, axis)
 
 
@@ -216,7 +216,7 @@ def _parts(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[An
 
 
 def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
-    return list(shaping.split(x, sizes, axis)) if len(sizes) > 1 else [x]
+    return list(joining.split(x, sizes, axis)) if len(sizes) > 1 else [x]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
@@ -280,7 +280,7 @@ def take_static(x: Any, indices: Any, axis: int) -> Any:
 def join_parts(parts: list[Any], x: Any, axis: int) -> Any:
     if not parts:
         return cut(x, 0, 0, axis)
-    return parts[0] if len(parts) == 1 else shaping.concatenate(parts, axis)
+    return parts[0] if len(parts) == 1 else joining.concatenate(parts, axis)
 
 
 def runs_of(indices: list[int]) -> list[tuple[int, int, int]]:

@@ -17,9 +17,10 @@ from functx.ops.arithmetic import add
 from functx.ops.comparison import eq, ge
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
+from functx.ops.joining import pad
 from functx.ops.operands import canonical_axes, canonical_shape, literal
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim, expand_dims, pad, reshape
+from functx.ops.shaping import broadcast_in_dim, expand_dims, reshape
 from functx.ops.strided import Strided
 
 __all__ = [

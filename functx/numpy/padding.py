@@ -12,7 +12,7 @@ from functx.numpy import promotion
 from functx.numpy.joining import cut, join_parts, part_of_run, runs_of, take_along
 from functx.numpy.promotion import never_aliased, operand
 from functx.numpy.shapes import as_array, fixed_integer, is_sequence
-from functx.ops import shaping
+from functx.ops import joining
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
 from functx.ops.shaping import broadcast_in_dim
@@ -102,13 +102,13 @@ def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
 def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
     if not is_sequence(values):
         whole = tuple([(low, high, 0) for low, high in widths])
-        return shaping.pad(array, _fill(values, array), whole)
+        return joining.pad(array, _fill(values, array), whole)
     for axis, pair in enumerate(_pairs(values, len(widths), "constant_values")):
         for side, value in enumerate(pair):
             config = [(0, 0, 0)] * len(widths)
             width = widths[axis][side]
             config[axis] = (0, width, 0) if side else (width, 0, 0)
-            array = shaping.pad(array, _fill(value, array), tuple(config))
+            array = joining.pad(array, _fill(value, array), tuple(config))
     return array
 
 

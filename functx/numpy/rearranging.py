@@ -23,7 +23,7 @@ from functx.numpy.shapes import (
     swapaxes,
     with_leading_axes,
 )
-from functx.ops import shaping
+from functx.ops import joining, shaping
 from functx.ops.arithmetic import add, rem, sub
 from functx.ops.comparison import ge
 from functx.ops.conversion import convert_element_type
@@ -186,12 +186,12 @@ def _rolled(a: Any, shift: Any, axis: int) -> Any:
         shift = shaping.reshape(shift, ())
         start = sub(n, rem(add(rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
-        return dynamic_slice(shaping.concatenate([a, a], axis), starts, aval_of(a).shape)
+        return dynamic_slice(joining.concatenate([a, a], axis), starts, aval_of(a).shape)
     by = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
     by %= max(n, 1)
     if by == 0:
         return a
-    return shaping.concatenate([cut(a, n - by, n, axis), cut(a, 0, n - by, axis)], axis)
+    return joining.concatenate([cut(a, n - by, n, axis), cut(a, 0, n - by, axis)], axis)
 
 
 def _positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
@@ -277,7 +277,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     own[places] = False
     sources[own] = np.arange(n)
     sources[places] = n + np.arange(len(places))
-    return take_static(shaping.concatenate([arr, values], axis), sources, axis)
+    return take_static(joining.concatenate([arr, values], axis), sources, axis)
 
 
 def resize(a: Any, new_shape: Any) -> Any:
@@ -289,5 +289,5 @@ def resize(a: Any, new_shape: Any) -> Any:
         return shaping.full(shape, literal(0, aval_of(flat).dtype))
     times = -(-size // own)
     if times > 1:
-        flat = shaping.concatenate([flat] * times, 0)
+        flat = joining.concatenate([flat] * times, 0)
     return shaping.reshape(cut(flat, 0, size, 0), shape)

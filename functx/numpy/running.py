@@ -15,8 +15,9 @@ from functx.numpy.promotion import broadcast_to
 from functx.numpy.reductions import summed_dtype
 from functx.ops import cumulative
 from functx.ops.conversion import convert_element_type
+from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axis
-from functx.ops.shaping import concatenate, reshape
+from functx.ops.shaping import reshape
 
 __all__ = [
     "cumprod",

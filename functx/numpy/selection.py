@@ -32,8 +32,9 @@ from functx.ops.indexing import (
     ScatterMul,
     ScatterSet,
 )
+from functx.ops.joining import concatenate
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, concatenate, full, reshape, rev
+from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, full, reshape, rev
 from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
 from functx.ops.strided import Strided, element
 

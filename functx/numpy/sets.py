@@ -19,7 +19,7 @@ from functx.numpy.joining import concatenate, take_along, unstack
 from functx.numpy.promotion import promote
 from functx.numpy.shapes import as_array, ravel
 from functx.numpy.sorting import elements_at
-from functx.ops import searching, shaping
+from functx.ops import joining, searching, shaping
 from functx.ops.arithmetic import sub
 from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
@@ -70,7 +70,7 @@ def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
             changed = bitwise_and(changed, bitwise_not(both_nan))
         differs = changed if differs is None else bitwise_or(differs, changed)
     start = shaping.full((1,), literal(True, np.dtype(bool)))
-    return Distinct(values, shaping.concatenate([start, differs], 0), places)
+    return Distinct(values, joining.concatenate([start, differs], 0), places)
 
 
 def _columns(rows: Any) -> list[Any]:

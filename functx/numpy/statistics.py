@@ -25,7 +25,8 @@ from functx.ops import reductions as ops
 from functx.ops.arithmetic import div, mul, sub
 from functx.ops.complexes import conj
 from functx.ops.conversion import convert_element_type
-from functx.ops.shaping import broadcast_in_dim, concatenate, permute_dims, reshape
+from functx.ops.joining import concatenate
+from functx.ops.shaping import broadcast_in_dim, permute_dims, reshape
 from functx.ops.slicing import slice_in_dim
 
 __all__ = [

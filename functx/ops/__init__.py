@@ -27,6 +27,7 @@ from functx.ops import (  # noqa: F401
     fourier,
     gradients,
     indexing,
+    joining,
     linear_systems,
     logical,
     numerics,

@@ -340,7 +340,8 @@ from functx.ops.arithmetic import add, div, mul, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log
+from functx.ops.joining import pad
 from functx.ops.reductions import highest, lowest
 from functx.ops.rounding import is_finite
 from functx.ops.selection import select
-from functx.ops.shaping import pad, zeros_like
+from functx.ops.shaping import zeros_like

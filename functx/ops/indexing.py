@@ -942,7 +942,8 @@ BOOL = np.dtype("bool")
 from functx.ops.arithmetic import div, mul
 from functx.ops.comparison import eq, gt, lt
 from functx.ops.creation import iota
+from functx.ops.joining import pad
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim, full, moveaxis, pad, reshape, rev, zeros_like
+from functx.ops.shaping import broadcast_in_dim, full, moveaxis, reshape, rev, zeros_like
 from functx.ops.slicing import ReadBeforeWrite, cheaper_than_copy
 from functx.ops.sorting import argsort

@@ -384,12 +384,12 @@ from functx.ops.arithmetic import div, mul
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.cumulative import cumprod
+from functx.ops.joining import pad
 from functx.ops.logical import bitwise_and
 from functx.ops.selection import select
 from functx.ops.shaping import (
     broadcast_in_dim,
     full_like,
-    pad,
     permute_dims,
     reshape,
     spread,

@@ -444,14 +444,6 @@ from functx.ops.indexing import (
     gather,
     scatter,
 )
+from functx.ops.joining import concatenate, pad
 from functx.ops.selection import select
-from functx.ops.shaping import (
-    batch_at,
-    concatenate,
-    full,
-    moveaxis,
-    pad,
-    reshape,
-    spread,
-    zeros_like,
-)
+from functx.ops.shaping import batch_at, full, moveaxis, reshape, spread, zeros_like

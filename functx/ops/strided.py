@@ -14,8 +14,9 @@ from functx.core.strides import Strides, contiguous
 from functx.ops.arithmetic import add, mul
 from functx.ops.creation import broadcasted_iota
 from functx.ops.indexing import Gather, ScatterDimensionNumbers, scatter
+from functx.ops.joining import concatenate
 from functx.ops.operands import literal
-from functx.ops.shaping import concatenate, expand_dims, full, permute_dims, reshape, rev
+from functx.ops.shaping import expand_dims, full, permute_dims, reshape, rev
 from functx.ops.slicing import put_slice, slice
 
 PLACE = np.dtype("int32")

@@ -16,8 +16,9 @@ from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.indexing import Gather
+from functx.ops.joining import pad
 from functx.ops.reductions import first_extremum, highest, lowest
-from functx.ops.shaping import moveaxis, pad, reshape, zeros_like
+from functx.ops.shaping import moveaxis, reshape, zeros_like
 from functx.ops.window_shapes import Dims, Pairs, Window, check_window, extent, make_window
 
 

@@ -15,7 +15,8 @@ from functx.core.program import Equation, Program, Var
 from functx.core.tracing import Tracer, current_builder, execution, trace
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
-from functx.ops.shaping import concatenate, expand_dims, squeeze, zeros_like
+from functx.ops.joining import concatenate
+from functx.ops.shaping import expand_dims, squeeze, zeros_like
 from functx.ops.slicing import slice_in_dim
 from functx.transforms.call import Call
 from functx.transforms.control.cond import Cond

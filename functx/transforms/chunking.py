@@ -17,8 +17,9 @@ from functx.ops.arithmetic import add, min, mul
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
+from functx.ops.joining import concatenate
 from functx.ops.operands import literal
-from functx.ops.shaping import concatenate, expand_dims, moveaxis, reshape, zeros_like
+from functx.ops.shaping import expand_dims, moveaxis, reshape, zeros_like
 from functx.ops.slicing import DynamicUpdateSlice, slice_in_dim
 from functx.transforms.batching import Batch, BatchedOutput, NaturalBatch, add_axis
 from functx.transforms.control.scan import Scan

@@ -11,9 +11,10 @@ from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
 from functx.ops.exponential import RootOfSquares, Sqrt
+from functx.ops.joining import Concatenate, Pad
 from functx.ops.reductions import ReduceSum
 from functx.ops.selection import Select
-from functx.ops.shaping import BroadcastInDim, Concatenate, Full, Pad, PermuteDims, Reshape
+from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 from functx.ops.slicing import Slice
 from functx.transforms.expand import expand
 

@@ -30,6 +30,7 @@ from functx.ops.cumulative import (
 )
 from functx.ops.exponential import sqrt
 from functx.ops.gradients import stop_gradient
+from functx.ops.joining import concatenate, pad, split
 from functx.ops.reductions import (
     argmax,
     argmin,
@@ -41,7 +42,7 @@ from functx.ops.reductions import (
     reduce_sum,
     reduce_xor,
 )
-from functx.ops.shaping import concatenate, pad, rev, split, squeeze
+from functx.ops.shaping import rev, squeeze
 from functx.ops.slicing import dynamic_slice, dynamic_update_slice, slice, slice_in_dim
 from functx.ops.sorting import argsort, sort, top_k
 from functx.testing import check_grads

@@ -12,15 +12,8 @@ from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
 from functx.core.tracing import apply, aval_of, rewritten
 from functx.ops.indexing import Gather
-from functx.ops.shaping import (
-    BroadcastInDim,
-    Full,
-    PermuteDims,
-    Reshape,
-    Rev,
-    concatenate,
-    reshape,
-)
+from functx.ops.joining import concatenate
+from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape
 from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
 from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import with_effects_on

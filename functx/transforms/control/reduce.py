@@ -22,6 +22,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.tracing import Tracer, aval_of
 from functx.ops.arithmetic import Add, Max, Min, Mul
+from functx.ops.joining import pad
 from functx.ops.logical import And, Or, Xor
 from functx.ops.operands import sequence_of_axes
 from functx.ops.reductions import (
@@ -35,7 +36,6 @@ from functx.ops.reductions import (
     highest,
     lowest,
 )
-from functx.ops.shaping import pad
 from functx.ops.window_shapes import check_window, make_window
 from functx.ops.windows import ReduceWindowMax, ReduceWindowMin, ReduceWindowSum
 from functx.transforms.calls import trace_call

@@ -13,16 +13,10 @@ from functx.core.samples import f64, i32, sample
 from functx.core.tracing import apply, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import gt
+from functx.ops.joining import concatenate, pad
 from functx.ops.operands import check_axes, without
 from functx.ops.selection import select
-from functx.ops.shaping import (
-    batch_at,
-    broadcast_in_dim,
-    concatenate,
-    pad,
-    permute_dims,
-    reshape,
-)
+from functx.ops.shaping import batch_at, broadcast_in_dim, permute_dims, reshape
 from functx.ops.slicing import slice as slice_
 from functx.ops.window_shapes import Window, check_window, extent
 from functx.ops.windows import lower_any_window

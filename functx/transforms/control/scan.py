@@ -17,7 +17,8 @@ from functx.core.program import Program
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, current_builder, rewritten, trace
 from functx.ops.arithmetic import add, mul
-from functx.ops.shaping import batch_at, concatenate, reshape, zeros_like
+from functx.ops.joining import concatenate
+from functx.ops.shaping import batch_at, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch

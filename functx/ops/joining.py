@@ -1,0 +1,251 @@
+"""Arrays joined, split and padded along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput
+from functx.core.samples import f32, sample
+from functx.core.tracing import aval_of
+from functx.ops.families import Linear
+from functx.ops.operands import canonical_axis, check_axes, literal, match, without
+from functx.ops.shaping import batch_at, broadcast_in_dim, full, spread, zeros_like
+
+
+class Concatenate(Linear):
+    """The operands one after another along `axis`."""
+
+    axis: int
+    samples = (
+        sample(f32[2, 3], f32[2, 1], axis=1),
+        sample(f32[2], f32[0], f32[3], axis=0),
+        sample(f32[2, 3], axis=0),
+    )
+
+    def abstract_eval(self, *operands):
+        if not operands:
+            raise ShapeError("concatenate: there must be at least one operand; got none")
+        first, axis = operands[0], self.axis
+        check_axes(self.name, axis, first.ndim)
+        lane = without(first.shape, (axis,))
+        for x in operands:
+            if x.ndim != first.ndim or without(x.shape, (axis,)) != lane or x.dtype != first.dtype:
+                raise ShapeError(
+                    "concatenate: operands must have one dtype, and one shape but for axis "
+                    f"{axis}; got {first!r} and {x!r}"
+                )
+        shape = (
+            *first.shape[:axis],
+            sum([x.shape[axis] for x in operands]),
+            *first.shape[axis + 1 :],
+        )
+        return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
+
+    def transpose(self, ct, *args):
+        return self.cut(ct, args, [type(x) is LinearInput for x in args])
+
+    def vjp(self, ct, out, args, active):
+        return self.cut(ct, args, active)
+
+    def live_operands(self, live, args):
+        if live is None or not live.shape:
+            return [live] * len(args)
+        return self.cut(live, args, [True] * len(args))
+
+    def cut(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+        """The parts of `ct` that come from each operand that is wanted."""
+        if len(args) == 1:
+            return [ct]
+        sizes = tuple([x.shape[self.axis] for x in args])
+        if all(wanted):
+            return Split(sizes, self.axis)(ct)  # type: ignore[no-any-return]
+        parts: list[Any] = []
+        end = 0
+        for size, on in zip(sizes, wanted, strict=True):
+            start, end = end, end + size
+            parts.append(slice_in_dim(ct, start, end, axis=self.axis) if on else None)
+        return parts
+
+    def batch(self, args, dims):
+        dim = next(d for d in dims if d is not None)
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return Concatenate(self.axis + (self.axis >= dim))(*args), dim
+
+    def lower(self, ctx, *operands):
+        return stablehlo.concatenate(operands, self.axis)
+
+
+class Split(Linear):
+    """`x` in pieces of the given sizes along `axis`."""
+
+    sizes: tuple[int, ...]
+    axis: int
+    multiple_results = True
+    samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
+
+    def abstract_eval(self, x):
+        check_axes(self.name, self.axis, x.ndim)
+        if sum(self.sizes) != x.shape[self.axis] or min(self.sizes, default=0) < 0:
+            raise ShapeError(
+                f"split: sizes must sum to the length of axis {self.axis}; "
+                f"got {self.sizes} for {x!r}"
+            )
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        return [x.update(shape=(*before, size, *after)) for size in self.sizes]
+
+    def transpose(self, cts, x):
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        parts = [
+            zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
+            for ct, size in zip(cts, self.sizes, strict=True)
+        ]
+        return (concatenate(parts, self.axis),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
+        return outs, [dim] * len(outs)
+
+    view = True
+
+    def put_back(self, part, index, x):
+        if not part.size:
+            return x
+        start = [0] * x.ndim
+        start[self.axis] = sum(self.sizes[:index])
+        return put_slice(x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)])
+
+    def layout(self, x, strides):
+        return strides
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        start, limit = [0] * aval.ndim, list(aval.shape)
+        strides = ctx.i64s([1] * aval.ndim)
+        parts, end = [], 0
+        for size in self.sizes:
+            start[self.axis], limit[self.axis] = end, end + size
+            end += size
+            parts.append(stablehlo.slice(x, ctx.i64s(start), ctx.i64s(limit), strides))
+        return parts
+
+
+class Pad(Linear):
+    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+
+    `interior` is the number put between neighbours; a negative `low` or `high` cuts off
+    elements, after the interior padding.
+    """
+
+    config: tuple[tuple[int, int, int], ...]
+    samples = (
+        sample(f32[2, 3], f32[()], config=((1, 2, 0), (0, 1, 2))),
+        sample(f32[5], f32[()], config=((-1, 2, 1),)),
+        sample(f32[5], f32[()], config=((-2, -1, 0),)),
+        sample(f32[0], f32[()], config=((1, 2, 1),)),
+    )
+
+    def abstract_eval(self, x, value):
+        if x.dtype != value.dtype or value.ndim:
+            raise ShapeError(
+                f"pad: the padding value must be a scalar of the operand's dtype; "
+                f"got {value!r} for {x!r}"
+            )
+        if len(self.config) != x.ndim or any(interior < 0 for _, _, interior in self.config):
+            raise ShapeError(
+                "pad: config must give (low, high, interior) for each dimension, "
+                f"interior >= 0; got {self.config} for {x!r}"
+            )
+        shape = tuple(
+            [
+                low + high + n + interior * max(n - 1, 0)
+                for n, (low, high, interior) in zip(x.shape, self.config, strict=True)
+            ]
+        )
+        if any(n < 0 for n in shape):
+            raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
+        return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
+
+    def transpose(self, ct, x, value):
+        return self.pull(ct, x, type(x) is LinearInput, type(value) is LinearInput)
+
+    def vjp(self, ct, out, args, active):
+        return self.pull(ct, args[0], *active)
+
+    def pull(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
+        return (self.undo(ct, x) if to_x else None), (
+            reduce_sum(select(self.padding(x), ct, zeros_like(ct))) if to_value else None
+        )
+
+    def live_operands(self, live, args):
+        x, value = args
+        if live is None and all(low >= 0 <= high for low, high, _ in self.config):
+            return [None, None]
+        out = self.abstract_eval(x.aval, value.aval)
+        return [self.undo(spread(live, out.shape), x), None]
+
+    def undo(self, ct: Any, x: Any) -> Any:
+        """The elements of `ct` where those of `x` lie, zero for those cut off."""
+        config = tuple([(-low, -high, 0) for low, high, _ in self.config])
+        ct = pad(ct, 0, config)
+        if not any(interior for _, _, interior in self.config):
+            return ct
+        strides = tuple([interior + 1 for _, _, interior in self.config])
+        return slice(ct, (0,) * ct.ndim, ct.shape, strides)
+
+    def padding(self, x: Any) -> Any:
+        """Whether each element of the result is padding."""
+        return Pad(self.config)(full(x.shape, False), True)
+
+    def batch(self, args, dims):
+        (x, value), (dim, value_dim) = args, dims
+        if value_dim is None:
+            return self.inserted(dim)(x, value), dim
+        size = value.shape[0]
+        x = batch_at(x, dim, 0, size)
+        rest = self.inserted(0)
+        out = rest(x, literal(0, x.dtype))
+        return select(rest.padding(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
+
+    def inserted(self, dim: int) -> Pad:
+        return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
+
+    def lower(self, ctx, x, value):
+        low, high, interior = zip(*self.config, strict=True) if self.config else ((), (), ())
+        return stablehlo.pad(x, value, ctx.i64s(low), ctx.i64s(high), ctx.i64s(interior))
+
+
+def concatenate(operands: Sequence[Any], axis: int = 0) -> Any:
+    """The arrays `operands` one after another along `axis`."""
+    if not operands:
+        raise ShapeError("concatenate: there must be at least one operand; got none")
+    axis = canonical_axis(axis, aval_of(operands[0]).ndim)
+    return operands[0] if len(operands) == 1 else Concatenate(axis)(*operands)
+
+
+def split(x: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+    """`x` in pieces of the given sizes along `axis`."""
+    return Split(tuple(sizes), canonical_axis(axis, aval_of(x).ndim))(x)  # type: ignore[no-any-return]
+
+
+def pad(x: Any, padding_value: Any, config: Sequence[tuple[int, int, int]]) -> Any:
+    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+
+    `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
+    """
+    config = tuple([(index(low), index(high), index(inner)) for low, high, inner in config])
+    if not any(amount for amounts in config for amount in amounts):
+        return x
+    return Pad(config)(*match(x, padding_value))
+
+
+from functx.ops.reductions import reduce_sum
+from functx.ops.selection import select
+from functx.ops.slicing import put_slice, slice, slice_in_dim
