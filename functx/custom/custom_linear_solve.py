@@ -25,10 +25,10 @@ from functx.transforms.control.tracing import (
     body_name,
     check_functions,
     check_operands,
-    first_outputs,
 )
 from functx.transforms.linear_transpose import LinearTranspose
 from functx.transforms.marks import zeros_for_none
+from functx.transforms.parts import first_outputs
 
 
 def custom_linear_solve(

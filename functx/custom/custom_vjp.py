@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Program, remove_dead
+from functx.core.program import Program
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, rewritten, trace
 from functx.custom.batched_rules import BatchVJP
@@ -28,7 +27,15 @@ from functx.transforms.batching import Batch
 from functx.transforms.calls import check_callable
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
-from functx.transforms.marks import chosen, inexact_cotangents, inexact_marks, linear_marks, spread
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    places_of,
+    spread,
+)
+from functx.transforms.parts import Between, variables_read
 
 
 def custom_vjp(
@@ -291,7 +298,7 @@ class CustomVJP(Primitive):
         """The backward program for the active operands alone."""
         flow = self.flow(args, active, cts)
         _, second, *_ = programs_of(self.rule, flow)
-        return rewritten(Choose(flow.varying), second)
+        return rewritten(Between(outputs=places_of(flow.varying)), second)
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
@@ -322,7 +329,7 @@ class CustomVJP(Primitive):
         second = self.backward(args, linear)
         count = len(self.primal.outputs)
         given_cts = len(second.inputs) - len(first.outputs) + count
-        used = {a for eqn in second.equations for a in eqn.inputs} | set(second.outputs)
+        used = variables_read(second.equations, second.outputs)
         wanted = second.inputs[given_cts:]
         if any(
             a in linear_vars and v in used
@@ -352,17 +359,3 @@ class CustomVJP(Primitive):
 
     def lower(self, ctx, *values):
         return ctx.call(self.primal, values)
-
-
-@dataclass(frozen=True)
-class Choose:
-    """The rewrite to the outputs that are `chosen`."""
-
-    chosen: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> Program:
-        if all(self.chosen):
-            return program
-        outputs = chosen(program.outputs, self.chosen)
-        equations = remove_dead(program.equations, outputs)
-        return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)

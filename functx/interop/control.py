@@ -20,8 +20,8 @@ from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
-from functx.transforms.control.tracing import rewired
 from functx.transforms.control.while_loop import While
+from functx.transforms.parts import rewired
 
 INLINED = 24
 """A jitted function of so many equations or fewer is inlined; a larger one becomes a `call`."""

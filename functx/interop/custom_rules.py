@@ -22,8 +22,8 @@ from functx.interop.jax_call import JaxFunction, linearized, of_marked
 from functx.interop.jaxprs import form_of
 from functx.interop.snapshots import likeness, package_of
 from functx.interop.translation import translate, translate_function, translates
-from functx.transforms.control.tracing import rewired
 from functx.transforms.marks import chosen, inexact_marks
+from functx.transforms.parts import rewired
 
 _DEPTH = 2
 """How deep rules within rules are compared; deeper ones are equal when they compute the same by

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,12 +10,13 @@ from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
 from functx.core.effects import Effect
-from functx.core.program import Program, Var, remove_dead
-from functx.core.tracing import collection_paused, rewritten
+from functx.core.program import Program
+from functx.core.tracing import collection_paused
 from functx.lowering.arrays import jax_aval
 from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.emitter import ModuleEmitter, parts_first
 from functx.lowering.meshes import call_on_mesh, on_mesh
+from functx.transforms.parts import part_of
 
 functx_call = JaxPrimitive("functx_call")
 functx_call.multiple_results = True
@@ -67,35 +67,6 @@ def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
 
 
 mlir.register_lowering(functx_call, _lower, cacheable=False)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The rewrite to the outputs numbered `outputs`, or all, and the inputs that they need.
-
-    The program is None where that is all there is: remembered on a program, nothing may hold it.
-    """
-
-    outputs: tuple[int, ...] | None = None
-
-    def __call__(self, program: Program) -> tuple[Program | None, list[int]]:
-        equations, outputs = program.equations, program.outputs
-        if self.outputs is not None:
-            outputs = [outputs[i] for i in self.outputs]
-            equations = remove_dead(equations, outputs)
-        used = {a for eqn in equations for a in eqn.inputs if type(a) is Var} | {*outputs}
-        kept = [i for i, v in enumerate(program.inputs) if v in used]
-        if len(kept) == len(program.inputs) and outputs is program.outputs:
-            return None, kept
-        part = Program(program.name, [program.inputs[i] for i in kept], equations, outputs)
-        part.memo[Part()] = None, list(range(len(kept)))
-        return part, kept
-
-
-def part_of(program: Program, outputs: tuple[int, ...] | None = None) -> tuple[Program, list[int]]:
-    """The part of `program` that `outputs` need, or all do, and the numbers of its inputs."""
-    part, kept = rewritten(Part(outputs), program)
-    return program if part is None else part, kept
 
 
 def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:

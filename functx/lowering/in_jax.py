@@ -16,13 +16,14 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, LinearityError
 from functx.core.program import Program
 from functx.core.tracing import collection_paused, execution, rewritten
-from functx.lowering.call import Carried, call_in_jax, functx_call, part_of
+from functx.lowering.call import Carried, call_in_jax, functx_call
 from functx.lowering.debugging import run_watched, watched
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.marks import chosen
+from functx.transforms.marks import chosen, places_of
+from functx.transforms.parts import part_of
 
 
 @functx_call.def_impl
@@ -172,7 +173,7 @@ def _without_unused(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
     if not any(used) and not eqn.effects:
         return [False] * len(eqn.invars), None
     whole = eqn.params["program"].program
-    outputs = None if all(used) else tuple([i for i, on in enumerate(used) if on])
+    outputs = None if all(used) else places_of(used)
     program, kept = part_of(whole, outputs)
     if program is whole:
         return [True] * len(eqn.invars), eqn

@@ -7,7 +7,7 @@ from typing import Any
 
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
-from functx.core.program import Program, padded, remove_dead
+from functx.core.program import Program
 from functx.core.samples import f64, sample
 from functx.core.tracing import rewritten, trace
 from functx.ops.arithmetic import Mul
@@ -20,8 +20,10 @@ from functx.transforms.marks import (
     inexact_marks,
     linear_marks,
     others,
+    places_of,
     spread,
 )
+from functx.transforms.parts import part_of
 from functx.transforms.reverse_mode import SplitVJP, Transpose
 from functx.transforms.zeros import WithZeros
 
@@ -52,8 +54,9 @@ class Call(Primitive):
     def trim(self, used):
         if all(used):
             return None
-        program, inputs = rewritten(Outputs(tuple(used)), self.program)
-        return Call(program), inputs, [i for i, on in enumerate(used) if on]
+        outputs = places_of(used)
+        program, inputs = part_of(self.program, outputs)
+        return Call(program), inputs, outputs
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
@@ -92,30 +95,6 @@ class Call(Primitive):
 
     def lower(self, ctx, *values):
         return ctx.call(self.program, values)
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The rewrite to the outputs marked `used`, with the numbers of the inputs that they need."""
-
-    used: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> tuple[Program, list[int]]:
-        outputs = chosen(program.outputs, self.used)
-        equations = remove_dead(program.equations, outputs)
-        needed = {a for eqn in equations for a in eqn.inputs} | {*outputs}
-        kept = [i for i, v in enumerate(program.inputs) if v in needed]
-        inputs = [program.inputs[i] for i in kept]
-        in_names = program.in_names
-
-        def names() -> list[str]:
-            given = padded(in_names(), len(program.inputs))
-            return [given[i] for i in kept]
-
-        part = Program(
-            program.name, inputs, equations, outputs, in_names=None if in_names is None else names
-        )
-        return part, kept
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from functx.ops.shaping import expand_dims, moveaxis, reshape, zeros_like
 from functx.ops.slicing import DynamicUpdateSlice, slice_in_dim
 from functx.transforms.batching import Batch, BatchedOutput, NaturalBatch, add_axis
 from functx.transforms.control.scan import Scan
-from functx.transforms.control.tracing import rewired
 from functx.transforms.marks import chosen, others
+from functx.transforms.parts import rewired
 
 
 def check_chunk_size(what: str, chunk_size: Any) -> None:

@@ -27,7 +27,6 @@ from functx.transforms.calls import (
     trace_call,
 )
 from functx.transforms.chunking import check_chunk_size, on_basis, standard_basis
-from functx.transforms.control.tracing import first_outputs
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import (
     Argnums,
@@ -38,6 +37,7 @@ from functx.transforms.grad import (
 )
 from functx.transforms.jvp import check_outputs, jvp
 from functx.transforms.marks import chosen
+from functx.transforms.parts import first_outputs
 from functx.transforms.reverse_mode import SplitVJP
 
 

@@ -20,6 +20,11 @@ def others(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
     return [x for x, on in zip(items, marks, strict=True) if not on]
 
 
+def places_of(marks: Sequence[bool]) -> tuple[int, ...]:
+    """The places that are marked."""
+    return tuple([i for i, on in enumerate(marks) if on])
+
+
 def spread(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
     """The next of `items` for each place that is marked, None for the others."""
     rest = iter(items)

@@ -14,9 +14,9 @@ from functx.transforms.control.tracing import (
     common_type,
     described,
     leaf_paths,
-    rewired,
     with_output_types,
 )
+from functx.transforms.parts import rewired
 
 
 def traced_branches(

@@ -27,11 +27,10 @@ from functx.transforms.control.stacking import (
     rows_at,
     stacked,
     step_back,
-    used,
 )
-from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.marks import chosen
+from functx.transforms.parts import rewired, used
 
 FILLING = len(Filling._fields)
 WALK = len(Walk._fields)

@@ -44,12 +44,12 @@ from functx.transforms.control.tracing import (
     check_operands,
     depends,
     linearizing,
-    rewired,
     run_as_given,
 )
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
+from functx.transforms.parts import rewired
 from functx.transforms.reverse_mode import SplitVJP
 
 

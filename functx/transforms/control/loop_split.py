@@ -15,10 +15,10 @@ from functx.ops.indexing import Gather
 from functx.ops.joining import concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape
 from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
-from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import with_effects_on
 from functx.transforms.forward_mode import PushForward
-from functx.transforms.marks import chosen, inexact_marks, spread
+from functx.transforms.marks import chosen, inexact_marks, places_of, spread
+from functx.transforms.parts import rewired, variables_read
 
 
 class Row(NamedTuple):
@@ -250,13 +250,13 @@ class Trim:
     carries: int
     used: tuple[bool, ...]
 
-    def __call__(self, program: Program) -> tuple[Program, list[int], list[int]] | None:
+    def __call__(self, program: Program) -> tuple[Program, list[int], tuple[int, ...]] | None:
         start = program.inputs[self.consts : self.consts + self.carries]
         kept = list(self.used)
         while True:
             outputs = chosen(program.outputs, kept)
             equations = remove_dead(program.equations, outputs)
-            needed = {atom for eqn in equations for atom in eqn.inputs} | {*outputs}
+            needed = variables_read(equations, outputs)
             grown = [on or (i < self.carries and start[i] in needed) for i, on in enumerate(kept)]
             if grown == kept:
                 break
@@ -265,9 +265,8 @@ class Trim:
         inputs = [i for i, v in enumerate(program.inputs) if v in needed]
         if len(inputs) == len(program.inputs) and all(kept):
             return None
-        positions = [i for i, on in enumerate(kept) if on]
         body = rewired(program, [program.inputs[i] for i in inputs], outputs)
-        return body, inputs, positions
+        return body, inputs, places_of(kept)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.shaping import Full, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.control.loop_split import applied, unchanging
-from functx.transforms.control.tracing import rewired
 from functx.transforms.marks import chosen
+from functx.transforms.parts import rewired
 
 
 class BackwardLoop(NamedTuple):

@@ -44,12 +44,12 @@ from functx.transforms.control.tracing import (
     body_name,
     captures_first,
     check_functions,
-    rewired,
     settle,
     with_output_types,
     write_all,
 )
 from functx.transforms.control.while_loop import CHECKPOINTS, While
+from functx.transforms.parts import rewired
 
 
 def while_loop(

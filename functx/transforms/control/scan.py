@@ -45,7 +45,6 @@ from functx.transforms.control.tracing import (
     depends,
     leaf_paths,
     linearizing,
-    rewired,
     settle,
     with_output_types,
     write_all,
@@ -54,6 +53,7 @@ from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
+from functx.transforms.parts import rewired
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
 

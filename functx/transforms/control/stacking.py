@@ -18,10 +18,10 @@ from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.call import TransposeIn
 from functx.transforms.control.loop_split import without_effects
 from functx.transforms.control.schedule import INT
-from functx.transforms.control.tracing import rewired
 from functx.transforms.effects import WithoutEffects, with_effects_on
 from functx.transforms.expand import expand
 from functx.transforms.marks import chosen, inexact_cotangents, inexact_marks, spread
+from functx.transforms.parts import rewired, used
 from functx.transforms.reverse_mode import SplitVJP
 
 STEP = ShapedArray((), INT)
@@ -216,13 +216,6 @@ class TransposeHalves:
             pull, [*pull.inputs[:lead], *chosen(pull.inputs[lead:], needed)], pull.outputs
         )
         return Halves(values, rest, rewired(without_effects(body), consts, consts))
-
-
-def used(program: Program) -> list[bool]:
-    """Which inputs the equations and outputs of `program` use."""
-    found = {a for eqn in program.equations for a in eqn.inputs if type(a) is Var}
-    found.update([a for a in program.outputs if type(a) is Var])
-    return [v in found for v in program.inputs]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functx.core.dtypes import is_inexact, promote_types
 from functx.core.editing import like
 from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Program, Var, padded, remove_dead
+from functx.core.program import Atom, Program, Var, padded
 from functx.core.provenance import Source, source_line
 from functx.core.tracing import (
     LinearBuilder,
@@ -30,6 +30,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.calls import TracedCall, name_of, owner_of, write_back
 from functx.transforms.marks import chosen
+from functx.transforms.parts import rewired
 
 
 def captures_first(traced: TracedCall, fun: Any = None) -> Program:
@@ -71,26 +72,6 @@ def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
         with suppress(ValueError):
             known[owner_of(cell.cell_contents)] = name
     return [known.get(owner_of(x), "") for x in values] if known else []
-
-
-def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
-    """The equations of `program` between other inputs and outputs, without those not needed."""
-    equations = remove_dead(program.equations, outputs)
-    in_names, before = program.in_names, program.inputs
-
-    def names() -> list[str]:
-        known = dict(zip(before, padded(in_names(), len(before)), strict=True))
-        return [known.get(v, "") for v in inputs]
-
-    names_of_inputs = None if in_names is None else names
-    return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
-
-
-def first_outputs(program: Program, count: int) -> Program:
-    """`program` without the outputs behind the first `count`."""
-    if len(program.outputs) == count:
-        return program
-    return rewired(program, program.inputs, program.outputs[:count])
 
 
 def settle(

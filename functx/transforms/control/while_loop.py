@@ -32,11 +32,18 @@ from functx.transforms.control.tracing import (
     carried_dependence,
     check_operands,
     linearizing,
-    rewired,
 )
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.forward_mode import Linearize, PushForward
-from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
+from functx.transforms.marks import (
+    chosen,
+    inexact_marks,
+    linear_marks,
+    places_of,
+    spread,
+    zeros_for_none,
+)
+from functx.transforms.parts import Between, first_outputs, rewired
 
 # So up to comb(66, 64) = 2,145 blocks of steps are computed once more, and none twice.
 CHECKPOINTS = 64
@@ -191,8 +198,9 @@ class While(Primitive):
         fixed = [not on for on in flags]
         halves = rewritten(TransposeHalves(flags, n), self.body)
         # The values in the loop are known ones, computed by a loop of their own.
-        body = rewritten(Values(len(self.body.outputs) - sum(flags[n:])), halves.values)
-        condition = rewritten(OfInputs((True,) * m + tuple(fixed[n:])), self.condition)
+        body = first_outputs(halves.values, len(self.body.outputs) - sum(flags[n:]))
+        by_condition = places_of([*[True] * m, *fixed[n:]])
+        condition = rewritten(Between(inputs=by_condition), self.condition)
         known = self.again(condition, body, m, sum(fixed[:n]))
         shared, consts, carry = self.groups(args)
         consts, carry = chosen(consts, fixed[:n]), chosen(carry, fixed[n:])
@@ -284,26 +292,6 @@ class PushApart:
 
         tangents = chosen(program.in_avals, self.varying)
         return trace(body, [*program.in_avals, *tangents], name=linear.name)[0]
-
-
-@dataclass(frozen=True)
-class Values:
-    """The rewrite of a program to one of its first `count` outputs alone."""
-
-    count: int
-
-    def __call__(self, program: Program) -> Program:
-        return rewired(program, program.inputs, program.outputs[: self.count])
-
-
-@dataclass(frozen=True)
-class OfInputs:
-    """The rewrite of a program to one of the inputs in `flags`, which are all that it uses."""
-
-    flags: tuple[bool, ...]
-
-    def __call__(self, program: Program) -> Program:
-        return rewired(program, chosen(program.inputs, self.flags), program.outputs)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""Parts of programs: the same equations between other inputs and outputs, as far as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
+from functx.core.tracing import rewritten
+
+Places = tuple[int, ...]
+
+
+def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
+    """The equations of `program` between other inputs and outputs, without those not needed."""
+    equations = remove_dead(program.equations, outputs)
+    in_names, before = program.in_names, program.inputs
+
+    def names() -> list[str]:
+        known = dict(zip(before, padded(in_names(), len(before)), strict=True))
+        return [known.get(v, "") for v in inputs]
+
+    names_of_inputs = None if in_names is None else names
+    return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
+
+
+@dataclass(frozen=True)
+class Between:
+    """The rewrite to the inputs and the outputs at some places, or to all where None is given.
+
+    The outputs must need no other inputs.
+    """
+
+    inputs: Places | None = None
+    outputs: Places | None = None
+
+    def __call__(self, program: Program) -> Program:
+        inputs, outputs = program.inputs, program.outputs
+        if self.inputs is not None:
+            inputs = [inputs[i] for i in self.inputs]
+        if self.outputs is not None:
+            outputs = [outputs[i] for i in self.outputs]
+        if inputs == program.inputs and outputs == program.outputs:
+            return program
+        return rewired(program, inputs, outputs)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The analysis of a program that finds the places of the inputs that some outputs need.
+
+    For all outputs it finds the inputs that are used at all.
+    """
+
+    outputs: Places | None = None
+
+    def __call__(self, program: Program) -> Places:
+        equations, outputs = program.equations, program.outputs
+        if self.outputs is not None:
+            outputs = [outputs[i] for i in self.outputs]
+            equations = remove_dead(equations, outputs)
+        read = variables_read(equations, outputs)
+        return tuple([i for i, v in enumerate(program.inputs) if v in read])
+
+
+def first_outputs(program: Program, count: int) -> Program:
+    """`program` without the outputs behind the first `count`."""
+    return rewritten(Between(outputs=tuple(range(count))), program)  # type: ignore[no-any-return]
+
+
+def part_of(program: Program, outputs: Places | None = None) -> tuple[Program, Places]:
+    """`program` with the outputs at some places, or all, and the inputs that they need; whence those.
+
+    It is `program` itself where that is all there is.
+    """
+    kept = rewritten(Needed(outputs), program)
+    inputs = None if len(kept) == len(program.inputs) else kept
+    return rewritten(Between(inputs, outputs), program), kept
+
+
+def used(program: Program) -> list[bool]:
+    """Which inputs the equations and outputs of `program` use."""
+    read = variables_read(program.equations, program.outputs)
+    return [v in read for v in program.inputs]
+
+
+def variables_read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
+    """The variables that equations and outputs use."""
+    read = {a for eqn in equations for a in eqn.inputs if type(a) is Var}
+    read.update([a for a in outputs if type(a) is Var])
+    return read
