@@ -1024,6 +1024,25 @@ def SoftCrossEntropyBackward(ct, x, target, *weights, reduction, lanes, axis, la
 
 
 @meaning
+def Embedding(indices, weight, padding):
+    return weight[indices]
+
+
+@meaning
+def EmbeddingBackward(ct, indices, rows, padding):
+    out = np.zeros((rows, ct.shape[-1]), ct.dtype)
+    np.add.at(out, indices, ct * (indices != padding)[..., None])
+    return out
+
+
+@exact
+def Dropout(x, key, rate):
+    wide = np.float64 if jax.config.jax_enable_x64 else np.float32
+    kept = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
+    return np.where(kept, x / max(1 - rate, 0.1), 0)
+
+
+@meaning
 def Reduce(*args, program, axes):
     n = len(program.outputs)
     xs, starts, consts = args[:n], args[n : 2 * n], args[2 * n :]

@@ -5,6 +5,7 @@ from functx.custom.custom_root import custom_root
 from functx.lax.arrays import *
 from functx.lax.associative_scan import associative_scan
 from functx.lax.elementwise import *
+from functx.lax.losses import *
 from functx.lax.normalizations import *
 from functx.lax.precision import Precision
 from functx.lax.products import *

@@ -33,6 +33,19 @@ from functx.nn.activations import (
     swish,
     tanh,
 )
+from functx.nn.attention import dot_product_attention
+from functx.nn.embeddings import dropout, embedding
+from functx.nn.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
 from functx.nn.normalizations import (
     log_softmax,
     logmeanexp,
@@ -54,8 +67,14 @@ from functx.nn.pooling import avg_pool, max_pool, min_pool
 __all__ = [
     "avg_pool",
     "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "celu",
+    "cross_entropy",
+    "dot_product_attention",
+    "dropout",
     "elu",
+    "embedding",
     "gelu",
     "glu",
     "group_norm",
@@ -63,8 +82,11 @@ __all__ = [
     "hard_silu",
     "hard_swish",
     "hard_tanh",
+    "huber_loss",
     "identity",
     "instance_norm",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "log1mexp",
@@ -75,6 +97,8 @@ __all__ = [
     "max_pool",
     "min_pool",
     "mish",
+    "mse_loss",
+    "nll_loss",
     "one_hot",
     "relu",
     "relu6",
@@ -82,6 +106,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "soft_sign",
     "softmax",
     "softplus",

@@ -11,9 +11,9 @@ from typing import Any
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
-from functx.nn.numbers import check_numbers
 from functx.numpy.promotion import broadcast_to, operand, promote_inexact
 from functx.ops.cross_entropy import CrossEntropy, SoftCrossEntropy
+from functx.ops.known import check_numbers
 from functx.ops.losses import HuberLoss, L1Loss, MseLoss, SmoothL1Loss
 from functx.ops.nll_loss import NllLoss
 from functx.ops.probability_losses import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, KlDiv
