@@ -273,6 +273,11 @@ def found(cls: Class, table: str) -> Decomposition | None:
     return entries.get(cls) or _TABLES["general"].get(cls) or own(cls)
 
 
+def registered(cls: Class) -> list[Decomposition]:
+    """The decompositions that were registered for `cls`, in whichever table."""
+    return [entries[cls] for entries in _TABLES.values() if cls in entries]
+
+
 def own(cls: Class) -> Decomposition | None:
     """The decomposition that the class defines, if any."""
     return None if cls.decompose is None else _own(cls)

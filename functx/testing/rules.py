@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.avals import ShapedArray
+from functx.core.decompositions import registered
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, canonical_dtype, is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -222,10 +223,22 @@ def batch_matches_a_loop(trial: Trial) -> None:
 
 
 def overridden_rules_agree_with_the_derived(trial: Trial) -> None:
-    """6. `decompose` with `lower`, and `vjp` with the transpose of `jvp`."""
-    if "decompose" in trial.results:
-        values = trial.evaluate(trial.args)
-        agree(trial, "`decompose` must agree with `lower`", trial.result("decompose"), values)
+    """6. `decompose` with `lower`, what is registered with both, `vjp` with the transpose of `jvp`."""
+    others = registered(type(trial.primitive))
+    if others or "decompose" in trial.results:
+        # Where one is registered that is what runs, and `decompose` is what it must agree with.
+        own = "decompose" in trial.results
+        values = trial.result("decompose") if own and others else trial.evaluate(trial.args)
+        for entry in others:
+            found = trial.result(("decompose", entry.table))
+            agree(
+                trial,
+                f"the decomposition at {entry.place} must agree with the primitive",
+                found,
+                values,
+            )
+        if own and not others:
+            agree(trial, "`decompose` must agree with `lower`", trial.result("decompose"), values)
     if "vjp from jvp" in trial.results:
         agree(
             trial,

@@ -16,7 +16,15 @@ import jax
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, is_complex, is_inexact, kind
+from functx.core.decompositions import registered
+from functx.core.dtypes import (
+    DTYPES_BY_SHORT_NAME,
+    SHORT_NAMES,
+    is_complex,
+    is_inexact,
+    kind,
+    x64_enabled,
+)
 from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
@@ -27,6 +35,7 @@ from functx.ops.families import where_live
 from functx.ops.shaping import zeros_like
 from functx.testing.derivatives import Array, central_difference, widest
 from functx.transforms.batching import Batch
+from functx.transforms.expand import made
 from functx.transforms.forward_mode import PushForward
 from functx.transforms.reverse_mode import SplitVJP, transposed_jvp
 
@@ -163,7 +172,12 @@ class Trial:
         """What the checks need computed, by name."""
         primitive = self.primitive
         found: dict[Any, Section] = {}
-        if primitive.decompose is not None and primitive.has_rule("lower"):
+        others = registered(type(primitive))
+        for entry in others:
+            found["decompose", entry.table] = lambda given, entry=entry: inline(
+                made(entry, primitive, tuple(self.avals), x64_enabled()), given.args
+            )
+        if primitive.decompose is not None and (primitive.has_rule("lower") or others):
             found["decompose"] = lambda given: _listed(primitive, primitive.decompose(*given.args))  # type: ignore[misc]
         for dims in self.batchings:
             found["batch", dims] = lambda _, dims=dims: self._batched(dims)

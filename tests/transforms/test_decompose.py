@@ -23,6 +23,7 @@ from functx.nn import silu, softmax
 from functx.ops.activations import Silu
 from functx.ops.exponential import exp
 from functx.ops.softmax import Softmax
+from functx.testing import check_rules
 from functx.transforms.decompose import OpenUp
 from functx.transforms.expand import Expand
 from tests.ops.registry import PRIMITIVES
@@ -508,3 +509,19 @@ def test_what_the_lowering_opens_up_consists_of_what_it_emits(cls):
     for eqn in opened:
         assert type(eqn.primitive) not in table
         assert eqn.primitive.has_rule("lower")
+
+
+# The checks of `functx.testing`
+
+
+def test_check_rules_holds_what_is_registered_against_the_primitive():
+    @decomp.register("silu")
+    def as_a_quotient(x):
+        return x / (1.0 + np.exp(-x))
+
+    check_rules(Silu)
+    decomp.remove("silu")
+    decomp.register("silu", table="vmap")(lambda x: 1.01 * as_a_quotient(x))
+    wanted = r"the decomposition at test_decompose.py:\d+ in .* must agree with the primitive"
+    with pytest.raises(AssertionError, match=wanted):
+        check_rules(Silu)
