@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,18 +29,11 @@ class Batch:
     out_dims: tuple[int | None, ...]
 
     def __call__(self, program: Program) -> Program:
-        avals = [
-            add_axis(v.aval, dim, self.size)
-            for v, dim in zip(program.inputs, self.in_dims, strict=True)
-        ]
-        body = partial(self.emit, program)
-        return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
+        return trace_batch(partial(self.emit, program), program, self.size, self.in_dims)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        program = expand(program, "batch")
-        pairs = zip(args, self.in_dims, strict=True)
-        outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+        outs = on_batches(program, args, self.in_dims)
         return [
             self.lay_out(i, x, dim, wanted)
             for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
@@ -66,21 +60,31 @@ class NaturalBatch:
     in_dims: tuple[int | None, ...]
 
     def __call__(self, program: Program) -> tuple[Program, tuple[int | None, ...]]:
-        program = expand(program, "batch")
         out_dims: list[int | None] = []
 
         def body(*args: Any) -> list[Any]:
-            pairs = zip(args, self.in_dims, strict=True)
-            outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+            outs = on_batches(program, args, self.in_dims)
             out_dims.extend(dim for _, dim in outs)
             return [x for x, _ in outs]
 
-        avals = [
-            add_axis(v.aval, dim, self.size)
-            for v, dim in zip(program.inputs, self.in_dims, strict=True)
-        ]
-        batched, _ = trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)
-        return batched, tuple(out_dims)
+        return trace_batch(body, program, self.size, self.in_dims), tuple(out_dims)
+
+
+def trace_batch(
+    body: Callable[..., list[Any]], program: Program, size: int, in_dims: Sequence[int | None]
+) -> Program:
+    """The program of `body`, which takes the inputs of `program` in batches along `in_dims`."""
+    avals = [add_axis(a, d, size) for a, d in zip(program.in_avals, in_dims, strict=True)]
+    return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
+
+
+def on_batches(
+    program: Program, args: Sequence[Any], in_dims: Sequence[int | None]
+) -> list[tuple[Any, int | None]]:
+    """What `program` makes of batches along `in_dims`: each output, and its batch dimension."""
+    pairs = zip(args, in_dims, strict=True)
+    program = expand(program, "batch")
+    return interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
 
 
 class BatchedOutput(Exception):

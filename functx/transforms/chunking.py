@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -36,25 +35,18 @@ def check_chunk_size(what: str, chunk_size: Any) -> None:
         )
 
 
+def in_chunks(chunk: int | None, size: int) -> TypeGuard[int]:
+    """Whether `size` of something are to be taken `chunk` at a time."""
+    return chunk is not None and (chunk < size or chunk == 1)
+
+
 @dataclass(frozen=True)
-class ChunkedBatch:
+class ChunkedBatch(Batch):
     """As `Batch`, for `chunk` lanes at a time; with a chunk of 1 the program runs as it is."""
 
-    size: int
-    in_dims: tuple[int | None, ...]
-    out_dims: tuple[int | None, ...]
     chunk: int
 
-    def __call__(self, program: Program) -> Program:
-        avals = [
-            add_axis(v.aval, dim, self.size)
-            for v, dim in zip(program.inputs, self.in_dims, strict=True)
-        ]
-        body = partial(self.emit, program)
-        return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
-
     def emit(self, program: Program, *args: Any) -> list[Any]:
-        """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         mapped = [d is not None for d in self.in_dims]
         laid_out = [d is not None for d in self.out_dims]
         lane = rewired(

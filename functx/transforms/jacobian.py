@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any, TypeGuard
+from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_complex, is_inexact
@@ -26,7 +26,7 @@ from functx.transforms.calls import (
     names_of,
     trace_call,
 )
-from functx.transforms.chunking import check_chunk_size, on_basis, standard_basis
+from functx.transforms.chunking import check_chunk_size, in_chunks, on_basis, standard_basis
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import (
     Argnums,
@@ -177,7 +177,7 @@ class ForwardJacobian:
             outs, residuals = outs[:count], outs[count:]
             avals = chosen(program.in_avals, self.active)
             size = sum(a.size for a in avals)
-            if in_chunks(self.chunk, size):
+            if size and in_chunks(self.chunk, size):
                 own = first_outputs(tangent_program, self.outputs)
                 found = on_basis(own, avals, residuals, self.chunk, axis_last=True)
             else:
@@ -220,7 +220,7 @@ class ReverseJacobian:
             own = inexact[: self.outputs]
             rest = [zeros_like(a) for a in inexact[self.outputs :]]
             size = sum(a.size for a in own)
-            if in_chunks(self.chunk, size):
+            if size and in_chunks(self.chunk, size):
                 found = on_basis(backward, own, [*rest, *residuals], self.chunk)
             else:
                 rows = standard_basis(own)
@@ -239,11 +239,6 @@ def inline(program: Program, args: Sequence[Any]) -> list[Any]:
     builder = current_builder.get()
     assert builder is not None
     return builder.inline(program, args)
-
-
-def in_chunks(chunk: int | None, size: int) -> TypeGuard[int]:
-    """Whether `size` vectors are to be taken `chunk` at a time."""
-    return chunk is not None and size > 0 and (chunk < size or chunk == 1)
 
 
 def split_last(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

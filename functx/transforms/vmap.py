@@ -65,10 +65,10 @@ def vmap(
             vmap, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size, chunk_size=chunk_size
         )
     check_callable(fun, "vmap")
-    if chunk_size is not None:
-        from functx.transforms.chunking import ChunkedBatch, check_chunk_size
+    # That is made of `scan`, beside which `lax.map` is made of vmap.
+    from functx.transforms.chunking import ChunkedBatch, check_chunk_size, in_chunks
 
-        check_chunk_size(f"vmap({name_of(fun)})", chunk_size)
+    check_chunk_size(f"vmap({name_of(fun)})", chunk_size)
     if axis_size is not None and (type(axis_size) is not int or axis_size < 0):
         raise AxisSizeError(
             f"vmap({name_of(fun)}): axis_size must be a non-negative int; got {axis_size!r}"
@@ -107,7 +107,7 @@ def vmap(
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
         batch: Any = Batch(size, in_dims, out_dims)
-        if chunk_size is not None and (chunk_size < size or chunk_size == 1):
+        if in_chunks(chunk_size, size):
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size)
         try:
             outs = traced.returned(operands, apply(batch, traced.program, operands))

@@ -12,7 +12,6 @@ from functx.core import tree
 from functx.core.dtypes import is_complex, is_integer
 from functx.core.effects import OF_LANES
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, type_name
-from functx.core.interpret import interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.samples import f64, i32, sample
@@ -23,7 +22,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
-from functx.transforms.batching import Batch, NaturalBatch, batch_equation
+from functx.transforms.batching import Batch, NaturalBatch, on_batches
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import named_after, write_back
 from functx.transforms.control.branches import traced_branches
@@ -146,9 +145,7 @@ class Cond(Primitive):
         if dim is not None:
             along = [must_go_along(b, [d is None for d in in_dims]) for b in self.branches]
             program = rewritten(Chosen(self.branches, tuple(along)), self.branches[0])
-            program = expand(program, "batch")
-            pairs = zip(args, dims, strict=True)
-            outs = interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+            outs = on_batches(program, args, dims)
             return [x for x, _ in outs], [d for _, d in outs]
         natural = [rewritten(NaturalBatch(size, tuple(in_dims)), b)[1] for b in self.branches]
         batched = [any(d is not None for d in found) for found in zip(*natural, strict=True)]
