@@ -10,7 +10,7 @@ import numpy as np
 from functx.core.tracing import aval_of
 from functx.interop.jaxprs import ints, key_type
 from functx.interop.translation import translates
-from functx.ops import indexing
+from functx.ops import gathering, scatter_reductions, scatter_set, scattering
 from functx.ops.creation import Iota
 from functx.ops.joining import Concatenate, Pad, Split
 from functx.ops.shaping import Rev, broadcast_in_dim, full, permute_dims, reshape
@@ -131,7 +131,7 @@ def gather(eqn: Any, x: Any, indices: Any) -> Any:
     mode = _mode(params["mode"], "fill")
     if mode is None:
         return NotImplemented
-    return indexing.gather(
+    return gathering.gather(
         x,
         indices,
         params["dimension_numbers"],
@@ -144,14 +144,14 @@ def gather(eqn: Any, x: Any, indices: Any) -> Any:
 
 
 _SCATTERS = {
-    "scatter": indexing.scatter,
-    "scatter-add": indexing.scatter_add,
-    "scatter_mul": indexing.scatter_mul,
-    "scatter-mul": indexing.scatter_mul,
-    "scatter_min": indexing.scatter_min,
-    "scatter-min": indexing.scatter_min,
-    "scatter_max": indexing.scatter_max,
-    "scatter-max": indexing.scatter_max,
+    "scatter": scatter_set.scatter,
+    "scatter-add": scattering.scatter_add,
+    "scatter_mul": scatter_reductions.scatter_mul,
+    "scatter-mul": scatter_reductions.scatter_mul,
+    "scatter_min": scatter_reductions.scatter_min,
+    "scatter-min": scatter_reductions.scatter_min,
+    "scatter_max": scatter_reductions.scatter_max,
+    "scatter-max": scatter_reductions.scatter_max,
 }
 
 

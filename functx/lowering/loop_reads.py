@@ -18,7 +18,8 @@ from functx.core.program import Equation, Program, Var
 from functx.core.tracing import Tracer, trace
 from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import Gather, Scatter
+from functx.ops.gathering import Gather
+from functx.ops.scattering import Scatter
 from functx.ops.shaping import reshape
 from functx.ops.slicing import (
     DynamicSlice,

@@ -29,8 +29,10 @@ from functx.numpy.selection import (
     selection,
 )
 from functx.ops import arithmetic
-from functx.ops.indexing import Gather, GatherDimensionNumbers, ScatterSet, canonical_mode
+from functx.ops.gathering import Gather
+from functx.ops.indexing import GatherDimensionNumbers, canonical_mode
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
+from functx.ops.scatter_set import ScatterSet
 from functx.ops.selection import select, select_n
 from functx.ops.shaping import full, full_like, reshape
 

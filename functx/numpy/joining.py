@@ -26,7 +26,7 @@ from functx.numpy.shapes import (
 )
 from functx.ops import joining, shaping
 from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import Gather
+from functx.ops.gathering import Gather
 from functx.ops.operands import canonical_axis, without
 from functx.ops.shaping import Reshape, broadcast_in_dim
 from functx.ops.slicing import slice_in_dim

@@ -22,18 +22,13 @@ from functx.numpy.index_entries import Mode, Point, Points, Span, entries, index
 from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand
 from functx.ops import arithmetic
 from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import (
-    Gather,
-    GatherDimensionNumbers,
-    Scatter,
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterMul,
-    ScatterSet,
-)
+from functx.ops.gathering import Gather
+from functx.ops.indexing import GatherDimensionNumbers
 from functx.ops.joining import concatenate
 from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.scatter_reductions import ScatterMax, ScatterMin, ScatterMul
+from functx.ops.scatter_set import ScatterSet
+from functx.ops.scattering import Scatter, ScatterAdd
 from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, full, reshape, rev
 from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
 from functx.ops.strided import Strided, element

@@ -17,8 +17,8 @@ from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
 from functx.ops.families import check_same_dtype
+from functx.ops.gathering import Gather
 from functx.ops.half_floats import narrowed, widened
-from functx.ops.indexing import Gather
 from functx.ops.losses import Loss, batch_size
 from functx.ops.operands import check_axes, literal, without
 from functx.ops.reductions import reduce_sum

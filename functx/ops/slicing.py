@@ -438,12 +438,9 @@ def from_the_start(i: Any, n: int) -> Any:
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
 from functx.ops.conversion import convert_element_type
-from functx.ops.indexing import (
-    GatherDimensionNumbers,
-    ScatterDimensionNumbers,
-    gather,
-    scatter,
-)
+from functx.ops.gathering import gather
+from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
 from functx.ops.joining import concatenate, pad
+from functx.ops.scatter_set import scatter
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, full, moveaxis, reshape, spread, zeros_like

@@ -206,10 +206,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     return values, places
 
 
-from functx.ops.indexing import (
-    GatherDimensionNumbers,
-    ScatterDimensionNumbers,
-    gather,
-    scatter_add,
-)
+from functx.ops.gathering import gather
+from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
+from functx.ops.scattering import scatter_add
 from functx.ops.shaping import batch_at, expand_dims, full, moveaxis

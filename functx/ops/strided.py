@@ -13,9 +13,11 @@ from functx.core.samples import f32, sample
 from functx.core.strides import Strides, contiguous
 from functx.ops.arithmetic import add, mul
 from functx.ops.creation import broadcasted_iota
-from functx.ops.indexing import Gather, ScatterDimensionNumbers, scatter
+from functx.ops.gathering import Gather
+from functx.ops.indexing import ScatterDimensionNumbers
 from functx.ops.joining import concatenate
 from functx.ops.operands import literal
+from functx.ops.scatter_set import scatter
 from functx.ops.shaping import expand_dims, full, permute_dims, reshape, rev
 from functx.ops.slicing import put_slice, slice
 

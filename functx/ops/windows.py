@@ -15,7 +15,7 @@ from functx.core.program import Program
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.indexing import Gather
+from functx.ops.gathering import Gather
 from functx.ops.joining import pad
 from functx.ops.reductions import first_extremum, highest, lowest
 from functx.ops.shaping import moveaxis, reshape, zeros_like

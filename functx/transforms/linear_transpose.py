@@ -23,7 +23,7 @@ from functx.core.tracing import apply, aval_of, current_builder, rewritten, rewr
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
-from functx.ops.indexing import ScatterAdd
+from functx.ops.scattering import ScatterAdd
 from functx.ops.selection import Select
 from functx.ops.shaping import zeros_like
 from functx.ops.slicing import DynamicUpdateSlice

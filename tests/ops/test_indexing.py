@@ -8,25 +8,19 @@ import numpy as np
 import pytest
 from jax import lax
 
+from functx import lax as functx_lax
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.samples import draw
 from functx.core.tracing import trace
 from functx.lowering.call import executable
 from functx.lowering.jit import jit
-from functx.ops import indexing
 from functx.ops.arithmetic import mul
-from functx.ops.indexing import (
-    Gather,
-    GatherDimensionNumbers,
-    ScatterAdd,
-    ScatterDimensionNumbers,
-    ScatterSet,
-    gather,
-    scatter,
-    scatter_add,
-)
+from functx.ops.gathering import Gather, gather
+from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
 from functx.ops.reductions import reduce_sum
+from functx.ops.scatter_set import ScatterSet, scatter
+from functx.ops.scattering import ScatterAdd, scatter_add
 from functx.transforms.grad import grad
 from functx.transforms.jvp import jvp
 from functx.transforms.vmap import vmap
@@ -73,7 +67,7 @@ def test_scatters_agree_with_jax(name, mode):
     x, updates = random.randn(5, 3).astype("f"), random.randn(4, 3).astype("f")
     places = np.array([[3], [0], [3], [9]])
     theirs = getattr(lax, name)(x, places, updates, numbers(ROWS), mode=mode)
-    ours = jit(lambda *a: getattr(indexing, name)(*a, ROWS, mode=mode))(x, places, updates)
+    ours = jit(lambda *a: getattr(functx_lax, name)(*a, ROWS, mode=mode))(x, places, updates)
     np.testing.assert_allclose(ours, theirs, 1e-6)
 
 
@@ -83,7 +77,7 @@ def test_scatters_take_every_dtype_that_makes_sense(name, dtype):
     x = random.uniform(0, 4, 5).astype(jnp.dtype(dtype))
     updates = random.uniform(0, 4, 4).astype(jnp.dtype(dtype))
     places = np.array([[3], [0], [3], [9]])
-    ours = partial(getattr(indexing, name), x, places, updates, ELEMENTS)
+    ours = partial(getattr(functx_lax, name), x, places, updates, ELEMENTS)
     if dtype == "complex64" and name in ("scatter_min", "scatter_max"):
         with pytest.raises(DTypeError, match="bool or int or uint or float"):
             ours()
@@ -147,7 +141,7 @@ def test_scatters_are_lowered_for_accelerators(x64, name):
             ShapedArray(a.shape, np.dtype(kind))
             for a, kind in ((x, dtype), (places, "int32"), (np.ones((3, 3)), dtype))
         ]
-        program, _ = trace(lambda *a: [getattr(indexing, name)(*a, ROWS)], types)
+        program, _ = trace(lambda *a: [getattr(functx_lax, name)(*a, ROWS)], types)
         args = [np.zeros(aval.shape, aval.dtype) for aval in types]
         lowered = executable(program).trace(*args).lower(lowering_platforms=("cuda",))
         count = lowered.as_text().count('"stablehlo.scatter"(')
@@ -162,7 +156,7 @@ def test_the_product_of_many_repeated_factors_is_differentiated_without_dividing
     x = np.array([1.0, 2.0, 3.0, 4.0], "f")
 
     def loss(factors):
-        return reduce_sum(indexing.scatter_mul(x, places, factors, ELEMENTS))
+        return reduce_sum(functx_lax.scatter_mul(x, places, factors, ELEMENTS))
 
     np.testing.assert_allclose(grad(loss)(factors), [15, 0, 10, 6, 2, 0, 30])
     factors[1] = 6.0
@@ -178,7 +172,7 @@ def test_batched_scatters_agree_with_jax(name, in_axes):
     ]
     args[2] = args[2].astype("f")
     theirs = jax.vmap(lambda *a: getattr(lax, name)(*a, numbers(ROWS), mode="drop"), in_axes)(*args)
-    ours = jit(vmap(lambda *a: getattr(indexing, name)(*a, ROWS), in_axes))(*args)
+    ours = jit(vmap(lambda *a: getattr(functx_lax, name)(*a, ROWS), in_axes))(*args)
     np.testing.assert_allclose(ours, theirs, 1e-6)
 
 

@@ -20,10 +20,12 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import apply, rewritten, trace
-from functx.ops.indexing import Gather, Scatter, ScatterAdd, ScatterMul
+from functx.ops.gathering import Gather
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import literal
 from functx.ops.reductions import argmax, reduce_or
+from functx.ops.scatter_reductions import ScatterMul
+from functx.ops.scattering import Scatter, ScatterAdd
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim, moveaxis
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice

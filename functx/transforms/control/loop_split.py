@@ -11,7 +11,7 @@ from functx.core.editing import Retype, like
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
 from functx.core.tracing import apply, aval_of, rewritten
-from functx.ops.indexing import Gather
+from functx.ops.gathering import Gather
 from functx.ops.joining import concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape
 from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim

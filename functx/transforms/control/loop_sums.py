@@ -18,8 +18,8 @@ from functx.core.tracing import apply, trace
 from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear
-from functx.ops.indexing import ScatterAdd
 from functx.ops.reductions import ReduceSum, reduce_sum
+from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import Full, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.control.loop_split import applied, unchanging

@@ -1,0 +1,210 @@
+"""Scatters: windows of an array combined with updates; the one that adds."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput
+from functx.core.samples import f32, i32, sample
+from functx.ops.families import check_same_dtype
+from functx.ops.indexing import Dims, Indexed, ScatterDimensionNumbers, canonical_mode
+from functx.ops.operands import match, without
+
+
+class Scatter(Indexed, abstract=True):
+    """The operand with a window at each index vector combined with one of the updates."""
+
+    mode: str = "drop"
+    accepts: ClassVar[str] = "biufc"
+
+    def abstract_eval(self, x, indices, updates):
+        check_same_dtype(self, (x, updates))
+        lead = without(updates.shape, self.offset_dims)
+        if lead != indices.shape[:-1]:
+            raise ShapeError(
+                f"{self.name}: updates must have the dimensions of the indices, beside those "
+                f"inside windows; got {updates!r} at {indices!r} with {self!r}"
+            )
+        if len(self.offset_dims) + len(self.absent()) != x.ndim:
+            raise ShapeError(
+                f"{self.name}: offset_dims must give a place to every dimension that windows "
+                f"keep; got {x!r} with {self!r}"
+            )
+        self.check(x, indices, self.slice_sizes(x, updates), updates.ndim)
+        return x.update(weak_type=x.weak_type and updates.weak_type)
+
+    def slice_sizes(self, x: Any, updates: Any) -> Dims:
+        """The lengths of a window along the dimensions of the operand."""
+        # Not strict: `check` refuses dimension numbers that do not fit.
+        window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=False))
+        return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
+
+    def gather(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
+        """What `x` holds in the places where `updates` are written, `fill_value` outside."""
+        read = Gather(
+            *self.numbers,
+            self.indices_are_sorted,
+            self.unique_indices,
+            "fill" if self.mode == "drop" else self.mode,
+            self.slice_sizes(x, updates),
+            fill_value if self.mode == "drop" else None,
+        )
+        return read(x, indices)
+
+    def of(self, scatter: type[Scatter]) -> Scatter:
+        """The scatter of another class to the same places."""
+        flags = self.indices_are_sorted, self.unique_indices, self.mode
+        return scatter(*self.numbers, *flags)
+
+    def writes_once(self, x: Any, indices: Any) -> bool:
+        """Whether it is known that no place is written twice."""
+        places = without(indices.shape[:-1], self.start_indices_batching_dims)
+        return self.unique_indices or prod(places) <= 1
+
+    def batch(self, args, dims):
+        (x, indices, updates), (dx, di, du) = args, dims
+        size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
+        if dx is None:
+            x, dx = broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1))), 0
+        if di is None:
+            numbers, at = self.with_window_dim(dx, x.ndim)
+        else:
+            numbers, at = self.with_batch_dim(dx), 0
+            indices = moveaxis(indices, di, 0)
+        if du is None:
+            shape = (*updates.shape[:at], size, *updates.shape[at:])
+            updates = broadcast_in_dim(updates, shape, without(range(len(shape)), (at,)))
+        else:
+            updates = moveaxis(updates, du, at)
+        batched = self.changed(
+            **numbers._asdict(), indices_are_sorted=self.indices_are_sorted and di is None
+        )
+        return batched(x, indices, updates), dx
+
+    def combine(self, x: Any, update: Any) -> Any:
+        """The StableHLO value of an element, given its value so far and an update."""
+        raise NotImplementedError
+
+    def lower(self, ctx, x, indices, updates):
+        x_aval, i_aval, u_aval = ctx.avals_in
+        if self.mode == "clip":
+            indices = self.clamped(ctx, indices, self.slice_sizes(x_aval, u_aval))
+        numbers = stablehlo.ScatterDimensionNumbers.get(
+            update_window_dims=self.offset_dims,
+            inserted_window_dims=self.collapsed_slice_dims,
+            input_batching_dims=self.operand_batching_dims,
+            scatter_indices_batching_dims=self.start_indices_batching_dims,
+            scattered_dims_to_operand_dims=self.start_index_map,
+            index_vector_dim=i_aval.ndim - 1,
+        )
+        op = stablehlo.ScatterOp(
+            ctx.out_types,
+            [x],
+            indices,
+            [updates],
+            numbers,
+            indices_are_sorted=self.indices_are_sorted,
+            unique_indices=self.unique_indices,
+        )
+        element = ctx.type(ShapedArray((), x_aval.dtype))
+        block = op.regions[0].blocks.append(element, element)
+        with ir.InsertionPoint(block):
+            stablehlo.return_([self.combine(*block.arguments)])
+        return op.results[0]
+
+
+class ScatterAdd(Scatter):
+    """The operand with the updates added to it, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+    )
+
+    def jvp(self, primals, tangents):
+        (x, indices, _), (dx, _, du) = primals, tangents
+        if du is None:
+            return self(*primals), dx
+        return self(*primals), self(zeros_like(x) if dx is None else dx, indices, du)
+
+    def transpose(self, ct, x, indices, updates):
+        return (
+            ct if type(x) is LinearInput else None,
+            None,
+            self.gather(ct, indices, updates) if type(updates) is LinearInput else None,
+        )
+
+    def vjp(self, ct, out, args, active):
+        _, indices, updates = args
+        return ct, None, self.gather(ct, indices, updates) if active[2] else None
+
+    def combine(self, x, update):
+        return stablehlo.add(x, update)
+
+    def lower(self, ctx, x, indices, updates):
+        # GPUs add no 128 bits at once; JAX adds real and imaginary parts there.
+        if ctx.avals_in[0].dtype != np.complex128 or tuple(ctx.platforms) == ("cpu",):
+            return super().lower(ctx, x, indices, updates)
+        from jax import lax
+
+        numbers = lax.ScatterDimensionNumbers(*self.numbers)
+        flags = {
+            name: getattr(self, name) for name in ("indices_are_sorted", "unique_indices", "mode")
+        }
+        return ctx.via_jax(
+            partial(lax.scatter_add, dimension_numbers=numbers, **flags), x, indices, updates
+        )
+
+
+def scatter_add(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with updates added to the windows at `scatter_indices`; see `scatter`."""
+    return scatter_by(
+        ScatterAdd, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def scatter_by(
+    cls: type[Scatter],
+    operand: Any,
+    indices: Any,
+    updates: Any,
+    numbers: Any,
+    indices_are_sorted: bool,
+    unique_indices: bool,
+    mode: Any,
+) -> Any:
+    dims = ScatterDimensionNumbers(
+        *[tuple(getattr(numbers, field)) for field in ScatterDimensionNumbers._fields]
+    )
+    primitive = cls(*dims, indices_are_sorted, unique_indices, canonical_mode(mode, "drop"))
+    operand, updates = match(operand, updates)
+    return primitive(operand, indices, updates)
+
+
+from functx.ops.gathering import Gather
+from functx.ops.shaping import broadcast_in_dim, moveaxis, zeros_like
