@@ -10,8 +10,8 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.ops.comparison import eq
+from functx.ops.gathering import Gather
 from functx.ops.gradients import stop_gradient
-from functx.ops.indexing import Gather
 from functx.ops.operands import literal
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, reshape
