@@ -3,6 +3,7 @@
 import sys as _sys
 
 import jax as _jax
+from jax import Array
 
 from functx import (
     custom_batching,
@@ -49,6 +50,7 @@ from functx.transforms.vjp import vjp
 from functx.transforms.vmap import vmap
 
 __all__ = [
+    "Array",
     "Primitive",
     "Program",
     "ShapedArray",

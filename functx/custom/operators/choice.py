@@ -28,7 +28,8 @@ def platform_names(what: str, device_types: str | Iterable[str] | None) -> list[
     """The platforms that `device_types` names, each once; ValueRangeError for another word."""
     if device_types is None:
         return ["default"]
-    words = [device_types] if isinstance(device_types, str) else list(device_types)
+    several = isinstance(device_types, Iterable) and not isinstance(device_types, str)
+    words = list(device_types) if several else [device_types]
     for word in words:
         if word not in PLATFORMS:
             raise ValueRangeError(

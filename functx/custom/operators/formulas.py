@@ -49,15 +49,17 @@ class FormulaContext:
         """Keep arrays for the backward rule, which finds them as `saved_tensors`."""
         self.__dict__["_functx_saved"] = arrays
 
-    def noted(self) -> dict[str, Any]:
-        """All that was set, the saved arrays included."""
-        return {k: v for k, v in self.__dict__.items() if k != "_functx_needs"}
 
-    def again(self, noted: dict[str, Any]) -> FormulaContext:
-        """A context in which that is set."""
-        made = FormulaContext(self.needs_input_grad)
-        made.__dict__.update(noted)
-        return made
+def _noted(context: FormulaContext) -> dict[str, Any]:
+    """All that was set on a context, the saved arrays included."""
+    return {k: v for k, v in context.__dict__.items() if k != "_functx_needs"}
+
+
+def _again(context: FormulaContext, noted: dict[str, Any]) -> FormulaContext:
+    """A context on which that is set."""
+    made = FormulaContext(context.needs_input_grad)
+    made.__dict__.update(noted)
+    return made
 
 
 class ByName(NamedTuple):
@@ -117,7 +119,7 @@ class ByContext(NamedTuple):
             output = results.arranged(call.operator.schema, xs[len(args) :])
             given = {"keyword_only_inputs": keywords} if keywords else {}
             setup(ctx=context, inputs=tuple(inputs), output=output, **given)
-            saved = Saved.of(context.noted())
+            saved = Saved.of(_noted(context))
             return list(saved.arrays)
 
         found, _ = run_rule(f"{call.operator.__name__}_setup", body, [*args, *outs])
@@ -130,7 +132,7 @@ class ByContext(NamedTuple):
         context, noted = saved
 
         def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
-            found = self.rule.fun(context.again(noted.value(arrays)), *grads)
+            found = self.rule.fun(_again(context, noted.value(arrays)), *grads)
             return checked.by_position(found, call.operator.arguments.passed(call))
 
         return _pulled(call, self.rule, results, noted, cts, args, rule)

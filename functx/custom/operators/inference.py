@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import re
 import types
 import typing
 from collections import abc
@@ -138,7 +139,7 @@ def _keepable(default: Any) -> bool:
     if isinstance(default, (list, tuple)):
         return all(isinstance(x, (int, float)) for x in default)
     plain = (int, float, complex, str, np.dtype, np.generic, jax.Device, type(None))
-    return isinstance(default, plain) or default in (bool, int, float, complex)
+    return isinstance(default, plain) or any(default is t for t in (bool, int, float, complex))
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -178,12 +179,21 @@ def _list_instead(annotation: Any) -> str:
     elements = {a for a in typing.get_args(inner) if a is not ...}
     if typing.get_origin(inner) is not tuple or len(elements) != 1:
         return ""
-    wanted = f"list[{_shown(elements.pop())}]"
+    element = elements.pop()
+    alike: Any = list[element]  # type: ignore[valid-type]
+    if _parameter_type(alike | None if optional else alike) is None:
+        return ""
+    wanted = f"list[{_shown(element)}]"
     return f"Use {f'Optional[{wanted}]' if optional else wanted} in place of the tuple."
 
 
 def _shown(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and not typing.get_origin(annotation)
+        else str(annotation)
+    )
+    return re.sub(r"(\w+\.)*_jax\.Array", "Array", text)
 
 
 def _returns(annotation: Any, what: str) -> tuple[tuple[Return, ...], bool]:

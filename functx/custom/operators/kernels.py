@@ -257,7 +257,8 @@ def fitted(
             raise wrong(
                 qualname,
                 rule,
-                f"give results of the types that its abstract rule states; got {type_name(x)} "
+                "give results of the types that its abstract rule states; "
+                f"got {ShapedArray(x.shape, x.dtype)!r} "
                 f"for number {i}: {aval!r}",
                 fix="Convert the result, or state its type with def_abstract.",
             )
