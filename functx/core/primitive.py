@@ -123,7 +123,8 @@ class Primitive(metaclass=_PrimitiveType):
         if self is None:
             self = object.__new__(cls)
             self.__dict__.update(values, types={})
-            cls.used = True
+            if not cls.used:
+                cls.used = True
             held = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
             if any(p.effects for p in held):
                 self.__dict__["effects"] = cls.effects.union(*[p.effects for p in held])

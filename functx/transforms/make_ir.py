@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,22 +11,28 @@ from numpy import ndarray
 from functx.core import tree
 from functx.core.program import Program
 from functx.transforms.calls import abstract, check_callable, named_after, trace_call
+from functx.transforms.decompose import decompose
 from functx.transforms.functionalize import Functionalized
 
 
-def make_ir(fun: Callable[..., Any] | None = None) -> Any:
+def make_ir(
+    fun: Callable[..., Any] | None = None, *, decompositions: Mapping[Any, Any] | None = None
+) -> Any:
     """The function that returns the `Program` of `fun` for the given arguments.
 
     Arguments may be arrays, or anything with `shape` and `dtype`. Arrays that `fun` closes
-    over become the program's last inputs, and calling the program supplies them.
+    over become the program's last inputs, and calling the program supplies them. What is in
+    `decompositions`, a dictionary as `functx.decomp.get_decompositions` gives, is opened up.
 
     >>> import functx
     >>> print(functx.make_ir(lambda x: x * 2.0)(1.0).out_avals)
     [~f32[]]
     """
     if fun is None:
-        return partial(make_ir)
+        return partial(make_ir, decompositions=decompositions)
     check_callable(fun, "make_ir")
+    if decompositions is not None:
+        return named_after(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
 
     def wrapper(*args: Any, **kwargs: Any) -> Program:
         if isinstance(fun, Functionalized):

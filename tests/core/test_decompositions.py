@@ -138,6 +138,8 @@ def test_a_missing_decomposition_names_the_operation_and_the_cure():
     assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, NotImplementedError)
     with pytest.raises(MissingRuleError, match=r"in the table 'general'; got none"):
         decomp.lookup("sin")
+    with pytest.raises(RuntimeError, match=r"in the table 'vmap' or in 'general'; got none"):
+        decomp.lookup("sin", table="vmap")
 
 
 def test_a_lookup_is_of_one_operation():

@@ -428,6 +428,15 @@ def test_decompose_takes_a_dictionary_of_decompositions():
     assert functx.decompose(silu, table=table)(X).tolist() == (1.0 + X).tolist()
 
 
+def test_a_program_is_made_with_decompositions_for_what_is_in_it():
+    table = decomp.get_decompositions([Silu])
+    program = make_ir(both, decompositions=table)(X)
+    assert {eqn.primitive.name for eqn in program} >= {"softmax", "logistic"}
+    assert onp.allclose(program(X), both(X))
+    assert make_ir(decompositions=table)(both)(X) == program
+    assert make_ir(both, decompositions={})(X) == make_ir(both)(X)
+
+
 def test_decompose_writes_to_arguments_as_the_function_does():
     def activate(x):
         x[...] = silu(x)
