@@ -16,7 +16,8 @@ from functx.core.samples import Sample, retyped
 from functx.core.tracing import rewritten, trace
 from functx.lowering.call import executable
 from functx.testing.derivatives import Array, central_difference, widest
-from functx.testing.trials import Trial, close, harness, inline, moved, trials
+from functx.testing.sections import harness, inline
+from functx.testing.trials import Trial, close, moved, trials
 from functx.transforms.batching import Batch, add_axis
 from functx.transforms.forward_mode import PushForward
 from functx.transforms.reverse_mode import SplitVJP

@@ -1,46 +1,29 @@
-"""Trials: a primitive on a sample, and all that its rules make of it.
-
-What the checks need of a trial is traced into one program, its sections, and compiled once,
-since compiling is what takes the time.
-"""
+"""Trials: a primitive on a sample, what to try there, and what the results are measured by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
-import jax
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.decompositions import registered
 from functx.core.dtypes import (
     DTYPES_BY_SHORT_NAME,
     SHORT_NAMES,
     is_complex,
     is_inexact,
     kind,
-    x64_enabled,
 )
 from functx.core.errors import DTypeError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.samples import Sample, draw, retyped
-from functx.core.tracing import checking, current_builder, execution, rewritten, trace
-from functx.lowering.call import executable
-from functx.ops.families import where_live
-from functx.ops.shaping import zeros_like
+from functx.core.tracing import execution, rewritten, trace
 from functx.testing.derivatives import Array, central_difference, widest
-from functx.transforms.batching import Batch
-from functx.transforms.expand import made
-from functx.transforms.forward_mode import PushForward
-from functx.transforms.reverse_mode import SplitVJP, transposed_jvp
-
-Dims = tuple[int | None, ...]
-Section = Callable[["Given"], Sequence[Any]]
+from functx.testing.sections import SIZES, Compiled, Dims, harness, listed, pullback
 
 TOLERANCES = {
     "f64": 1e-9,
@@ -63,12 +46,6 @@ ACCEPTED = {
     "b": ("bool",),
 }
 """The dtypes to try, by the kind of a sample's main dtype; rules are checked in the first."""
-
-QUICKLY = {"xla_backend_optimization_level": 0}
-"""The options to compile with: what runs once need not run fast."""
-
-SIZES = 2, 3
-"""The lengths of the inner and of the outer batch."""
 
 
 def trials(primitive_class: type[Primitive], one: Sample, complex_too: bool = False) -> list[Trial]:
@@ -101,17 +78,6 @@ def accepted(primitive: Primitive, one: Sample) -> list[str]:
         return True
 
     return [name for name in one.dtypes or ACCEPTED[kind(main)] if takes(name)]
-
-
-@contextmanager
-def harness(x64: bool = True) -> Iterator[None]:
-    """64-bit types on, or off, and every program checked."""
-    enabled, checking.enabled = checking.enabled, True
-    try:
-        with jax.enable_x64(x64):
-            yield
-    finally:
-        checking.enabled = enabled
 
 
 class Trial:
@@ -155,161 +121,22 @@ class Trial:
 
     def trace_primitive(self, avals: Sequence[ShapedArray]) -> Program:
         """The program of one equation: the primitive on operands of `avals`."""
-        return trace(lambda *xs: self._bind(*xs), avals, name=self.primitive.name)[0]
+        return trace(lambda *xs: self.bind(*xs), avals, name=self.primitive.name)[0]
 
-    def _bind(self, *args: Any) -> list[Any]:
-        return _listed(self.primitive, self.primitive(*args))
+    def bind(self, *args: Any) -> list[Any]:
+        """The outputs of the primitive on traced operands."""
+        return listed(self.primitive, self.primitive(*args))
 
-    def _rewritten(self, rewrite: Any, program: Program) -> Any:
+    def rewritten(self, rewrite: Any, program: Program) -> Any:
         """The rewrite of a program, kept for the check of every program made."""
         result = rewritten(rewrite, program)
         self.made.append((rewrite, program, result))
         return result
 
-    # What is measured: the sections, each computed from traced operands.
-
-    def sections(self) -> dict[Any, Section]:
-        """What the checks need computed, by name."""
-        primitive = self.primitive
-        found: dict[Any, Section] = {}
-        others = registered(type(primitive))
-        for entry in others:
-            found["decompose", entry.table] = lambda given, entry=entry: inline(
-                made(entry, primitive, tuple(self.avals), x64_enabled()), given.args
-            )
-        if primitive.decompose is not None and (primitive.has_rule("lower") or others):
-            found["decompose"] = lambda given: _listed(primitive, primitive.decompose(*given.args))  # type: ignore[misc]
-        for dims in self.batchings:
-            found["batch", dims] = lambda _, dims=dims: self._batched(dims)
-        for inner, outer in self.nested_batchings:
-            found["batch", inner, outer] = lambda _, i=inner, o=outer: self._batched(i, o)
-        if not self.inexact or not self.inexact_outs:
-            return found
-        for chosen in self.subsets:
-            found["jvp", chosen] = lambda given, s=chosen: self._pushed(given, s)
-            found["vjp", chosen] = lambda given, s=chosen: self._pulled(given, s)
-        for chosen, zero in self.linear_sets:
-            found["transpose", chosen] = lambda given, s=chosen, z=zero: self._transposed(
-                given, s, z
-            )
-        if primitive.vjp is not None and primitive.has_rule("jvp") and primitive.differentiable:
-            found["vjp from jvp"] = self._derived_vjp
-        if len(self.inexact_outs) > 1:
-            for i in range(len(self.inexact_outs)):
-                found["vjp of output", i] = lambda given, i=i: self._pulled_alone(given, i)
-        if primitive.has_rule("live_operands") and len(self.out_avals) == 1:
-            found["live", "anywhere"] = lambda given: self._live(given, None)
-            found["live", "somewhere"] = lambda given: self._live(given, self.mask_of_ct)
-        if not self.kinked:
-            found["jvp of vjp"] = self._pushed_pullback
-            found["vjp of vjp"] = self._pulled_pullback
-        return found
-
-    def _batched(self, inner: Dims, outer: Dims | None = None) -> Sequence[Any]:
-        outs = (0,) * len(self.out_avals)
-        program = self._rewritten(Batch(SIZES[0], inner, outs), self.program)
-        if outer is not None:
-            program = self._rewritten(Batch(SIZES[1], outer, outs), program)
-        stacked = []
-        for i, (d, e) in enumerate(zip(inner, outer or [None] * len(inner), strict=True)):
-            lanes = [[self._lane(m, n)[i] for m in range(SIZES[0])] for n in range(SIZES[1])]
-            stacked.append(_stack(lanes, d, e))
-        return inline(program, stacked)
-
-    def _pushed(self, given: Given, chosen: Sequence[int]) -> Sequence[Any]:
-        flags = tuple([i in chosen for i in range(len(self.avals))])
-        program = self._rewritten(PushForward(flags), self.program)
-        tangents = [t for i, t in zip(self.inexact, given.tangents, strict=True) if i in chosen]
-        return inline(program, [*given.args, *tangents])
-
-    def _pulled(self, given: Given, chosen: Sequence[int]) -> list[Any]:
-        flags = tuple([i in chosen for i in range(len(self.avals))])
-        return self._pull(self.program, flags, given.args, given.cts)
-
-    def _pull(
-        self, program: Program, flags: tuple[bool, ...], args: Sequence[Any], cts: Sequence[Any]
-    ) -> list[Any]:
-        forward, backward = self._rewritten(SplitVJP(flags), program)
-        outs = inline(forward, args)
-        return inline(backward, [*cts, *outs[len(program.outputs) :]])
-
-    def _pulled_alone(self, given: Given, output: int) -> list[Any]:
-        """The pullback when the other outputs are unused."""
-        k = self.inexact_outs[output]
-        alone, _ = trace(lambda *xs: [self._bind(*xs)[k]], self.avals)
-        return self._pull(alone, self.mask, given.args, [given.cts[output]])
-
-    def _derived_vjp(self, given: Given) -> list[Any]:
-        """The cotangents that `jvp` gives, in place of those of an overridden `vjp`."""
-        cts = dict(zip(self.inexact_outs, given.cts, strict=True))
-        every = [cts.get(k) for k in range(len(self.out_avals))]
-        found = transposed_jvp(self.primitive, every, given.args, self.mask)
-        return [_or_zeros(found[i], self.avals[i]) for i in self.inexact]
-
-    def _transposed(self, given: Given, chosen: Sequence[int], zero: bool) -> list[Any]:
-        args = []
-        for i, x in enumerate(given.args):
-            if i in chosen:
-                args.append(LinearInput(self.avals[i]))
-            else:
-                args.append(zeros_like(x) if zero and self.mask[i] else x)
-        cts = dict(zip(self.inexact_outs, given.cts, strict=True))
-        every = [cts.get(k) for k in range(len(self.out_avals))]
-        results = self.primitive.transpose(
-            every if self.primitive.multiple_results else every[0], *args
-        )
-        assert len(results) == len(args), (
-            f"`transpose` must return one entry an operand; got {len(results)} for {len(args)}"
-        )
-        for i, result in enumerate(results):
-            assert i in chosen or result is None, (
-                f"`transpose` must return None for operand {i}, which has a value"
-            )
-        return [_or_zeros(results[i], self.avals[i]) for i in chosen]
-
     @cached_property
-    def mask_of_ct(self) -> Array:
-        """Places of the first output, at random."""
-        return np.asarray(np.random.RandomState(3).rand(*self.out_avals[0].shape) < 0.5)
-
-    def _live(self, given: Given, live: Any) -> list[Any]:
-        """The cotangents when that of the output is zero but where `live`, and where they live."""
-        (ct,) = given.cts
-        args = given.args
-        cts = self._pull(
-            self.program, self.mask, args, [ct if live is None else where_live(live, ct)]
-        )
-        lives = self.primitive.live_operands(live, args)
-        found = []
-        for i, pulled in zip(self.inexact, cts, strict=True):
-            there = np.array(True) if lives[i] is None else lives[i]
-            assert there.shape in ((), pulled.shape), (
-                f"`live_operands` must give operand {i} a mask of its shape; got {there.shape}"
-            )
-            found += [pulled, there]
-        return found
-
-    @cached_property
-    def _pullback(self) -> Program:
+    def pullback(self) -> Program:
         """The program of the cotangents of all operands, from the operands and cotangents."""
-        n = len(self.avals)
-        return trace(
-            lambda *xs: self._pull(self.program, self.mask, xs[:n], xs[n:]),
-            [*self.avals, *[self.out_avals[k] for k in self.inexact_outs]],
-            name=f"vjp_{self.primitive.name}",
-        )[0]
-
-    def _pushed_pullback(self, given: Given) -> Sequence[Any]:
-        flags = (*self.mask, *[True] * len(given.cts))
-        program = self._rewritten(PushForward(flags), self._pullback)
-        tangents = [*given.tangents, *given.ct_tangents]
-        return inline(program, [*given.args, *given.cts, *tangents])
-
-    def _pulled_pullback(self, given: Given) -> list[Any]:
-        flags = (*self.mask, *[True] * len(given.cts))
-        return self._pull(self._pullback, flags, [*given.args, *given.cts], given.second_cts)
-
-    # The choices that are tried.
+        return pullback(self)
 
     @property
     def subsets(self) -> list[tuple[int, ...]]:
@@ -387,8 +214,6 @@ class Trial:
             for i, x in enumerate(self.args)
         ]
 
-    # The results, and what they are measured by.
-
     @cached_property
     def compiled(self) -> Compiled:
         """All sections, for any operands and cotangents."""
@@ -436,7 +261,7 @@ class Trial:
         key = tuple(places)
         if key not in self._memo:
             self._memo[key] = self.evaluate(
-                [self._lane(*place)[i] for i, place in enumerate(places)]
+                [self.lane(*place)[i] for i, place in enumerate(places)]
             )
         return self._memo[key]
 
@@ -444,7 +269,7 @@ class Trial:
     def _memo(self) -> dict[Any, list[Array]]:
         return {}
 
-    def _lane(self, m: int, n: int) -> list[Array]:
+    def lane(self, m: int, n: int) -> list[Array]:
         """The operands at one index of the inner and of the outer batch."""
         return self._lanes[m + SIZES[0] * n]
 
@@ -473,83 +298,6 @@ class Trial:
         ]
 
 
-class Given:
-    """What a section is computed from, traced."""
-
-    def __init__(self, trial: Trial, values: Sequence[Any]):
-        rest = iter(values)
-        self.args = [next(rest) for _ in trial.args]
-        self.tangents = [next(rest) for _ in trial.tangents]
-        self.cts = [next(rest) for _ in trial.cts]
-        self.ct_tangents = [next(rest) for _ in trial.ct_tangents]
-        self.second_cts = [next(rest) for _ in trial.second_cts]
-
-
-class Compiled:
-    """All sections of a trial in one compiled program."""
-
-    def __init__(self, trial: Trial):
-        self.trial = trial
-        sections = trial.sections()
-        self.parts = [self._compile(sections)]
-        try:
-            self._run(self.parts[0], trial.args, trial.cts)
-        except Exception:
-            # Something in it does not lower: section by section, to know what.
-            self.parts = [self._compile({name: section}) for name, section in sections.items()]
-
-    def __call__(self, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
-        """The arrays of each section, or the exception that it raised."""
-        found: dict[Any, Any] = {}
-        with harness():
-            for part in self.parts:
-                try:
-                    found |= self._run(part, args, cts)
-                except Exception as error:
-                    found |= dict.fromkeys(part[2], error)
-        return found
-
-    def _compile(self, sections: dict[Any, Section]) -> Any:
-        trial = self.trial
-        places: dict[Any, Any] = {}
-
-        def body(*values: Any) -> list[Any]:
-            given = Given(trial, values)
-            outs: list[Any] = []
-            for name, section in sections.items():
-                try:
-                    results = section(given)
-                except Exception as error:
-                    places[name] = error
-                else:
-                    places[name] = slice(len(outs), len(outs) + len(results))
-                    outs += results
-            return outs
-
-        avals = [*trial.avals]
-        for group in (trial.tangents, trial.cts, trial.ct_tangents, trial.second_cts):
-            avals += [ShapedArray(x.shape, x.dtype) for x in group]
-        program, captured = trace(body, avals, name=trial.primitive.name)
-        return executable(program, compiler_options=QUICKLY), captured, places
-
-    def _run(self, part: Any, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
-        trial = self.trial
-        function, captured, places = part
-        given = [*args, *trial.tangents, *cts, *trial.ct_tangents, *trial.second_cts]
-        outs = [np.asarray(x) for x in function(*given, *captured)]
-        return {
-            name: outs[place] if isinstance(place, slice) else place
-            for name, place in places.items()
-        }
-
-
-def inline(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` on traced values, its equations copied into the trace."""
-    builder = current_builder.get()
-    assert builder is not None
-    return builder.inline(program, args)
-
-
 def close(x: Array, y: Array, tolerance: float) -> bool:
     """Whether `x` is `y`, up to `tolerance` of the largest finite element."""
     x, y = widest(x), widest(y)
@@ -560,14 +308,6 @@ def close(x: Array, y: Array, tolerance: float) -> bool:
 def moved(x: Array, direction: Array, step: float) -> Array:
     """`x + step * direction`, in the dtype of `x`."""
     return np.asarray(widest(x) + step * widest(direction)).astype(x.dtype)
-
-
-def _listed(primitive: Primitive, out: Any) -> list[Any]:
-    return list(out) if primitive.multiple_results else [out]
-
-
-def _or_zeros(ct: Any, aval: ShapedArray) -> Any:
-    return zeros_like(aval) if ct is None else ct
 
 
 def _coarsest(avals: Sequence[ShapedArray]) -> tuple[str, float]:
@@ -583,9 +323,3 @@ def _direction(random: Any, aval: ShapedArray) -> Array:
     if is_complex(aval.dtype):
         x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
     return np.asarray(x).astype(aval.dtype)
-
-
-def _stack(rows: Sequence[Sequence[Array]], inner: int | None, outer: int | None) -> Array:
-    """Lanes stacked along a dimension for each batch that is not None."""
-    row = [lanes[0] if inner is None else np.stack(lanes, inner) for lanes in rows]
-    return np.asarray(row[0] if outer is None else np.stack(row, outer))

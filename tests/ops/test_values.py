@@ -11,7 +11,8 @@ from functx.core.samples import draw, retyped
 from functx.core.tracing import trace
 from functx.lowering.call import executable
 from functx.ops.families import Elementwise
-from functx.testing.trials import QUICKLY, accepted, harness, inline
+from functx.testing.sections import QUICKLY, harness, inline
+from functx.testing.trials import accepted
 from tests import reference
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
