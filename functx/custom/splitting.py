@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from functx.core.program import Equation, Literal, Program, Var, remove_dead
-from functx.ops.arithmetic import Add, Sub
-from functx.ops.operands import literal
 from functx.ops.shaping import Full
 from functx.transforms.marks import chosen, inexact_marks, others, spread
+from functx.transforms.zeros import KnownZeros
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,13 @@ class SplitRule:
                 linear_vars.update(eqn.outputs)
         outs = program.outputs[: self.outputs]
         given = chosen(tangents, self.varying)
-        zeros = set(others(tangents, self.varying))
-        linear, zeros, same = without_zeros(linear, linear_vars, zeros)
-        out_tangents = [same.get(a, a) for a in program.outputs[self.outputs :]]
+        left = KnownZeros(linear, tangents, others(tangents, self.varying))
+        out_tangents = [left.same.get(a, a) for a in program.outputs[self.outputs :]]
         marks = spread(out_tangents, inexact_marks([a.aval for a in outs]))
-        zeros.update(v for e in values if _is_zero(e) for v in e.outputs)
+        zeros = left.zeros | {v for e in values if _is_zero(e) for v in e.outputs}
         nonzero = tuple([not (a is None or a in zeros or _is_number_zero(a)) for a in marks])
         kept = chosen(marks, nonzero)
-        linear = remove_dead(linear, kept)
+        linear = remove_dead(left.equations, kept)
         made = {v for e in linear for v in e.outputs} | set(given)
         used: dict[Any, None] = dict.fromkeys(
             a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
@@ -62,44 +59,6 @@ class SplitRule:
             Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
             nonzero,
         )
-
-
-def without_zeros(
-    equations: Sequence[Equation], linear: set[Var], zeros: set[Any]
-) -> tuple[list[Equation], set[Any], dict[Any, Any]]:
-    """Linear equations without those that give zero because the variables `zeros` are.
-
-    `linear` holds all variables that the equations are linear in. Also what is zero then, and
-    which variables have become others.
-    """
-    zeros = set(zeros)
-    kept: list[Equation] = []
-    same: dict[Any, Any] = {}
-    for eqn in equations:
-        inputs = [same.get(a, a) for a in eqn.inputs]
-        on = [i for i, a in enumerate(inputs) if a in linear and a not in zeros]
-        if not on and not eqn.primitive.multiple_results:
-            zeros.update(eqn.outputs)
-        elif (
-            isinstance(eqn.primitive, (Add, Sub))
-            and on == [0]
-            and inputs[1] in zeros
-            and inputs[0].aval is eqn.outputs[0].aval
-        ) or (
-            isinstance(eqn.primitive, Add)
-            and on == [1]
-            and inputs[0] in zeros
-            and inputs[1].aval is eqn.outputs[0].aval
-        ):
-            same[eqn.outputs[0]] = inputs[on[0]]
-        else:
-            for i, a in enumerate(inputs):
-                if a in zeros:
-                    zero = Equation.of(Full(a.aval.shape), [literal(0, a.aval.dtype)], eqn.source)
-                    kept.append(zero)
-                    inputs[i] = zero.outputs[0]
-            kept.append(eqn.replace(inputs=inputs))
-    return kept, zeros, same
 
 
 def _is_zero(eqn: Equation) -> bool:

@@ -1,55 +1,89 @@
-"""Known zeros: what a program that is linear in some inputs computes when some of those are zero."""
+"""Known zeros: what equations that are linear in some variables compute when some of those are zero."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.interpret import forward
-from functx.core.program import Equation, Program, Var
-from functx.core.tracing import Builder, Tracer, current_builder, trace
-from functx.ops.shaping import zeros_like
+from functx.core.program import Atom, Equation, Program, Var, scalar_literal
+from functx.ops.arithmetic import Add, Sub
+from functx.ops.operands import literal
+from functx.ops.shaping import Full
+from functx.transforms.marks import chosen, others
+from functx.transforms.parts import rewired
+
+
+class KnownZeros:
+    """Equations without what is zero because some variables are.
+
+    They are linear in the variables `linear`, of which `zeros` are zero. `equations` are those
+    that remain, `read` tells what stands for a variable. An equation with several outputs is
+    left out only with `several`, for where none of them is anything but linear.
+    """
+
+    def __init__(
+        self,
+        equations: Iterable[Equation],
+        linear: Iterable[Any],
+        zeros: Iterable[Any],
+        several: bool = False,
+    ):
+        self.linear, self.zeros, self.several = set(linear), set(zeros), several
+        self.same: dict[Any, Atom] = {}
+        self.made: dict[Any, Atom] = {}
+        self.equations: list[Equation] = []
+        for eqn in equations:
+            self.add(eqn)
+
+    def read(self, atom: Any) -> Atom:
+        """What stands for `atom`: itself, the one that it equals, or zeros made for it."""
+        if atom in self.zeros and atom not in self.made:
+            aval = atom.aval
+            value = literal(0, aval.dtype).value
+            zero: Atom = scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
+            if aval.shape:
+                self.equations.append(Equation.of(Full(aval.shape), [zero]))
+                (zero,) = self.equations[-1].outputs
+            self.made[atom] = zero
+        return self.made.get(atom) or self.same.get(atom, atom)
+
+    def add(self, eqn: Equation) -> None:
+        """Take `eqn` among the equations, as far as it gives anything but zeros."""
+        moving = [a for a in eqn.inputs if a in self.linear]
+        left = [a for a in moving if a not in self.zeros]
+        self.linear.update(eqn.outputs if moving else ())
+        whole = len(eqn.outputs) == 1 or self.several
+        if moving and not left and whole and not eqn.primitive.effects:
+            self.zeros.update(eqn.outputs)
+        elif len(moving) == 2 and len(left) == 1 and _is_sum(eqn, left[0]):
+            self.same[eqn.outputs[0]] = self.read(left[0])
+        else:
+            self.equations.append(eqn.replace(inputs=[self.read(a) for a in eqn.inputs]))
+
+
+def _is_sum(eqn: Equation, left: Var) -> bool:
+    """Whether `eqn` gives the operand `left` when its other one is zero."""
+    primitive = type(eqn.primitive)
+    adds = primitive is Add or (primitive is Sub and eqn.inputs[0] is left)
+    return adds and left.aval == eqn.outputs[0].aval
 
 
 @dataclass(frozen=True)
 class WithZeros:
     """The rewrite of a program that is linear in its first inputs to one without some of them.
 
-    `given` marks those of the first inputs that stay; the others are zero. What depends on
-    these alone is zero too, and not computed.
+    `given` marks those of the first inputs that stay; the others are zero.
     """
 
     given: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        pairs = list(zip(program.inputs, self.given, strict=False))
-        kept = [v for v, on in pairs if on]
-        inputs = [*kept, *program.inputs[len(pairs) :]]
-
-        def body(*args: Any) -> list[Any]:
-            env: dict[Any, Any] = dict(zip(inputs, args, strict=True))
-            linear, zeros = set(kept), {v for v, on in pairs if not on}
-            trace_on = current_builder.get()
-            assert trace_on is not None
-            builder: Builder = trace_on
-
-            def read(atom: Any) -> Any:
-                if type(atom) is not Var:
-                    return Tracer(atom, builder)
-                return zeros_like(atom.aval) if atom in zeros else env[atom]
-
-            def vanishes(eqn: Equation) -> bool:
-                of_zeros = any([a in zeros for a in eqn.inputs])
-                return of_zeros and not any([a in linear for a in eqn.inputs])
-
-            for eqn in program.equations:
-                if vanishes(eqn) and not eqn.primitive.effects:
-                    zeros.update(eqn.outputs)
-                    continue
-                if any([a in linear or a in zeros for a in eqn.inputs]):
-                    linear.update(eqn.outputs)
-                builder.source = eqn.source
-                env.update(zip(eqn.outputs, forward(eqn, *map(read, eqn.inputs)), strict=True))
-            return [read(atom) for atom in program.outputs]
-
-        return trace(body, [v.aval for v in inputs], name=program.name)[0]
+        count = len(self.given)
+        linear = program.inputs[:count]
+        known = KnownZeros(program.equations, linear, others(linear, self.given), several=True)
+        outputs = [known.read(a) for a in program.outputs]
+        whole = Program(
+            program.name, program.inputs, known.equations, outputs, in_names=program.in_names
+        )
+        return rewired(whole, [*chosen(linear, self.given), *program.inputs[count:]], outputs)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
+from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.tracing import apply, trace
 from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
@@ -25,6 +25,7 @@ from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.control.loop_split import applied, unchanging
 from functx.transforms.marks import chosen
 from functx.transforms.parts import rewired
+from functx.transforms.zeros import KnownZeros
 
 
 class BackwardLoop(NamedTuple):
@@ -66,7 +67,10 @@ class PullLoop:
         given = [v for v, k in zip(cts, self.sources, strict=True) if k == "x"]
         rows = [*given, *[v for v, k in zip(needs, self.kinds, strict=True) if k == "x"]]
         zeros = [v for v, k in zip(cts, self.sources, strict=True) if k == "0"]
-        pull = without_zeros(pull, zeros, cts)
+        if zeros:
+            left = KnownZeros(pull.equations, cts, zeros)
+            results = [left.read(a) for a in pull.outputs]
+            pull = Program(pull.name, pull.inputs, left.equations, results)
         outputs = chosen(pull.outputs, self.reached)
         split = sum(self.reached[: self.sums])
         summed, others = outputs[:split], outputs[split:]
@@ -378,36 +382,3 @@ def add_part(total: Any, part: Any, *indices: Any) -> Any:
     """`total` with `part` added to it at `indices`."""
     so_far = DynamicSlice(part.shape)(total, *indices)
     return DynamicUpdateSlice()(total, add(so_far, part), *indices)
-
-
-def without_zeros(pull: Program, zeros: Sequence[Var], cts: Sequence[Var]) -> Program:
-    """`pull`, which is linear in its cotangents `cts`, made for those of `zeros` being zero."""
-    if not zeros:
-        return pull
-    none, varying = set(zeros), set(cts)
-    instead: dict[Any, Atom] = {}
-    equations: list[Equation] = []
-
-    def read(atom: Any) -> Atom:
-        if atom in none and atom not in instead:
-            zero = scalar_literal(0, atom.aval.dtype, atom.aval.weak_type, "0")
-            equations.append(Equation.of(Full(atom.aval.shape), [zero]))
-            (instead[atom],) = equations[-1].outputs
-        return instead.get(atom, atom)
-
-    for eqn in pull.equations:
-        moving = [a for a in eqn.inputs if a in varying]
-        nothing = [a for a in moving if a in none]
-        others = [a for a in moving if a not in none]
-        varying.update(eqn.outputs if moving else ())
-        if nothing and not others and len(eqn.outputs) == 1:
-            none.update(eqn.outputs)
-        elif (
-            type(eqn.primitive) is Add
-            and len(nothing) == len(others) == 1
-            and others[0].aval == eqn.outputs[0].aval
-        ):
-            instead[eqn.outputs[0]] = read(others[0])
-        else:
-            equations.append(eqn.replace(inputs=[read(a) for a in eqn.inputs]))
-    return Program(pull.name, pull.inputs, equations, [read(a) for a in pull.outputs])
