@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from functx.core.avals import ShapedArray
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, Var
 from functx.core.tracing import Tracer, trace
@@ -26,12 +27,16 @@ from functx.ops.slicing import (
     DynamicUpdateSlice,
     ReadBeforeWrite,
     Slice,
-    cheaper_than_copy,
     slice,
 )
 
 _READS = DynamicSlice, Gather, Slice
 _WRITES = DynamicUpdateSlice, Scatter
+
+
+def _is_small(part: ShapedArray, whole: ShapedArray) -> bool:
+    """Whether to fix a part costs less than to copy the whole in each step."""
+    return whole.size > 64 and whole.size >= 16 * part.size
 
 
 @dataclass(frozen=True)
@@ -96,9 +101,8 @@ def writes_and_reads(
         if isinstance(eqn.primitive, _WRITES):
             writer[source] = eqn
             versions.add(eqn.outputs[0])
-        elif isinstance(eqn.primitive, _READS):
-            if cheaper_than_copy(eqn.outputs[0].aval, source.aval):
-                found.append(eqn)
+        elif isinstance(eqn.primitive, _READS) and _is_small(eqn.outputs[0].aval, source.aval):
+            found.append(eqn)
     reads = set()
     for eqn in found:
         write = writer.get(eqn.inputs[0])  # type: ignore[arg-type]

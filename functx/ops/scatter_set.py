@@ -71,7 +71,7 @@ class ScatterSet(Scatter):
         _, indices, updates = args
         written = self.written(ct, indices, updates) if active[2] else None
         zeros = zeros_like(updates.aval)
-        if written is not None and cheaper_than_copy(updates, ct):
+        if written is not None and is_small_part(updates, ct):
             written, zeros = ReadBeforeWrite()(written)
         return self.kept(ct, indices, zeros) if active[0] else None, None, written
 
@@ -166,4 +166,4 @@ from functx.ops.comparison import eq
 from functx.ops.creation import iota
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, reshape, zeros_like
-from functx.ops.slicing import ReadBeforeWrite, cheaper_than_copy
+from functx.ops.slicing import ReadBeforeWrite, is_small_part

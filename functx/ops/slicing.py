@@ -183,7 +183,7 @@ class DynamicUpdateSlice(Primitive):
         _, update, *indices = args
         part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
         zeros = zeros_like(update.aval)
-        if part is not None and cheaper_than_copy(update, ct):
+        if part is not None and is_small_part(update, ct):
             part, zeros = ReadBeforeWrite()(part)
         kept = self(ct, zeros, *indices) if active[0] else None
         return (kept, part, *[None] * len(indices))
@@ -248,11 +248,6 @@ class ReadBeforeWrite(Primitive):
 def is_small_part(part: Any, whole: Any) -> bool:
     """Whether a pass over the whole costs much more than one over the part."""
     return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
-
-
-def cheaper_than_copy(part: Any, whole: Any) -> bool:
-    """Whether it pays to compute the part on its own, so that the whole need not be copied."""
-    return whole.size > 64 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
 
 
 def insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
