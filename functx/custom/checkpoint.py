@@ -18,6 +18,7 @@ from functx.custom.checkpoint_policies import everything_saveable
 from functx.custom.function import in_jax_trace
 from functx.custom.recomputation import Recomputation, Recompute
 from functx.ops.arithmetic import mul
+from functx.ops.operands import batch_size
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
@@ -180,7 +181,7 @@ class Checkpoint(Primitive):
         return spread(self.of(program, again=True)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
         return self.of(program)(*args), out_dims
 

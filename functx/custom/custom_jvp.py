@@ -21,6 +21,7 @@ from functx.custom.results import Result, rule_source
 from functx.custom.splitting import SplitRule
 from functx.custom.symbolic_zeros import told
 from functx.ops.arithmetic import add, mul
+from functx.ops.operands import batch_size
 from functx.ops.trigonometric import cos, sin
 from functx.transforms.batching import Batch
 from functx.transforms.call import TransposeIn
@@ -266,7 +267,7 @@ class CustomJVP(Primitive):
         return transposed_primal(self.primal, cts, args)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
         primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
         inexact = tuple(inexact_marks(args[: len(args) - self.captured]))

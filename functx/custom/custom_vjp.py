@@ -21,6 +21,7 @@ from functx.custom.function import CustomCall, CustomFunction, applied, refuse_c
 from functx.custom.results import Result, described
 from functx.custom.symbolic_zeros import CustomVJPPrimal, told
 from functx.ops.arithmetic import mul
+from functx.ops.operands import batch_size
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
 from functx.transforms.batching import Batch
@@ -350,7 +351,7 @@ class CustomVJP(Primitive):
         return self.vjp(cts, residuals, args, linear)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
         primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
         inexact = tuple(inexact_marks(args[: len(args) - self.captured]))

@@ -17,6 +17,7 @@ from functx.custom.repeating import Pull, PullLinear, Push
 from functx.custom.user_vmap_rule import UserRule, closed_over
 from functx.custom.vmap_rules import InnerBatchRule, PullLinearRule, PullRule, PushRule
 from functx.ops.arithmetic import mul
+from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch
@@ -187,7 +188,7 @@ class CustomVmap(Primitive):
         return spread(CustomVmap(pulled, rule)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         flags = [d is not None for d in dims]
         if not self.rule.decides(flags):
             zeros = (0,) * len(self.program.outputs)

@@ -15,6 +15,7 @@ from functx.core.program import Program
 from functx.core.tracing import apply, rewritten, trace
 from functx.custom.function import applied
 from functx.ops.arithmetic import neg
+from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at
 from functx.transforms.batching import Batch
 from functx.transforms.calls import TracedCall, avals_of, trace_call
@@ -176,7 +177,7 @@ def batched(
 
     The first `unknowns` operands, and all outputs, are batched whether they must or not.
     """
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    size = batch_size(args, dims)
     moved = [
         batch_at(x, d, 0, size) if i < unknowns or d is not None else x
         for i, (x, d) in enumerate(zip(args, dims, strict=True))

@@ -24,6 +24,7 @@ from functx.interop.jaxprs import (
     known_aval,
 )
 from functx.ops.constants import dense
+from functx.ops.operands import batch_size
 from functx.transforms.control.tracing import check_operands, linearizing
 from functx.transforms.marks import (
     chosen,
@@ -245,7 +246,7 @@ class JaxCall(Primitive):
         return spread(pull([*others(args, linear), *given]), linear)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         with missing_rules(self):
             mapped = batched(self.function, size, tuple(dims))
         return mapped(args), [0] * len(self.function.out_avals)

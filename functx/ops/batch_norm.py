@@ -12,7 +12,7 @@ from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import rsqrt
 from functx.ops.normalizations import Backward, Forward, Layout, Normalization
-from functx.ops.operands import check_axes, without
+from functx.ops.operands import batch_size, check_axes, without
 from functx.ops.shaping import batch_at
 from functx.ops.statistics import average, check_real, repeated, working_dtype
 
@@ -180,7 +180,7 @@ class ByStatistics(Normalization, abstract=True):
         return per_channel(self, x)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         args = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         outs = self.changed(axes=tuple([d + 1 for d in self.axes]))(*args)
         return outs, [0] * len(outs) if self.multiple_results else 0

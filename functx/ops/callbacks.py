@@ -20,6 +20,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.host_functions import HostFunction, LaneByLane, callback_name
+from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at, broadcast_in_dim
 
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
@@ -72,7 +73,7 @@ class HostCall(OnHost, abstract=True):
 
     def lane_by_lane(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
         """The parameters of one call that runs the callback for each lane of a batch."""
-        size = size_of(args, dims)
+        size = batch_size(args, dims)
         return {
             "callback": LaneByLane(self.callback, size, tuple(dims)),
             "results": tuple([a.update(shape=(size, *a.shape)) for a in self.results]),
@@ -115,7 +116,7 @@ class PureCallback(HostCall):
         if method.startswith("sequential"):
             params = self.lane_by_lane(args, dims)
         else:
-            size = size_of(args, dims)
+            size = batch_size(args, dims)
             wide = size if method == "broadcast_all" else 1
             args = [
                 broadcast_in_dim(x, (wide, *x.shape), tuple(range(1, x.ndim + 1)))
@@ -190,7 +191,7 @@ class NoDerivative(Primitive, abstract=True):
         raise no_derivative(self.operation, self.callback)
 
     def batch(self, args, dims):
-        size = size_of(args, dims)
+        size = batch_size(args, dims)
         result = self.result.update(shape=(size, *self.result.shape))
         return NoDerivative(self.operation, self.callback, result)(*args), 0
 
@@ -208,11 +209,6 @@ def no_derivative(operation: str, callback: Any) -> MissingRuleError:
         fix="Wrap it in functx.custom_jvp or functx.custom_vjp with a rule, or use "
         "functx.stop_gradient of its result.",
     )
-
-
-def size_of(args: Sequence[Any], dims: Sequence[int | None]) -> int:
-    """The length of a batch."""
-    return next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)  # type: ignore[no-any-return]
 
 
 def pure_callback(

@@ -19,8 +19,8 @@ from functx.ops.creation import broadcasted_iota
 from functx.ops.families import check_same_dtype
 from functx.ops.gathering import Gather
 from functx.ops.half_floats import narrowed, widened
-from functx.ops.losses import Loss, batch_size
-from functx.ops.operands import check_axes, literal, without
+from functx.ops.losses import Loss
+from functx.ops.operands import batch_size, check_axes, literal, without
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim, full, reshape, zeros_like

@@ -22,8 +22,8 @@ from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
 from functx.ops.gradients import stop_gradient
 from functx.ops.half_floats import narrowed, widened
-from functx.ops.losses import Loss, batch_size
-from functx.ops.operands import check_axes, without
+from functx.ops.losses import Loss
+from functx.ops.operands import batch_size, check_axes, without
 from functx.ops.probability_losses import weighted
 from functx.ops.reductions import reduce_max, reduce_sum
 from functx.ops.selection import select

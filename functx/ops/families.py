@@ -9,7 +9,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
-from functx.ops.operands import literal
+from functx.ops.operands import batch_size, literal
 
 
 class Elementwise(Primitive, abstract=True):
@@ -189,7 +189,7 @@ def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], i
     Unbatched operands are broadcast, except scalars; batched scalars get unit dimensions.
     """
     rank = max(x.ndim - (d is not None) for x, d in zip(args, dims, strict=True))
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    size = batch_size(args, dims)
     dim = next(
         (d for x, d in zip(args, dims, strict=True) if d is not None and x.ndim == rank + 1), 0
     )

@@ -14,6 +14,7 @@ from functx.ops.arithmetic import abs, add, div, mul, sign, square, sub
 from functx.ops.comparison import le
 from functx.ops.families import check_same_dtype, sum_to_scalar
 from functx.ops.half_floats import narrowed, widened
+from functx.ops.operands import batch_size
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import batch_at, broadcast_in_dim
@@ -283,12 +284,6 @@ class HuberLossBackward(PointwiseLossBackward):
     delta: float = 1.0
     loss = HuberLoss
     samples = (sample(f32[3, 2], f32[3, 2], f32[3, 2], reduction="none", delta=0.8),)
-
-
-def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
-    """The length of the batch that operands have along `dims`."""
-    size: int = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    return size
 
 
 def batched_places(args: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:

@@ -13,8 +13,7 @@ from functx.ops.class_losses import (
     picked,
 )
 from functx.ops.half_floats import narrowed, widened
-from functx.ops.losses import batch_size
-from functx.ops.operands import without
+from functx.ops.operands import batch_size, without
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim
 

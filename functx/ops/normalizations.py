@@ -9,7 +9,7 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.ops.arithmetic import add, mul
 from functx.ops.conversion import convert_element_type
-from functx.ops.operands import without
+from functx.ops.operands import batch_size, without
 from functx.ops.reductions import reduce_sum
 from functx.ops.shaping import batch_at, broadcast_in_dim, reshape
 from functx.ops.statistics import (
@@ -173,7 +173,7 @@ class Forward(Normalization, abstract=True):
         return self.backward(**shared, wanted=wanted)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         shared = self.shares and all([d is None for d in dims[1:]])
         place = self.lead if shared else 0
         args = [
@@ -240,7 +240,7 @@ class Backward(Normalization, abstract=True):
         return self.chosen(outs)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         shared = self.shares and not any(self.wanted[1:])
         shared = shared and (not self.weighted or dims[-1] is None)
         place = self.lead if shared else 0

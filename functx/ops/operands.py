@@ -113,3 +113,9 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
 def without(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
     """The items at positions not in `left_out`."""
     return tuple(n for i, n in enumerate(items) if i not in left_out)
+
+
+def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
+    """The length of the batch that operands have along `dims`."""
+    size: int = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    return size

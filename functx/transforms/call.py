@@ -11,6 +11,7 @@ from functx.core.program import Program
 from functx.core.samples import f64, sample
 from functx.core.tracing import rewritten, trace
 from functx.ops.arithmetic import Mul
+from functx.ops.operands import batch_size
 from functx.ops.trigonometric import Sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.forward_mode import Linearize
@@ -89,7 +90,7 @@ class Call(Primitive):
         return spread(Call(program)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
         return Call(program)(*args), out_dims
 

@@ -15,8 +15,8 @@ from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results, wrong
 from functx.custom.operators.traced import run_rule
 from functx.custom.results import described
-from functx.ops.callbacks import size_of
 from functx.ops.conversion import ConvertElementType
+from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at
 from functx.transforms.control.scan import map as map_rows
 
@@ -69,7 +69,7 @@ def _warn(qualname: str) -> None:
 def _one_by_one(
     call: OperatorCall, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
-    size = size_of(args, dims)
+    size = batch_size(args, dims)
     rows = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None]
 
     def of_row(row: Sequence[Any]) -> list[Any]:
@@ -90,7 +90,7 @@ def _by_rule(
     """What `rule(info, in_dims, *args, **kwargs)` returns: results and where they are batched."""
     operator = call.operator
     arguments = operator.arguments
-    size = size_of(args, dims)
+    size = batch_size(args, dims)
     avals = tuple(
         [
             x.aval if d is None else x.aval.update(shape=_without(x.shape, d))

@@ -16,6 +16,7 @@ from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results
 from functx.custom.operators.traced import run_rule
 from functx.custom.results import Result
+from functx.ops.operands import batch_size
 from functx.ops.shaping import zeros_like
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
@@ -49,7 +50,7 @@ class NoAutogradFormula(Primitive, abstract=True):
         raise no_formula(self.qualname)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         result = self.result.update(shape=(size, *self.result.shape))
         return NoAutogradFormula(self.qualname, result)(*args), 0
 

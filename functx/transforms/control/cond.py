@@ -19,6 +19,7 @@ from functx.core.tracing import Tracer, apply, aval_of, current_builder, rewritt
 from functx.ops.arithmetic import mul
 from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
+from functx.ops.operands import batch_size
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
@@ -138,7 +139,7 @@ class Cond(Primitive):
         return spread(Cond(transposed)(args[0], *given, *known), linear)
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         (index, *operands), (dim, *in_dims) = args, dims
         if dim is not None and self.effects & OF_LANES:
             return one_by_one(self, args, dims)

@@ -22,7 +22,7 @@ from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import apply, rewritten, trace
 from functx.ops.gathering import Gather
 from functx.ops.logical import bitwise_and
-from functx.ops.operands import literal
+from functx.ops.operands import batch_size, literal
 from functx.ops.reductions import argmax, reduce_or
 from functx.ops.scatter_reductions import ScatterMul
 from functx.ops.scattering import Scatter, ScatterAdd
@@ -340,7 +340,7 @@ class GatedLoop:
 
 def one_by_one(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
     """The batched outputs of `primitive`, run on one lane after another, with their dimensions."""
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]
     rows = [moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True) if d is not None]
 

@@ -14,7 +14,7 @@ from functx.core.tracing import apply, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import gt
 from functx.ops.joining import concatenate, pad
-from functx.ops.operands import check_axes, without
+from functx.ops.operands import batch_size, check_axes, without
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim, permute_dims, reshape
 from functx.ops.slicing import slice as slice_
@@ -62,7 +62,7 @@ class Reducer(Primitive, abstract=True):
         return [x.update(shape=out_shape, weak_type=False) for x in xs]
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         xs, *rest = self.groups(args)
         x_dims, *rest_dims = self.groups(dims)
         if all(d is None for group in rest_dims for d in group):

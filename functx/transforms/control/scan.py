@@ -18,6 +18,7 @@ from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, current_builder, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.joining import concatenate
+from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
 from functx.ops.trigonometric import sin
@@ -267,7 +268,7 @@ class Scan(Primitive):
             carried = grown
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         flags = [d is not None for d in dims]
         n = self.consts + self.carries
         while True:

@@ -14,7 +14,7 @@ from functx.core.samples import f64, i32, sample
 from functx.core.tracing import apply, rewritten, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
-from functx.ops.operands import literal
+from functx.ops.operands import batch_size, literal
 from functx.ops.shaping import batch_at
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.control.checkpointing import keep, pull_back
@@ -211,7 +211,7 @@ class While(Primitive):
         return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         shared_on, consts_on, carry_on = self.groups([d is not None for d in dims])
         while True:
             in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
