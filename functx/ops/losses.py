@@ -177,10 +177,7 @@ class PointwiseLossBackward(Loss, abstract=True):
 class L1Loss(PointwiseLoss):
     """|x - target|; the derivative at 0 is 0."""
 
-    samples = (
-        sample(f32[3, 2], f32[3, 2], reduction="mean"),
-        sample(f32[2, 3], f32[2, 3], reduction="sum", lanes=1),
-    )
+    samples = (sample(f32[2, 3], f32[2, 3], reduction="sum", lanes=1),)
 
     def terms(self, x, target):
         return abs(sub(x, target))
@@ -192,10 +189,7 @@ class L1Loss(PointwiseLoss):
 class MseLoss(PointwiseLoss):
     """(x - target)**2."""
 
-    samples = (
-        sample(f32[3, 2], f32[3, 2], reduction="mean"),
-        sample(f32[2, 3], f32[2, 3], reduction="none"),
-    )
+    samples = (sample(f32[3, 2], f32[3, 2], reduction="mean"),)
 
     def terms(self, x, target):
         return square(sub(x, target))
@@ -208,10 +202,7 @@ class SmoothL1Loss(PointwiseLoss):
     """d**2 / (2 beta) for d = x - target with |d| < beta, and |d| - beta / 2 beyond."""
 
     beta: float = 1.0
-    samples = (
-        sample(f32[3, 2], f32[3, 2], reduction="mean", beta=0.8),
-        sample(f32[3], f32[3], reduction="none", beta=0.0),
-    )
+    samples = (sample(f32[3, 2], f32[3, 2], reduction="mean", beta=0.8),)
 
     def check(self):
         super().check()
@@ -234,10 +225,7 @@ class HuberLoss(PointwiseLoss):
     """d**2 / 2 for d = x - target with |d| < delta, and delta (|d| - delta / 2) beyond."""
 
     delta: float = 1.0
-    samples = (
-        sample(f32[3, 2], f32[3, 2], reduction="mean", delta=0.8),
-        sample(f32[2, 3], f32[2, 3], reduction="sum"),
-    )
+    samples = (sample(f32[3, 2], f32[3, 2], reduction="none", delta=0.8),)
 
     def check(self):
         super().check()
@@ -264,10 +252,7 @@ class MseLossBackward(PointwiseLossBackward):
     """2 (x - target), times the share of the cotangent."""
 
     loss = MseLoss
-    samples = (
-        sample(f32[()], f32[3, 2], f32[3, 2], reduction="mean"),
-        sample(f32[2], f32[2, 3], f32[2, 3], reduction="sum", lanes=1),
-    )
+    samples = (sample(f32[2], f32[2, 3], f32[2, 3], reduction="mean", lanes=1),)
 
 
 class SmoothL1LossBackward(PointwiseLossBackward):

@@ -33,23 +33,7 @@ class NllLoss(ClassLoss):
             values={1: [3, 1]},
             domain={2: (0.5, 2.0)},
         ),
-        sample(
-            f32[2, 3, 2],
-            i32[2, 2],
-            f32[2, 3],
-            reduction="sum",
-            lanes=1,
-            values={1: [[0, 2], [1, 1]]},
-        ),
         sample(f32[3], i32[()], reduction="none", axis=0, values={1: 2}),
-        sample(
-            f32[2, 3],
-            i32[2],
-            f32[3],
-            reduction="mean",
-            values={1: [-100, -100]},
-            gradients={0: [[0.0] * 3] * 2, 2: [0.0] * 3},
-        ),
     )
 
     def terms(self, x, rows, weights):
