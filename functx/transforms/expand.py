@@ -113,8 +113,18 @@ def opened(
 
 def opened_to_lower(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
     """What the lowering emits in place of `primitive`; None for what it emits as it is."""
+    return _opened_to_lower(primitive, avals, x64_enabled())
+
+
+@lru_cache(maxsize=4096)
+def _opened_to_lower(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], _wide: bool
+) -> Program | None:
     entry = stand_in(type(primitive), ("lower",))
     return None if entry is None else opened(entry, primitive, avals, Expand(("lower",)))
+
+
+forgotten_with_rules(_opened_to_lower.cache_clear)
 
 
 def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
