@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.dtypes import DType
 from functx.ops.conversion import convert_element_type
 from functx.ops.reductions import reduce_sum
 
 SINGLE = np.dtype("float32")
+
+
+def wide_dtype(dtype: DType) -> DType:
+    """`dtype`, or single precision in place of half floats."""
+    return SINGLE if dtype.itemsize < 4 else dtype
 
 
 def widened(x: Any) -> Any:
