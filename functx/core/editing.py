@@ -17,16 +17,9 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.provenance import Source
+from functx.core.rewriting import apply, rewritten
 from functx.core.storage import Purify, layout_of, write_arrays
-from functx.core.tracing import (
-    Tracer,
-    apply,
-    aval_of,
-    current_builder,
-    literal_of,
-    rewritten,
-    trace,
-)
+from functx.core.tracing import Tracer, aval_of, current_builder, literal_of, trace
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.rewriting import rewritten
 from functx.core.strides import Strides, contiguous, in_a_row, same_groups
-from functx.core.tracing import Builder, Tracer, build, current_builder, rewritten, trace
+from functx.core.tracing import Builder, Tracer, build, current_builder, trace
 
 
 class Storage:

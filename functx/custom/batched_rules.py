@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from functx.core.program import Program
-from functx.core.tracing import rewritten, trace
+from functx.core.rewriting import rewritten
+from functx.core.tracing import trace
 from functx.custom.function import applied
 from functx.ops.reductions import reduce_sum
 from functx.transforms.batching import Batch, NaturalBatch

@@ -12,8 +12,9 @@ from functx.core import tree
 from functx.core.errors import ArgnumsError, ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import current_builder, rewritten, trace
+from functx.core.tracing import current_builder, trace
 from functx.custom.checkpoint_policies import everything_saveable
 from functx.custom.function import in_jax_trace
 from functx.custom.recomputation import Recomputation, Recompute

@@ -11,8 +11,9 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program, Var
+from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import rewritten, trace
+from functx.core.tracing import trace
 from functx.custom.batched_rules import BatchJVP
 from functx.custom.captures import Captures
 from functx.custom.deferral import Flow, RuleTrace, Traced, changed, programs_of

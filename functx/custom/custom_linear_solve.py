@@ -9,8 +9,9 @@ from functx.core import tree
 from functx.core.errors import MissingRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import rewritten, trace
+from functx.core.tracing import trace
 from functx.custom.captures import Captures
 from functx.custom.implicit import (
     Unknowns,

@@ -10,8 +10,9 @@ from functx.core import tree
 from functx.core.errors import LinearityError, MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import current_builder, rewritten, trace
+from functx.core.tracing import current_builder, trace
 from functx.custom.captures import Captures
 from functx.custom.custom_linear_solve import CustomLinearSolve
 from functx.custom.function import in_jax_trace

@@ -11,8 +11,9 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import Tracer, aval_of, rewritten, trace
+from functx.core.tracing import Tracer, aval_of, trace
 from functx.custom.batched_rules import BatchVJP
 from functx.custom.captures import Captures
 from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal

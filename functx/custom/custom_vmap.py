@@ -9,8 +9,9 @@ from functx.core import tree
 from functx.core.errors import MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import apply, current_builder, rewritten, trace
+from functx.core.tracing import current_builder, trace
 from functx.custom.captures import Captures
 from functx.custom.function import CustomFunction, in_jax_trace
 from functx.custom.repeating import Pull, PullLinear, Push

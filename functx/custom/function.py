@@ -20,7 +20,8 @@ from functx.core.errors import (
     MissingRuleError,
 )
 from functx.core.program import Program
-from functx.core.tracing import apply, aval_of, current_builder, rewritten
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import aval_of, current_builder
 from functx.custom.captures import Captures
 from functx.custom.deferral import Deferred, Flow, RuleTrace, Traced, level_of
 from functx.transforms.calls import avals_of, check_callable, name_of, named_after, trace_call

@@ -12,7 +12,8 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import DTypeError, ShapeError, TreeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.tracing import apply, rewritten, trace
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import trace
 from functx.custom.function import applied
 from functx.ops.arithmetic import neg
 from functx.ops.operands import batch_size

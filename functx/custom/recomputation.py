@@ -11,7 +11,7 @@ import numpy as np
 from functx.core.editing import inline
 from functx.core.errors import ArgumentError, EffectError, type_name
 from functx.core.program import Atom, Equation, Program, Var, remove_dead, subprograms
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.ops.gradients import Name
 from functx.transforms.call import Call
 from functx.transforms.calls import name_of

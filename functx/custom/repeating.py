@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from functx.core.program import Program
-from functx.core.tracing import rewritten, trace
+from functx.core.rewriting import rewritten
+from functx.core.tracing import trace
 from functx.transforms.call import TransposeIn
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand

@@ -10,8 +10,9 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, TreeError, type_name
 from functx.core.program import Program
+from functx.core.rewriting import apply
 from functx.core.storage import build_pure
-from functx.core.tracing import Tracer, apply, aval_of, current_builder, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.custom.captures import Captures, identity
 from functx.custom.deferral import RuleBuilder, reopened
 from functx.custom.function import CustomFunction

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Program
-from functx.core.tracing import Tracer, apply, rewritten, trace
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import Tracer, trace
 from functx.custom.repeating import Pull, PullLinear, Push
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.batching import Batch, add_axis

@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 
 from functx.core.effects import Effect
 from functx.core.program import Program
-from functx.core.tracing import collection_paused
+from functx.core.rewriting import collection_paused
 from functx.lowering.arrays import jax_aval
 from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.emitter import ModuleEmitter, parts_first

@@ -15,7 +15,7 @@ from functx.core.dtypes import is_complex, kind
 from functx.core.effects import Effect
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.lowering import callbacks, regions
 from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost

@@ -13,7 +13,8 @@ from functx.core.dtypes import x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, canonical_form
-from functx.core.tracing import aval_of, execution, rewritten
+from functx.core.rewriting import rewritten
+from functx.core.tracing import aval_of, execution
 from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import executable

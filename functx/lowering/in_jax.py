@@ -15,7 +15,8 @@ from jax.interpreters import ad, batching, partial_eval
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, LinearityError
 from functx.core.program import Program
-from functx.core.tracing import collection_paused, execution, rewritten
+from functx.core.rewriting import collection_paused, rewritten
+from functx.core.tracing import execution
 from functx.lowering.call import Carried, call_in_jax, functx_call
 from functx.lowering.debugging import run_watched, watched
 from functx.transforms.batching import NaturalBatch

@@ -17,8 +17,9 @@ from functx.core import tree
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.registrations import forgotten_with_rules
+from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
-from functx.core.tracing import Tracer, check_no_tracers, collection_paused, current_builder
+from functx.core.tracing import Tracer, check_no_tracers, current_builder
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache

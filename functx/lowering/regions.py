@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from functx.core.avals import ShapedArray
 from functx.core.effects import Effect
 from functx.core.program import Program
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.lowering.loop_reads import ReadsFirst
 
 _COUNTER = ShapedArray((), np.dtype("int32"))

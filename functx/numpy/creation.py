@@ -10,8 +10,9 @@ import numpy as np
 from functx.core.dtypes import DType, canonical_dtype, kind
 from functx.core.errors import ShapeError
 from functx.core.program import Literal
+from functx.core.rewriting import apply
 from functx.core.storage import lies_in_a_row
-from functx.core.tracing import Tracer, apply, aval_of, bind, current_builder, literal_of, trace
+from functx.core.tracing import Tracer, aval_of, bind, current_builder, literal_of, trace
 from functx.numpy.promotion import broadcast_to, copied, promote, result_type
 from functx.ops.conversion import convert_element_type
 from functx.ops.joining import concatenate

@@ -12,8 +12,9 @@ from functx.core.decompositions import registered
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, canonical_dtype, is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import Sample, retyped
-from functx.core.tracing import rewritten, trace
+from functx.core.tracing import trace
 from functx.lowering.call import executable
 from functx.testing.derivatives import Array, central_difference, widest
 from functx.testing.sections import harness, inline

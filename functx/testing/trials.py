@@ -20,8 +20,9 @@ from functx.core.dtypes import (
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import Sample, draw, retyped
-from functx.core.tracing import execution, rewritten, trace
+from functx.core.tracing import execution, trace
 from functx.testing.derivatives import Array, central_difference, widest
 from functx.testing.sections import SIZES, Compiled, Dims, harness, listed, pullback
 

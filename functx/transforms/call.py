@@ -8,8 +8,9 @@ from typing import Any
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import rewritten, trace
+from functx.core.tracing import trace
 from functx.ops.arithmetic import Mul
 from functx.ops.operands import batch_size
 from functx.ops.trigonometric import Sin

@@ -23,6 +23,7 @@ from functx.core.errors import (
 )
 from functx.core.program import Program, padded
 from functx.core.provenance import user_frame
+from functx.core.rewriting import rewritten
 from functx.core.storage import (
     Pure,
     Purify,
@@ -33,7 +34,7 @@ from functx.core.storage import (
     write_arrays,
 )
 from functx.core.strides import Strides
-from functx.core.tracing import Tracer, aval_of, current_builder, execution, rewritten, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
 from functx.transforms.sharing import Block, blocks_of, refuse_traced, traced_pair

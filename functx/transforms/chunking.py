@@ -11,7 +11,8 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.errors import ValueRangeError
 from functx.core.program import Program
-from functx.core.tracing import apply, rewritten, trace
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import trace
 from functx.ops.arithmetic import add, min, mul
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type

@@ -20,7 +20,7 @@ from functx.core.decompositions import (
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.tracing import apply, rewritten
+from functx.core.rewriting import apply, rewritten
 from functx.transforms.calls import avals_of, check_callable, named_after, trace_call
 from functx.transforms.expand import open_up
 

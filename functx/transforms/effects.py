@@ -9,7 +9,7 @@ from typing import Any
 from functx.core.editing import like, with_subprograms
 from functx.core.errors import EffectError
 from functx.core.program import Equation, Program, Var, subprograms
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 
 
 def with_effects_on(program: Program, inputs: Iterable[Var]) -> Program:

@@ -18,7 +18,8 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.registrations import forgotten_with_rules
-from functx.core.tracing import aval_of, current_builder, execution, rewritten, trace
+from functx.core.rewriting import rewritten
+from functx.core.tracing import aval_of, current_builder, execution, trace
 from functx.ops.constants import dense
 from functx.ops.conversion import convert_element_type
 from functx.transforms.calls import trace_call

@@ -11,7 +11,8 @@ from functx.core import tree
 from functx.core.errors import FunctionalizeError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
-from functx.core.tracing import Tracer, apply, current_builder, rewritten, trace
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import Tracer, current_builder, trace
 from functx.ops.mutation import Copy
 from functx.transforms.calls import (
     TracedCall,

@@ -9,7 +9,7 @@ from typing import Any
 from functx.core import tree
 from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
-from functx.core.tracing import apply
+from functx.core.rewriting import apply
 from functx.transforms.calls import (
     avals_of,
     check_callable,

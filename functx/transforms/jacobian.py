@@ -12,7 +12,8 @@ from functx.core import tree
 from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
-from functx.core.tracing import apply, current_builder, trace
+from functx.core.rewriting import apply
+from functx.core.tracing import current_builder, trace
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch

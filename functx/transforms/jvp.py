@@ -9,7 +9,7 @@ from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Var
-from functx.core.tracing import apply, rewritten_alike
+from functx.core.rewriting import apply, rewritten_alike
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import (
     TracedCall,

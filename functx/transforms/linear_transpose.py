@@ -19,7 +19,8 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.tracing import apply, aval_of, current_builder, rewritten, rewritten_alike, trace
+from functx.core.rewriting import apply, rewritten, rewritten_alike
+from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear

@@ -6,7 +6,7 @@ from typing import Any
 
 from functx.core.dtypes import is_floating
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 
 Places = tuple[int, ...]
 

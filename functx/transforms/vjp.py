@@ -9,7 +9,7 @@ from typing import Any
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, TreeError
-from functx.core.tracing import apply, rewritten_alike
+from functx.core.rewriting import apply, rewritten_alike
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import avals_of, check_callable, fitting, fresh, name_of, trace_call
 from functx.transforms.grad import floats_for_ints

@@ -18,9 +18,10 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import padded
+from functx.core.rewriting import apply
 from functx.core.storage import ask_layout, layout_of
 from functx.core.strides import contiguous, in_a_row
-from functx.core.tracing import apply, aval_of, execution
+from functx.core.tracing import aval_of, execution
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
     Layouts,

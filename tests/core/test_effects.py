@@ -8,7 +8,7 @@ import functx
 from functx import Program, debug, lax
 from functx.core.effects import NO_EFFECTS, Effect
 from functx.core.errors import EffectError, ParseError
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.transforms.effects import WithoutEffects, with_effects_on
 
 CALLBACK, ORDERED, PROGRESS = (

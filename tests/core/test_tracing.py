@@ -7,8 +7,9 @@ import pytest
 
 from functx.core.errors import ArgumentError, EscapedTracerError
 from functx.core.program import Program
+from functx.core.rewriting import apply
 from functx.core.samples import f32
-from functx.core.tracing import Tracer, apply, aval_of, current_builder, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import add, mul, neg
 from functx.ops.reductions import reduce_sum
 from functx.ops.shaping import full

@@ -11,7 +11,8 @@ import numpy as np
 
 import functx
 import functx.numpy
-from functx.core.tracing import execution, rewritten
+from functx.core.rewriting import rewritten
+from functx.core.tracing import execution
 from tests import reference
 from tests.mutation.programs import Flow, Program
 

@@ -14,7 +14,7 @@ from functx.core.errors import (
     ShapeError,
     ValueRangeError,
 )
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.transforms.reverse_mode import SplitVJP
 from tests import reference
 

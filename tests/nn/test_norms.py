@@ -16,7 +16,7 @@ from functx.core.errors import (
     ShapeError,
     ValueRangeError,
 )
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.transforms.expand import Expand
 
 EPS = 1e-3

@@ -10,7 +10,8 @@ import numpy
 import functx.numpy
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype
-from functx.core.tracing import apply, trace
+from functx.core.rewriting import apply
+from functx.core.tracing import trace
 from tests.numpy.agreement import same
 
 _random = numpy.random.RandomState(0)

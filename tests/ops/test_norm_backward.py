@@ -10,7 +10,7 @@ import pytest
 import functx
 from functx import lax, nn
 from functx.core.errors import ArgumentError, FunctxError, ShapeError
-from functx.core.tracing import rewritten
+from functx.core.rewriting import rewritten
 from functx.ops.arithmetic import div, mul, square, sub
 from functx.ops.batch_norm import BatchNormInference
 from functx.ops.exponential import rsqrt

@@ -10,7 +10,8 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.tracing import apply, trace
+from functx.core.rewriting import apply
+from functx.core.tracing import trace
 from functx.custom.operators.formulas import BACKWARD, ByContext, ByName, formula_of
 from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from functx.core import tree
+from functx.core.rewriting import rewritten
 from functx.core.storage import Purify
-from functx.core.tracing import Builder, Tracer, aval_of, build, current_builder, rewritten
+from functx.core.tracing import Builder, Tracer, aval_of, build, current_builder
 
 
 class RuleOutcome(NamedTuple):

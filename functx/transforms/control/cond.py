@@ -14,8 +14,9 @@ from functx.core.effects import OF_LANES
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
+from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import Tracer, apply, aval_of, current_builder, rewritten, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import mul
 from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type

@@ -18,8 +18,9 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
+from functx.core.rewriting import apply, rewritten
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracing import apply, rewritten, trace
+from functx.core.tracing import trace
 from functx.ops.gathering import Gather
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import batch_size, literal

@@ -10,7 +10,8 @@ from functx.core.dtypes import is_inexact
 from functx.core.editing import Retype, like
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
-from functx.core.tracing import apply, aval_of, rewritten
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import aval_of
 from functx.ops.gathering import Gather
 from functx.ops.joining import concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape

@@ -14,7 +14,8 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.tracing import apply, trace
+from functx.core.rewriting import apply
+from functx.core.tracing import trace
 from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear

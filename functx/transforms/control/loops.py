@@ -22,7 +22,8 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, Var
-from functx.core.tracing import Tracer, aval_of, rewritten, trace
+from functx.core.rewriting import rewritten
+from functx.core.tracing import Tracer, aval_of, trace
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
 from functx.transforms.calls import (

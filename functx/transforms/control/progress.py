@@ -11,7 +11,8 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Program
-from functx.core.tracing import apply, aval_of, trace
+from functx.core.rewriting import apply
+from functx.core.tracing import aval_of, trace
 from functx.ops.arithmetic import add
 from functx.ops.progress import ShowProgress
 from functx.ops.shaping import reshape

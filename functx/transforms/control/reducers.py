@@ -9,8 +9,9 @@ from typing import Any
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import apply, rewritten, trace
+from functx.core.tracing import trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import gt
 from functx.ops.joining import concatenate, pad

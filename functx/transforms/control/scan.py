@@ -14,8 +14,9 @@ from functx.core.editing import as_tracer
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import aval_of, current_builder, rewritten, trace
+from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.joining import concatenate
 from functx.ops.operands import batch_size

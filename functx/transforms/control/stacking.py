@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Literal, Program, Var
-from functx.core.tracing import apply, rewritten, trace
+from functx.core.rewriting import apply, rewritten
+from functx.core.tracing import trace
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import gt, lt
 from functx.ops.logical import bitwise_and

@@ -18,14 +18,8 @@ from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeE
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, padded
 from functx.core.provenance import Source, source_line
-from functx.core.tracing import (
-    LinearBuilder,
-    apply,
-    aval_of,
-    current_builder,
-    execution,
-    trace,
-)
+from functx.core.rewriting import apply
+from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.calls import TracedCall, name_of, owner_of, write_back

@@ -10,8 +10,9 @@ from functx.core.avals import ShapedArray
 from functx.core.effects import OF_LANES
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import apply, rewritten, trace
+from functx.core.tracing import trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
 from functx.ops.operands import batch_size, literal

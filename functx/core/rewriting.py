@@ -1,0 +1,78 @@
+"""Rewrites of programs: applied to values, and remembered for programs that they met before."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from functx.core.program import Program
+from functx.core.registrations import forgotten_with_rules, registrations
+from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No cyclic garbage collection: rewrites make many objects and no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def apply(
+    rewrite: Callable[[Program], Program] | None, program: Program, args: Sequence[Any]
+) -> list[Any]:
+    """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
+
+    `rewrite` must be hashable by value, since results are remembered by it. One with a method
+    `emit(program, *args)` appends its equations to a trace without a program in between.
+    """
+    builder = current_builder.get()
+    if builder is None:
+        check_no_tracers(args)
+        return execution.run(rewrite, program, args)
+    emit = getattr(rewrite, "emit", None)
+    with collection_paused():
+        if emit is None:
+            return builder.inline(rewritten(rewrite, program), args)
+        outs: list[Any] = emit(program, *[Tracer(builder.atom(x), builder) for x in args])
+        return outs
+
+
+def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
+    """`rewrite(program)`, remembered on the program till rules change."""
+    if rewrite is None:
+        return program
+    if program.rules != registrations.count:
+        program.rules, program.memo = registrations.count, {}
+    memo = program.memo
+    result = memo.get(rewrite)
+    if result is None:
+        result = rewrite(program)
+        # A program that held itself would stay until a collection.
+        memo[rewrite] = _ITSELF if result is program else result
+    return program if result is _ITSELF else result
+
+
+_ITSELF = object()
+
+
+def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
+    """`rewrite(program)`, remembered for all programs that equal this one."""
+    key = rewrite, program.key
+    result = _rewritten.get(key)
+    if result is None:
+        if len(_rewritten) >= 1024:
+            _rewritten.clear()
+        with collection_paused():
+            result = _rewritten[key] = rewrite(program)
+    return result
+
+
+_rewritten: dict[Any, Any] = {}
+forgotten_with_rules(_rewritten.clear)
