@@ -19,6 +19,7 @@ from functx.core.samples import (
     u64,
 )
 from functx.testing.derivatives import check_grads
+from functx.testing.opcheck import opcheck
 from functx.testing.rules import check_rules
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "opcheck",
     "sample",
     "u8",
     "u16",

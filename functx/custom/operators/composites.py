@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
+from functx.core.avals import ShapedArray
+from functx.core.editing import like
 from functx.core.errors import ImmutableArrayError, type_name
-from functx.core.storage import root_of
-from functx.core.tracing import Tracer
+from functx.core.program import Program
+from functx.core.rewriting import rewritten
+from functx.core.storage import Pure, Purify, root_of
+from functx.core.tracing import Tracer, trace
 from functx.custom.operators.kernels import NUMBERS, check_writable, host_array
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.results import Results, leaves_of, wrong
@@ -78,11 +82,39 @@ class Composite:
             source=self.rule.line,
         )
 
-    def check_written(self, call: CompositeCall, new: dict[int, Any]) -> None:
-        """Raise ImmutableArrayError if the body wrote to an operand that was not named."""
+    def body(self, call: CompositeCall, avals: Sequence[ShapedArray]) -> Body:
+        """The program of the body on operands of `avals`, without its writes.
+
+        Raises ImmutableArrayError if it writes to an operand that is not named.
+        """
+        lengths: tuple[int | None, ...] = ()
+
+        def results(*xs: Any) -> list[Any]:
+            nonlocal lengths
+            leaves, lengths = self.leaves(call, xs)
+            return leaves
+
+        name = self.operator.__name__
+        program, captured = trace(results, avals, name=name, kind="custom_op")
+        pure = rewritten(Purify(), program) if program.writes else Pure(program, (), False)
+        places = self.operator.arguments.written(call)
         names = self.operator.arguments.operand_names(call)
-        for i in new.keys() - set(self.operator.arguments.written(call)):
-            raise self.undeclared_write(f"`{names[i]}`")
+        for i in pure.written:
+            if i not in places:
+                raise self.undeclared_write(f"`{names[i]}`" if i < len(names) else "")
+        count = len(program.outputs)
+        new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
+        inputs = pure.program.inputs
+        outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in places]]
+        return Body(like(pure.program, outputs=outputs), captured, lengths)
+
+
+class Body(NamedTuple):
+    """What an operation is made of: a program, what it captured, and the lengths of lists."""
+
+    program: Program
+    captured: Sequence[Any]
+    lengths: tuple[int | None, ...]
 
 
 def _shares(x: Any, y: Any) -> bool:

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx.core.avals import ShapedArray
+from functx.core.dtypes import x64_enabled
 from functx.core.primitive import Primitive
+from functx.core.rewriting import apply
 from functx.custom.operators import abstract, batching, derivatives
+from functx.custom.operators.abstract import outside_of_traces
 from functx.custom.operators.choice import kernel_for
 from functx.custom.operators.kernels import lower_kernel
 from functx.custom.operators.results import Results
-from functx.custom.operators.traced import run_rule
 from functx.transforms.expand import decomposition
 
 if TYPE_CHECKING:
+    from functx.custom.operators.composites import Body
     from functx.custom.operators.operator import Operator
 
 
@@ -75,32 +78,28 @@ class CompositeCall(Primitive, abstract=True):
 
     __reduce__ = OperatorCall.__reduce__
 
+    def body(self, avals: tuple[ShapedArray, ...]) -> Body:
+        """What the operation is made of on operands of `avals`, remembered."""
+        operator, key = self.operator, (self, avals, x64_enabled())
+        found: Body | None = operator.known_results.get(key)
+        if found is None:
+            operator.used = True
+            with outside_of_traces():
+                found = operator.known_results[key] = operator.composite.body(self, avals)
+        return found
+
     def results(self, avals: tuple[ShapedArray, ...]) -> Results:
         """The types of the results for operands of `avals`."""
-        program = decomposition(self, avals)
-        lengths = self.operator.known_results[self, avals]
+        program, _, lengths = self.body(avals)
         count = len(program.outputs) - len(self.operator.arguments.written(self))
         return Results(tuple(program.out_avals[:count]), lengths)
 
     def abstract_eval(self, *avals):
-        return decomposition(self, avals).out_avals
+        return self.body(avals).program.out_avals
 
     def decompose(self, *args):
-        operator = self.operator
-        operator.used = True
-        lengths: Any = ()
-
-        def body(*xs: Any) -> list[Any]:
-            nonlocal lengths
-            leaves, lengths = operator.composite.leaves(self, xs)
-            return leaves
-
-        outs, new = run_rule(operator.__name__, body, args)
-        avals = tuple([x.aval for x in args])
-        operator.known_results[self, avals] = lengths
-        operator.composite.check_written(self, new)
-        written = operator.arguments.written(self)
-        return [*outs, *[new.get(i, args[i]) for i in written]]
+        program, captured, _ = self.body(tuple([x.aval for x in args]))
+        return apply(None, program, [*args, *captured])
 
     def lower(self, ctx, *values):
         if all(kernel_for(self, platform) is None for platform in ctx.platforms):

@@ -263,10 +263,9 @@ class Operator(registry.Registered):
     def forget(self) -> None:
         """Forget the rules and types that were found out so far."""
         self.known_rules.clear()
-        if self.composite is None:
-            self.known_results.clear()
-            for instance in list(self.primitive._instances.values()):
-                instance.types.clear()
+        self.known_results.clear()
+        for instance in list(self.primitive._instances.values()):
+            instance.types.clear()
 
     def aliased(self, call: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
         """The arguments that are results too, by their aliases; None without any."""
