@@ -248,6 +248,13 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing("layout")
 
+    def offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
+        """By how many elements behind the first of `x` output `index`, a view of it, begins.
+
+        None where an operand decides it.
+        """
+        return 0
+
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value (a sequence with `multiple_results`) for operand values.
 

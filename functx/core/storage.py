@@ -149,9 +149,20 @@ class PureForm:
         builder.source = outer
 
 
-def strides_of(builder: Builder, atom: Atom) -> Strides:
-    """How an array that is traced lies in memory."""
-    views = []
+class Memory(NamedTuple):
+    """Where an array that is traced lies: in that of `root`, from the byte `start` on.
+
+    `start` is None where it is not known while tracing.
+    """
+
+    root: Atom
+    start: int | None
+    strides: Strides
+
+
+def memory_of(builder: Builder, atom: Atom) -> Memory:
+    """Where an array that is traced lies, and with which strides."""
+    views: list[tuple[Equation, int]] = []
     while True:
         position = builder.producer(atom)
         if position is None:
@@ -163,17 +174,31 @@ def strides_of(builder: Builder, atom: Atom) -> Strides:
         eqn = builder.equations[position]
         if not eqn.primitive.view:
             break
-        views.append(eqn)
+        views.append((eqn, eqn.outputs.index(atom)))  # type: ignore[arg-type]
         atom = eqn.inputs[0]
+    root, start = atom, 0
     strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
-    for eqn in reversed(views):
-        found = eqn.primitive.layout(eqn.inputs[0].aval, strides)
-        strides = contiguous(eqn.outputs[0].aval.shape) if found is None else found
-    return strides
+    for eqn, index in reversed(views):
+        x, out = eqn.inputs[0], eqn.outputs[index]
+        found = eqn.primitive.layout(x.aval, strides)
+        if found is None:
+            root, start, strides = out, 0, contiguous(out.aval.shape)
+            continue
+        step = eqn.primitive.offset(x.aval, strides, index)
+        start = None if start is None or step is None else start + step * out.aval.dtype.itemsize
+        strides = found
+    return Memory(root, start, strides)
 
 
-def lies_in_a_row(x: Tracer) -> bool:
-    """Whether the elements of an array that is traced lie side by side, in row-major order."""
+def strides_of(builder: Builder, atom: Atom) -> Strides:
+    """How an array that is traced lies in memory."""
+    return memory_of(builder, atom).strides
+
+
+def lies_in_a_row(x: Any) -> bool:
+    """Whether the elements of an array lie side by side, in row-major order."""
+    if type(x) is not Tracer:
+        return not isinstance(x, np.ndarray) or x.flags.c_contiguous
     ask_layout(x)
     return in_a_row(x.shape, strides_of(x.builder, x.atom))
 

@@ -110,6 +110,10 @@ def lift_literals(rewrite: Any, program: Program) -> Program:
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     """`primitive(*args)` at once: NumPy arrays from NumPy arrays and numbers, else JAX arrays."""
+    if primitive.view and len(args) == 1 and type(args[0]) is np.ndarray:
+        shown = view_of(primitive, args[0])
+        if shown is not None:
+            return shown if primitive.multiple_results else shown[0]
     avals = tuple([aval_of(x) for x in args])
     key = primitive, avals
     compiled = operations.get(key)
@@ -129,6 +133,45 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         # While JAX traces, even what depends on nothing has no value yet.
         outs = [out if isinstance(out, jax.core.Tracer) else np.array(out) for out in outs]
     return outs if primitive.multiple_results else outs[0]
+
+
+def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
+    """What `primitive`, a view, shows of an array of NumPy's; None where that has to be copied."""
+    aval = aval_of(x)
+    if aval.dtype != x.dtype or any(n % x.itemsize for n in x.strides):
+        return None
+    outs = primitive.types.get((aval,)) or primitive.out_types((aval,))
+    strides = tuple([n // x.itemsize for n in x.strides])
+    lies = primitive.layout(aval, strides)
+    starts = [primitive.offset(aval, strides, i) for i in range(len(outs))]
+    if lies is None or None in starts:
+        return None
+    memory = x.__array_interface__
+    begin, fixed = memory["data"]
+    fixed = fixed or primitive.read_only(aval)
+    shown = []
+    for out, start in zip(outs, starts, strict=True):
+        size = out.dtype.itemsize
+        at = {
+            "version": 3,
+            "shape": out.shape,
+            "typestr": out.dtype.str,
+            "data": (begin + start * size, fixed),  # type: ignore[operator]
+            "strides": tuple([n * size for n in lies]),
+        }
+        part = np.asarray(_Shown(at, x))
+        shown.append(part if part.dtype == out.dtype else part.view(out.dtype))
+    return shown
+
+
+class _Shown:
+    """A part of the memory of an array, as NumPy takes it, which keeps the array."""
+
+    __slots__ = ("__array_interface__", "array")
+
+    def __init__(self, interface: dict[str, Any], array: np.ndarray[Any, Any]):
+        self.__array_interface__ = interface
+        self.array = array
 
 
 def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:

@@ -81,7 +81,7 @@ def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """`a` as an array of at least one dimension that lies in row-major order, copied if need be."""
     a = asarray(a, dtype)
-    if type(a) is Tracer and not lies_in_a_row(a):
+    if not lies_in_a_row(a):
         return copied(a)
     return a if aval_of(a).shape else reshape(a, (1,))
 

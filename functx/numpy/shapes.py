@@ -130,7 +130,7 @@ def ravel(a: Any, order: str = "C") -> Any:
         return ravel(transpose(a))
     flat = reshape(a, (aval_of(a).size,), order)
     # A view that skips elements could be reshaped, and still NumPy copies it.
-    if type(a) is Tracer and not lies_in_a_row(a):
+    if not lies_in_a_row(a):
         return copied(flat)
     return flat
 

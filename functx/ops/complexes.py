@@ -102,6 +102,10 @@ class Imag(_Part):
     def put_back(self, part, index, x):
         return complex(real(x), part)
 
+    def offset(self, x, strides, index):
+        # Counted in elements of the part: it lies behind the real one.
+        return 1
+
     def lower(self, ctx, x):
         return stablehlo.imag(x)
 

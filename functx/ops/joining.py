@@ -125,6 +125,9 @@ class Split(Linear):
     def layout(self, x, strides):
         return strides
 
+    def offset(self, x, strides, index):
+        return sum(self.sizes[:index]) * strides[self.axis]
+
     def lower(self, ctx, x):
         (aval,) = ctx.avals_in
         start, limit = [0] * aval.ndim, list(aval.shape)

@@ -199,6 +199,9 @@ class Rev(Linear):
     def layout(self, x, strides):
         return tuple([-n if a in self.axes else n for a, n in enumerate(strides)])
 
+    def offset(self, x, strides, index):
+        return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
+
     def lower(self, ctx, x):
         return stablehlo.reverse(x, ctx.i64s(self.axes))
 

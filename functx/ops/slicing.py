@@ -72,6 +72,9 @@ class Slice(Linear):
     def layout(self, x, strides):
         return tuple([n * step for n, step in zip(strides, self.steps, strict=True)])
 
+    def offset(self, x, strides, index):
+        return sum([n * step for n, step in zip(self.start, strides, strict=True)])
+
     @property
     def steps(self) -> Shape:
         """By how many elements what is taken lies apart along each axis."""
@@ -134,6 +137,9 @@ class DynamicSlice(Primitive):
 
     def layout(self, x, strides):
         return strides
+
+    def offset(self, x, strides, index):
+        return None
 
     def batch(self, args, dims):
         (x, *indices), (dim, *index_dims) = args, dims

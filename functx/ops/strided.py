@@ -175,6 +175,9 @@ class Strided(Primitive):
             [sum([k * n for k, n in zip(step, strides, strict=True)]) for step in self.steps]
         )
 
+    def offset(self, x, strides, index):
+        return sum([k * n for k, n in zip(self.start, strides, strict=True)])
+
 
 def _row(x: Any) -> Any:
     return reshape(x, (x.size,))

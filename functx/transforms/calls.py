@@ -37,7 +37,7 @@ from functx.core.strides import Strides
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
-from functx.transforms.sharing import Block, blocks_of, refuse_traced, traced_pair
+from functx.transforms.sharing import Block, blocks_of, refuse_around, traced_pair
 
 Layouts = Sequence[Strides | None]
 
@@ -281,7 +281,7 @@ def trace_call(
             layouts=layouts,
         )
     if values is not None:
-        refuse_traced([*values, *captured], pure.written)
+        refuse_around(values, captured, pure.written)
     return TracedCall(pure.program, captured, out_tree, pure.written, by_layout)
 
 

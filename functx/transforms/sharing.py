@@ -9,7 +9,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Var
-from functx.core.storage import root_of
+from functx.core.storage import Memory, memory_of, root_of
 from functx.core.strides import Strides
 from functx.core.tracing import Tracer
 from functx.ops.operands import literal
@@ -43,24 +43,57 @@ class Block(NamedTuple):
         return [views[i](whole) if i in views else x for i, x in enumerate(args)]
 
 
-def blocks_of(args: Sequence[Any], written: Sequence[int]) -> tuple[Block, ...]:
+def blocks_of(args: Sequence[Any], written: Collection[int]) -> tuple[Block, ...]:
     """The blocks that several of `args` lie in, of which one is `written` to.
 
-    Raises ArgumentError for arguments that overlap there in elements of several dtypes.
+    Raises ArgumentError for arguments that overlap there in elements of several dtypes, and for
+    traced ones where that is not known.
     """
-    refuse_traced(args, written)
-    return tuple([b for b in shared_blocks(args) if any(i in written for i, _ in b.members)])
+    found = tuple([b for b in shared_blocks(args) if any(i in written for i, _ in b.members)])
+    for i, _ in [member for block in found for member in block.members]:
+        x = args[i]
+        if type(x) is Tracer and memory_of(x.builder, x.atom).start is None:
+            raise ArgumentError(
+                "arguments that share memory and are written to must lie in it at places that are "
+                f"known while tracing; got {x.aval!r}, a part of an array from a traced place on",
+                fix="Pass a copy of it.",
+            )
+    return found
 
 
 def shared_blocks(args: Sequence[Any]) -> list[Block]:
-    """The blocks that several NumPy arrays among `args` lie in, each overlapping another."""
+    """The blocks that several arrays among `args` lie in, each overlapping another."""
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
+    arrays |= _stand_ins(args)
     groups: list[list[int]] = []
     for i, x in arrays.items():
         touching = [g for g in groups if any(_overlap(x, arrays[j]) for j in g)]
         groups = [g for g in groups if g not in touching]
         groups.append([*[j for g in touching for j in g], i])
     return [_block({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
+
+
+def _stand_ins(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
+    """For traced arguments that may share memory, arrays that lie in memory as they do."""
+    roots: dict[Any, list[tuple[int, Tracer, Memory]]] = {}
+    for i, x in enumerate(args):
+        if type(x) is Tracer and type(x.atom) is Var and x.size:
+            memory = memory_of(x.builder, x.atom)
+            roots.setdefault(memory.root, []).append((i, x, memory))
+    found: dict[int, np.ndarray[Any, Any]] = {}
+    for root, members in roots.items():
+        if len(members) < 2:
+            continue
+        whole = np.empty(root.aval.size, root.aval.dtype)
+        for i, x, memory in members:
+            if memory.start is None:
+                found[i] = whole
+                continue
+            size = x.dtype.itemsize
+            first = np.ndarray((), x.dtype, whole.data, memory.start)
+            steps = tuple([n * size for n in memory.strides])
+            found[i] = np.lib.stride_tricks.as_strided(first, x.shape, steps)
+    return found
 
 
 def _overlap(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
@@ -93,15 +126,18 @@ def _block(arrays: dict[int, np.ndarray[Any, Any]]) -> Block:
     return Block((high - low) // size, tuple(places))
 
 
-def refuse_traced(args: Sequence[Any], written: Sequence[int]) -> None:
-    """Raise for traced arguments of which one is written to, and another is a view of the same."""
-    pair = traced_pair(args, written)
-    if pair is not None:
-        raise ArgumentError(
-            "a function that is transformed must not write to an argument that shares memory "
-            f"with another; got {pair[0].aval!r} and {pair[1].aval!r}, views of one array",
-            fix="Pass a copy of one of them.",
-        )
+def refuse_around(args: Sequence[Any], captured: Sequence[Any], written: Collection[int]) -> None:
+    """Raise if one of `args` is written to that shares memory with an array from around."""
+    values = [*args, *captured]
+    for block in blocks_of(values, written):
+        members = [i for i, _ in block.members]
+        if max(members) >= len(args):
+            raise ArgumentError(
+                "a function that is transformed must not write to an argument that shares memory "
+                "with an array around the function; got "
+                + " and ".join([type_name(values[i]) for i in members]),
+                fix="Pass that as an argument too, or a copy of one of them.",
+            )
 
 
 def traced_pair(args: Sequence[Any], written: Collection[int]) -> tuple[Tracer, Tracer] | None:

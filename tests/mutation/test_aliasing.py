@@ -205,3 +205,21 @@ def test_results_share_memory_where_those_of_numpy_do(name, x64):
             assert found[0] == np.shares_memory(wanted, x), f"shares memory, of a {kind}"
             if name not in WRITABLE and not (name in IMAGINARY and kind != "complex"):
                 assert found[1] == wanted.flags.writeable, f"can be written to, of a {kind}"
+
+
+@pytest.mark.parametrize("kind", ["matrix", "complex", "deep"])
+def test_views_share_memory_outside_of_a_trace_as_well(kind, x64):
+    x = ARRAYS[kind]
+    for name, form in CASES.items():
+        wanted = None if name.startswith(("x.", "x[")) else with_numpy(form, x)
+        if wanted is None or not wanted.size or not np.shares_memory(wanted, x):
+            continue
+        try:
+            found = of_one(form(functx.numpy, x))
+        except FunctxError:
+            continue
+        assert np.shares_memory(found, x), name
+        if name not in WRITABLE and not (name in IMAGINARY and kind != "complex"):
+            assert found.flags.writeable == wanted.flags.writeable, name
+    for copy in (functx.numpy.ravel, functx.numpy.ascontiguousarray):
+        assert not np.shares_memory(copy(x[..., ::2]), x)

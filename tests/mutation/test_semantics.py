@@ -259,17 +259,63 @@ VIEWS = {
 }
 
 
+SHARING = {
+    "jit": jit,
+    "functionalize": functionalize,
+    "value_and_grad": lambda f: lambda *args: functx.value_and_grad(f)(*args)[0],
+    "vjp": lambda f: lambda *args: vjp(f, *args)[0],
+}
+
+
 @pytest.mark.parametrize("views", VIEWS.values(), ids=VIEWS)
-@pytest.mark.parametrize("transform", [jit, functionalize], ids=["jit", "functionalize"])
-def test_arguments_that_share_memory_are_one_array(views, transform):
+@pytest.mark.parametrize("transform", SHARING.values(), ids=SHARING)
+@pytest.mark.parametrize("traced", [False, True], ids=["", "views of a traced array"])
+def test_arguments_that_share_memory_are_one_array(views, transform, traced):
     def f(x, y):
         x *= 2.0
         y[1:] += x[:-1]
         return (x * y).sum()
 
     block, expected = ramp(12), ramp(12)
-    close(transform(f)(*views(block)), f(*views(expected)))
+    call = lambda block: transform(f)(*views(block))  # noqa: E731
+    close((jit(call) if traced else call)(block), f(*views(expected)))
     close(block, expected)
+
+
+def test_slices_that_do_not_overlap_are_not_made_one_array():
+    def f(block):
+        def both(x, y):
+            x += y
+            return (x * y).sum()
+
+        return grad(both, (0, 1))(block[::2], block[1::2])
+
+    program = str(make_ir(functionalize(f))(ramp(6)))
+    assert "scatter" not in program and "strided" not in program
+    x, y = ramp(6)[::2], ramp(6)[1::2]
+    for got, wanted in zip(jit(f)(ramp(6)), (y, x + 2 * y), strict=True):
+        close(got, wanted)
+
+
+def test_an_argument_that_shares_memory_with_an_array_around_is_not_written_to():
+    def f(block):
+        def inner(x):
+            x += block[1]
+            return x.sum()
+
+        return grad(inner)(block[:3])
+
+    with pytest.raises(ArgumentError, match=r"with an array around the function; got f32\[3\]"):
+        jit(f)(ramp(6))
+
+
+def test_arguments_that_share_memory_at_traced_places_are_refused():
+    def f(block, i):
+        part = functx.lax.dynamic_slice(block, (i,), (3,))
+        return functionalize(lambda x, y: x.__iadd__(y))(part, block[1:4])
+
+    with pytest.raises(ArgumentError, match="must lie in it at places that are known"):
+        jit(f)(ramp(6), 1)
 
 
 def test_vmap_refuses_arguments_that_share_memory_if_one_is_written_to():
