@@ -241,7 +241,7 @@ def test_a_decomposition_with_effects_is_refused():
 
 def test_arrays_from_outside_become_constants():
     table = onp.array([1.0, 2.0, 3.0], "float32")
-    decomp.register("silu")(lambda x: x * table + np.array([0.5, 0.0, 0.0]))
+    decomp.register("silu")(lambda x: x * table + np.array([0.5, 0.0, 0.0], "float32"))
     expected = X * table + onp.array([0.5, 0.0, 0.0], "float32")
     assert onp.allclose(silu(X), expected) and onp.allclose(jit(silu)(X), expected)
     assert grad(lambda x: silu(x).sum())(X).tolist() == table.tolist()
