@@ -6,6 +6,7 @@ import contextlib
 import dis
 import linecache
 import os
+import re
 import sys
 from bisect import bisect_right
 from functools import cached_property
@@ -107,6 +108,23 @@ class _Code:
             names += _stored(instruction)
         return names[:count] if len(names) >= count else ()
 
+    def container(self, offset: int) -> str | None:
+        """What the instruction at `offset` assigns an item of, "" if nameless; None for others."""
+        at = bisect_right(self.offsets, offset) - 1
+        depth = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}.get(self.instructions[at].opname)
+        if depth is None:
+            return None
+        # Back over what computes the index, to what was loaded before.
+        while depth > 0 and at > 0:
+            at -= 1
+            instruction = self.instructions[at]
+            depth -= dis.stack_effect(instruction.opcode, instruction.arg)
+            if instruction.opname == "SWAP":
+                return ""
+        loaded = self.instructions[at - 1]
+        named = loaded.opname.startswith("LOAD_") and isinstance(loaded.argval, str)
+        return loaded.argval if named else ""
+
 
 def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
     """The variables that an instruction stores into, first to last."""
@@ -140,6 +158,16 @@ def line_number(source: Source) -> int:
 def assigned_names(source: Source) -> tuple[str, ...]:
     """The variables that the user's code stores the results in, where it does so at once."""
     return _code(source[0]).stored_names(source[1])
+
+
+_ITEM = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
+
+
+def assigned_container(source: Source | None) -> str | None:
+    """What the user's code is assigning an item of, "" if it has no name; None elsewhere."""
+    container = None if source is None else _code(source[0]).container(source[1])
+    written = container is not None and _ITEM.search(source_line(source).split(": ", 1)[-1])
+    return written[1] if written else container
 
 
 def describe(source: Source | None) -> str:

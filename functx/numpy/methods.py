@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -280,22 +279,20 @@ def _index(self: Tracer) -> int:
 
 def _refuse_written(self: Tracer) -> None:
     """Raise where the value is asked for by an assignment into an array of NumPy's."""
-    from functx.core.provenance import source_line, user_source
+    from functx.core.provenance import assigned_container, user_source
 
     source = user_source(3)
-    target = _ASSIGNMENT.match(source_line(source).split(": ", 1)[-1].strip())
-    if target is not None:
+    name = assigned_container(source)
+    if name is not None:
+        array = f"`{name}`" if name else "the array"
+        what = f"the NumPy array {array}" if name else "an array of NumPy's"
         raise CapturedWriteError(
-            f"{target[1]}[...] =: an array from outside the function must not be written to with "
-            f"a traced value; got {self.aval!r} of {self.builder.owner} for the NumPy array "
-            f"`{target[1]}`",
-            fix=f"Pass `{target[1]}` as an argument, make it inside the function, or write to a "
-            f"copy, functx.numpy.array({target[1]}).",
+            f"{name or 'x'}[...] =: an array from outside the function must not be written to with "
+            f"a traced value; got {self.aval!r} of {self.builder.owner} for {what}",
+            fix=f"Pass {array} as an argument, make it inside the function, or write to a "
+            f"copy, functx.numpy.array({name or 'x'}).",
             source=source,
         )
-
-
-_ASSIGNMENT = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def _float(self: Tracer) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import numpy
 import pytest
@@ -355,6 +357,16 @@ def test_a_transform_names_the_numpy_array_around_it_that_is_written_to(transfor
         transform(f)(x)
     assert "table[0] = x.sum()" in str(error.value)
     close(table, ones(3))
+
+
+@pytest.mark.parametrize("written", ["table[:1]", "table[0]", "around.table[0]", "tables[0][0]"])
+def test_an_array_around_is_refused_without_the_text_of_the_code(written):
+    scope = {"table": ones(3), "tables": [ones(3)], "around": SimpleNamespace(table=ones(3))}
+    exec(f"def f(x):\n    {written} = x.sum()\n    return x.sum()", scope)
+    name = r"an array of NumPy's" if "tables" in written else r"the NumPy array `table`"
+    for transform in (jit, grad):
+        with pytest.raises(CapturedWriteError, match=name):
+            transform(scope["f"])(ones(2))
 
 
 def test_functions_with_rules_of_their_own_do_not_write_to_arguments():
