@@ -12,7 +12,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.core.errors import DTypeError
-from functx.core.samples import c64, f32, i32, sample
+from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer
 from functx.ops.comparison import eq, ge, gt, lt, ne
 from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape
@@ -188,27 +188,32 @@ class _Extremum(Binary, abstract=True):
 
     def wins(self, x: Any, y: Any, out: Any) -> Any:
         """Where the output is x and not y."""
+        return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else self.beats(x, y)
+
+    def beats(self, x: Any, y: Any) -> Any:
+        """Where x is the output and not y, for what is not complex."""
         raise NotImplementedError
+
+
+def _extremum_samples(*gradients: list[float]) -> tuple[Sample, ...]:
+    """Samples, one with ties; its `gradients` are those of a number of each operand."""
+    values = {0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]}
+    return (
+        sample(f32[3, 4], f32[3, 4]),
+        sample(f32[()], f32[3]),
+        sample(f32[3], f32[3], values=values, gradients=dict(enumerate(gradients))),
+        sample(c64[3], c64[3]),
+        sample(i32[3], i32[3]),
+    )
 
 
 class Max(_Extremum):
     """The larger of x and y; complex numbers compare by their real parts first."""
 
-    samples = (
-        sample(f32[3, 4], f32[3, 4]),
-        sample(f32[()], f32[3]),
-        sample(
-            f32[3],
-            f32[3],
-            values={0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]},
-            gradients={0: [0.0, 0.5, 1.0], 1: [1.0, 0.5, 0.0]},
-        ),
-        sample(c64[3], c64[3]),
-        sample(i32[3], i32[3]),
-    )
+    samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
-    def wins(self, x, y, out):
-        return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else gt(x, y)
+    def beats(self, x, y):
+        return gt(x, y)
 
     def lower(self, ctx, x, y):
         if is_complex(ctx.avals_in[0].dtype):
@@ -219,21 +224,10 @@ class Max(_Extremum):
 class Min(_Extremum):
     """The smaller of x and y; complex numbers compare by their real parts first."""
 
-    samples = (
-        sample(f32[3, 4], f32[3, 4]),
-        sample(f32[()], f32[3]),
-        sample(
-            f32[3],
-            f32[3],
-            values={0: [1.0, 2.0, 3.0], 1: [2.0, 2.0, 2.0]},
-            gradients={0: [1.0, 0.5, 0.0], 1: [0.0, 0.5, 1.0]},
-        ),
-        sample(c64[3], c64[3]),
-        sample(i32[3], i32[3]),
-    )
+    samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
-    def wins(self, x, y, out):
-        return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else lt(x, y)
+    def beats(self, x, y):
+        return lt(x, y)
 
     def lower(self, ctx, x, y):
         if is_complex(ctx.avals_in[0].dtype):

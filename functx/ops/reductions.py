@@ -322,16 +322,19 @@ def batched_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], int]
     return axes, dim - sum([a < dim for a in axes])
 
 
+def _reduced(reduction: type[Reduction], x: Any, axes: Any) -> Any:
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return reduction(axes)(x) if axes else x
+
+
 def reduce_sum(x: Any, axes: Any = None) -> Any:
     """Sum the elements of `x` over `axes`, or over all axes when none are given."""
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceSum(axes)(x) if axes else x
+    return _reduced(ReduceSum, x, axes)
 
 
 def reduce_prod(x: Any, axes: Any = None) -> Any:
     """Multiply the elements of `x` over `axes`, or over all axes when none are given."""
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceProd(axes)(x) if axes else x
+    return _reduced(ReduceProd, x, axes)
 
 
 def reduce_max(x: Any, axes: Any = None) -> Any:
@@ -339,8 +342,7 @@ def reduce_max(x: Any, axes: Any = None) -> Any:
 
     Complex numbers are ordered by their real, then their imaginary parts.
     """
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceMax(axes)(x) if axes else x
+    return _reduced(ReduceMax, x, axes)
 
 
 def reduce_min(x: Any, axes: Any = None) -> Any:
@@ -348,26 +350,22 @@ def reduce_min(x: Any, axes: Any = None) -> Any:
 
     Complex numbers are ordered by their real, then their imaginary parts.
     """
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceMin(axes)(x) if axes else x
+    return _reduced(ReduceMin, x, axes)
 
 
 def reduce_and(x: Any, axes: Any = None) -> Any:
     """Bitwise and of booleans or integers over `axes`, or over all axes when none are given."""
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceAnd(axes)(x) if axes else x
+    return _reduced(ReduceAnd, x, axes)
 
 
 def reduce_or(x: Any, axes: Any = None) -> Any:
     """Bitwise or of booleans or integers over `axes`, or over all axes when none are given."""
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceOr(axes)(x) if axes else x
+    return _reduced(ReduceOr, x, axes)
 
 
 def reduce_xor(x: Any, axes: Any = None) -> Any:
     """Bitwise exclusive or over `axes`, or over all axes when none are given."""
-    axes = canonical_axes(axes, aval_of(x).ndim)
-    return ReduceXor(axes)(x) if axes else x
+    return _reduced(ReduceXor, x, axes)
 
 
 def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
