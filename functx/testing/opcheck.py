@@ -283,12 +283,8 @@ def _agree(trial: Trial, what: str, got: Any, wanted: Any) -> None:
         coarse = a.dtype.itemsize < 4 or not is_inexact(a.dtype)
         loose = 1e-2 if coarse and is_inexact(a.dtype) else 1e-5
         wide = [v.astype("complex128" if kind(v.dtype) == "c" else "float64") for v in (a, b)]
-        if not np.allclose(
-            *wide,
-            atol=loose if atol is None else atol,
-            rtol=loose if rtol is None else rtol,
-            equal_nan=True,
-        ):
+        bounds = (loose if atol is None else atol, loose if rtol is None else rtol)
+        if not np.allclose(wide[0], wide[1], atol=bounds[0], rtol=bounds[1], equal_nan=True):
             difference = float(np.max(np.abs(wide[0] - wide[1])))
             raise OpCheckError(
                 f"{trial.op.qualname}: {what}; number {i} differs by {difference:.6g} at most",

@@ -197,4 +197,3 @@ def test_derivatives_of_a_rule_are_those_of_what_it_computes():
     assert functx.hessian(lambda x: op(x).sum())(x).diagonal().tolist() == pytest.approx(
         (-numpy.sin(x)).tolist()
     )
-    check_grads(op, (x,), order=3)

@@ -22,7 +22,7 @@ from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results, leaves_of, stated_type
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
 
 KIND = "abstract rule"
 
@@ -96,7 +96,7 @@ def outside_of_traces() -> Iterator[None]:
         current_builder.reset(token)
 
 
-def results_of(call: OperatorCall, avals: Sequence[ShapedArray]) -> Results:
+def results_of(call: OperatorEquation, avals: Sequence[ShapedArray]) -> Results:
     """The types that `call` has on operands of `avals`, as its abstract rule says."""
     operator = call.operator
     rule = rule_of(operator, KIND)
@@ -128,7 +128,7 @@ def results_of(call: OperatorCall, avals: Sequence[ShapedArray]) -> Results:
     return Results(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
 
 
-def refuse(call: OperatorCall) -> NoReturn:
+def refuse(call: OperatorEquation) -> NoReturn:
     """Raise MissingKernelError for an operator without an abstract rule."""
     operator = call.operator
     raise MissingKernelError(

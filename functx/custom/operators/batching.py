@@ -21,7 +21,7 @@ from functx.ops.shaping import batch_at
 from functx.transforms.control.scan import map as map_rows
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
 
 KIND = "vmap rule"
 
@@ -34,7 +34,7 @@ class VmapInfo(NamedTuple):
 
 
 def batch(
-    call: OperatorCall, args: Sequence[Any], dims: Sequence[int | None]
+    call: OperatorEquation, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     """The results of `call` at every index of the dimensions `dims`, and where they are batched."""
     rule = rule_of(call.operator, KIND)
@@ -67,7 +67,7 @@ def _warn(qualname: str) -> None:
 
 
 def _one_by_one(
-    call: OperatorCall, args: Sequence[Any], dims: Sequence[int | None]
+    call: OperatorEquation, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     size = batch_size(args, dims)
     rows = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None]
@@ -85,7 +85,7 @@ def _one_by_one(
 
 
 def _by_rule(
-    call: OperatorCall, rule: Registration, args: Sequence[Any], dims: Sequence[int | None]
+    call: OperatorEquation, rule: Registration, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     """What `rule(info, in_dims, *args, **kwargs)` returns: results and where they are batched."""
     operator = call.operator
@@ -130,13 +130,13 @@ def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])
 
 
-def _structure(call: OperatorCall, results: Results) -> Any:
+def _structure(call: OperatorEquation, results: Results) -> Any:
     places = range(len(results.avals))
     return results.arranged(call.operator.schema, list(places))
 
 
 def _out_dims(
-    call: OperatorCall, rule: Registration, results: Results, given: Any
+    call: OperatorEquation, rule: Registration, results: Results, given: Any
 ) -> list[int | None]:
     """The batch dimension of each result, of a tree that may be a prefix of theirs."""
     example = _structure(call, results)
@@ -166,7 +166,7 @@ def _out_dims(
 
 
 def _fitted(
-    call: OperatorCall,
+    call: OperatorEquation,
     rule: Registration,
     results: Results,
     out: Any,

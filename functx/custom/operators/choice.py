@@ -13,7 +13,7 @@ from functx.core.errors import MissingKernelError, ValueRangeError, type_name
 from functx.custom.operators.registry import Registration, rules_of
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
     from functx.custom.operators.operator import Operator
 
 PLATFORMS = ("cpu", "gpu", "tpu", "default")
@@ -28,8 +28,9 @@ def platform_names(what: str, device_types: str | Iterable[str] | None) -> list[
     """The platforms that `device_types` names, each once; ValueRangeError for another word."""
     if device_types is None:
         return ["default"]
-    several = isinstance(device_types, Iterable) and not isinstance(device_types, str)
-    words = list(device_types) if several else [device_types]
+    words: list[Any] = [device_types]
+    if isinstance(device_types, Iterable) and not isinstance(device_types, str):
+        words = list(device_types)
     for word in words:
         if word not in PLATFORMS:
             raise ValueRangeError(
@@ -39,7 +40,7 @@ def platform_names(what: str, device_types: str | Iterable[str] | None) -> list[
     return list(dict.fromkeys(words))
 
 
-def kernel_for(call: OperatorCall, platform: str | None) -> Registration | None:
+def kernel_for(call: OperatorEquation, platform: str | None) -> Registration | None:
     """The implementation for `platform`, which is on, else the one for all; None without any."""
     operator = call.operator
     rules = rules_of(operator, KIND)
@@ -50,12 +51,12 @@ def kernel_for(call: OperatorCall, platform: str | None) -> Registration | None:
     return None
 
 
-def chosen_kernel(call: OperatorCall, operands: Sequence[Any]) -> Registration | None:
+def chosen_kernel(call: OperatorEquation, operands: Sequence[Any]) -> Registration | None:
     """The implementation for where the operands are, accelerators before the CPU."""
     return kernel_for(call, _platform_of(call, operands))
 
 
-def refuse(call: OperatorCall, operands: Sequence[Any]) -> NoReturn:
+def refuse(call: OperatorEquation, operands: Sequence[Any]) -> NoReturn:
     """Raise MissingKernelError for a call that nothing implements."""
     operator = call.operator
     platform = _platform_of(call, operands)
@@ -82,7 +83,7 @@ def missing(operator: Operator, platform: str) -> MissingKernelError:
     )
 
 
-def _platform_of(call: OperatorCall, operands: Sequence[Any]) -> str | None:
+def _platform_of(call: OperatorEquation, operands: Sequence[Any]) -> str | None:
     """The platform of a call; None where neither an array nor a device says one."""
     device = call.operator.device_of(call)
     if device is not None:
@@ -99,7 +100,7 @@ def _platform_of(call: OperatorCall, operands: Sequence[Any]) -> str | None:
     return jax.default_backend() if operands else None
 
 
-def kernels_for(call: OperatorCall, platforms: Sequence[str]) -> dict[str, Registration]:
+def kernels_for(call: OperatorEquation, platforms: Sequence[str]) -> dict[str, Registration]:
     """The implementation for each platform of a program; one alone where they are the same."""
     found = {}
     for platform in platforms:

@@ -21,7 +21,7 @@ from functx.custom.operators.results import Results, leaves_of, wrong
 from functx.custom.operators.schema import Return
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import CompositeCall
+    from functx.custom.operators.equations import OperatorEquation
     from functx.custom.operators.operator import Operator
 
 
@@ -31,13 +31,15 @@ class Composite:
     def __init__(self, operator: Operator, rule: Registration):
         self.operator, self.rule = operator, rule
 
-    def run_now(self, call: CompositeCall, operands: Sequence[Any]) -> Any:
+    def run_now(self, call: OperatorEquation, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands, to which the body writes itself."""
         operator = self.operator
         check_writable(call, operands)
         written = operator.arguments.written(call)
         given = [
-            host_array(x, x, False) if isinstance(x, np.ndarray) and i not in written else x
+            host_array(x, aval_of(x), False)
+            if isinstance(x, np.ndarray) and i not in written
+            else x
             for i, x in enumerate(operands)
         ]
         try:
@@ -50,7 +52,7 @@ class Composite:
         return Results((), lengths).arranged(operator.schema, leaves, aliased)
 
     def leaves(
-        self, call: CompositeCall, given: Sequence[Any]
+        self, call: OperatorEquation, given: Sequence[Any]
     ) -> tuple[list[Any], tuple[int | None, ...]]:
         """What the body gives for operands, flat, and the lengths of lists."""
         args, kwargs = self.operator.arguments.called(call, given)
@@ -82,7 +84,7 @@ class Composite:
             source=self.rule.line,
         )
 
-    def body(self, call: CompositeCall, avals: Sequence[ShapedArray]) -> Body:
+    def body(self, call: OperatorEquation, avals: Sequence[ShapedArray]) -> Body:
         """The program of the body on operands of `avals`, without its writes.
 
         Raises ImmutableArrayError if it writes to an operand that is not named.

@@ -24,7 +24,7 @@ from functx.transforms.linear_transpose import transposed
 from functx.transforms.reverse_mode import transposed_jvp
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
     from functx.custom.operators.operator import Operator
 
 JVP = "jvp rule"
@@ -72,7 +72,7 @@ def no_formula(qualname: str) -> NoAutogradFormulaError:
 
 
 def forward(
-    call: OperatorCall, args: Sequence[Any], active: Sequence[bool]
+    call: OperatorEquation, args: Sequence[Any], active: Sequence[bool]
 ) -> tuple[list[Any], Any]:
     """The results, and what `pull` needs besides."""
     operator = call.operator
@@ -93,13 +93,17 @@ def refuse_at_call(operator: Operator) -> None:
         raise no_formula(operator.qualname)
 
 
-def results_for(call: OperatorCall, args: Sequence[Any]) -> Results:
+def results_for(call: OperatorEquation, args: Sequence[Any]) -> Results:
     """The types of the results for operands `args`."""
     return call.results(tuple([x.aval for x in args]))
 
 
 def pull(
-    call: OperatorCall, cts: Sequence[Any], saved: Any, args: Sequence[Any], active: Sequence[bool]
+    call: OperatorEquation,
+    cts: Sequence[Any],
+    saved: Any,
+    args: Sequence[Any],
+    active: Sequence[bool],
 ) -> Sequence[Any]:
     """The cotangents of the operands, for those of the results, None for zero."""
     if saved is not None:
@@ -116,7 +120,7 @@ def pull(
 
 
 def _pulled(
-    call: OperatorCall, formula: ByName | ByContext, kept: Any, cts: Sequence[Any], args: Any
+    call: OperatorEquation, formula: ByName | ByContext, kept: Any, cts: Sequence[Any], args: Any
 ) -> list[Any]:
     """What the backward rule makes of cotangents; it gets zeros where there is none."""
     results = results_for(call, args)
@@ -129,7 +133,7 @@ def _pulled(
     return formula.pull(call, results, kept, given, args)
 
 
-def differentiable_marks(call: OperatorCall, results: Results) -> list[bool]:
+def differentiable_marks(call: OperatorEquation, results: Results) -> list[bool]:
     """Which results vary with the operands, as far as derivatives are concerned.
 
     Raises OperatorRuleError where that was said of a result that is no array.
@@ -152,7 +156,7 @@ def differentiable_marks(call: OperatorCall, results: Results) -> list[bool]:
 
 
 def push(
-    call: OperatorCall, primals: Sequence[Any], tangents: Sequence[Any]
+    call: OperatorEquation, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The results and their tangents."""
     operator = call.operator
@@ -172,7 +176,7 @@ def push(
 
 
 def _pushed_by_rule(
-    call: OperatorCall, rule: Registration, primals: Sequence[Any], tangents: Sequence[Any]
+    call: OperatorEquation, rule: Registration, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """What the rule that the user gave for forward mode makes of values and tangents."""
     operator = call.operator
@@ -208,7 +212,7 @@ def _pushed_by_rule(
 
 
 def _pushed_by_transpose(
-    call: OperatorCall, primals: Sequence[Any], tangents: Sequence[Any]
+    call: OperatorEquation, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The tangents by the transpose of the backward rule, which is linear in the cotangents."""
     active = [t is not None for t in tangents]
@@ -242,7 +246,7 @@ def _pushed_by_transpose(
 _transposing: set[Any] = set()
 
 
-def transpose(call: OperatorCall, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def transpose(call: OperatorEquation, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The cotangents of the operands that a program is linear in.
 
     The derivative of what is linear is the same everywhere, so it is taken at zero.

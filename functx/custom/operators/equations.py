@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
 
 
-class OperatorCall(Primitive, abstract=True):
+class OperatorEquation(Primitive, abstract=True):
     """One operation of a program, called `namespace::name`.
 
     Its operands are the arrays among the arguments; its parameters say the rest. It gives the
@@ -37,8 +37,15 @@ class OperatorCall(Primitive, abstract=True):
 
     def results(self, avals: tuple[ShapedArray, ...]) -> Results:
         """The types of the results for operands of `avals`, remembered."""
+        raise NotImplementedError
+
+
+class OperatorCall(OperatorEquation, abstract=True):
+    """An operation whose rules are those that users registered for it."""
+
+    def results(self, avals: tuple[ShapedArray, ...]) -> Results:
         key = self, avals
-        found = self.operator.known_results.get(key)
+        found: Results | None = self.operator.known_results.get(key)
         if found is None:
             self.operator.used = True
             found = self.operator.known_results[key] = abstract.results_of(self, avals)
@@ -67,16 +74,11 @@ class OperatorCall(Primitive, abstract=True):
         return lower_kernel(self, ctx, values)
 
 
-class CompositeCall(Primitive, abstract=True):
-    """One operation that is made of others: all its rules are those of its decomposition.
+class CompositeCall(OperatorEquation, abstract=True):
+    """An operation that is made of others, with the rules that they have.
 
     An implementation takes the place of the decomposition where it runs.
     """
-
-    operator: ClassVar[Operator]
-    multiple_results = True
-
-    __reduce__ = OperatorCall.__reduce__
 
     def body(self, avals: tuple[ShapedArray, ...]) -> Body:
         """What the operation is made of on operands of `avals`, remembered."""
@@ -84,12 +86,12 @@ class CompositeCall(Primitive, abstract=True):
         found: Body | None = operator.known_results.get(key)
         if found is None:
             operator.used = True
+            assert operator.composite is not None
             with outside_of_traces():
                 found = operator.known_results[key] = operator.composite.body(self, avals)
         return found
 
     def results(self, avals: tuple[ShapedArray, ...]) -> Results:
-        """The types of the results for operands of `avals`."""
         program, _, lengths = self.body(avals)
         count = len(program.outputs) - len(self.operator.arguments.written(self))
         return Results(tuple(program.out_avals[:count]), lengths)

@@ -12,7 +12,7 @@ from functx.custom.operators.results import Results
 from functx.custom.operators.traced import Saved, run_rule
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
 
 SAVE = "save_for_backward"
 BACKWARD = "backward"
@@ -69,7 +69,7 @@ class ByName(NamedTuple):
     rule: Registration
 
     def save(
-        self, call: OperatorCall, results: Results, args: Any, outs: Any, active: Sequence[bool]
+        self, call: OperatorEquation, results: Results, args: Any, outs: Any, active: Sequence[bool]
     ) -> Saved:
         """What the backward rule gets of the arguments and results."""
         saved: Any = None
@@ -86,7 +86,7 @@ class ByName(NamedTuple):
         return saved._replace(arrays=found)  # type: ignore[no-any-return]
 
     def pull(
-        self, call: OperatorCall, results: Results, saved: Saved, cts: Sequence[Any], args: Any
+        self, call: OperatorEquation, results: Results, saved: Saved, cts: Sequence[Any], args: Any
     ) -> Gradients:
         """The cotangents of the operands, for those of the results."""
 
@@ -103,7 +103,7 @@ class ByContext(NamedTuple):
     rule: Registration
 
     def save(
-        self, call: OperatorCall, results: Results, args: Any, outs: Any, active: Sequence[bool]
+        self, call: OperatorEquation, results: Results, args: Any, outs: Any, active: Sequence[bool]
     ) -> Any:
         """The context, and what is noted in it, as far as it is arrays apart from the rest."""
         arguments = call.operator.arguments
@@ -126,7 +126,7 @@ class ByContext(NamedTuple):
         return context, saved._replace(arrays=found)
 
     def pull(
-        self, call: OperatorCall, results: Results, saved: Any, cts: Sequence[Any], args: Any
+        self, call: OperatorEquation, results: Results, saved: Any, cts: Sequence[Any], args: Any
     ) -> Gradients:
         """The cotangents of the operands, for those of the results."""
         context, noted = saved
@@ -138,7 +138,7 @@ class ByContext(NamedTuple):
         return _pulled(call, self.rule, results, noted, cts, args, rule)
 
 
-def _needs(call: OperatorCall, active: Sequence[bool]) -> tuple[Any, ...]:
+def _needs(call: OperatorEquation, active: Sequence[bool]) -> tuple[Any, ...]:
     """`needs_input_grad` of a call."""
     arguments = call.operator.arguments
     marks = arguments.arranged(call, active, lambda _: False)
@@ -147,7 +147,7 @@ def _needs(call: OperatorCall, active: Sequence[bool]) -> tuple[Any, ...]:
 
 
 def _pulled(
-    call: OperatorCall,
+    call: OperatorEquation,
     registration: Registration,
     results: Results,
     saved: Saved,
@@ -177,7 +177,7 @@ def _pulled(
     return [next(rest) if on else None for on in marks]
 
 
-def formula_of(call: OperatorCall) -> ByName | ByContext | None:
+def formula_of(call: OperatorEquation) -> ByName | ByContext | None:
     """The backward rule that holds now; None if there is none.
 
     Raises RegistrationError where only half of one was registered.

@@ -18,7 +18,7 @@ from functx.custom.results import described
 from functx.ops.conversion import ConvertElementType
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
 
 Gradients = list[Any]
 """A cotangent for each operand; None for zero."""
@@ -27,7 +27,7 @@ Gradients = list[Any]
 class Checked:
     """The check of what `rule` of the operator of `call` returned for operands `args`."""
 
-    def __init__(self, call: OperatorCall, rule: Registration, args: Sequence[Any]):
+    def __init__(self, call: OperatorEquation, rule: Registration, args: Sequence[Any]):
         self.call, self.rule, self.args = call, rule, args
         self.arguments = call.operator.arguments
         self.values = self.arguments.arranged(call, args)

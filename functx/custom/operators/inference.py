@@ -83,7 +83,7 @@ def _signature(fun: Any, what: str) -> inspect.Signature:
         ) from None
     for p in signature.parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY):
-            shown = {p.VAR_POSITIONAL: f"*{p.name}", p.VAR_KEYWORD: f"**{p.name}"}
+            shown: dict[Any, str] = {p.VAR_POSITIONAL: f"*{p.name}", p.VAR_KEYWORD: f"**{p.name}"}
             raise SchemaError(
                 f"{what}: parameters must be plain ones, by position or keyword; "
                 f"got `{shown.get(p.kind, p.name + ', /')}`, which is not supported",
@@ -122,7 +122,7 @@ def _argument(p: inspect.Parameter, fun: Any, what: str) -> Argument:
             f"got {_shown(annotation)}",
             fix=_list_instead(annotation) or f"Use one of: {_PARAMETERS}.",
         )
-    default = NO_DEFAULT if p.default is p.empty else p.default
+    default: Any = NO_DEFAULT if p.default is p.empty else p.default
     if default is not NO_DEFAULT and not _keepable(default):
         raise SchemaError(
             f"{what}: the default of `{p.name}` must be None, a number, a string, a dtype or a "

@@ -24,7 +24,7 @@ from functx.lowering.callbacks import FromDevice
 from functx.ops.callbacks import OnHost
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorCall
+    from functx.custom.operators.equations import OperatorEquation
 
 NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     written: list[Any]
 
 
-def run_kernel(call: OperatorCall, rule: Registration, arrays: Sequence[Any]) -> Outcome:
+def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]) -> Outcome:
     """What an implementation makes of arrays: NumPy's if it is code of NumPy, else JAX's.
 
     Raises OperatorRuleError where it does not return what the schema says, or an argument.
@@ -71,7 +71,7 @@ def run_kernel(call: OperatorCall, rule: Registration, arrays: Sequence[Any]) ->
 class _Aliases:
     """The check that results are new arrays, except those that the schema says are arguments."""
 
-    def __init__(self, call: OperatorCall, rule: Registration, given: Sequence[Any]):
+    def __init__(self, call: OperatorEquation, rule: Registration, given: Sequence[Any]):
         self.call, self.rule, self.given = call, rule, given
 
     def leaf(self, result: Return, x: Any, place: str) -> Any:
@@ -111,7 +111,7 @@ class _Aliases:
                 )
 
 
-def _undeclared_write(call: OperatorCall, rule: Registration) -> ImmutableArrayError:
+def _undeclared_write(call: OperatorEquation, rule: Registration) -> ImmutableArrayError:
     operator = call.operator
     named = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
     return ImmutableArrayError(
@@ -122,7 +122,7 @@ def _undeclared_write(call: OperatorCall, rule: Registration) -> ImmutableArrayE
     )
 
 
-def run_now(call: OperatorCall, rule: Registration, operands: Sequence[Any]) -> Any:
+def run_now(call: OperatorEquation, rule: Registration, operands: Sequence[Any]) -> Any:
     """The result of a call on concrete operands, computed by the implementation `rule`.
 
     NumPy arrays from NumPy arrays and numbers, else JAX arrays.
@@ -152,7 +152,7 @@ def run_now(call: OperatorCall, rule: Registration, operands: Sequence[Any]) -> 
     )
 
 
-def check_writable(call: OperatorCall, operands: Sequence[Any]) -> None:
+def check_writable(call: OperatorEquation, operands: Sequence[Any]) -> None:
     """Raise ImmutableArrayError unless all that the operator writes to can be written to."""
     operator = call.operator
     for i in operator.arguments.written(call):
@@ -234,7 +234,7 @@ def _padded(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
 
 
 def fitted(
-    call: OperatorCall,
+    call: OperatorEquation,
     rule: Registration,
     values: Sequence[Any],
     avals: Sequence[ShapedArray],
@@ -266,7 +266,7 @@ def fitted(
     return found
 
 
-def lower_kernel(call: OperatorCall, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
+def lower_kernel(call: OperatorEquation, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
     """The results of `call` as part of a program, by the implementation for its platform."""
     chosen = kernels_for(call, ctx.platforms)
     avals = tuple(ctx.avals_out)
@@ -285,7 +285,7 @@ def lower_kernel(call: OperatorCall, ctx: Any, values: Sequence[Any]) -> Sequenc
     return outs if isinstance(outs, (list, tuple)) else [outs]
 
 
-def in_jax(call: OperatorCall, rule: Registration, avals: Sequence[ShapedArray]) -> Any:
+def in_jax(call: OperatorEquation, rule: Registration, avals: Sequence[ShapedArray]) -> Any:
     """An implementation in code of JAX as a function of the operands, flat."""
 
     def function(*xs: Any) -> Any:
@@ -299,7 +299,7 @@ def in_jax(call: OperatorCall, rule: Registration, avals: Sequence[ShapedArray])
 
 
 def _by_platform(
-    call: OperatorCall,
+    call: OperatorEquation,
     chosen: dict[str, Registration],
     avals: Sequence[ShapedArray],
     source: Any,
