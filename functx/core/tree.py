@@ -77,6 +77,19 @@ def flatten_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:
     return result
 
 
+def flatten_as(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
+    """What `tree` has in place of the leaves of `expected`, None where it has None.
+
+    Raises TreeError if it has another structure.
+    """
+    try:
+        return expected.flatten_up_to(tree)
+    except ValueError as error:
+        failure = error
+    check_same_structure(expected, structure(tree), what, like)
+    raise failure
+
+
 def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str) -> None:
     """Raise TreeError unless the structures agree."""
     if expected != given:

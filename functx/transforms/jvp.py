@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from functx.core import tree
+from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Var
 from functx.core.rewriting import apply, rewritten_alike
-from functx.ops.shaping import zeros_like
 from functx.transforms.calls import (
     TracedCall,
     avals_of,
@@ -23,7 +23,7 @@ from functx.transforms.calls import (
 )
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.grad import floats_for_ints
-from functx.transforms.marks import chosen, inexact_marks, spread
+from functx.transforms.marks import chosen, inexact_marks, places_of, spread, zeros_for_none
 
 
 def jvp(
@@ -88,24 +88,18 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     12.0
     """
     check_callable(fun, "linearize")
-    leaves, in_tree = tree.flatten((primals, {}))
-    floats_for_ints(leaves, range(len(leaves)))
-    avals = avals_of(leaves, "linearize", fun, in_tree)
-    positions = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
-    traced = trace_call(
-        fun, in_tree, avals, "linearize", values=leaves, differentiated=positions, has_aux=has_aux
-    )
-    check_outputs(traced, "linearize", fun)
-    varying = tuple([i in set(positions) for i in range(len(traced.program.inputs))])
-    values, tangent_program = rewritten_alike(Linearize(varying), traced.program)
-    operands = [*leaves, *traced.captured]
+    given = at_primals(fun, primals, "linearize", has_aux)
+    in_tree, avals, traced = given.in_tree, given.avals, given.traced
+    inexact = inexact_marks(avals)
+    values, tangent_program = rewritten_alike(Linearize(given.varying), traced.program)
+    operands = [*given.leaves, *traced.captured]
     outs = apply(None, values, operands)
     count = len(traced.program.outputs)
     residuals = fresh(outs[count:], operands)
 
     def push(residuals: Any, *tangents: Any) -> Any:
-        given = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
-        filled = [zeros_like(avals[i]) if given[i] is None else given[i] for i in positions]
+        found = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
+        filled = zeros_for_none(chosen(found, inexact), chosen(avals, inexact))
         found = apply(None, tangent_program, [*filled, *residuals])
         found = fresh(found, [*filled, *residuals])
         result = tree.unflatten(traced.out_tree, _with_nones(traced, found))
@@ -120,6 +114,38 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
             tree.Partial(push, residuals),
         )
     )
+
+
+class AtPrimals(NamedTuple):
+    """A function traced at primals, to be differentiated in all that are inexact."""
+
+    leaves: list[Any]
+    in_tree: Any
+    avals: list[ShapedArray]
+    traced: TracedCall
+
+    @property
+    def varying(self) -> tuple[bool, ...]:
+        """The inputs of the program that it is differentiated in."""
+        return (*inexact_marks(self.avals), *[False] * len(self.traced.captured))
+
+
+def at_primals(
+    fun: Callable[..., Any], primals: tuple[Any, ...], kind: str, has_aux: bool
+) -> AtPrimals:
+    """`fun` traced at `primals`, for the transform `kind`.
+
+    Raises GradientError for a function that returns no arrays.
+    """
+    leaves, in_tree = tree.flatten((primals, {}))
+    floats_for_ints(leaves, range(len(leaves)))
+    avals = avals_of(leaves, kind, fun, in_tree)
+    inexact = places_of(inexact_marks(avals))
+    traced = trace_call(
+        fun, in_tree, avals, kind, values=leaves, differentiated=inexact, has_aux=has_aux
+    )
+    check_outputs(traced, kind, fun)
+    return AtPrimals(leaves, in_tree, avals, traced)
 
 
 def check_outputs(traced: TracedCall, kind: str, fun: Callable[..., Any]) -> None:
@@ -139,13 +165,7 @@ def _matching_tangents(
     fun: Callable[..., Any], in_tree: Any, avals: Sequence[Any], tangents: Any, kind: str
 ) -> list[Any]:
     """The tangent of each primal leaf, None where it is zero."""
-    try:
-        leaves = in_tree.flatten_up_to(tangents)
-    except ValueError:
-        tree.check_same_structure(
-            in_tree, tree.structure(tangents), f"{kind}({name_of(fun)}): tangents", "primals"
-        )
-        raise
+    leaves = tree.flatten_as(in_tree, tangents, f"{kind}({name_of(fun)}): tangents", "primals")
     return [
         check_like(t, aval, kind, fun, in_tree, i)
         for i, (t, aval) in enumerate(zip(leaves, avals, strict=True))

@@ -96,13 +96,7 @@ def _abstract(x: Any, i: int, fun: Callable[..., Any], in_tree: Any) -> Any:
 
 def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
     """The cotangents of the outputs, zeros for None."""
-    try:
-        leaves = out_tree.flatten_up_to(ct)
-    except ValueError:
-        tree.check_same_structure(
-            out_tree, tree.structure(ct), f"{what}: the cotangent", "the output"
-        )
-        raise
+    leaves = tree.flatten_as(out_tree, ct, f"{what}: the cotangent", "the output")
     found = []
     for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
         given = aval if x is None else aval_of(x)

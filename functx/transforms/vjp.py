@@ -8,12 +8,12 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, GradientError, TreeError
+from functx.core.errors import ArgumentError, GradientError
 from functx.core.rewriting import apply, rewritten_alike
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import avals_of, check_callable, fitting, fresh, name_of, trace_call
-from functx.transforms.grad import floats_for_ints
-from functx.transforms.jvp import check_outputs
+from functx.transforms.calls import check_callable, fitting, fresh, name_of
+from functx.transforms.jvp import at_primals
+from functx.transforms.marks import inexact_marks, spread
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -34,14 +34,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     [3.0, 2.0]
     """
     check_callable(fun, "vjp")
-    leaves, in_tree = tree.flatten((primals, {}))
-    floats_for_ints(leaves, range(len(leaves)))
-    avals = avals_of(leaves, "vjp", fun, in_tree)
-    chosen = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
-    traced = trace_call(
-        fun, in_tree, avals, "vjp", values=leaves, differentiated=chosen, has_aux=has_aux
-    )
-    check_outputs(traced, "vjp", fun)
+    given = at_primals(fun, primals, "vjp", has_aux)
+    in_tree, avals, traced = given.in_tree, given.avals, given.traced
     out_avals = traced.out_avals
     out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
     own = out_tree.num_leaves
@@ -49,23 +43,22 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         raise GradientError(
             f"vjp({name_of(fun)}): an output must be inexact to have cotangents; got {out_avals[0]!r}"
         )
-    active = tuple([i in set(chosen) for i in range(len(traced.program.inputs))])
-    forward, backward = rewritten_alike(SplitVJP(active), traced.program)
-    operands = [*leaves, *traced.captured]
+    forward, backward = rewritten_alike(SplitVJP(given.varying), traced.program)
+    operands = [*given.leaves, *traced.captured]
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)
 
-    def pullback(residuals: Any, *given: Any) -> Any:
-        if len(given) != 1:
+    def pullback(residuals: Any, *ct: Any) -> Any:
+        if len(ct) != 1:
             raise ArgumentError(
                 f"pullback of {name_of(fun)}: pass one cotangent, a pytree like the output; "
-                f"got {len(given)} arguments"
+                f"got {len(ct)} arguments"
             )
-        cts = _matching_cotangents(fun, out_tree, out_avals, given[0])
+        cts = _matching_cotangents(fun, out_tree, out_avals, ct[0])
         cts += [zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
         pulled = apply(None, backward, [*cts, *residuals])
-        found = dict(zip(chosen, fresh(pulled, [*cts, *residuals]), strict=True))
-        args, _ = tree.unflatten(in_tree, [found.get(i) for i in range(len(avals))])
+        found = spread(fresh(pulled, [*cts, *residuals]), inexact_marks(avals))
+        args, _ = tree.unflatten(in_tree, found)
         return args
 
     pull = tree.Partial(pullback, fresh(outs[count:], operands))
@@ -75,16 +68,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 def _matching_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct: Any) -> list[Any]:
     """The cotangents of the inexact outputs, zeros for None."""
-    try:
-        leaves = out_tree.flatten_up_to(ct)
-    except ValueError:
-        raise TreeError(
-            f"pullback of {name_of(fun)}: the cotangent must have the structure of the output; "
-            "got another one",
-            f"expected {out_tree}",
-            f"got      {tree.structure(ct)}",
-        ) from None
-    must = f"pullback of {name_of(fun)}: a cotangent must have the shape and dtype of its output"
+    what = f"pullback of {name_of(fun)}"
+    leaves = tree.flatten_as(out_tree, ct, f"{what}: the cotangent", "the output")
+    must = f"{what}: a cotangent must have the shape and dtype of its output"
 
     def output(i: int) -> tuple[str, str]:
         path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(leaves))))[i]
