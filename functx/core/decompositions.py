@@ -39,7 +39,7 @@ _ORDER = {
 
 
 class Decomposition:
-    """A function that computes what a primitive does, as it was registered: `function(*operands, **params)`."""
+    """What computes the same as a primitive: `function(*operands, **params)`, and whence it is."""
 
     __slots__ = ("cls", "function", "place", "signature", "table")
 
@@ -47,9 +47,6 @@ class Decomposition:
         self.cls, self.function, self.table, self.place = cls, function, table, place
         self.signature = _signature(function)
         self.check_parameters()
-
-    def __repr__(self) -> str:
-        return f"the decomposition of {self.cls.name} registered at {self.place}"
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         """What the function returns for operands of `primitive`."""
