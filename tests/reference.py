@@ -1102,6 +1102,49 @@ def JaxCall(*args, function):
     return function(*args)
 
 
+def attention_weights(q, k, bias, mask, scale, causal, window):
+    """The powers of attention's scores, (B, K, T, G, S), and the logarithms of their sums."""
+    s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
+    rows, columns = np.arange(q.shape[1])[:, None, None], np.arange(k.shape[1])
+    left, right = window or (len(columns) + len(rows),) * 2
+    seen = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
+    powers = np.where(seen & (True if mask is None else mask), np.exp(s), 0)
+    with np.errstate(divide="ignore"):
+        return powers, np.log(powers.sum(-1))
+
+
+def attention_operands(args, biased, masked):
+    q, k, v, *rest = args
+    bias = rest.pop(0) if biased else None
+    mask = rest.pop(0) if masked else None
+    return q, k, v, bias, mask, rest
+
+
+@meaning
+def DotProductAttention(*args, scale, causal, window, biased, masked, block):
+    q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
+    powers, logs = attention_weights(q, k, bias, mask, scale, causal, window)
+    weights = powers / np.where(powers.sum(-1) == 0, 1, powers.sum(-1))[..., None]
+    return np.einsum("bktgs,bskv->btkgv", weights, v), logs
+
+
+@meaning
+def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block):
+    q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
+    powers, _ = attention_weights(q, k, bias, mask, scale, causal, window)
+    p = powers / np.exp(logs)[..., None]
+    ds = p * (np.einsum("btkgv,bskv->bktgs", ct, v) - products[..., None])
+    found = [
+        np.einsum("bktgs,bskh->btkgh", ds, k) * scale,
+        np.einsum("bktgs,btkgh->bskh", ds, q) * scale,
+        np.einsum("bktgs,btkgv->bskv", p, ct),
+    ]
+    if biased:
+        axes = tuple(i for i, n in enumerate(bias.shape) if n == 1)
+        found.append(ds.sum(axes, keepdims=True))
+    return found
+
+
 def normalized(x, shape, axes, eps, centered=True, rstd=None):
     """x in `shape`, standardized over `axes`, and 1 over the deviation."""
     x = x.reshape(shape)
@@ -1203,3 +1246,21 @@ def BatchNormInferenceBackward(ct, x, mean, variance, *weight, eps, axes, wanted
         total,
     )
     return [one for one, on in zip(found, wanted, strict=True) if on]
+
+
+@meaning
+def Variance(x, axes, ddof=0.0):
+    return np.var(x, axes, ddof=ddof)
+
+
+@meaning
+def StandardDeviation(x, axes, ddof=0.0):
+    return np.std(x, axes, ddof=ddof)
+
+
+@meaning
+def VectorNorm(x, axes, ord):
+    size = np.abs(x)
+    if np.isinf(ord):
+        return (np.max if ord > 0 else np.min)(size, axes)
+    return (size**ord).sum(axes) ** (1 / ord)

@@ -24,6 +24,7 @@ from functx.ops.numerics import root_of_squares
 from functx.ops.operands import canonical_axes, literal
 from functx.ops.reductions import ReduceSum
 from functx.ops.shaping import broadcast_in_dim, permute_dims
+from functx.ops.spreads import StandardDeviation, Variance
 
 __all__ = [
     "average",
@@ -111,7 +112,10 @@ def var(
 
     The sum of squares is divided by the number of elements less `ddof`, or `correction`.
     """
-    return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    ddof = ddof if correction is None else correction
+    if where is mean is None and type(ddof) in (int, float):
+        return _plain_spread("var", a, axis, dtype, out, ddof, keepdims, Variance)
+    return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean)
 
 
 def std(
@@ -127,9 +131,31 @@ def std(
     correction: Any = None,
 ) -> Any:
     """The square root of `var`; of equal elements its derivative is 0."""
-    return _spread(
-        "std", a, axis, dtype, out, ddof, keepdims, where, mean, correction, root_of_squares
-    )
+    ddof = ddof if correction is None else correction
+    if where is mean is None and type(ddof) in (int, float):
+        return _plain_spread("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
+    return _spread("std", a, axis, dtype, out, ddof, keepdims, where, mean, root_of_squares)
+
+
+def _plain_spread(
+    name: str,
+    a: Any,
+    axis: Any,
+    dtype: Any,
+    out: Any,
+    ddof: float,
+    keepdims: bool,
+    primitive: type[Variance],
+) -> Any:
+    """A spread of all elements about their own mean, as one equation."""
+    x, result = asarray(a), canonical_dtype(dtype) if dtype is not None else None
+    own = inexact_dtype(aval_of(x).dtype)
+    if result is not None and inexact_dtype(result) != own:
+        own = wide_dtype(inexact_dtype(result))
+    x = convert_element_type(x, own)
+    axes = canonical_axes(axis, aval_of(x).ndim)
+    found = with_axes_kept(primitive(axes, float(ddof))(x), aval_of(x).shape, axes, keepdims)
+    return exactly_into(name, convert_element_type(found, result or part_dtype(own)), out)
 
 
 def _spread(
@@ -142,7 +168,6 @@ def _spread(
     keepdims: bool,
     where: Any,
     mean: Any,
-    correction: Any,
     finish: Callable[[Any], Any] = lambda x: x,
 ) -> Any:
     x, result = _averaged(a, dtype)
@@ -157,7 +182,6 @@ def _spread(
         mean = broadcast(x, convert_element_type(asarray(mean), aval.dtype))[1]
     squares = _squared(sub(x, mean))
     count = _counted(aval, axes, where, aval_of(squares).dtype)
-    ddof = ddof if correction is None else correction
     if type(ddof) not in (int, float) or ddof != 0:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
         count = choices.maximum(operators.subtract(count, ddof), 0)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
-from functx.core.dtypes import is_complex
+import numpy as np
+
+from functx.core.dtypes import real_dtype
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import number_parts, operators, reductions, shapes
@@ -16,9 +18,10 @@ from functx.numpy.derived_products import matrix_power, multi_dot
 from functx.numpy.matrices import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
 from functx.ops import determinants, factorizations, linear_systems
-from functx.ops.numerics import root_of_squares
+from functx.ops.comparison import ne
 from functx.ops.operands import canonical_axes
 from functx.ops.shaping import expand_dims, squeeze
+from functx.ops.spreads import vector_norm
 
 __all__ = [
     "cholesky",
@@ -182,7 +185,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     whole = axis is None and (ord is None or ndim < 3)
     axes = canonical_axes(axis, ndim) if not (whole and ord is None) else tuple(range(ndim))
     if ord is None or (len(axes) == 2 and ord == "fro"):
-        out = _root(x, axes)
+        out = vector_norm(x, 2.0, axes)
     elif len(axes) == 1:
         out = _vector(x, ord, axes)
     elif len(axes) == 2:
@@ -192,29 +195,17 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return expand_dims(out, axes) if keepdims and axes else out
 
 
-def _root(x: Any, axes: tuple[int, ...]) -> Any:
-    return root_of_squares(reductions.sum(_square(x), axis=axes))
-
-
-def _square(x: Any) -> Any:
-    if is_complex(aval_of(x).dtype):
-        return number_parts.real(x) ** 2 + number_parts.imag(x) ** 2
-    return x * x
-
-
 def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
-    if ord == 2:
-        return _root(x, axes)
-    size = operators.abs(x)
-    if ord in (inf, -inf):
-        return (reductions.max if ord > 0 else reductions.min)(size, axis=axes)
-    if ord == 0:
-        return reductions.sum((size != 0).astype(aval_of(size).dtype), axis=axes)
     if isinstance(ord, str):
         raise ValueRangeError(f"norm: ord of a vector must be a number; got {ord!r}")
-    if ord == 1:
-        return reductions.sum(size, axis=axes)
-    return reductions.sum(size**ord, axis=axes) ** (1.0 / ord)
+    aval = aval_of(x)
+    if not isinstance(ord, (int, float, np.number)):
+        return reductions.sum(operators.abs(x) ** ord, axis=axes) ** (1.0 / ord)
+    if ord == 0:
+        return reductions.sum(ne(x, 0), axis=axes, dtype=real_dtype(aval.dtype))
+    if ord in (inf, -inf) and 0 in [aval.shape[d] for d in axes]:
+        raise ValueRangeError(f"norm: with ord={ord} there must be elements; got {aval!r}")
+    return vector_norm(x, float(ord), axes)
 
 
 def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
