@@ -912,8 +912,8 @@ SLOPES = {
     "MseLoss": lambda x, y: 2 * (x - y),
     "SmoothL1Loss": lambda x, y, beta: np.clip((x - y) / beta, -1, 1),
     "HuberLoss": lambda x, y, delta: np.clip(x - y, -delta, delta),
-    "BinaryCrossEntropy": lambda x, y, w: w * ((1 - y) / (1 - x) - y / x),
-    "BinaryCrossEntropyWithLogits": lambda x, y, w, p: (
+    "BinaryCrossEntropy": lambda x, y, w=1.0: w * ((1 - y) / (1 - x) - y / x),
+    "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
         w * ((1 - y) * scipy.special.expit(x) - p * y * scipy.special.expit(-x))
     ),
     "KlDiv": lambda x, y, log_target: -np.exp(y) if log_target else -y,
