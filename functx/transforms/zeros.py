@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.program import Atom, Equation, Program, Var, scalar_literal
+from functx.core.program import Atom, Equation, Program, scalar_literal
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
 from functx.ops.shaping import Full
@@ -62,7 +62,7 @@ class KnownZeros:
             self.equations.append(eqn.replace(inputs=[self.read(a) for a in eqn.inputs]))
 
 
-def _is_sum(eqn: Equation, left: Var) -> bool:
+def _is_sum(eqn: Equation, left: Atom) -> bool:
     """Whether `eqn` gives the operand `left` when its other one is zero."""
     primitive = type(eqn.primitive)
     adds = primitive is Add or (primitive is Sub and eqn.inputs[0] is left)
