@@ -16,15 +16,14 @@ from functx.core.samples import f32, sample
 from functx.core.tracing import trace
 from functx.custom.batched_rules import BatchJVP
 from functx.custom.captures import Captures
-from functx.custom.deferral import Flow, RuleTrace, Traced, changed, programs_of
+from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
 from functx.custom.function import CustomCall, CustomFunction, applied, refuse_captured
 from functx.custom.results import Result, rule_source
+from functx.custom.ruled import Ruled
 from functx.custom.splitting import SplitRule
 from functx.custom.symbolic_zeros import told
 from functx.ops.arithmetic import add, mul
-from functx.ops.operands import batch_size
 from functx.ops.trigonometric import cos, sin
-from functx.transforms.batching import Batch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import check_callable, name_of
 from functx.transforms.expand import expand
@@ -199,7 +198,7 @@ def _examples() -> tuple[Program, tuple[Program]]:
     )
 
 
-class CustomJVP(Primitive):
+class CustomJVP(Ruled):
     """The outputs of `primal`, whose derivative is what the program in `rule` says.
 
     That program takes the operands of `primal`, the tangents of the inexact ones, and the
@@ -207,12 +206,7 @@ class CustomJVP(Primitive):
     `primal`, then the tangents of the inexact ones.
     """
 
-    primal: Program
-    rule: Any
-    captured: int = 0
     name = "custom_jvp"
-    idle = ("rule",)
-    multiple_results = True
     samples = (
         sample(
             f32[3],
@@ -223,20 +217,13 @@ class CustomJVP(Primitive):
         ),
     )
 
-    def abstract_eval(self, *avals):
-        return self.primal.out_avals
-
     def split(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[Program, Program, Any]:
         """The rule, for operands that vary where `active` says, as values and tangents."""
         refuse_captured(self, active)
-        count = len(args) - self.captured
-        varying = tuple(
-            [on for x, on in zip(args[:count], active, strict=False) if is_inexact(x.dtype)]
-        )
+        varying = self.varying(args, active)
         (rule,) = programs_of(self.rule, Flow(varying, ()))
-        return rewritten(  # type: ignore[return-value]
-            SplitRule(count, varying, len(self.primal.outputs)), expand(rule, "transpose")
-        )
+        split = SplitRule(len(self.own(args)), varying, len(self.primal.outputs))
+        return rewritten(split, expand(rule, "transpose"))  # type: ignore[return-value]
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
@@ -267,16 +254,8 @@ class CustomJVP(Primitive):
     def transpose(self, cts, *args):
         return transposed_primal(self.primal, cts, args)
 
-    def batch(self, args, dims):
-        size = batch_size(args, dims)
-        zeros = (0,) * len(self.primal.outputs)
-        primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
-        inexact = tuple(inexact_marks(args[: len(args) - self.captured]))
-        rule = changed(self.rule, BatchJVP(size, tuple(dims), inexact))
-        return CustomJVP(primal, rule, self.captured)(*args), list(zeros)
-
-    def lower(self, ctx, *values):
-        return ctx.call(self.primal, values)
+    def rule_of_batch(self, size, dims, inexact):
+        return BatchJVP(size, dims, inexact)
 
 
 def transposed_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

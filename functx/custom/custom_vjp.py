@@ -17,15 +17,14 @@ from functx.core.tracing import Tracer, aval_of, trace
 from functx.custom.batched_rules import BatchVJP
 from functx.custom.captures import Captures
 from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal
-from functx.custom.deferral import Flow, RuleTrace, Traced, changed, programs_of
+from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
 from functx.custom.function import CustomCall, CustomFunction, applied, refuse_captured
 from functx.custom.results import Result, described
+from functx.custom.ruled import Ruled
 from functx.custom.symbolic_zeros import CustomVJPPrimal, told
 from functx.ops.arithmetic import mul
-from functx.ops.operands import batch_size
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
-from functx.transforms.batching import Batch
 from functx.transforms.calls import check_callable
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
@@ -243,7 +242,7 @@ def _examples() -> tuple[Program, tuple[Program, Program]]:
     )
 
 
-class CustomVJP(Primitive):
+class CustomVJP(Ruled):
     """The outputs of `primal`, whose pullback is what the programs in `rule` say.
 
     The first takes the operands and gives the outputs and residuals. The second takes the
@@ -251,12 +250,7 @@ class CustomVJP(Primitive):
     operands, except the last `captured`, which are not differentiated.
     """
 
-    primal: Program
-    rule: Any
-    captured: int = 0
     name = "custom_vjp"
-    idle = ("rule",)
-    multiple_results = True
     samples = (
         sample(
             f32[3],
@@ -266,9 +260,6 @@ class CustomVJP(Primitive):
             rule=_examples()[1],
         ),
     )
-
-    def abstract_eval(self, *avals):
-        return self.primal.out_avals
 
     def forward(self, args, active):
         refuse_captured(self, active)
@@ -286,13 +277,11 @@ class CustomVJP(Primitive):
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
     ) -> Flow:
         """The derivative in the active operands, for cotangents that may be None for zero."""
-        own = args[: len(args) - self.captured]
-        varying = [on for x, on in zip(own, active, strict=False) if is_inexact(x.dtype)]
         avals = self.primal.out_avals
         given = [
             cts is None or cts[i] is not None for i, a in enumerate(avals) if is_inexact(a.dtype)
         ]
-        return Flow(tuple(varying), tuple(given))
+        return Flow(self.varying(args, active), tuple(given))
 
     def backward(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
@@ -351,13 +340,5 @@ class CustomVJP(Primitive):
         ]
         return self.vjp(cts, residuals, args, linear)
 
-    def batch(self, args, dims):
-        size = batch_size(args, dims)
-        zeros = (0,) * len(self.primal.outputs)
-        primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
-        inexact = tuple(inexact_marks(args[: len(args) - self.captured]))
-        rule = changed(self.rule, BatchVJP(size, tuple(dims), inexact, len(zeros)))
-        return CustomVJP(primal, rule, self.captured)(*args), list(zeros)
-
-    def lower(self, ctx, *values):
-        return ctx.call(self.primal, values)
+    def rule_of_batch(self, size, dims, inexact):
+        return BatchVJP(size, dims, inexact, len(self.primal.outputs))

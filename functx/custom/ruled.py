@@ -1,0 +1,55 @@
+"""What the primitives share whose derivative is what a rule of the user's says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functx.core.primitive import Primitive
+from functx.core.program import Program
+from functx.core.rewriting import rewritten
+from functx.custom.deferral import changed
+from functx.ops.operands import batch_size
+from functx.transforms.batching import Batch
+from functx.transforms.marks import chosen, inexact_marks
+
+
+class Ruled(Primitive, abstract=True):
+    """The outputs of `primal`, with a derivative of which `rule` speaks.
+
+    The last `captured` operands are not differentiated.
+    """
+
+    primal: Program
+    rule: Any
+    captured: int = 0
+    idle = ("rule",)
+    multiple_results = True
+
+    def own(self, args: Sequence[Any]) -> Sequence[Any]:
+        """The operands that are not captured."""
+        return args[: len(args) - self.captured]
+
+    def varying(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[bool, ...]:
+        """Which of the inexact operands, except captured ones, are active."""
+        return tuple(chosen(self.own(active), inexact_marks(self.own(args))))
+
+    def rule_of_batch(
+        self, size: int, dims: tuple[int | None, ...], inexact: tuple[bool, ...]
+    ) -> Callable[[tuple[Program, ...]], tuple[Program, ...]]:
+        """The change of the rule to that for batches of `size` along `dims`."""
+        raise NotImplementedError
+
+    def abstract_eval(self, *avals: Any) -> Any:
+        return self.primal.out_avals
+
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        size = batch_size(args, dims)
+        zeros = (0,) * len(self.primal.outputs)
+        primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
+        change = self.rule_of_batch(size, tuple(dims), tuple(inexact_marks(self.own(args))))
+        batched = type(self)(primal, changed(self.rule, change), self.captured)
+        return batched(*args), list(zeros)
+
+    def lower(self, ctx: Any, *values: Any) -> Any:
+        return ctx.call(self.primal, values)
