@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from jax.extend.mlir.dialects import stablehlo
@@ -23,7 +22,14 @@ from functx.ops.operands import batch_size
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
-from functx.transforms.calls import avals_of, check_callable, name_of, named_after, trace_call
+from functx.transforms.calls import (
+    avals_of,
+    check_callable,
+    name_of,
+    named_after,
+    trace_call,
+    with_options,
+)
 from functx.transforms.control.tracing import linearizing
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
@@ -69,13 +75,7 @@ def checkpoint(
             fix="Make what Python decides on static: static_argnums.",
         )
     if fun is None:
-        return partial(
-            checkpoint,
-            prevent_cse=prevent_cse,
-            policy=policy,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-        )
+        return with_options(checkpoint, locals())
     check_callable(fun, "checkpoint")
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from functx.core import tree
@@ -25,7 +24,7 @@ from functx.custom.symbolic_zeros import told
 from functx.ops.arithmetic import add, mul
 from functx.ops.trigonometric import cos, sin
 from functx.transforms.call import TransposeIn
-from functx.transforms.calls import check_callable, name_of
+from functx.transforms.calls import check_callable, name_of, with_options
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
 from functx.transforms.marks import (
@@ -63,9 +62,7 @@ def custom_jvp(
     6.0
     """
     if fun is None:
-        return partial(
-            custom_jvp, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames
-        )
+        return with_options(custom_jvp, locals())
     return CustomJVPFunction(fun, nondiff_argnums, nondiff_argnames)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from functx.core import tree
@@ -25,7 +24,7 @@ from functx.custom.symbolic_zeros import CustomVJPPrimal, told
 from functx.ops.arithmetic import mul
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
-from functx.transforms.calls import check_callable
+from functx.transforms.calls import check_callable, with_options
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
 from functx.transforms.marks import (
@@ -61,9 +60,7 @@ def custom_vjp(
     6.0
     """
     if fun is None:
-        return partial(
-            custom_vjp, nondiff_argnums=nondiff_argnums, nondiff_argnames=nondiff_argnames
-        )
+        return with_options(custom_vjp, locals())
     return CustomVJPFunction(fun, nondiff_argnums, nondiff_argnames)
 
 

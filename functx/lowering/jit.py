@@ -36,6 +36,7 @@ from functx.transforms.calls import (
     named_after,
     names_of,
     trace_call,
+    with_options,
     write_all_back,
 )
 from functx.transforms.make_ir import eval_shape
@@ -75,9 +76,7 @@ def jit(
     6.0
     """
     if fun is None:
-        options = dict(locals())
-        del options["fun"]
-        return partial(jit, **options)
+        return with_options(jit, locals())
     check_callable(fun, "jit")
     nums, names = _both(fun, static_argnums, static_argnames, "static")
     donated, donated_names = _both(fun, donate_argnums, donate_argnames, "donate")

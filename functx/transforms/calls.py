@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import WRAPPER_ASSIGNMENTS
+from functools import WRAPPER_ASSIGNMENTS, partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -177,6 +177,11 @@ def check_callable(fun: Any, transform: str) -> None:
         raise ArgumentError(
             f"{transform}: the first argument must be a function; got {type_name(fun)}"
         )
+
+
+def with_options(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """`transform` for a `fun` that is yet to come: a decorator. `options` are its arguments."""
+    return partial(transform, **{name: x for name, x in options.items() if name != "fun"})
 
 
 def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:

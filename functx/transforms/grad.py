@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from functx.core import tree
@@ -18,6 +17,7 @@ from functx.transforms.calls import (
     named_after,
     names_of,
     trace_call,
+    with_options,
 )
 from functx.transforms.reverse_mode import ValueAndGrad
 
@@ -47,9 +47,7 @@ def grad(
     12.0
     """
     if fun is None:
-        return partial(
-            grad, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int
-        )
+        return with_options(grad, locals())
     check_callable(fun, "grad")
     return differentiated(fun, argnums, has_aux, holomorphic, allow_int)
 
@@ -71,13 +69,7 @@ def value_and_grad(
     (8.0, 12.0)
     """
     if fun is None:
-        return partial(
-            value_and_grad,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            allow_int=allow_int,
-        )
+        return with_options(value_and_grad, locals())
     check_callable(fun, "value_and_grad")
     return differentiated(fun, argnums, has_aux, holomorphic, allow_int, kind="value_and_grad")
 

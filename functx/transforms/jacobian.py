@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -26,6 +25,7 @@ from functx.transforms.calls import (
     named_after,
     names_of,
     trace_call,
+    with_options,
 )
 from functx.transforms.chunking import check_chunk_size, in_chunks, on_basis, standard_basis
 from functx.transforms.forward_mode import Linearize
@@ -69,13 +69,7 @@ def jacfwd(
     [[2.0, 0.0], [0.0, 4.0]]
     """
     if fun is None:
-        return partial(
-            jacfwd,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            chunk_size=chunk_size,
-        )
+        return with_options(jacfwd, locals())
     return _jacobian(fun, argnums, has_aux, holomorphic, "jacfwd", ForwardJacobian, chunk_size)
 
 
@@ -97,13 +91,7 @@ def jacrev(
     [[2.0, 0.0], [0.0, 4.0]]
     """
     if fun is None:
-        return partial(
-            jacrev,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            chunk_size=chunk_size,
-        )
+        return with_options(jacrev, locals())
     return _jacobian(fun, argnums, has_aux, holomorphic, "jacrev", ReverseJacobian, chunk_size)
 
 
@@ -125,13 +113,7 @@ def hessian(
     [[6.0, 0.0], [0.0, 12.0]]
     """
     if fun is None:
-        return partial(
-            hessian,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            chunk_size=chunk_size,
-        )
+        return with_options(hessian, locals())
     options = argnums, has_aux, holomorphic, "hessian"
     inner = _jacobian(fun, *options, ReverseJacobian, chunk_size)
     return _jacobian(inner, *options, ForwardJacobian, chunk_size, shown=fun)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import index
 from typing import Any
 
@@ -32,6 +31,7 @@ from functx.transforms.calls import (
     named_after,
     names_of,
     trace_call,
+    with_options,
 )
 from functx.transforms.sharing import blocks_of
 
@@ -62,9 +62,7 @@ def vmap(
     [0.0, 2.0, 4.0]
     """
     if fun is None:
-        return partial(
-            vmap, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size, chunk_size=chunk_size
-        )
+        return with_options(vmap, locals())
     check_callable(fun, "vmap")
     # That is made of `scan`, beside which `lax.map` is made of vmap.
     from functx.transforms.chunking import ChunkedBatch, check_chunk_size, in_chunks
