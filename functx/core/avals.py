@@ -53,6 +53,29 @@ class ShapedArray(metaclass=_Interned):
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
 
+class OfType:
+    """What has the abstract value `aval`, and with that a shape and a dtype."""
+
+    __slots__ = ()
+    aval: ShapedArray
+
+    @property
+    def shape(self) -> Shape:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+
 _avals: WeakValueDictionary[Any, ShapedArray] = WeakValueDictionary()
 
 

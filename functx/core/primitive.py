@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, dataclass_transform
 from weakref import WeakValueDictionary
 
-from functx.core.avals import ShapedArray
+from functx.core.avals import OfType, ShapedArray
 from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
 from functx.core.program import programs_in
@@ -283,11 +283,10 @@ class Primitive(metaclass=_PrimitiveType):
         return getattr(cls, rule, None) is not getattr(Primitive, rule)
 
 
-class LinearInput:
+class LinearInput(OfType):
     """The place of an operand that a program is linear in: a type without a value."""
 
-    __slots__ = ("aval", "dtype", "ndim", "shape", "size")
+    __slots__ = ("aval",)
 
     def __init__(self, aval: ShapedArray):
-        self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
-        self.ndim, self.size = aval.ndim, aval.size
+        self.aval = aval

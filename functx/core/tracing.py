@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functx.core.avals import ShapedArray
+from functx.core.avals import OfType, ShapedArray
 from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from functx.core.primitive import Primitive
 
 
-class Tracer:
+class Tracer(OfType):
     """A traced array: a variable (or a literal) and the builder that owns it."""
 
     __slots__ = ("__weakref__", "atom", "aval", "builder")
@@ -29,22 +29,6 @@ class Tracer:
         self.atom = atom
         self.aval = atom.aval
         self.builder = builder
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.aval.ndim
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
 
     @property
     def weak_type(self) -> bool:

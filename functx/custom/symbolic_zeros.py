@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.avals import ShapedArray
+from functx.core.avals import OfType, ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.tracing import aval_of
 from functx.ops.shaping import zeros_like
@@ -19,7 +19,7 @@ float0 = jax.dtypes.float0
 """The dtype of the tangents of integers and booleans, which have no values."""
 
 
-class SymbolicZero:
+class SymbolicZero(OfType):
     """The tangent or cotangent of a value of type `aval`, known to be zero.
 
     It has the `shape` of the value and its `dtype`, or `float0` for integers and booleans.
@@ -34,18 +34,6 @@ class SymbolicZero:
     def from_primal_value(x: Any) -> SymbolicZero:
         """The zero tangent of the array or number `x`."""
         return SymbolicZero(aval_of(x))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.aval.ndim
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
 
     @property
     def dtype(self) -> np.dtype[Any]:
