@@ -109,6 +109,18 @@ ROWS = {
         "indices must be integers; got f32[2,1]",
     ),
     "iota": ({"dtype": "int32", "shape": (2,), "dimension": 1}, [], "AxisError", "got 1"),
+    "dot_product_attention": (
+        {"scale": 1.0},
+        [f32[1, 3, 1, 1, 2], f32[1, 4, 1, 3], f32[1, 4, 1, 2]],
+        "ShapeError",
+        "the key and the value must fit the query; got f32[1,3,1,1,2]",
+    ),
+    "dot_product_attention_backward": (
+        {"scale": 1.0},
+        [f32[1, 3, 1, 1, 2], f32[1, 3, 1, 2], f32[1, 3, 1, 2], *[f32[1, 1, 3, 2]] * 2, f32[3]],
+        "ShapeError",
+        "the logarithms and products must be (1, 1, 3, 1); got f32[1,1,3,2]",
+    ),
     "layer_norm": (
         {"eps": 1e-5, "rank": 1, "weighted": True},
         [f32[3, 4], f32[3]],
@@ -168,6 +180,19 @@ ROWS = {
         [f32[3], f32[2, 3], f32[3], f32[3]],
         "ShapeError",
         "the cotangent must have the shape of x; got f32[3] and f32[2,3]",
+    ),
+    "variance": ({"axes": (0,)}, [i32[3]], "DTypeError", "must be float or complex; got i32[3]"),
+    "standard_deviation": (
+        {"axes": (1,)},
+        [f32[3]],
+        "AxisError",
+        "each axis must be in [0, 1), and named once; got (1,)",
+    ),
+    "vector_norm": (
+        {"axes": (0, 0), "ord": 2.0},
+        [f32[3]],
+        "AxisError",
+        "each axis must be in [0, 1), and named once; got (0, 0)",
     ),
     "linear_recurrence": (
         {"axis": 0},
