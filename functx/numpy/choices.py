@@ -76,10 +76,10 @@ def clip(
     a: Any,
     min: Any = None,
     max: Any = None,
+    out: Any = None,
     *,
     a_min: Any = None,
     a_max: Any = None,
-    out: Any = None,
 ) -> Any:
     """min(max(a, low), high), with either bound left out; nan where `a` or a bound is.
 

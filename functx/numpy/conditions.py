@@ -5,6 +5,7 @@ Without `size` the shape of the result depends on values, which must be known.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from functx.numpy import whole_numbers
 from functx.numpy.creation import INT
 from functx.numpy.indexing import index
 from functx.numpy.joining import stack, take_along
+from functx.numpy.mutation import with_out
 from functx.numpy.promotion import broadcast_to
 from functx.numpy.shapes import as_array, ravel
 from functx.ops import searching, shaping
@@ -142,6 +144,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     return stack(nonzero(a, size=size, fill_value=fill_value), axis=1)
 
 
+@partial(with_out, place=3)
 def compress(
     condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0
 ) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import index
 from typing import Any
 
@@ -231,7 +231,7 @@ def _contract(
     return typed(DotGeneral(axes, ((), ()), canonical_precision(precision), dtype)(a, b), dtype)
 
 
-@with_out
+@partial(with_out, place=2)
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimension of `a` and the last but one of `b`.
 

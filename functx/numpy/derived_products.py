@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-@with_out
+@partial(with_out, place=2)
 def outer(a: Any, b: Any) -> Any:
     """The products of every element of `a` with every one of `b`, as a matrix."""
     a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
@@ -101,7 +102,7 @@ def _in_space(x: Any) -> Any:
     return pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
-@with_out
+@partial(with_out, place=5)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum along a diagonal of two dimensions, which leave the shape.
 
@@ -147,6 +148,7 @@ def matrix_power(a: Any, n: int) -> Any:
     return result
 
 
+@with_out
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
     """The product of a chain of matrices, in the order that takes the fewest operations.
 

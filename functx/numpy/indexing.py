@@ -12,7 +12,7 @@ from functx.core.avals import Shape
 from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.index_entries import Mode, entries, is_known, item_of, known_mask, place_of
+from functx.numpy.index_entries import Mode, entries, is_known, item_of, place_of
 from functx.numpy.masked import masked, masked_axes
 from functx.numpy.promotion import broadcast, broadcast_to, operand, promote
 from functx.numpy.selection import (
@@ -230,6 +230,7 @@ def take(
     x: Any,
     indices: Any,
     axis: int | None = None,
+    out: Any = None,
     mode: Any = None,
     fill_value: Any = None,
     *,
@@ -262,7 +263,17 @@ def take(
         unique_indices=unique_indices,
         indices_are_sorted=indices_are_sorted,
     )
-    return selection(x, (*[slice(None)] * axis, indices), settings).read(x)
+    return written_to("take", selection(x, (*[slice(None)] * axis, indices), settings).read(x), out)
+
+
+def written_to(name: str, result: Any, out: Any) -> Any:
+    """`result`, or `out` with it written to that."""
+    if out is None:
+        return result
+    # Writing is made of what this module has.
+    from functx.numpy.mutation import exactly_into
+
+    return exactly_into(name, result, out)
 
 
 def _mode_of_take(mode: Any, indices: Any) -> Mode:
@@ -363,16 +374,7 @@ def _integers(name: str, indices: Any) -> Any:
     return found
 
 
-def compress(condition: Any, x: Any, axis: int | None = None) -> Any:
-    """The elements of `x` along `axis` (flattened without one) where `condition` holds.
-
-    The value of `condition` must be known, since it decides the shape.
-    """
-    (places,) = np.asarray(known_mask(condition)).nonzero()
-    return take(x, places, axis)
-
-
-def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
+def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """For each element of `a`, that one of `choices` of which it is the number.
 
     With the mode "raise" a known number out of bounds is an IndexingError, and a traced one
@@ -388,4 +390,4 @@ def choose(a: Any, choices: Any, mode: str = "raise") -> Any:
     elif mode == "wrap":
         places = place_of(arithmetic.rem(places, count), 0, count, Mode())
     operands = broadcast(places, *cases)
-    return select_n(*operands)
+    return written_to("choose", select_n(*operands), out)

@@ -17,17 +17,20 @@ from functx.core.errors import (
     ConcretizationError,
     DTypeError,
     ForeignCodeError,
+    ImmutableArrayError,
     ShapeError,
+    type_name,
 )
 from functx.core.primitive import Primitive
 from functx.core.storage import lies_in_a_row, strides_of
 from functx.core.strides import in_a_row
-from functx.core.tracing import Tracer, bind
+from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import (
     averages,
     choices,
     conditions,
     contraction,
+    creation,
     derived_products,
     indexing,
     matrices,
@@ -41,6 +44,7 @@ from functx.numpy import (
     sorting,
     whole_numbers,
 )
+from functx.numpy.constants import can_cast
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
 from functx.ops.conversion import bitcast_convert_type, bits
 from functx.ops.mutation import Copy
@@ -194,6 +198,12 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
     return bitcast_convert_type(parts, dtype)
 
 
+def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:
+    """The parts along `axis` where the vector `condition` holds."""
+    return mutation.exactly_into("x.compress", conditions.compress(condition, self, axis), out)
+
+
+Tracer.compress = _compress  # type: ignore[attr-defined]
 Tracer.reshape = _reshape  # type: ignore[attr-defined]
 Tracer.transpose = _transpose  # type: ignore[attr-defined]
 Tracer.view = _view  # type: ignore[attr-defined]
@@ -374,7 +384,40 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.aval!r}",
             fix="Use the functions of functx.numpy.",
         )
+    out = kwargs.get("out")
+    if isinstance(out, tuple) and len(out) == 1:
+        kwargs["out"] = out[0]
+    if method == "__call__":
+        fun = _with_options(ufunc, fun, kwargs)
     return fun(*inputs, **kwargs)
+
+
+def _with_options(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """`fun` in the dtype and by the casting rule among `options` of a call of NumPy's, taken out."""
+    dtype, casting = options.pop("dtype", None), options.pop("casting", "same_kind")
+    for name in ("order", "subok"):
+        options.pop(name, None)
+    out = options.get("out")
+    unsafe = casting == "unsafe" and out is not None and not isinstance(out, tuple)
+    if dtype is None and not unsafe:
+        return fun
+
+    def call(*inputs: Any, out: Any = None, **others: Any) -> Any:
+        if dtype is not None and np.dtype(dtype) != bool:
+            for x in inputs:
+                if casting != "unsafe" and not can_cast(x, dtype, casting):
+                    raise DTypeError(
+                        f"{ufunc.__name__}: operands must be castable to dtype= by the rule "
+                        f"{casting!r}; got {type_name(x)} for {np.dtype(dtype)}"
+                    )
+            inputs = tuple([shapes.astype(creation.asarray(x), dtype) for x in inputs])
+        if not unsafe:
+            return fun(*inputs, out=out, **others)
+        where = others.pop("where", True)
+        result = shapes.astype(fun(*inputs, **others), aval_of(out).dtype)
+        return mutation.into(ufunc.__name__, result, out, where)
+
+    return call
 
 
 def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -392,6 +435,27 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
     return fun(*args, **kwargs)
 
 
+def _delete(self: Tracer, idx: Any) -> None:
+    raise ImmutableArrayError(
+        f"del x[...]: an array keeps its elements; got {self.aval!r}",
+        fix="Use functx.numpy.delete, which returns a new array.",
+    )
+
+
+def _fixed(name: str, cure: str) -> Callable[[Tracer, Any], None]:
+    """What `x.shape = ...` and its like do."""
+
+    def refuse(self: Tracer, value: Any) -> None:
+        raise ImmutableArrayError(
+            f"x.{name} =: a traced array keeps its {name}; got {self.aval!r} for {value!r}",
+            fix=f"Write {cure}.",
+        )
+
+    return refuse
+
+
+Tracer.shape = Tracer.shape.setter(_fixed("shape", "x = x.reshape(shape)"))  # type: ignore
+Tracer.dtype = Tracer.dtype.setter(_fixed("dtype", "x = x.view(dtype)"))  # type: ignore
 for _name, _fun in {
     "__len__": _len,
     "__iter__": _iter,
@@ -403,6 +467,7 @@ for _name, _fun in {
     "__format__": _format,
     "__array__": _array,
     "__setitem__": mutation.set_item,
+    "__delitem__": _delete,
     "__array_ufunc__": _array_ufunc,
     "__array_function__": _array_function,
     "__jax_array__": property(_jax_array),

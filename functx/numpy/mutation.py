@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from sys import _getframe
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,17 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Literal
+from functx.core.provenance import user_frame
 from functx.core.storage import root_of, viewed
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
+from functx.numpy.index_entries import Mode
 from functx.numpy.indexing import Place, static_key, static_steps
 from functx.numpy.masked import Masked, is_same_mask, masked_axes
-from functx.numpy.promotion import broadcast_to, operand
-from functx.numpy.selection import filled
+from functx.numpy.promotion import broadcast_to, number, operand
+from functx.numpy.selection import filled, selection
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Write
-from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.operands import PYTHON_SCALARS
 
 _BODIES = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
 """What may write to arrays around it: they then are carried in and out."""
@@ -46,7 +49,7 @@ def write(x: Tracer, value: Any, what: str) -> None:
     aval = aval_of(value)
     check_kind(aval, x.dtype, what)
     if type(value) in PYTHON_SCALARS:
-        value = literal(value, x.dtype)
+        value = number(value, x.dtype)
     if aval.shape != x.shape:
         if len(aval.shape) > x.ndim or any(
             n not in (1, m) for n, m in zip(reversed(aval.shape), reversed(x.shape), strict=False)
@@ -87,6 +90,7 @@ def check_writable(x: Tracer, what: str) -> None:
             if builder.kind not in _BODIES:
                 raise captured_write(x, builder, captured, what)
             if type(captured) is not Tracer:
+                refuse_captured(x, None, what)
                 return
             builder, atom = captured.builder, captured.atom
             continue
@@ -103,8 +107,11 @@ def check_writable(x: Tracer, what: str) -> None:
         atom = base
 
 
-def refuse_captured(x: Tracer, owner: Builder, what: str) -> None:
-    """Raise where a transform lies between the builder at work and `owner`, that of `x`."""
+def refuse_captured(x: Tracer, owner: Builder | None, what: str) -> None:
+    """Raise where a transform lies between the builder at work and `owner`, that of `x`.
+
+    Without an owner `x` is from outside all of them.
+    """
     builder = current_builder.get()
     while builder is not None and builder is not owner:
         if builder.kind not in _BODIES:
@@ -134,8 +141,34 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
             raise value.error
         new = value.over(x)
     else:
+        check_rank(x, idx, value)
         new = Place(x, idx).set(value)
     Write()(x, convert_element_type(new, x.dtype, x.weak_type))
+
+
+def check_rank(x: Tracer, idx: Any, value: Any) -> None:
+    """Raise for an array that is written to one element, and for lists nested deeper than the target."""
+    items = idx if type(idx) is tuple else (idx,)
+    one = 0 < x.ndim == len(items) and all([is_place(item) for item in items])
+    nested = isinstance(value, (list, tuple))
+    if not one and not nested:
+        return
+    rank = aval_of(operand(value)).ndim
+    most = 0 if one else selection(x, idx, Mode()).rank
+    if rank > most:
+        raise ShapeError(
+            "x[...] =: "
+            + ("one element takes a number" if one else f"{most} dimensions take a list as deep")
+            + f"; got a value of {rank} dimensions",
+            fix="Take the number out of the array, as in y[0]." if one else "",
+        )
+
+
+def is_place(item: Any) -> bool:
+    """Whether an item of an index is one integer."""
+    if type(item) is int:
+        return True
+    return getattr(item, "shape", None) == () and item.dtype != bool
 
 
 def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
@@ -180,11 +213,30 @@ def into(name: str, result: Any, out: Any, where: Any = True) -> Any:
             f"{name}: where= must come with out=, which keeps what the mask leaves; got it alone",
             fix="Pass out=, or choose with functx.numpy.where.",
         )
+    if isinstance(result, tuple):
+        outs = out if isinstance(out, tuple) else (out,)
+        outs = (*outs, *[None] * (len(result) - len(outs)))
+        if len(outs) > len(result):
+            raise ArgumentError(
+                f"{name}(out=...): there must be an array for each of {len(result)} results; got "
+                f"{len(outs)}"
+            )
+        return tuple([into(name, x, y, where) for x, y in zip(result, outs, strict=True)])
     if isinstance(out, tuple) and len(out) == 1:
-        (out,) = out
+        return into(name, result, out[0], where)
     if where is not True and where is not None:
+        check_mask(name, where)
         result = _masked(where, result, out)
     return assign(out, result, f"{name}(out=...)")
+
+
+def check_mask(name: str, where: Any) -> None:
+    """Raise unless `where` is made of booleans."""
+    if kind(aval_of(operand(where)).dtype) != "b":
+        raise DTypeError(
+            f"{name}: where= must be boolean; got {type_name(where)}",
+            fix="Compare the array, as in where=mask != 0.",
+        )
 
 
 def exactly_into(name: str, result: Any, out: Any) -> Any:
@@ -197,11 +249,16 @@ def exactly_into(name: str, result: Any, out: Any) -> Any:
     return into(name, result, out)
 
 
-def with_out(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the argument `out` of NumPy's, an array of the shape of the result."""
+def with_out(function: Callable[..., Any], place: int | None = None) -> Callable[..., Any]:
+    """`function` with the argument `out` of NumPy's, an array of the shape of the result.
+
+    It may be given by position behind `place` others.
+    """
 
     @wraps(function)
     def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if place is not None and len(args) == place + 1:
+            *args, out = args  # type: ignore[assignment]
         result = function(*args, **kwargs)
         return result if out is None else exactly_into(function.__name__, result, out)
 
@@ -219,10 +276,13 @@ def assign(target: Any, value: Any, what: str) -> Any:
         except ValueError as error:
             raise ShapeError(f"{what}: {error}") from None
     elif isinstance(target, np.ndarray):
+        name = name_in_caller(target)
         raise CapturedWriteError(
             f"{what}: a traced value must not be written to an array from outside the trace; got "
-            f"{type_name(value)} for {type_name(target)}",
-            fix="Pass the array as an argument, or make it inside with functx.numpy.",
+            f"{type_name(value)} for the NumPy array {f'`{name}`, ' if name else ''}"
+            f"{target.dtype}{list(target.shape)}",
+            fix=f"Pass {f'`{name}`' if name else 'the array'} as an argument, or make it inside with "
+            "functx.numpy.",
         )
     else:
         raise ImmutableArrayError(
@@ -231,6 +291,16 @@ def assign(target: Any, value: Any, what: str) -> Any:
             fix="Convert it with numpy.array before.",
         )
     return target
+
+
+def name_in_caller(value: Any) -> str:
+    """The variable of the user's code that holds `value`; empty without one."""
+    frame = user_frame(_getframe(1))
+    for scope in () if frame is None else (frame.f_locals, frame.f_globals):
+        for name, held in scope.items():
+            if held is value:
+                return str(name)
+    return ""
 
 
 def _masked(where: Any, result: Any, out: Any) -> Any:

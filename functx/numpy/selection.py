@@ -19,7 +19,7 @@ from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of, bind
 from functx.numpy.index_entries import Mode, Point, Points, Span, entries, index_dtype, item_of
-from functx.numpy.promotion import broadcast_shapes, broadcast_to, operand
+from functx.numpy.promotion import broadcast_shapes, broadcast_to, number, operand
 from functx.ops import arithmetic
 from functx.ops.conversion import convert_element_type
 from functx.ops.gathering import Gather
@@ -113,6 +113,7 @@ class Selection:
                 result.append(entry.size)
                 window.append(entry.size)
         self.result_shape = tuple(result)
+        self.rank = len(result)
         self.window_shape = tuple(window)
 
     def read(self, x: Any) -> Any:
@@ -374,7 +375,9 @@ def cast(value: Any, dtype: Any) -> Any:
             fix="Write its real part, or convert the array with astype.",
         )
     if type(value) in PYTHON_SCALARS:
-        return literal(value if is_inexact(dtype) else int(value), dtype)
+        if is_inexact(dtype) or type(value) is int:
+            return number(value, dtype)
+        return literal(int(value), dtype)
     return convert_element_type(value, dtype)
 
 

@@ -11,9 +11,16 @@ import numpy as np
 
 from functx.core.avals import Shape, ShapedArray
 from functx.core.concrete import concrete
-from functx.core.errors import ArgumentError, AxisError, DTypeError, ShapeError, ValueRangeError
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    DTypeError,
+    ShapeError,
+    ValueRangeError,
+    type_name,
+)
 from functx.core.program import Literal
-from functx.core.storage import lies_in_a_row
+from functx.core.storage import ask_layout, layout_of, lies_in_a_row, root_of
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
 from functx.numpy.promotion import apart, copied, operand
@@ -85,9 +92,12 @@ def fixed_integer(value: Any, name: str) -> int:
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """The elements of `a` as an array of `shape`; a -1 in it stands for what is left.
 
-    `order` says which index runs fastest in both shapes, the last ("C") or the first ("F").
-    `copy` is there for NumPy's sake: results never share memory.
+    `order` says which index runs fastest in both shapes, the last ("C") or the first ("F"); with
+    "A" that is the first for an array that lies so. With `copy` the result shares no memory, and
+    with False it is an error where it cannot.
     """
+    if copy is not None:
+        return _sharing(a, reshape(a, shape, order), copy)
     a = as_array(a)
     if type(shape) is not tuple:
         shape = (shape,) if type(shape) is int or not is_sequence(shape) else tuple(shape)
@@ -99,9 +109,34 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     new = _completed(aval, shape)
     if order == "C":
         return a if new == aval.shape else _reshaped(a, new)
+    if order == "A":
+        return reshape(a, shape, "F" if lies_backwards(a) else "C")
     if order != "F":
-        raise ValueRangeError(f'reshape: order must be "C" or "F"; got {order!r}')
+        raise ValueRangeError(f'reshape: order must be "C", "F" or "A"; got {order!r}')
     return transpose(shaping.reshape(transpose(a), new[::-1]))
+
+
+def _sharing(a: Any, reshaped: Any, copy: bool) -> Any:
+    """`reshaped`, in memory of its own if it is to be a copy, and in that of `a` otherwise."""
+    if copy:
+        return copied(reshaped)
+    if type(reshaped) is Tracer:
+        shares = type(a) is Tracer and root_of(reshaped).atom is root_of(a).atom
+    else:
+        shares = not isinstance(a, np.ndarray) or np.may_share_memory(reshaped, a)
+    if not shares:
+        raise ShapeError(
+            "reshape: with copy=False the array must lie in memory such that it can be seen in "
+            f"the other shape; got {type_name(a)}",
+            fix="Pass copy=None, which copies where it must.",
+        )
+    return reshaped
+
+
+def lies_backwards(a: Any) -> bool:
+    """Whether the elements of an array lie side by side in column-major order, and in no other."""
+    ask_layout(a, writes=True)
+    return not lies_in_a_row(a) and lies_in_a_row(transpose(a))
 
 
 def _reshaped(a: Any, shape: Shape) -> Any:
@@ -124,10 +159,20 @@ def _completed(aval: ShapedArray, shape: Shape) -> Shape:
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """The elements of `a` in one dimension; a view if they lie side by side in memory."""
+    """The elements of `a` in one dimension; a view if they lie side by side in memory.
+
+    `order` is "C", "F", "A" as for `reshape`, or "K": as they lie in memory.
+    """
     a = as_array(a)
-    if order == "F":
+    if order == "F" or (order == "A" and lies_backwards(a)):
         return ravel(transpose(a))
+    if order == "A":
+        return ravel(a)
+    if order == "K":
+        ask_layout(a, writes=True)
+        steps = layout_of(a) or ()
+        axes = sorted(range(len(steps)), key=lambda d: -abs(steps[d]))
+        return ravel(transpose(a, axes) if steps else a)
     flat = reshape(a, (aval_of(a).size,), order)
     # A view that skips elements could be reshaped, and still NumPy copies it.
     if not lies_in_a_row(a):

@@ -5,40 +5,69 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from functx.core.errors import ShapeError, type_name
 from functx.core.tracing import aval_of
-from functx.numpy import choices, operators, reductions, running, shapes, whole_numbers
+from functx.numpy import (
+    choices,
+    elementary,
+    number_parts,
+    operators,
+    reductions,
+    running,
+    shapes,
+    whole_numbers,
+)
 from functx.numpy.creation import asarray
 from functx.numpy.indexing import Place
-from functx.numpy.mutation import assign, exactly_into
+from functx.numpy.mutation import assign, check_kind, exactly_into
 from functx.numpy.writing import writable
 from functx.ops import cumulative
 from functx.ops.operands import canonical_axis
+from functx.transforms.control.scan import scan
 
 
 def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[..., None]:
     def at(a: Any, indices: Any, b: Any) -> None:
-        writable(f"{name}.at", a)
-        if method is not None:
-            values = shapes.astype(asarray(b), aval_of(a).dtype)
-            assign(a, getattr(Place(a, indices), method)(values), f"{name}.at")
+        what = f"{name}.at"
+        writable(what, a)
+        dtype = aval_of(a).dtype
+        if method is None:
+            assign(a, _one_by_one(what, fun, a, indices, asarray(b)), what)
             return
-        indexed = indices if isinstance(indices, tuple) else (indices,)
-        assign(a, _one_by_one(fun, a, indexed, b), f"{name}.at")
+        assign(a, getattr(Place(a, indices), method)(shapes.astype(asarray(b), dtype)), what)
 
     at.__doc__ = f"Write {name}(a[indices], b) to a[indices], again wherever an index repeats."
     return at
 
 
-def _one_by_one(fun: Callable[..., Any], a: Any, indices: tuple[Any, ...], b: Any) -> Any:
-    """`a` with `fun` applied at the places of integer indices, one after the other."""
-    places = shapes.broadcast_arrays(*[asarray(i) for i in indices])
-    places = [shapes.reshape(one, -1) for one in places]
-    shape = shapes.broadcast_shapes(*[aval_of(asarray(i)).shape for i in indices])
-    values = shapes.reshape(shapes.broadcast_to(asarray(b), shape), -1)
-    for i in range(aval_of(values).size):
-        at = tuple([one[i] for one in places])
-        a = Place(a, at).set(fun(a[at], values[i]))
-    return a
+def _unary_at(name: str, fun: Callable[..., Any]) -> Callable[..., None]:
+    def at(a: Any, indices: Any) -> None:
+        writable(f"{name}.at", a)
+        assign(a, _one_by_one(f"{name}.at", fun, a, indices), f"{name}.at")
+
+    at.__doc__ = f"Write {name}(a[indices]) to a[indices], again wherever an index repeats."
+    return at
+
+
+def _one_by_one(what: str, fun: Callable[..., Any], a: Any, indices: Any, *others: Any) -> Any:
+    """`a` with `fun` applied at the places of `indices`, one after the other."""
+    aval = aval_of(a)
+    row = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
+    places = Place(row, indices).get()
+    shape = aval_of(places).shape
+    beside = tuple([shapes.reshape(shapes.broadcast_to(x, shape), -1) for x in others])
+
+    def step(x: Any, at: Any) -> Any:
+        i, *values = at
+        new = fun(x[i], *values)
+        check_kind(aval_of(new), aval.dtype, what)
+        return Place(x, i).set(new, mode="promise_in_bounds"), None
+
+    whole = shapes.reshape(asarray(a), -1)
+    last, _ = scan(step, whole, (shapes.reshape(places, -1), *beside))
+    return shapes.reshape(last, aval.shape)
 
 
 def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +98,27 @@ def _accumulate(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     return accumulate
 
 
+def _reduce_in_order(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(
+        array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False
+    ) -> Any:
+        array = asarray(array) if dtype is None else shapes.astype(asarray(array), dtype)
+        axis = canonical_axis(axis, array.ndim, f"{name}.reduce: axis")
+        rows = shapes.moveaxis(array, axis, 0)
+        if not len(rows):
+            raise ShapeError(f"{name}.reduce: there must be elements; got {type_name(array)}")
+
+        def step(x: Any, y: Any) -> Any:
+            return fun(x, y), None
+
+        last, _ = scan(step, fun(rows[0], rows[1]), rows[2:]) if len(rows) > 1 else (rows[0], None)
+        last = shapes.expand_dims(last, axis) if keepdims else last
+        return exactly_into(f"{name}.reduce", last, out)
+
+    reduce.__doc__ = f"`{name}` applied to the elements along `axis`, from the first to the last."
+    return reduce
+
+
 def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def outer(a: Any, b: Any, **options: Any) -> Any:
         b = asarray(b)
@@ -79,21 +129,12 @@ def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     return outer
 
 
-_AT: dict[Any, str | None] = {
-    operators.add: "add",
-    operators.subtract: "subtract",
-    operators.multiply: "multiply",
-    choices.maximum: "max",
-    choices.minimum: "min",
-    operators.divide: None,
-    whole_numbers.floor_divide: None,
-    operators.power: None,
-    whole_numbers.remainder: None,
-    operators.bitwise_and: None,
-    operators.bitwise_or: None,
-    operators.bitwise_xor: None,
-    operators.logical_and: None,
-    operators.logical_or: None,
+_AT = {
+    "add": "add",
+    "subtract": "subtract",
+    "multiply": "multiply",
+    "maximum": "max",
+    "minimum": "min",
 }
 _REDUCE: dict[str, Callable[..., Any]] = {
     "add": reductions.sum,
@@ -109,11 +150,19 @@ _ACCUMULATE: dict[str, Callable[..., Any]] = {
     "maximum": cumulative.cummax,
     "minimum": cumulative.cummin,
 }
-for _function, _way in _AT.items():
-    _name = _function.__name__
-    _function.at = _at(_name, _function, _way)
-    _function.outer = _outer(_name, _function)
-    if _name in _REDUCE:
-        _function.reduce = _reduce(_name, _REDUCE[_name])
-    if _name in _ACCUMULATE:
-        _function.accumulate = _accumulate(_name, _ACCUMULATE[_name])
+for _module in (choices, elementary, number_parts, operators, whole_numbers):
+    for _name, _function in list(vars(_module).items()):
+        _known = getattr(np, _name, None)
+        if not isinstance(_known, np.ufunc) or _known.nout > 1 or hasattr(_function, "at"):
+            continue
+        if _known.nin == 1:
+            _function.at = _unary_at(_name, _function)
+            continue
+        _function.at = _at(_name, _function, _AT.get(_name))
+        _function.outer = _outer(_name, _function)
+        if _name in _REDUCE:
+            _function.reduce = _reduce(_name, _REDUCE[_name])
+        else:
+            _function.reduce = _reduce_in_order(_name, _function)
+        if _name in _ACCUMULATE:
+            _function.accumulate = _accumulate(_name, _ACCUMULATE[_name])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
-from functx.core.tracing import Tracer, aval_of
+from functx.core.program import Equation
+from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.numpy import choices, indexing, joining, shapes, sorting, whole_numbers
 from functx.numpy.constants import can_cast
 from functx.numpy.creation import asarray, zeros
 from functx.numpy.indexing import Place
-from functx.numpy.mutation import assign, set_item
+from functx.numpy.mutation import assign, check_mask, set_item
+from functx.numpy.promotion import operand
+from functx.numpy.selection import cast, trimmed
 from functx.ops.mutation import Copy
+from functx.ops.operands import PYTHON_SCALARS
 
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
@@ -42,7 +46,7 @@ def _flat(x: Any) -> Any:
 
 
 def _cast(value: Any, x: Any) -> Any:
-    return shapes.astype(asarray(value), aval_of(x).dtype)
+    return cast(value if type(value) in PYTHON_SCALARS else asarray(value), aval_of(x).dtype)
 
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
@@ -58,8 +62,9 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
             f"copyto: {type_name(src)} must be castable to {type_name(dst)} by the rule {casting!r}"
         )
     if where is not True:
+        check_mask("copyto", where)
         src = choices.where(where, src, dst)
-    assign(dst, src, "copyto")
+    assign(dst, trimmed(operand(src), aval_of(dst).ndim), "copyto")
 
 
 def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Any:
@@ -68,9 +73,12 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
     A known place out of bounds is an IndexingError; with "wrap" places count modulo the size,
     with "clip" they are moved into bounds.
     """
-    places, values = _flat(asarray(ind)), _flat(asarray(v))
+    places = np.ravel(ind) if is_value(ind) else _flat(asarray(ind))
+    if aval_of(places).dtype == bool:
+        places = shapes.astype(places, np.int32)
+    values = _flat(asarray(v))
     count, size = aval_of(places).size, aval_of(a).size
-    if not count:
+    if not count or not aval_of(values).size:
         return None if inplace else a
     if mode == "wrap":
         places = whole_numbers.remainder(places, size)
@@ -79,6 +87,13 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
     values = _repeated("put", values, count)
     flat = Place(_flat(a), places).set(_cast(values, a))
     return _given("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
+
+
+def is_value(x: Any) -> bool:
+    """Whether `x` has a value now: a number, an array of NumPy's, or a list of such."""
+    if isinstance(x, (list, tuple)):
+        return all(map(is_value, x))
+    return isinstance(x, (int, float, complex, np.generic, np.ndarray))
 
 
 def _repeated(name: str, values: Any, count: int) -> Any:
@@ -100,6 +115,8 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
             f"place: the mask must have the size of the array; got {type_name(mask)} for {type_name(arr)}"
         )
     if not aval_of(values).size:
+        if is_value(mask) and not np.any(mask):
+            return None if inplace else arr
         raise ShapeError("place: there must be values to write; got none")
     from functx.numpy.running import cumsum
 
@@ -187,14 +204,22 @@ def _itemset(self: Tracer, *args: Any) -> None:
 def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
     """Let the array have another shape, its elements cut off or followed by zeros.
 
-    Raises ImmutableArrayError for an argument and for a view, whose memory others see.
+    Raises ImmutableArrayError for an argument, for a view, whose memory others see, and for an
+    array that has views, unless `refcheck` is False: they keep the old memory then.
     """
     wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
     position = self.builder.producer(self.atom)
-    if position is None or self.builder.equations[position].primitive.view:
+    if position is None or self.builder is not current_builder.get():
+        problem = "an argument, or one from around the function"
+    elif self.builder.equations[position].primitive.view:
+        problem = "a view of another"
+    elif refcheck and has_views(self.builder.equations[position:], self.atom):
+        problem = "one that others are views of"
+    else:
+        problem = ""
+    if problem:
         raise ImmutableArrayError(
-            f"x.resize(): the array must own its memory; got {self.aval!r}, "
-            + ("an argument" if position is None else "a view of another"),
+            f"x.resize(): the array must own its memory alone; got {self.aval!r}, {problem}",
             fix="Use functx.numpy.resize, which returns a new array.",
         )
     size = int(np.prod(wanted))
@@ -203,6 +228,17 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
         flat = joining.concatenate([flat, zeros(size - self.size, self.dtype)])
     new = Copy()(shapes.reshape(flat, wanted))
     self.atom, self.aval = new.atom, new.aval
+
+
+def has_views(equations: Sequence[Equation], atom: Any) -> bool:
+    """Whether an array has views, besides those through which single elements were read."""
+    for i, eqn in enumerate(equations):
+        if eqn.primitive.view and eqn.inputs[0] is atom:
+            after = equations[i + 1] if i + 1 < len(equations) else None
+            read = after is not None and after.inputs[:1] == eqn.outputs
+            if not read or after.outputs[0].aval.shape:  # type: ignore[union-attr]
+                return True
+    return False
 
 
 class Flat:

@@ -40,7 +40,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     if independent or aval.ndim == 1:
         return RandomShuffle(axis)(key, x)
     order = RandomShuffle(0)(key, _numbers(aval.shape[axis]))
-    return take(x, order, axis, "clip", unique_indices=True)
+    return take(x, order, axis, mode="clip", unique_indices=True)
 
 
 def choice(
@@ -81,7 +81,7 @@ def choice(
     else:
         ordered = permutation(key, a if aval.ndim else count, axis)
         return reshape(slice_in_dim(ordered, 0, drawn, axis=axis if aval.ndim else 0), out_shape)
-    return reshape(take(a, places, axis, "clip") if aval.ndim else places, out_shape)
+    return reshape(take(a, places, axis, mode="clip") if aval.ndim else places, out_shape)
 
 
 def _weighted(key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None) -> Any:

@@ -332,7 +332,7 @@ def test_the_last_of_repeated_writes_has_the_derivative():
 @pytest.mark.parametrize("mode", [None, "clip", "wrap", "fill"])
 def test_take_agrees_with_jax(mode, axis):
     for places in (np.array([[0, -1], [200, -70]], "i"), np.array(1, "i"), np.zeros((0, 2), "i")):
-        ours = jit(lambda x, i: indexing.take(x, i, axis, mode))(X, places)
+        ours = jit(lambda x, i: indexing.take(x, i, axis, mode=mode))(X, places)
         theirs = jnp.take(X, places, axis, mode=mode)
         np.testing.assert_array_equal(ours, theirs)
     known = indexing.take(X, [[0, -1]], axis)
