@@ -16,7 +16,7 @@ from functx.core.errors import (
 )
 from functx.core.tracing import trace
 from functx.lowering.jit import jit
-from functx.numpy import indexing
+from functx.numpy import conditions, indexing
 from functx.numpy.indexing import At, index
 from functx.transforms.grad import grad
 from functx.transforms.jvp import jvp
@@ -378,12 +378,12 @@ def test_choose_and_compress_agree_with_numpy():
     wide = numbers * 7 - 5
     for mode in ("clip", "wrap"):
         expected = np.choose(wide, cases, mode=mode)
-        np.testing.assert_array_equal(indexing.choose(wide, cases, mode), expected)
-        ours = jit(lambda i, mode=mode: indexing.choose(i, cases, mode))(wide)
+        np.testing.assert_array_equal(indexing.choose(wide, cases, mode=mode), expected)
+        ours = jit(lambda i, mode=mode: indexing.choose(i, cases, mode=mode))(wide)
         np.testing.assert_array_equal(ours, expected)
     keep = [True, False, True]
-    np.testing.assert_array_equal(indexing.compress(keep, X, 2), np.compress(keep, X, 2))
-    ours = jit(lambda x: indexing.compress(MASK.ravel(), x))(X)
+    np.testing.assert_array_equal(conditions.compress(keep, X, 2), np.compress(keep, X, 2))
+    ours = jit(lambda x: conditions.compress(MASK.ravel(), x))(X)
     np.testing.assert_array_equal(ours, np.compress(MASK.ravel(), X))
 
 
