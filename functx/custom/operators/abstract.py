@@ -12,7 +12,6 @@ import jax
 from functx.core.avals import ShapedArray
 from functx.core.errors import (
     DynamicShapeError,
-    FunctxError,
     MissingKernelError,
     ValueRangeError,
     type_name,
@@ -107,12 +106,7 @@ def results_of(call: OperatorEquation, avals: Sequence[ShapedArray]) -> Results:
     token = _context.set(AbstractContext(operator.qualname, rule))
     try:
         with outside_of_traces():
-            out = rule.fun(*args, **kwargs)
-    except (jax.errors.JAXTypeError, AttributeError, TypeError) as error:
-        if isinstance(error, FunctxError):
-            raise
-        error.add_note(f"in the abstract rule of {operator.qualname}, registered at {rule.place}")
-        raise
+            out = rule(*args, **kwargs)
     finally:
         _context.reset(token)
     padded: list[tuple[int, ...]] = []

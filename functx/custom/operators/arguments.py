@@ -13,7 +13,7 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
-from functx.core.tracing import Tracer, aval_of
+from functx.core.tracing import Tracer, aval_of, execution
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
 
 
@@ -116,7 +116,10 @@ class Arguments:
             try:
                 aval_of(value)
             except ArgumentError:
-                raise self.unlike(argument, value) from None
+                words = execution.key_words(value)
+                if words is value:
+                    raise self.unlike(argument, value) from None
+                return words
         return value
 
     def array_list(self, argument: Argument, value: Any) -> list[Any]:
@@ -282,6 +285,10 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _int(value: Any) -> int:
+    return int(index(value))
+
+
 def _float(value: Any) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError
@@ -313,7 +320,7 @@ def _device(value: Any) -> Any:
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "int": index,
+    "int": _int,
     "float": _float,
     "bool": _bool,
     "Number": _number,

@@ -111,9 +111,7 @@ def _by_rule(
             for a in arguments.schema.arguments
             if a.keyword_only and not arguments.is_default(a, keywords[a.name])
         }
-        found = rule.fun(
-            VmapInfo(size, "error"), tuple(in_dims[:passed]), *values[:passed], **given
-        )
+        found = rule(VmapInfo(size, "error"), tuple(in_dims[:passed]), *values[:passed], **given)
         if not isinstance(found, tuple) or len(found) != 2:
             raise wrong(
                 operator.qualname, rule, f"return a pair (output, out_dims); got {described(found)}"

@@ -14,7 +14,7 @@ from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.storage import Pure, Purify, root_of
-from functx.core.tracing import Tracer, trace
+from functx.core.tracing import Tracer, aval_of, trace
 from functx.custom.operators.kernels import NUMBERS, check_writable, host_array
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.results import Results, leaves_of, wrong
@@ -56,7 +56,7 @@ class Composite:
     ) -> tuple[list[Any], tuple[int | None, ...]]:
         """What the body gives for operands, flat, and the lengths of lists."""
         args, kwargs = self.operator.arguments.called(call, given)
-        out = self.rule.fun(*args, **kwargs)
+        out = self.rule(*args, **kwargs)
 
         def leaf(result: Return, x: Any, place: str) -> Any:
             if result.alias:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx.core import tree
@@ -196,7 +197,7 @@ def _pushed_by_rule(
         rest = iter(xs[len(primals) :])
         moved = [next(rest) if on else None for on in moving]
         make = arguments.inputs_class
-        found = rule.fun(
+        found = rule(
             make(*arguments.arranged(call, xs[: len(primals)])),
             make(*arguments.arranged(call, moved, lambda _: None)),
         )
@@ -243,7 +244,7 @@ def _pushed_by_transpose(
     return outs, [next(found) if on else None for on in marks]
 
 
-_transposing: set[Any] = set()
+_transposing: ContextVar[tuple[Any, ...]] = ContextVar("transposing", default=())
 
 
 def transpose(call: OperatorEquation, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -253,16 +254,17 @@ def transpose(call: OperatorEquation, cts: Sequence[Any], args: Sequence[Any]) -
     """
     linear = [type(x) is LinearInput for x in args]
     values = [zeros_like(x.aval) if on else x for x, on in zip(args, linear, strict=True)]
-    if call in _transposing:
+    around = _transposing.get()
+    if call in around:
         raise NoAutogradFormulaError(
             f"{call.operator.qualname}: an operator whose jvp rule calls it on tangents must have a "
             "backward rule too, to be transposed in reverse mode; got none",
             fix="Register one: register_autograd(backward, setup_context=...).",
         )
-    _transposing.add(call)
+    token = _transposing.set((*around, call))
     try:
         _, saved = forward(call, values, linear)
         found = pull(call, cts, saved, values, linear)
     finally:
-        _transposing.discard(call)
+        _transposing.reset(token)
     return [ct if on else None for ct, on in zip(found, linear, strict=True)]

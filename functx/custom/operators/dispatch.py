@@ -46,15 +46,16 @@ def dispatched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) 
 
     Modes come first, the innermost of them before the others.
     """
-    rules = {rule.details: rule for rule in rules_of(operator, KIND).values()}
-    if not rules:
+    found = rules_of(operator, KIND)
+    if not found:
         return NotImplemented
+    rules = {rule.details: rule for rule in found.values()}
     modes = _modes.get()
     for i in reversed(range(len(modes))):
         rule = rules.get(type(modes[i]))
         if rule is not None:
             with _only(modes[:i]):
-                return rule.fun(modes[i], *args, **kwargs)
+                return rule(modes[i], *args, **kwargs)
     known = tuple([cls for cls in rules if not issubclass(cls, Mode)])
     if not known:
         return NotImplemented
@@ -62,7 +63,7 @@ def dispatched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) 
     for x in leaves:
         for cls in type(x).__mro__:
             if cls in known:
-                return rules[cls].fun(*args, **kwargs)
+                return rules[cls](*args, **kwargs)
     return NotImplemented
 
 

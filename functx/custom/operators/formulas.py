@@ -78,7 +78,7 @@ class ByName(NamedTuple):
             nonlocal saved
             inputs = call.operator.arguments.arranged(call, xs[: len(args)])
             output = results.arranged(call.operator.schema, xs[len(args) :])
-            found = self.saving.fun(call.operator.arguments.inputs_class(*inputs), output)
+            found = self.saving(call.operator.arguments.inputs_class(*inputs), output)
             saved = Saved.of(found)
             return list(saved.arrays)
 
@@ -91,7 +91,7 @@ class ByName(NamedTuple):
         """The cotangents of the operands, for those of the results."""
 
         def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
-            found = self.rule.fun(BackwardContext(), saved.value(arrays), *grads)
+            found = self.rule(BackwardContext(), saved.value(arrays), *grads)
             return checked.by_name(found)
 
         return _pulled(call, self.rule, results, saved, cts, args, rule)
@@ -117,8 +117,9 @@ class ByContext(NamedTuple):
             nonlocal saved
             inputs, keywords = arguments.called(call, xs[: len(args)])
             output = results.arranged(call.operator.schema, xs[len(args) :])
-            given = {"keyword_only_inputs": keywords} if keywords else {}
-            setup(ctx=context, inputs=tuple(inputs), output=output, **given)
+            given: dict[str, Any] = {"keyword_only_inputs": keywords} if keywords else {}
+            given |= {"ctx": context, "inputs": tuple(inputs), "output": output}
+            self.rule.run(setup, (), given)
             saved = Saved.of(_noted(context))
             return list(saved.arrays)
 
@@ -132,7 +133,7 @@ class ByContext(NamedTuple):
         context, noted = saved
 
         def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
-            found = self.rule.fun(_again(context, noted.value(arrays)), *grads)
+            found = self.rule(_again(context, noted.value(arrays)), *grads)
             return checked.by_position(found, call.operator.arguments.passed(call))
 
         return _pulled(call, self.rule, results, noted, cts, args, rule)

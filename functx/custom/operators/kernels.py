@@ -51,7 +51,7 @@ def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]
     args, kwargs = operator.arguments.called(call, given)
     try:
         with outside_of_traces():
-            out = rule.fun(*args, **kwargs)
+            out = rule(*args, **kwargs)
     except ValueError as error:
         if "read-only" in str(error) and on_host:
             raise _undeclared_write(call, rule) from error
@@ -137,7 +137,10 @@ def run_now(call: OperatorEquation, rule: Registration, operands: Sequence[Any])
             for i, (x, a) in enumerate(zip(operands, avals, strict=True))
         ]
     else:
-        arrays = [jax.numpy.asarray(x, a.dtype) for x, a in zip(operands, avals, strict=True)]
+        arrays = [
+            x if isinstance(x, jax.Array) else jax.numpy.asarray(x, a.dtype)
+            for x, a in zip(operands, avals, strict=True)
+        ]
     out = run_kernel(call, rule, arrays)
     for i, new in zip(sorted(written), out.written, strict=True):
         if new is not operands[i]:
@@ -181,7 +184,7 @@ def host_array(x: Any, aval: ShapedArray, writable: bool) -> Any:
 def _result(x: Any, as_jax: bool) -> Any:
     """A result as functx gives it, with no type that the 64-bit switch turns off."""
     if as_jax:
-        return jax.numpy.asarray(x)
+        return x if isinstance(x, jax.Array) else jax.numpy.asarray(x)
     # What JAX is tracing stays with JAX.
     if isinstance(x, jax.core.Tracer):
         return x

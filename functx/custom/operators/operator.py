@@ -66,6 +66,13 @@ class Operator(registry.Registered):
         self.known_results: dict[Any, Any] = {}
         self.warned = self.used = False
         self.primitive: Any = None
+        self.plain: Any = None
+        # One array an output, and no more than that.
+        self.simple = (
+            bool(schema.returns)
+            and not schema.mutated
+            and not any(r.type.is_list or r.alias for r in schema.returns)
+        )
 
     def __repr__(self) -> str:
         return f"<operator {self.qualname}{self.schema}>"
@@ -79,10 +86,12 @@ class Operator(registry.Registered):
         if found is not NotImplemented:
             return found
         operands, parameters = self.arguments.bind(args, kwargs)
-        call = self.primitive(**parameters)
+        call = self.primitive(**parameters) if parameters else self.plain
         if current_builder.get() is None and not in_jax_trace(operands):
             return self.compute(call, operands)
         outs = call(*operands)
+        if self.simple:
+            return outs[0] if self.schema.single else tuple(outs)
         results = call.results(tuple([aval_of(x) for x in operands]))
         count = len(results.avals)
         written = self.arguments.written(call)
@@ -307,20 +316,24 @@ def make(
     family: Any = OperatorCall
     if decomposition is not None:
         family = CompositeCall
-        rule = registry.Registration("decomposition", decomposition, user_source())
+        rule = registry.Registration(qualname, "decomposition", decomposition, user_source())
         operator.composite = Composite(operator, rule)
     fields = [field for field in operator.arguments.fields if field is not None]
+    # Parameters that cannot be floats are compared without looking into them.
+    inexact = any(a.type.base in ("float", "Number") for a in schema.arguments)
     # What gives nothing back and writes to nothing is there for an effect, so it stays.
     lost = not schema.returns and not schema.mutated
     members = {
         "__module__": operator.__module__,
         "__doc__": operator.__doc__,
-        "__annotations__": dict.fromkeys(fields, "Any"),
+        "__annotations__": dict.fromkeys(fields, "Any" if inexact else "int"),
         "name": qualname,
         "operator": operator,
         "effects": frozenset({Effect.CALLBACK}) if lost else NO_EFFECTS,
         **operator.arguments.parameter_defaults,
     }
     operator.primitive = type(family)(operator.__name__, (family,), members, abstract=True)
+    if not fields:
+        operator.plain = operator.primitive()
     registry.define(operator, allow_override)
     return operator

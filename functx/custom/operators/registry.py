@@ -6,12 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from functx.core.errors import ArgumentError, OperatorNameError, RegistrationError, type_name
+from functx.core.errors import (
+    ArgumentError,
+    FunctxError,
+    OperatorNameError,
+    RegistrationError,
+    type_name,
+)
 from functx.core.primitive import Primitive
 from functx.core.provenance import Source, describe, user_source
 from functx.core.registrations import forgotten_with_rules, rule_table, rules_changed
 from functx.custom.results import rule_source
-from functx.transforms.calls import check_callable
+from functx.transforms.calls import check_callable, refuse_foreign
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
@@ -28,10 +34,26 @@ class Registered:
 class Registration:
     """A rule of an operator: its kind, the user's function, and the line that registered it."""
 
+    qualname: str
     kind: str
     fun: Callable[..., Any]
     source: Source | None
     details: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the user's function returns; what it raises says which rule it was."""
+        return self.run(self.fun, args, kwargs)
+
+    def run(self, fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """As a call, for another function that came with this one."""
+        try:
+            return fun(*args, **kwargs)
+        except FunctxError:
+            raise
+        except Exception as error:
+            refuse_foreign(error)
+            error.add_note(f"in the {self.kind} of {self.qualname}, registered at {self.place}")
+            raise
 
     @property
     def place(self) -> str:
@@ -61,7 +83,7 @@ def register(
     operator.check_alive()
     if once and not allow_override:
         check_free(operator, kind)
-    made = Registration(kind, fun, user_source(2), details)
+    made = Registration(operator.qualname, kind, fun, user_source(2), details)
     _rules[operator, kind] = made
     operator.changed()
     return made
@@ -80,11 +102,13 @@ def check_free(operator: Operator, kind: str) -> None:
 
 def rule_of(operator: Operator, kind: str) -> Registration | None:
     """The rule of `operator` of this kind; None if there is none."""
+    operator.check_alive()
     return _rules.get((operator, kind))
 
 
 def rules_of(operator: Operator, kind: str) -> dict[str, Registration]:
     """The rules of `operator` whose kinds are `kind` with a word behind it, by that word."""
+    operator.check_alive()
     found = operator.known_rules.get(kind)
     if found is None:
         start = f"{kind} "
