@@ -173,6 +173,10 @@ class SoftLoss(Loss, abstract=True):
         share = self.label_smoothing / target.shape[self.axis]
         return add(mul(target, 1.0 - self.label_smoothing), share)
 
+    def shares(self, target: Any, weights: Any) -> Any:
+        """The target, smoothed and times the weights of the classes."""
+        return self.weighed(self.mixed(widened(target)), [widened(w) for w in weights])
+
     def weighed(self, x: Any, weights: Any) -> Any:
         """`x`, which has a value for each class of a row, times the weights of the classes."""
         return mul(x, along_classes(weights[0], x.shape, self.axis)) if weights else x
@@ -210,9 +214,7 @@ class SoftCrossEntropy(SoftLoss):
         return ShapedArray(self.check(x, target, *weights), x.dtype)
 
     def decompose(self, x, target, *weights):
-        target, *weights = [widened(y) for y in (target, *weights)]
-        logs = log_softmax(widened(x), self.axis)
-        terms = weighted(self.weighed(self.mixed(target), weights), logs)
+        terms = weighted(self.shares(target, weights), log_softmax(widened(x), self.axis))
         terms = neg(reduce_sum(terms, (self.axis,)))
         if self.reduction != "none":
             terms = self.summed(terms)
@@ -260,10 +262,9 @@ class SoftCrossEntropyBackward(SoftLoss):
         return ShapedArray(x.shape, x.dtype)
 
     def decompose(self, ct, x, target, *weights):
-        target, *weights = [widened(y) for y in (target, *weights)]
-        target = self.weighed(self.mixed(target), weights)
-        total = repeated(reduce_sum(target, (self.axis,)), x, (self.axis,))
-        slope = sub(mul(softmax(widened(x), self.axis), total), target)
+        shares = self.shares(target, weights)
+        total = repeated(reduce_sum(shares, (self.axis,)), x, (self.axis,))
+        slope = sub(mul(softmax(widened(x), self.axis), total), shares)
         return narrowed(mul(slope, self.shared(widened(ct), x.shape)), x)
 
     def batch(self, args, dims):

@@ -43,8 +43,10 @@ class NllLoss(ClassLoss):
         return picked(x, rows.classes, self.axis)
 
     def backward(self, ct, x, target, *weights):
-        fields = [getattr(self, name) for name in self.fields]
-        return NllLossBackward(*fields, x.shape[self.axis])(ct, target, *weights)
+        backward = NllLossBackward(
+            self.reduction, self.lanes, self.axis, self.ignore_index, x.shape[self.axis]
+        )
+        return backward(ct, target, *weights)
 
 
 class NllLossBackward(ClassLossBackward):
