@@ -411,6 +411,22 @@ class DynamicShapeError(FunctxError, RuntimeError):
     """
 
 
+class GradcheckError(FunctxError, RuntimeError):
+    """`functx.testing.gradcheck` found a derivative that is not that of the function.
+
+    Smallest failing code: `gradcheck(f, (x,))` where `f` has a rule with a wrong factor.
+    Cure: mend the rule; the message shows the derivative in numbers beside it.
+    """
+
+
+class GradcheckModeError(FunctxError, ValueError, AssertionError):
+    """`gradcheck` was asked to check a mode that it was also told to leave out, or none at all.
+
+    Smallest failing code: `gradcheck(f, (x,), check_backward_ad=False)`.
+    Cure: pass `check_forward_ad=True`, or leave `check_backward_ad` on.
+    """
+
+
 class OpCheckError(FunctxError, AssertionError):
     """A check of `functx.testing.opcheck` found a custom operator at fault.
 

@@ -19,6 +19,7 @@ from functx.core.samples import (
     u64,
 )
 from functx.testing.derivatives import check_grads
+from functx.testing.gradcheck import gradcheck, gradgradcheck
 from functx.testing.opcheck import opcheck
 from functx.testing.rules import check_rules
 
@@ -32,6 +33,8 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "gradcheck",
+    "gradgradcheck",
     "i8",
     "i16",
     "i32",

@@ -1,0 +1,380 @@
+"""`gradcheck` and `gradgradcheck`: whole Jacobians of a function against differences."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.core import tree
+from functx.core.dtypes import is_inexact
+from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError
+from functx.core.tracing import aval_of
+from functx.testing import jacobians
+from functx.testing.jacobians import Array, parts
+from functx.transforms.jvp import jvp
+from functx.transforms.vjp import vjp
+from functx.transforms.vmap import vmap
+
+
+@dataclass(frozen=True)
+class _Options:
+    eps: float
+    atol: float
+    rtol: float
+    nondet_tol: float
+    check_undefined_grad: bool
+    check_grad_dtypes: bool
+    check_batched_grad: bool
+    check_batched_forward_grad: bool
+    check_forward_ad: bool
+    check_backward_ad: bool
+    fast_mode: bool
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+) -> bool:
+    """True if the derivatives of `func` at `inputs` are those that differences give.
+
+    `inputs` is an array or a tuple of pytrees, the arguments; their inexact leaves vary, and
+    should be float64 or complex128. For every inexact output and input the Jacobian by
+    reverse mode, and with `check_forward_ad` by forward mode, is compared with central
+    differences of step `eps`. Besides: reverse mode gives the same twice, within `nondet_tol`;
+    zero cotangents give zeros; with `check_undefined_grad` so do those that are missing (None);
+    with `check_grad_dtypes` gradients have the dtype of the input; with `check_batched_grad` and
+    `check_batched_forward_grad` the derivative under `vmap` is that of a loop. An output that
+    is not inexact must not vary. With `fast_mode`, Jacobians are compared along one random
+    direction on either side, and in full only to explain a failure.
+
+    Runs in 64-bit mode. Raises GradcheckError, unless `raise_exception` is false: then the
+    result is False. Raises ArgumentError for inputs that it cannot check, GradcheckModeError
+    for switches that contradict each other.
+
+    >>> import numpy
+    >>> from functx.testing import gradcheck
+    >>> gradcheck(lambda x: x * x, numpy.array([1.0, 2.0]))
+    True
+    """
+    options = _Options(
+        eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
+        check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
+    )  # fmt: skip
+    _check_modes(options)
+    with jax.enable_x64():
+        checked = _Checked(func, inputs, options)
+        try:
+            checked.run()
+        except GradcheckError:
+            if raise_exception:
+                raise
+            return False
+    return True
+
+
+def gradgradcheck(
+    func: Callable[..., Any], inputs: Any, grad_outputs: Any = None, **options: Any
+) -> bool:
+    """True if the second derivatives of `func`, by reverse mode twice, are what differences give.
+
+    It is `gradcheck` of the map from the inputs and the cotangents of the inexact outputs to
+    the gradients. `grad_outputs` are those cotangents, drawn at random if there are none.
+    The options, results and errors are those of `gradcheck`.
+
+    >>> import numpy
+    >>> from functx.testing import gradgradcheck
+    >>> gradgradcheck(lambda x: x * x * x, numpy.array([1.0, 2.0]))
+    True
+    """
+    with jax.enable_x64():
+        first = _Checked(func, inputs, None)
+        if not first.numbers:
+            raise ArgumentError(
+                f"gradgradcheck({first.name}): at least one output must be inexact; got none"
+            )
+        cts = [_random(out, seed) for seed, out in enumerate(first.flat(*first.xs))]
+        if grad_outputs is not None:
+            cts = [np.asarray(x) for x in tree.leaves(grad_outputs)]
+        count = len(first.xs)
+
+        def gradients(*values: Any) -> Any:
+            return vjp(first.flat, *values[:count])[1](list(values[count:]))
+
+        gradients.__name__ = f"the gradient of {first.name}"
+        return gradcheck(gradients, (*first.xs, *cts), **options)
+
+
+def _check_modes(options: _Options) -> None:
+    """Raise GradcheckModeError for switches that contradict each other."""
+    needed = [("check_batched_grad", "check_backward_ad")]
+    needed.append(("check_batched_forward_grad", "check_forward_ad"))
+    for batched, mode in needed:
+        if getattr(options, batched) and not getattr(options, mode):
+            raise GradcheckModeError(
+                f"gradcheck: {batched} must come with {mode}; got it off", fix=f"Pass {mode}=True."
+            )
+    if not (options.check_forward_ad or options.check_backward_ad):
+        raise GradcheckModeError(
+            "gradcheck: check_forward_ad or check_backward_ad must be on; got both off"
+        )
+
+
+def _random(like: Any, seed: int) -> Array:
+    """Numbers between -1 and 1 of the shape and the dtype of `like`."""
+    like = np.asarray(like)
+    draw = np.random.default_rng(seed).uniform
+    x = draw(-1.0, 1.0, like.shape)
+    if np.iscomplexobj(like):
+        return np.asarray(x + 1j * draw(-1.0, 1.0, like.shape), like.dtype)
+    return np.asarray(x, like.dtype)
+
+
+class _Checked:
+    """A function of its varying leaves, and the checks of it."""
+
+    def __init__(self, func: Callable[..., Any], inputs: Any, options: Any):
+        self.name = getattr(func, "__name__", "the function")
+        self.options: _Options = options
+        leaves, in_tree = tree.flatten(
+            tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        )
+        self.varying = [i for i, x in enumerate(leaves) if is_inexact(aval_of(x).dtype)]
+        if not self.varying:
+            raise ArgumentError(
+                "gradcheck: at least one input must be an inexact array; got none",
+                fix="Convert an input to float64.",
+            )
+        self.xs = [self.usable(i, leaves[i]) for i in self.varying]
+
+        def all_outputs(*moving: Any) -> list[Any]:
+            given = list(leaves)
+            for i, x in zip(self.varying, moving, strict=True):
+                given[i] = x
+            return tree.leaves(func(*tree.unflatten(in_tree, given)))
+
+        self.all_outputs = all_outputs
+        kinds = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
+        self.numbers = [k for k, on in enumerate(kinds) if on]
+
+    def flat(self, *moving: Any) -> list[Any]:
+        """The inexact outputs."""
+        outs = self.all_outputs(*moving)
+        return [outs[k] for k in self.numbers]
+
+    def usable(self, i: int, x: Any) -> Array:
+        """The input as an array that each element of can be moved alone."""
+        x = np.asarray(x)
+        if x.size and 0 in [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1]:
+            raise ArgumentError(
+                f"gradcheck: each element of an input must have memory of its own; got input {i}, "
+                "which repeats elements (a stride of 0)",
+                fix="Pass a copy of it.",
+            )
+        if self.options is not None and x.dtype not in (np.float64, np.complex128):
+            warnings.warn(
+                f"gradcheck: input {i} is {x.dtype}; differences of it are too coarse to check "
+                "with the usual tolerances, which are for float64",
+                UserWarning,
+                stacklevel=4,
+            )
+        return x
+
+    def run(self) -> None:
+        """All checks that are asked for."""
+        if not self.numbers:
+            self.constant_outputs()
+            return
+        if self.options.check_backward_ad:
+            if self.options.fast_mode:
+                self.along_a_direction("reverse")
+            else:
+                self.jacobians("reverse")
+            self.reentrant()
+            self.zero_cotangents()
+            if self.options.check_undefined_grad:
+                self.missing_cotangents()
+            if self.options.check_batched_grad:
+                self.batched_gradients()
+        if self.options.check_forward_ad:
+            if self.options.fast_mode:
+                self.along_a_direction("forward")
+            else:
+                self.jacobians("forward")
+        if self.options.check_batched_forward_grad:
+            self.jacobians("batched forward")
+
+    def fail(self, what: str, *details: str) -> GradcheckError:
+        return GradcheckError(f"gradcheck({self.name}): {what}", *details)
+
+    def close(self, got: Array, wanted: Array) -> bool:
+        return np.allclose(
+            got, wanted, rtol=self.options.rtol, atol=self.options.atol, equal_nan=True
+        )
+
+    def constant_outputs(self) -> None:
+        """Outputs that have no derivative must not vary either."""
+        outs = range(len(self.all_outputs(*self.xs)))
+        for i in range(len(self.xs)):
+            found = jacobians.numerical(self.all_outputs, self.xs, i, self.options.eps)
+            for k in outs:
+                if found[k].any():
+                    raise self.fail(
+                        f"output {k} has no derivative, so that numbers must find it constant; got "
+                        f"a numerical Jacobian in input {self.varying[i]} of\n{found[k]}"
+                    )
+
+    def jacobians(self, mode: str) -> None:
+        """Each Jacobian by `mode` against differences."""
+        pulled = jacobians.reverse(self.flat, self.xs) if mode == "reverse" else None
+        for i in range(len(self.xs)):
+            wanted = jacobians.numerical(self.flat, self.xs, i, self.options.eps)
+            if pulled is not None:
+                got = [of_output[i] for of_output in pulled]
+            else:
+                batched = mode == "batched forward"
+                try:
+                    got = jacobians.forward(self.flat, self.xs, i, batched)
+                except Exception as error:
+                    if not batched:
+                        raise
+                    raise self.fail(f"forward mode must work under vmap; got {error}") from error
+            for k, (x, y) in enumerate(zip(got, wanted, strict=True)):
+                if not self.close(x, y):
+                    raise self.fail(
+                        f"the Jacobian of output {self.numbers[k]} in input {self.varying[i]} by "
+                        f"{mode} mode must be that of differences",
+                        f"by differences:\n{y}",
+                        f"by {mode} mode:\n{x}",
+                    )
+
+    def along_a_direction(self, mode: str) -> None:
+        """u J v for random u and v; if that is off, whole Jacobians to explain it."""
+        moves = [_random(x, i) for i, x in enumerate(self.xs)]
+        eps = self.options.eps
+        near, far = [
+            self.flat(*[x + step * v for x, v in zip(self.xs, moves, strict=True)])
+            for step in (eps, -eps)
+        ]
+        weights = [_random(out, 100 + k) for k, out in enumerate(near)]
+        slopes = [(parts(a) - parts(b)) / (2 * eps) for a, b in zip(near, far, strict=True)]
+        wanted = sum(parts(u) @ s for u, s in zip(weights, slopes, strict=True))
+        if mode == "forward":
+            tangents = jvp(self.flat, self.xs, moves)[1]
+            got = sum(parts(u) @ parts(t) for u, t in zip(weights, tangents, strict=True))
+        else:
+            # Re(conj(u) y) is the sum of products of the parts of u and y.
+            pulled = vjp(self.flat, *self.xs)[1]([np.conj(u) for u in weights])
+            got = sum(jacobians.row_of(g) @ parts(v) for g, v in zip(pulled, moves, strict=True))
+        # As many errors of single elements are added up as there are elements.
+        scale = max(1, *[x.size for x in self.xs]) * max([1, *[u.size for u in weights]])
+        if not np.allclose(got, wanted, rtol=self.options.rtol, atol=self.options.atol * scale):
+            self.jacobians(mode)
+            raise self.fail(
+                f"u J v by {mode} mode must be that of differences, {wanted}; got {got}"
+            )
+
+    def reentrant(self) -> None:
+        """Reverse mode gives the same when it is run again."""
+        first, second = [jacobians.reverse(self.flat, self.xs) for _ in range(2)]
+        for k, (xs, ys) in enumerate(zip(first, second, strict=True)):
+            for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+                if np.max(np.abs(x - y), initial=0.0) > self.options.nondet_tol:
+                    raise self.fail(
+                        "reverse mode must be deterministic, the same to within nondet_tol="
+                        f"{self.options.nondet_tol} when it is run again; got two Jacobians of "
+                        f"output {self.numbers[k]} in input {self.varying[i]}",
+                        f"first:\n{x}",
+                        f"then:\n{y}",
+                    )
+
+    def zero_cotangents(self) -> None:
+        """Zeros give zeros, of the shape and the dtype of the input."""
+        outs, pullback = vjp(self.flat, *self.xs)
+        found = pullback([np.zeros(out.shape, out.dtype) for out in outs])
+        for i, (x, g) in enumerate(zip(self.xs, found, strict=True)):
+            which = f"the gradient of input {self.varying[i]}"
+            if g.shape != x.shape:
+                raise self.fail(f"{which} must have its shape {x.shape}; got {g.shape}")
+            if self.options.check_grad_dtypes and g.dtype != x.dtype:
+                raise self.fail(f"{which} must have its dtype {x.dtype}; got {g.dtype}")
+            if np.any(np.asarray(g)):
+                raise self.fail(
+                    f"{which} must be 0 for cotangents of 0, since reverse mode is linear in them; "
+                    f"got\n{np.asarray(g)}"
+                )
+
+    def missing_cotangents(self) -> None:
+        """Cotangents that are None stand for zeros, all of them or one at a time."""
+        outs, pullback = vjp(self.flat, *self.xs)
+        cts = [np.ones(out.shape, out.dtype) for out in outs]
+        cases: list[Sequence[int]] = (
+            [range(len(cts))]
+            if len(cts) < 2
+            else [range(len(cts)), *[[k] for k in range(len(cts))]]
+        )
+        for missing in cases:
+            given = [None if k in missing else ct for k, ct in enumerate(cts)]
+            zeros = [np.zeros_like(ct) if k in missing else ct for k, ct in enumerate(cts)]
+            try:
+                found = pullback(given)
+            except Exception as error:
+                raise self.fail(
+                    "a derivative rule must take None, a cotangent of zero, for outputs "
+                    f"{[self.numbers[k] for k in missing]}; got {type(error).__name__}: {error}"
+                ) from error
+            for i, (x, y) in enumerate(zip(found, pullback(zeros), strict=True)):
+                if not self.close(np.asarray(x), np.asarray(y)):
+                    raise self.fail(
+                        f"the gradient of input {self.varying[i]} must be the same for None as for "
+                        f"zeros, as cotangents of outputs {[self.numbers[k] for k in missing]}; got"
+                        f"\n{np.asarray(x)}\nfor\n{np.asarray(y)}"
+                    )
+
+    def batched_gradients(self) -> None:
+        """Two cotangents at once, under vmap, give what they give one by one."""
+        outs, pullback = vjp(self.flat, *self.xs)
+        for k in range(len(outs)):
+            cts = [
+                np.stack(
+                    [
+                        _random(out, seed) if j == k else np.zeros(out.shape, out.dtype)
+                        for seed in (k, k + 100)
+                    ]
+                )
+                for j, out in enumerate(outs)
+            ]
+            try:
+                together = vmap(lambda *cts: pullback(list(cts)))(*cts)
+            except Exception as error:
+                raise self.fail(
+                    f"reverse mode must work under vmap, for output {self.numbers[k]}; got "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            alone = [pullback([ct[lane] for ct in cts]) for lane in range(2)]
+            for i, x in enumerate(together):
+                y = np.stack([np.asarray(gs[i]) for gs in alone])
+                if not self.close(np.asarray(x), y):
+                    raise self.fail(
+                        f"the gradient of input {self.varying[i]} for output {self.numbers[k]} "
+                        "must be the same under vmap as in a loop",
+                        f"under vmap:\n{np.asarray(x)}",
+                        f"in a loop:\n{y}",
+                    )
