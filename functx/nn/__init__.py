@@ -1,4 +1,4 @@
-"""Activations and other functions of neural networks: the names and numbers of `jax.nn`.
+"""Functions of neural networks: the names and numbers of `jax.nn`, losses and norms by PyTorch's names.
 
 >>> import numpy
 >>> from functx import nn
@@ -63,6 +63,7 @@ from functx.nn.norms import (
     var_mean,
 )
 from functx.nn.pooling import avg_pool, max_pool, min_pool
+from functx.nn.similarity import cosine_similarity
 
 __all__ = [
     "avg_pool",
@@ -70,6 +71,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "cosine_similarity",
     "cross_entropy",
     "dot_product_attention",
     "dropout",

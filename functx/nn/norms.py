@@ -169,7 +169,7 @@ def instance_norm(
     _check_rank("instance_norm", x, 3)
     found = _running("instance_norm", running_mean, running_var, required=not use_input_stats)
     if not use_input_stats:
-        return batch_norm(x, *found, weight, bias, eps=eps)
+        return batch_norm(x, found[0], found[1], weight, bias, eps=eps)
     aval, eps = aval_of(x), _eps("instance_norm", eps)
     axes = tuple(range(2, aval.ndim))
     _check_several("instance_norm", x, axes)

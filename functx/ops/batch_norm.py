@@ -11,7 +11,7 @@ from functx.core.samples import f32, sample
 from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import rsqrt
-from functx.ops.normalizations import Backward, Forward, Layout, Normalization
+from functx.ops.normalizations import Arrangement, Backward, Forward, Normalization
 from functx.ops.operands import batch_size, check_axes, without
 from functx.ops.shaping import batch_at
 from functx.ops.statistics import average, check_real, repeated, working_dtype
@@ -31,22 +31,31 @@ class BatchNorm(Forward):
     shares = False
     multiple_results = True
     samples = (
-        sample(f32[4, 3], f32[3], eps=1e-2, weighted=True, axes=(0,)),
-        sample(f32[3, 2, 2], f32[2], f32[2], eps=1e-2, axes=(0, 2), tracked=True),
+        sample(f32[4, 3], f32[3], eps=1e-2, weighted=True, biased=False, axes=(0,)),
+        sample(
+            f32[3, 2, 2],
+            f32[2],
+            f32[2],
+            eps=1e-2,
+            weighted=False,
+            biased=False,
+            axes=(0, 2),
+            tracked=True,
+        ),
     )
 
-    def layout(self, x):
+    def arrangement(self, x):
         return per_channel(self, x)
 
     def batched(self, shared):
-        return self.changed(axes=tuple([d + 1 for d in self.axes]))
+        return self.changed(axes=tuple([d + 1 for d in self.axes])), 0
 
     def abstract_eval(self, x, *rest):
         count = len(rest) - 2 * self.tracked
         running = rest[count:]
         check_real(self.name, x, *rest)
         self.check_affine(
-            self.layout(x).affine,
+            self.arrangement(x).affine,
             **dict(zip(("running mean", "running variance"), running, strict=False)),
         )
         out = super().abstract_eval(x, *rest[:count])
@@ -151,23 +160,32 @@ class BatchNormBackward(Backward):
     axes: tuple[int, ...]
     shares = False
     samples = (
-        sample(f32[3, 2, 2], f32[3, 2, 2], eps=1e-2, axes=(0, 2), wanted=(True, False, True)),
+        sample(
+            f32[3, 2, 2],
+            f32[3, 2, 2],
+            eps=1e-2,
+            weighted=False,
+            wanted=(True, False, True),
+            axes=(0, 2),
+        ),
         sample(
             f32[4, 3],
             f32[4, 3],
             f32[3],
             eps=None,
+            weighted=False,
+            wanted=(True, True, True),
             axes=(0,),
             domain={2: (0.5, 1.0)},
             gradients={2: [0.0, 0.0, 0.0]},
         ),
     )
 
-    def layout(self, x):
+    def arrangement(self, x):
         return per_channel(self, x)
 
     def batched(self, shared):
-        return self.changed(axes=tuple([d + 1 for d in self.axes]))
+        return self.changed(axes=tuple([d + 1 for d in self.axes])), 0
 
 
 class ByStatistics(Normalization, abstract=True):
@@ -175,7 +193,7 @@ class ByStatistics(Normalization, abstract=True):
 
     axes: tuple[int, ...]
 
-    def layout(self, x):
+    def arrangement(self, x):
         return per_channel(self, x)
 
     def batch(self, args, dims):
@@ -192,7 +210,7 @@ class BatchNormInference(ByStatistics):
     but x of its dimensions other than `axes`.
     """
 
-    biased: bool = False
+    biased: bool
     samples = (
         sample(
             f32[3, 2],
@@ -212,7 +230,7 @@ class BatchNormInference(ByStatistics):
         check_real(self.name, x, mean, variance, *affine)
         names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
         self.check_affine(
-            self.layout(x).affine,
+            self.arrangement(x).affine,
             mean=mean,
             variance=variance,
             **dict(zip(names, affine, strict=True)),
@@ -220,14 +238,14 @@ class BatchNormInference(ByStatistics):
         return x.update(weak_type=False)
 
     def decompose(self, x, mean, variance, *affine):
-        layout, dtype = self.layout(x), working_dtype(x, mean, variance, *affine)
-        rest = sub(convert_element_type(x, dtype), layout.spread(mean, dtype))
+        seen, dtype = self.arrangement(x), working_dtype(x, mean, variance, *affine)
+        rest = sub(convert_element_type(x, dtype), seen.spread(mean, dtype))
         scale = rsqrt(add(convert_element_type(variance, dtype), self.eps))
         if self.weighted:
             scale = mul(scale, convert_element_type(affine[0], dtype))
-        out = mul(rest, layout.spread(scale, dtype))
+        out = mul(rest, seen.spread(scale, dtype))
         if self.biased:
-            out = add(out, layout.spread(affine[-1], dtype))
+            out = add(out, seen.spread(affine[-1], dtype))
         return convert_element_type(out, x.dtype)
 
     def vjp(self, ct, out, args, active):
@@ -251,7 +269,7 @@ class BatchNormInferenceBackward(ByStatistics):
     the dtype of the weight, or that of the mean without one.
     """
 
-    wanted: tuple[bool, bool, bool, bool, bool] = (True,) * 5
+    wanted: tuple[bool, bool, bool, bool, bool]
     multiple_results = True
     samples = (
         sample(
@@ -262,6 +280,7 @@ class BatchNormInferenceBackward(ByStatistics):
             f32[2],
             eps=1e-2,
             weighted=True,
+            wanted=(True,) * 5,
             axes=(0,),
             domain={3: (0.5, 2.0)},
         ),
@@ -273,7 +292,7 @@ class BatchNormInferenceBackward(ByStatistics):
             raise ShapeError(
                 f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
             )
-        affine = self.layout(x).affine
+        affine = self.arrangement(x).affine
         self.check_affine(
             affine, mean=mean, variance=variance, **dict(zip(["weight"], weight, strict=False))
         )
@@ -285,20 +304,20 @@ class BatchNormInferenceBackward(ByStatistics):
         return [x for x, on in zip(values, self.wanted, strict=True) if on]
 
     def decompose(self, ct, x, mean, variance, *weight):
-        layout, dtype = self.layout(x), working_dtype(ct, x, mean, variance, *weight)
+        seen, dtype = self.arrangement(x), working_dtype(ct, x, mean, variance, *weight)
         ct = convert_element_type(ct, dtype)
         rstd = rsqrt(add(convert_element_type(variance, dtype), self.eps))
         scale = mul(rstd, convert_element_type(weight[0], dtype)) if weight else rstd
         outs: list[Any] = [None] * 5
         if self.wanted[0]:
-            outs[0] = convert_element_type(mul(ct, layout.spread(scale, dtype)), x.dtype)
+            outs[0] = convert_element_type(mul(ct, seen.spread(scale, dtype)), x.dtype)
         if self.wanted[1] or self.wanted[4]:
-            total = layout.gather(ct, dtype)
+            total = seen.gather(ct, dtype)
             outs[1] = convert_element_type(mul(total, mul(scale, -1.0)), mean.dtype)
             outs[4] = convert_element_type(total, (*weight, mean)[0].dtype)
         if self.wanted[2] or self.wanted[3]:
-            rest = sub(convert_element_type(x, dtype), layout.spread(mean, dtype))
-            along = mul(layout.gather(mul(ct, rest), dtype), rstd)
+            rest = sub(convert_element_type(x, dtype), seen.spread(mean, dtype))
+            along = mul(seen.gather(mul(ct, rest), dtype), rstd)
             # d (v + eps)^(-1/2) = -1/2 (v + eps)^(-3/2) dv
             slope = mul(mul(along, mul(rstd, scale)), -0.5)
             outs[2] = convert_element_type(slope, variance.dtype)
@@ -306,10 +325,10 @@ class BatchNormInferenceBackward(ByStatistics):
         return self.chosen(outs)
 
 
-def per_channel(primitive: Any, x: Any) -> Layout:
-    """The layout of a normalization over `axes`, with one mean in each place of the others."""
+def per_channel(primitive: Any, x: Any) -> Arrangement:
+    """How to look at x for a normalization over `axes`, with one mean in each place of the others."""
     check_axes(primitive.name, primitive.axes, x.ndim)
-    return Layout(x.shape, x.shape, primitive.axes, without(range(x.ndim), primitive.axes))
+    return Arrangement(x.shape, x.shape, primitive.axes, without(range(x.ndim), primitive.axes))
 
 
 BatchNorm.backward = BatchNormBackward

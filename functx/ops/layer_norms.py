@@ -6,10 +6,48 @@ from typing import Any
 
 from functx.core.errors import AxisError, ShapeError
 from functx.core.samples import f32, sample
-from functx.ops.normalizations import Backward, Forward, Layout
+from functx.ops.normalizations import Arrangement, Backward, Forward
 
 
-class LayerNorm(Forward):
+class OverLast:
+    """The last `rank` dimensions together; weight and bias have them, and the first `lead`."""
+
+    def arrangement(self: Any, x: Any) -> Arrangement:
+        rank, lead, ndim = self.rank, self.lead, x.ndim
+        if not 1 <= rank <= ndim - lead:
+            raise AxisError(
+                f"{self.name}: the operand must have at least the {rank} dimensions to normalize "
+                f"over, and at least one; got {x!r}"
+            )
+        axes = tuple(range(ndim - rank, ndim))
+        return Arrangement(x.shape, x.shape, axes, (*range(lead), *axes))
+
+    def batched(self: Any, shared: bool) -> tuple[Any, int]:
+        return self.changed(lead=self.lead + (not shared)), self.lead * shared
+
+
+class OverGroups:
+    """Each of `groups` groups of the channels along `axis`, and what follows, together.
+
+    Weight and bias have the dimension of the channels, and the first `lead`.
+    """
+
+    def arrangement(self: Any, x: Any) -> Arrangement:
+        groups, axis, lead = self.groups, self.axis, self.lead
+        if not lead <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
+            raise ShapeError(
+                f"{self.name}: the channels, along axis {axis}, must be a multiple of {groups} "
+                f"groups; got {x!r}"
+            )
+        split = (*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
+        return Arrangement(x.shape, split, tuple(range(axis + 1, len(split))), (*range(lead), axis))
+
+    def batched(self: Any, shared: bool) -> tuple[Any, int]:
+        changed = self.changed(axis=self.axis + 1, lead=self.lead + (not shared))
+        return changed, self.lead * shared
+
+
+class LayerNorm(OverLast, Forward):
     """Over the last `rank` dimensions together: mean 0 and variance 1, scaled and shifted.
 
     The weight and the bias have those dimensions, and the first `lead` of x.
@@ -19,42 +57,34 @@ class LayerNorm(Forward):
     lead: int = 0
     samples = (
         sample(f32[3, 4], f32[4], f32[4], eps=1e-2, weighted=True, biased=True, rank=1),
-        sample(f32[0, 2, 2], eps=1e-2, rank=2),
+        sample(f32[0, 2, 2], eps=1e-2, weighted=False, biased=False, rank=2),
     )
 
-    def layout(self, x):
-        return trailing(self, x)
 
-    def batched(self, shared):
-        return self.changed(lead=self.lead + (not shared))
-
-
-class LayerNormBackward(Backward):
+class LayerNormBackward(OverLast, Backward):
     """The cotangents that `layer_norm` makes of that of its output."""
 
     rank: int
     lead: int = 0
     samples = (
-        sample(f32[3, 4], f32[3, 4], f32[4], eps=1e-2, weighted=True, rank=1),
+        sample(
+            f32[3, 4], f32[3, 4], f32[4], eps=1e-2, weighted=True, wanted=(True, True, True), rank=1
+        ),
         sample(
             f32[3, 4],
             f32[3, 4],
             f32[3],
             eps=None,
+            weighted=False,
+            wanted=(True, True, True),
             rank=1,
             domain={2: (0.5, 1.0)},
             gradients={2: [0.0, 0.0, 0.0]},
         ),
     )
 
-    def layout(self, x):
-        return trailing(self, x)
 
-    def batched(self, shared):
-        return self.changed(lead=self.lead + (not shared))
-
-
-class RMSNorm(Forward):
+class RMSNorm(OverLast, Forward):
     """Over the last `rank` dimensions together: mean square 1, scaled and shifted.
 
     The weight and the bias have those dimensions, and the first `lead` of x.
@@ -64,32 +94,22 @@ class RMSNorm(Forward):
     lead: int = 0
     centered = False
     name = "rms_norm"
-    samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, rank=1),)
-
-    def layout(self, x):
-        return trailing(self, x)
-
-    def batched(self, shared):
-        return self.changed(lead=self.lead + (not shared))
+    samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, biased=False, rank=1),)
 
 
-class RMSNormBackward(Backward):
+class RMSNormBackward(OverLast, Backward):
     """The cotangents that `rms_norm` makes of that of its output."""
 
     rank: int
     lead: int = 0
     centered = False
     name = "rms_norm_backward"
-    samples = (sample(f32[3, 4], f32[3, 4], eps=1e-2, rank=1, wanted=(True, False, True)),)
-
-    def layout(self, x):
-        return trailing(self, x)
-
-    def batched(self, shared):
-        return self.changed(lead=self.lead + (not shared))
+    samples = (
+        sample(f32[3, 4], f32[3, 4], eps=1e-2, weighted=False, wanted=(True, False, True), rank=1),
+    )
 
 
-class GroupNorm(Forward):
+class GroupNorm(OverGroups, Forward):
     """Over each of `groups` groups of channels and what follows: mean 0 and variance 1.
 
     The channels lie along `axis`, and are scaled and shifted each: the weight and the bias
@@ -99,52 +119,25 @@ class GroupNorm(Forward):
     groups: int
     axis: int = 1
     lead: int = 0
-    samples = (sample(f32[2, 4, 3], f32[4], eps=1e-2, biased=True, groups=2),)
-
-    def layout(self, x):
-        return in_groups(self, x)
-
-    def batched(self, shared):
-        return self.changed(axis=self.axis + 1, lead=self.lead + (not shared))
+    samples = (sample(f32[2, 4, 3], f32[4], eps=1e-2, weighted=False, biased=True, groups=2),)
 
 
-class GroupNormBackward(Backward):
+class GroupNormBackward(OverGroups, Backward):
     """The cotangents that `group_norm` makes of that of its output."""
 
     groups: int
     axis: int = 1
     lead: int = 0
-    samples = (sample(f32[2, 4, 3], f32[2, 4, 3], eps=1e-2, groups=2, wanted=(True, False, True)),)
-
-    def layout(self, x):
-        return in_groups(self, x)
-
-    def batched(self, shared):
-        return self.changed(axis=self.axis + 1, lead=self.lead + (not shared))
-
-
-def trailing(primitive: Any, x: Any) -> Layout:
-    """The layout of a normalization over the last `rank` dimensions."""
-    rank, lead, ndim = primitive.rank, primitive.lead, x.ndim
-    if not 1 <= rank <= ndim - lead:
-        raise AxisError(
-            f"{primitive.name}: the operand must have at least the {rank} dimensions to normalize "
-            f"over, and at least one; got {x!r}"
-        )
-    axes = tuple(range(ndim - rank, ndim))
-    return Layout(x.shape, x.shape, axes, (*range(lead), *axes))
-
-
-def in_groups(primitive: Any, x: Any) -> Layout:
-    """The layout of a normalization over groups of channels."""
-    groups, axis, lead = primitive.groups, primitive.axis, primitive.lead
-    if not lead <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
-        raise ShapeError(
-            f"{primitive.name}: the channels, along axis {axis}, must be a multiple of {groups} "
-            f"groups; got {x!r}"
-        )
-    split = (*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
-    return Layout(x.shape, split, tuple(range(axis + 1, len(split))), (*range(lead), axis))
+    samples = (
+        sample(
+            f32[2, 4, 3],
+            f32[2, 4, 3],
+            eps=1e-2,
+            weighted=False,
+            wanted=(True, False, True),
+            groups=2,
+        ),
+    )
 
 
 LayerNorm.backward = LayerNormBackward

@@ -21,7 +21,7 @@ from functx.ops.statistics import (
 )
 
 
-class Layout(NamedTuple):
+class Arrangement(NamedTuple):
     """How a normalization looks at an array of shape `whole`.
 
     In the shape `split` it takes statistics over `axes`. The weight and the bias lie along the
@@ -49,25 +49,25 @@ class Layout(NamedTuple):
 
 
 class Normalization(Primitive, abstract=True):
-    """What a normalization and its backward have in common: the eps and the layout.
+    """What a normalization and its backward have in common: the eps and the seen.
 
     Halves are computed with in single precision; a weight and a bias may be wider than x.
     """
 
     eps: float | None
-    weighted: bool = False
+    weighted: bool
     centered: ClassVar[bool] = True
     shares: ClassVar[bool] = True
     """Whether the lanes of a batch can share one weight and one bias."""
 
-    def layout(self, x: Any) -> Layout:
+    def arrangement(self, x: Any) -> Arrangement:
         """How it looks at `x`; raises if it cannot."""
         raise NotImplementedError
 
-    def batched(self, shared: bool) -> Normalization:
-        """The primitive for a whole batch, along dimension 0, or if `shared` along `lead`.
+    def batched(self, shared: bool) -> tuple[Any, int]:
+        """The primitive for a whole batch, and the dimension that the lanes of x go to.
 
-        If `shared`, the weight and the bias are those of every lane.
+        If `shared`, the weight and the bias are those of every lane; otherwise theirs go to 0.
         """
         raise NotImplementedError
 
@@ -84,14 +84,13 @@ class Normalization(Primitive, abstract=True):
 class Forward(Normalization, abstract=True):
     """x standardized, times the weight if `weighted`, plus the bias if `biased`."""
 
-    biased: bool = False
+    biased: bool
     backward: ClassVar[type[Backward]]
-    lead: ClassVar[int] = 0
 
     def abstract_eval(self, x, *affine):
         check_real(self.name, x, *affine)
         names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
-        self.check_affine(self.layout(x).affine, **dict(zip(names, affine, strict=True)))
+        self.check_affine(self.arrangement(x).affine, **dict(zip(names, affine, strict=True)))
         return x.update(weak_type=False)
 
     def affine(self, values: Any, absent: Any = None) -> tuple[Any, Any]:
@@ -114,35 +113,35 @@ class Forward(Normalization, abstract=True):
 
     def standardized(self, args: Any) -> Standardized:
         """The standardized x, split."""
-        layout = self.layout(args[0])
+        seen = self.arrangement(args[0])
         x = convert_element_type(args[0], working_dtype(*args))
-        return standardize(reshape(x, layout.split), layout.axes, self.eps, self.centered)
+        return standardize(reshape(x, seen.split), seen.axes, self.eps, self.centered)
 
     def scaled(self, found: Standardized, args: Any) -> Any:
         """The output, of the standardized x."""
-        x, layout, dtype = args[0], self.layout(args[0]), working_dtype(*args)
+        x, seen, dtype = args[0], self.arrangement(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)
         out = reshape(found.x, x.shape)
-        out = out if weight is None else mul(out, layout.spread(weight, dtype))
-        out = out if bias is None else add(out, layout.spread(bias, dtype))
+        out = out if weight is None else mul(out, seen.spread(weight, dtype))
+        out = out if bias is None else add(out, seen.spread(bias, dtype))
         return convert_element_type(out, x.dtype)
 
     def tangent(self, primals: Any, tangents: Any) -> Any:
         """The tangent of the output; None if it does not vary."""
-        x, layout, dtype = primals[0], self.layout(primals[0]), working_dtype(*primals)
+        x, seen, dtype = primals[0], self.arrangement(primals[0]), working_dtype(*primals)
         weight, _ = self.affine(primals)
         t_weight, t_bias = self.affine(tangents)
         terms = []
         if tangents[0] is not None:
-            t = reshape(convert_element_type(tangents[0], dtype), layout.split)
-            t = standardize_jacobian(t, self.standardized(primals), layout.axes)
+            t = reshape(convert_element_type(tangents[0], dtype), seen.split)
+            t = standardize_jacobian(t, self.standardized(primals), seen.axes)
             t = reshape(t, x.shape)
-            terms.append(t if weight is None else mul(t, layout.spread(weight, dtype)))
+            terms.append(t if weight is None else mul(t, seen.spread(weight, dtype)))
         if t_weight is not None:
             out = reshape(self.standardized(primals).x, x.shape)
-            terms.append(mul(out, layout.spread(t_weight, dtype)))
+            terms.append(mul(out, seen.spread(t_weight, dtype)))
         if t_bias is not None:
-            terms.append(layout.spread(t_bias, dtype))
+            terms.append(seen.spread(t_bias, dtype))
         if not terms:
             return None
         total = terms[0]
@@ -152,13 +151,13 @@ class Forward(Normalization, abstract=True):
 
     def pulled(self, ct: Any, args: Any, active: Any) -> list[Any]:
         """The cotangents of x, weight and bias, given that of the output."""
-        x, layout = args[0], self.layout(args[0])
+        x, seen = args[0], self.arrangement(args[0])
         weight, bias = self.affine(args)
         of_weight, of_bias = self.affine(active, absent=False)
         if not active[0] and not of_weight:
             # x does not matter, so that nothing keeps it.
             wide = convert_element_type(ct, working_dtype(*args))
-            alone = [layout.gather(wide, bias.dtype)] if of_bias else [None] * self.biased
+            alone = [seen.gather(wide, bias.dtype)] if of_bias else [None] * self.biased
             return [None, *[None] * self.weighted, *alone]
         pull = self.pullback((active[0], of_weight, of_bias))
         found = iter(pull(ct, x, *[weight] * self.weighted))
@@ -175,12 +174,12 @@ class Forward(Normalization, abstract=True):
     def batch(self, args, dims):
         size = batch_size(args, dims)
         shared = self.shares and all([d is None for d in dims[1:]])
-        place = self.lead if shared else 0
+        primitive, place = self.batched(shared)
         args = [
             x if shared and i else batch_at(x, d, 0 if i else place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
-        return self.batched(shared)(*args), place
+        return primitive(*args), place
 
 
 class Backward(Normalization, abstract=True):
@@ -192,65 +191,63 @@ class Backward(Normalization, abstract=True):
     bias has the dtype of the weight, or a wide one without weight.
     """
 
-    wanted: tuple[bool, bool, bool] = (True, True, True)
-    lead: ClassVar[int] = 0
+    wanted: tuple[bool, bool, bool]
     multiple_results = True
 
     def abstract_eval(self, ct, x, *rest):
         check_real(self.name, ct, x, *rest)
-        layout = self.layout(x)
+        seen = self.arrangement(x)
         *rstd, weight = rest if self.weighted else (*rest, None)
         if ct.shape != x.shape:
             raise ShapeError(
                 f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
             )
         if weight is not None:
-            self.check_affine(layout.affine, weight=weight)
+            self.check_affine(seen.affine, weight=weight)
         for saved in rstd:
-            kept = without(layout.split, layout.axes)
+            kept = without(seen.split, seen.axes)
             if saved.shape != kept:
                 raise ShapeError(
                     f"{self.name}: the saved 1 / sqrt(variance + eps) must have the shape "
                     f"{kept}; got {saved!r}"
                 )
         dtype = working_dtype(ct, x) if weight is None else weight.dtype
-        affine = ShapedArray(layout.affine, dtype)
+        affine = ShapedArray(seen.affine, dtype)
         return self.chosen((x.update(weak_type=False), affine, affine))
 
     def chosen(self, values: Any) -> list[Any]:
         return [x for x, on in zip(values, self.wanted, strict=True) if on]
 
     def decompose(self, ct, x, *rest):
-        layout, dtype = self.layout(x), working_dtype(ct, x, *rest)
+        seen, dtype = self.arrangement(x), working_dtype(ct, x, *rest)
         *rstd, weight = rest if self.weighted else (*rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
         wide = convert_element_type(ct, dtype)
-        split = reshape(convert_element_type(x, dtype), layout.split)
+        split = reshape(convert_element_type(x, dtype), seen.split)
         saved = convert_element_type(rstd[0], dtype) if rstd else None
-        found = standardize(split, layout.axes, self.eps, self.centered, saved)
+        found = standardize(split, seen.axes, self.eps, self.centered, saved)
         outs: list[Any] = [None] * 3
         if self.wanted[0]:
-            scaled = wide if weight is None else mul(wide, layout.spread(weight, dtype))
-            pulled = standardize_jacobian(reshape(scaled, layout.split), found, layout.axes)
+            scaled = wide if weight is None else mul(wide, seen.spread(weight, dtype))
+            pulled = standardize_jacobian(reshape(scaled, seen.split), found, seen.axes)
             outs[0] = convert_element_type(reshape(pulled, x.shape), x.dtype)
         if self.wanted[1]:
-            outs[1] = layout.gather(mul(wide, reshape(found.x, x.shape)), affine)
+            outs[1] = seen.gather(mul(wide, reshape(found.x, x.shape)), affine)
         if self.wanted[2]:
-            outs[2] = layout.gather(wide, affine)
+            outs[2] = seen.gather(wide, affine)
         return self.chosen(outs)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         shared = self.shares and not any(self.wanted[1:])
         shared = shared and (not self.weighted or dims[-1] is None)
-        place = self.lead if shared else 0
+        primitive, place = self.batched(shared)
         last = len(args) - 1
         args = [
             x if shared and self.weighted and i == last else batch_at(x, d, place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
-        outs = self.batched(shared)(*args)
-        return outs, self.chosen([place, 0, 0])
+        return primitive(*args), self.chosen([place, 0, 0])
 
     def trim(self, used):
         if all(used):
