@@ -71,9 +71,7 @@ def run_flat(program: Program, args: Sequence[Any]) -> list[Any]:
         fitted(x, v.aval, program, i)
         for i, (x, v) in enumerate(zip([*args, *program.captured], program.inputs, strict=True))
     ]
-    avals = tuple([aval_of(x) for x in args])
-    if avals != tuple(program.in_avals):
-        program = rewritten(Retype(avals), program)
+    program = retyped(program, args)
     if not program.writes or current_builder.get() is not None:
         return apply(None, program, args)
     pure = rewritten(Purify(tuple(map(layout_of, args))), program)
@@ -81,6 +79,19 @@ def run_flat(program: Program, args: Sequence[Any]) -> list[Any]:
     count = len(program.outputs)
     write_arrays(args, dict(zip(pure.written, outs[count:], strict=True)))
     return outs[:count]
+
+
+def applied(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` on `args`, whose weak types may differ from those it was made for."""
+    return apply(None, retyped(program, args), args)
+
+
+def retyped(program: Program, args: Sequence[Any]) -> Program:
+    """`program` made for the types of `args`."""
+    avals = tuple([aval_of(x) for x in args])
+    if avals == tuple(program.in_avals):
+        return program
+    return rewritten(Retype(avals), program)  # type: ignore[no-any-return]
 
 
 def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from functx.core.editing import applied
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.tracing import trace
-from functx.custom.function import applied
 from functx.ops.reductions import reduce_sum
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.marks import chosen

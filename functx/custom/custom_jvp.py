@@ -7,16 +7,17 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
+from functx.core.editing import applied
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
-from functx.core.program import Program, Var
+from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
 from functx.core.tracing import trace
 from functx.custom.batched_rules import BatchJVP
 from functx.custom.captures import Captures
 from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
-from functx.custom.function import CustomCall, CustomFunction, applied, refuse_captured
+from functx.custom.function import CustomCall, CustomFunction, refuse_captured
 from functx.custom.results import Result, rule_source
 from functx.custom.ruled import Ruled
 from functx.custom.splitting import SplitRule
@@ -36,6 +37,7 @@ from functx.transforms.marks import (
     spread,
     zeros_for_none,
 )
+from functx.transforms.parts import reached_from
 
 
 def custom_jvp(
@@ -172,11 +174,9 @@ def trace_push(
 
     traced = trace(rule, body, [*call.avals, *tangent_avals], values)
     program, count = traced.program, len(call.avals)
-    reached = set(program.inputs[count : count + len(tangent_avals)])
-    for eqn in program.equations:
-        if not reached.isdisjoint([a for a in eqn.inputs if type(a) is Var]):
-            reached.update(eqn.outputs)
-    if any(type(a) is Var and a in reached for a in program.outputs[: len(call.out_avals)]):
+    tangents = program.inputs[count : count + len(tangent_avals)]
+    reached = reached_from(tangents, program.equations)
+    if not reached.isdisjoint(program.outputs[: len(call.out_avals)]):
         raise out.error("must not depend on the tangents; got one that does")
     return traced
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
+from functx.core.editing import applied
 from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -17,7 +18,7 @@ from functx.custom.batched_rules import BatchVJP
 from functx.custom.captures import Captures
 from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal
 from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
-from functx.custom.function import CustomCall, CustomFunction, applied, refuse_captured
+from functx.custom.function import CustomCall, CustomFunction, refuse_captured
 from functx.custom.results import Result, described
 from functx.custom.ruled import Ruled
 from functx.custom.symbolic_zeros import CustomVJPPrimal, told
@@ -35,7 +36,7 @@ from functx.transforms.marks import (
     places_of,
     spread,
 )
-from functx.transforms.parts import Between, variables_read
+from functx.transforms.parts import Between, reached_from, variables_read
 
 
 def custom_vjp(
@@ -310,10 +311,7 @@ class CustomVJP(Ruled):
     def transpose(self, cts, *args):
         linear = linear_marks(args)
         first, *_ = programs_of(self.rule, self.flow(args, linear))
-        linear_vars = set(chosen(first.inputs, linear))
-        for eqn in first.equations:
-            if any(a in linear_vars for a in eqn.inputs):
-                linear_vars.update(eqn.outputs)
+        linear_vars = reached_from(chosen(first.inputs, linear), first.equations)
         second = self.backward(args, linear)
         count = len(self.primal.outputs)
         given_cts = len(second.inputs) - len(first.outputs) + count

@@ -11,7 +11,6 @@ import jax
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.editing import Retype
 from functx.core.errors import (
     ArgnumsError,
     ArgumentError,
@@ -20,8 +19,7 @@ from functx.core.errors import (
     MissingRuleError,
 )
 from functx.core.program import Program
-from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import aval_of, current_builder
+from functx.core.tracing import current_builder
 from functx.custom.captures import Captures
 from functx.custom.deferral import Deferred, Flow, RuleTrace, Traced, level_of
 from functx.transforms.calls import avals_of, check_callable, name_of, named_after, trace_call
@@ -192,14 +190,6 @@ class CustomFunction:
 def in_jax_trace(args: Any) -> bool:
     """Whether JAX traces what is called with `args`, so that rules must reach it."""
     return any(isinstance(x, jax.core.Tracer) for x in tree.leaves(args))
-
-
-def applied(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` inlined on `args`, whose weak types may differ from its own."""
-    avals = tuple([aval_of(x) for x in args])
-    if avals != tuple(program.in_avals):
-        program = rewritten(Retype(avals), program)
-    return apply(None, program, args)
 
 
 def refuse_captured(primitive: Any, active: Sequence[bool]) -> None:

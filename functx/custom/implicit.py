@@ -9,12 +9,12 @@ from typing import Any
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
+from functx.core.editing import applied
 from functx.core.errors import DTypeError, ShapeError, TreeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace
-from functx.custom.function import applied
 from functx.ops.arithmetic import neg
 from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at

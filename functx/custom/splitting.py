@@ -8,6 +8,7 @@ from typing import Any
 from functx.core.program import Equation, Literal, Program, Var, remove_dead
 from functx.ops.shaping import Full
 from functx.transforms.marks import chosen, inexact_marks, others, spread
+from functx.transforms.parts import reached_from
 from functx.transforms.zeros import KnownZeros
 
 
@@ -30,15 +31,9 @@ class SplitRule:
         end = self.count + len(self.varying)
         tangents = program.inputs[self.count : end]
         known = [*program.inputs[: self.count], *program.inputs[end:]]
-        linear_vars = set(tangents)
-        values: list[Equation] = []
-        linear: list[Equation] = []
-        for eqn in program.equations:
-            if linear_vars.isdisjoint(a for a in eqn.inputs if type(a) is Var):
-                values.append(eqn)
-            else:
-                linear.append(eqn)
-                linear_vars.update(eqn.outputs)
+        linear_vars = reached_from(tangents, program.equations)
+        apart = [linear_vars.isdisjoint(eqn.inputs) for eqn in program.equations]
+        values, linear = chosen(program.equations, apart), others(program.equations, apart)
         outs = program.outputs[: self.outputs]
         given = chosen(tangents, self.varying)
         left = KnownZeros(linear, tangents, others(tangents, self.varying))

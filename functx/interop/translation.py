@@ -10,11 +10,11 @@ import numpy as np
 from jax.extend.core import Literal
 
 from functx.core.avals import ShapedArray
+from functx.core.editing import applied
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracing import aval_of, trace
-from functx.custom.function import applied
 from functx.interop.jaxprs import array_of, aval_from_jax, jaxpr_of, known_aval, value_of
 from functx.lowering.cache import Cache
 from functx.ops.shaping import broadcast_in_dim

@@ -24,7 +24,7 @@ from functx.transforms.call import TransposeIn
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.marks import chosen, places_of
-from functx.transforms.parts import part_of
+from functx.transforms.parts import part_of, reached_from
 
 
 @functx_call.def_impl
@@ -61,10 +61,7 @@ class LinearizeInJax:
     def __call__(self, program: Program) -> Linearized:
         values, tangents = rewritten(Linearize(self.varying), program)
         own = sum(self.varying)
-        reached = set(tangents.inputs[:own])
-        for eqn in tangents.equations:
-            if not reached.isdisjoint(eqn.inputs):
-                reached.update(eqn.outputs)
+        reached = reached_from(tangents.inputs[:own], tangents.equations)
         inexact = [i for i, aval in enumerate(program.out_avals) if is_inexact(aval.dtype)]
         places = [k for k, atom in enumerate(tangents.outputs) if atom in reached]
         linear, kept = part_of(tangents, tuple(places))

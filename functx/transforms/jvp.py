@@ -9,7 +9,6 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
-from functx.core.program import Var
 from functx.core.rewriting import apply, rewritten_alike
 from functx.transforms.calls import (
     TracedCall,
@@ -24,6 +23,7 @@ from functx.transforms.calls import (
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.grad import floats_for_ints
 from functx.transforms.marks import chosen, inexact_marks, places_of, spread, zeros_for_none
+from functx.transforms.parts import reached_from
 
 
 def jvp(
@@ -182,10 +182,8 @@ def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: A
 def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:
     program = traced.program
     own = program.outputs[: len(traced.out_avals)]
-    reached = set(chosen(program.inputs[: len(varying)], varying))
-    for eqn in program:
-        if any(type(a) is Var and a in reached for a in eqn.inputs):
-            reached.update(eqn.outputs)
+    moving = chosen(program.inputs[: len(varying)], varying)
+    reached = reached_from(moving, program.equations)
     for i, atom in enumerate(own):
         if atom not in reached:
             raise GradientError(

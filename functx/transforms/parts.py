@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
 from functx.core.rewriting import rewritten
@@ -82,6 +83,15 @@ def used(program: Program) -> list[bool]:
     """Which inputs the equations and outputs of `program` use."""
     read = variables_read(program.equations, program.outputs)
     return [v in read for v in program.inputs]
+
+
+def reached_from(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Any]:
+    """`variables`, and those that the equations compute from any of them."""
+    reached: set[Any] = set(variables)
+    for eqn in equations:
+        if not reached.isdisjoint(eqn.inputs):
+            reached.update(eqn.outputs)
+    return reached
 
 
 def variables_read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
-from functx.core.editing import Retype, like
+from functx.core.editing import like
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
-from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import aval_of
+from functx.core.rewriting import rewritten
 from functx.ops.gathering import Gather
 from functx.ops.joining import concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape
@@ -62,14 +61,6 @@ class LoopSplit(NamedTuple):
             else before_each_step(carries[row.carry], ys[row.position], reverse)
             for row in self.rows
         ]
-
-
-def applied(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` on `args`, which may be weakly typed where its inputs are not."""
-    avals = tuple([aval_of(x) for x in args])
-    if avals != tuple(program.in_avals):
-        program = rewritten(Retype(avals), program)
-    return apply(None, program, args)
 
 
 def before_each_step(start: Any, after: Any, reverse: bool) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.avals import ShapedArray
+from functx.core.editing import applied
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import apply
 from functx.core.tracing import trace
@@ -23,7 +24,7 @@ from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import Full, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
-from functx.transforms.control.loop_split import applied, unchanging
+from functx.transforms.control.loop_split import unchanging
 from functx.transforms.marks import chosen
 from functx.transforms.parts import rewired
 from functx.transforms.zeros import KnownZeros

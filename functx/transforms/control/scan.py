@@ -10,7 +10,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.editing import as_tracer
+from functx.core.editing import applied, as_tracer
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -33,7 +33,6 @@ from functx.transforms.control.loop_split import (
     PushedStep,
     SplitLoop,
     Trim,
-    applied,
 )
 from functx.transforms.control.loop_sums import PullLoop
 from functx.transforms.control.progress import Shown, check_progress, show_end

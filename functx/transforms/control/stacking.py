@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
-from functx.core.program import Literal, Program, Var
+from functx.core.program import Program, Var
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace
 from functx.ops.arithmetic import add, sub
@@ -17,7 +17,7 @@ from functx.ops.operands import literal
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.transforms.call import TransposeIn
-from functx.transforms.control.loop_split import without_effects
+from functx.transforms.control.loop_split import unchanging, without_effects
 from functx.transforms.control.schedule import INT
 from functx.transforms.effects import WithoutEffects, with_effects_on
 from functx.transforms.expand import expand
@@ -153,12 +153,7 @@ class SplitBody:
         values, rest = rewritten(self.rewrite, program)
         count = len(program.outputs)
         consts = values.inputs[: self.consts]
-        same = set(consts)
-        for eqn in values.equations:
-            if not eqn.primitive.effects and all(
-                type(a) is Literal or a in same for a in eqn.inputs
-            ):
-                same.update(eqn.outputs)
+        same = unchanging(values, set(consts))
         saved = values.outputs[count:]
         lead, needs = (
             rest.inputs[: -len(saved) or None],
