@@ -106,6 +106,46 @@ def test_a_composite_has_a_body():
         custom_op("test::f", lambda x: x, schema="(Array x) -> Array", decomposition=3)
 
 
+def test_an_operator_is_made_of_a_body_alone_or_beside_an_implementation():
+    def body(x: Array, n: int = 2) -> Array:
+        return x**n
+
+    op = custom_op("test::alone", decomposition=body)
+    assert op(3.0) == jit(op)(3.0) == 9.0 and grad(op)(3.0) == 6.0
+    assert op.schema == library.infer_schema(body)
+
+    @custom_op("test::beside", decomposition=body)
+    def beside(x: Array, n: int = 2) -> Array:
+        return x * 100
+
+    assert beside(3.0) == 300.0 and grad(beside)(3.0) == 6.0
+
+    @custom_op("test::declared", decomposition=lambda x, n: x**n)
+    def declared(x: Array, n: int = 2) -> Array: ...
+
+    assert declared(3.0) == jit(declared)(3.0) == 9.0
+    with pytest.raises(ValueError, match=r"the signature must match the schema"):
+        custom_op("test::other", decomposition=lambda x: x)(beside.__wrapped__)
+
+
+def test_a_function_without_a_body_implements_nothing():
+    @custom_op("test::declared")
+    def declared(x: Array) -> Array:
+        """Nothing yet."""
+
+    with pytest.raises(
+        NotImplementedError, match=r"an implementation for the platform cpu; got none"
+    ):
+        declared(x)
+    declared.impl("default")(lambda x: x + 1)
+    assert declared(x)[0] == 2.0
+
+    @custom_op("test::nothing")
+    def nothing(x: Array) -> None: ...
+
+    assert nothing(x) is None
+
+
 class Quantity:
     """A number with a unit."""
 

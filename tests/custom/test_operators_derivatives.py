@@ -346,6 +346,15 @@ def test_outputs_that_do_not_vary_have_no_derivative():
     assert set(seen) == {2}
 
 
+def test_a_rule_that_takes_over_says_itself_what_varies():
+    op = opaque()
+    op.save_for_backward(lambda inputs, output: None)
+    op.backward(lambda ctx, saved, g: {"x": g}, output_differentiability=[False])
+    assert grad(lambda x: op(x) + x)(1.0) == 1.0
+    op.register_autograd(lambda ctx, g: 3.0 * g)
+    assert grad(lambda x: op(x) + x)(1.0) == 4.0
+
+
 def test_what_is_no_array_does_not_vary():
     op = custom_op("test::pair", schema="(Array x) -> (Array, int)")(lambda x: (x * 2, 1))
     op.def_abstract(lambda x: (x, 0))

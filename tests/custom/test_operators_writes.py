@@ -149,6 +149,35 @@ def test_an_array_of_another_dtype_keeps_it():
     assert given.dtype == numpy.int64 and given.tolist() == [10, 2, 3, 4]
 
 
+def test_an_implementation_that_fails_has_changed_nothing():
+    @custom_op("test::fails", mutates_args={"x"}, kernel="numpy")
+    def fails(x: Array, y: Array) -> Array:
+        x += y
+        return x
+
+    given = x.copy()
+    with pytest.raises(OperatorRuleError):
+        fails(given, x)
+    assert given.tolist() == x.tolist()
+
+
+def test_arguments_that_share_memory_are_read_before_the_write():
+    @custom_op("test::shift", mutates_args={"x"}, kernel="numpy")
+    def shift(x: Array, y: Array) -> None:
+        for i in range(3):
+            x[i] += y[i]
+
+    shift.def_abstract(lambda x, y: None)
+
+    def f(a):
+        shift(a[1:], a[:-1])
+
+    for run in (f, jit(f)):
+        a = x.copy()
+        run(a)
+        assert a.tolist() == [0.0, 1.0, 3.0, 5.0]
+
+
 def test_there_is_no_derivative_through_what_is_written():
     op = add_to()
 

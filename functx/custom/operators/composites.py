@@ -14,8 +14,8 @@ from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.storage import Pure, Purify, root_of
-from functx.core.tracing import Tracer, aval_of, trace
-from functx.custom.operators.kernels import NUMBERS, check_writable, host_array
+from functx.core.tracing import Tracer, trace
+from functx.custom.operators.kernels import NUMBERS, check_writable, read_only
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.results import Results, leaves_of, wrong
 from functx.custom.operators.schema import Return
@@ -37,9 +37,7 @@ class Composite:
         check_writable(call, operands)
         written = operator.arguments.written(call)
         given = [
-            host_array(x, aval_of(x), False)
-            if isinstance(x, np.ndarray) and i not in written
-            else x
+            read_only(x) if isinstance(x, np.ndarray) and i not in written else x
             for i, x in enumerate(operands)
         ]
         try:

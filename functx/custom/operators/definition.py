@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from dis import get_instructions
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from functx.core.errors import (
@@ -19,6 +21,7 @@ from functx.custom.operators.inference import check_signature, given_schema, inf
 from functx.custom.operators.names import check_name
 from functx.custom.operators.operator import Operator, check_kernel, make
 from functx.custom.operators.permitted import check_factory
+from functx.custom.operators.registry import destroy
 from functx.custom.operators.schema import Schema, is_functional_schema
 from functx.transforms.calls import check_callable, name_of
 
@@ -45,8 +48,9 @@ def custom_op(
     code of NumPy. `mutates_args` names the arrays that it writes to, or is "unknown".
 
     With `decomposition=True` the function is no implementation but a body of functx's own
-    operations, and all rules are those of the body; with a function there, that is the body, and
-    `fun` what implements it. Otherwise rules are registered for it, see `Operator`.
+    operations, and all rules are those of the body. `decomposition=body` makes an operator of
+    another function; as a decorator it takes one that implements it. Otherwise rules are
+    registered for it, see `Operator`. A function without a body (`...`) implements nothing.
 
     With the tag "inplace" it returns its first argument, which it writes to; with "out" the
     keyword-only arrays that it writes to.
@@ -71,7 +75,8 @@ def custom_op(
         options = dict(locals())
         for name in ("qualname", "fun", "platforms"):
             del options[name]
-        return partial(custom_op, qualname, **options)
+        decorator = partial(custom_op, qualname, **options)
+        return _of_body(decorator) if callable(decomposition) else decorator
     what = _check_function(qualname, fun)
     if schema is None:
         found = infer_schema(fun, mutates_args=mutates_args, op_name=qualname)
@@ -85,10 +90,46 @@ def custom_op(
     body = fun if decomposition is True else decomposition or None
     if body is not None:
         check_callable(body, f"{what}: decomposition")
+        check_signature(what, found, body)
     operator = make(qualname, found, fun, decomposition=body, allow_override=allow_override)
-    if decomposition is not True:
+    if decomposition is not True and not (found.returns and _is_empty(fun)):
         operator.impl(platforms, fun, kernel=kernel)
     return operator
+
+
+def _of_body(decorator: Any) -> Any:
+    """The operator that a decomposition alone says, which still takes a function that implements it.
+
+    The decorator itself where the decomposition does not say its types.
+    """
+    options = dict(decorator.keywords)
+    body = options.pop("decomposition")
+    (qualname,) = decorator.args
+    if options["schema"] is None:
+        try:
+            infer_schema(body)
+        except SchemaError:
+            return decorator
+    operator: Operator = custom_op(qualname, body, decomposition=True, **options)
+
+    def decorate(fun: Callable[..., Any]) -> Operator:
+        destroy(operator)
+        made: Operator = decorator(fun)
+        return made
+
+    operator.decorate = decorate
+    return operator
+
+
+def _is_empty(fun: Any) -> bool:
+    """Whether a function has no body: it returns None at once."""
+    if not isinstance(fun, FunctionType):
+        return False
+    code = [i for i in get_instructions(fun) if i.opname not in ("RESUME", "NOP")]
+    return all(i.opname in _NOTHING and i.argval is None for i in code)
+
+
+_NOTHING = ("LOAD_CONST", "RETURN_CONST", "RETURN_VALUE")
 
 
 def define(

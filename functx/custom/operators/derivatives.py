@@ -13,7 +13,7 @@ from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.rewriting import apply
 from functx.core.tracing import trace
-from functx.custom.operators.formulas import BACKWARD, ByContext, ByName, formula_of
+from functx.custom.operators.formulas import BACKWARD, FORMULA, ByContext, ByName, formula_of
 from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results
 from functx.custom.operators.traced import run_rule
@@ -142,16 +142,16 @@ def differentiable_marks(call: OperatorEquation, results: Results) -> list[bool]
     operator = call.operator
     inexact = [is_inexact(a.dtype) for a in results.avals]
     rule = rule_of(operator, BACKWARD)
-    stated = None if rule is None else rule.details
-    if stated is None:
+    if rule is None or rule.details is None or rule_of(operator, FORMULA) is not None:
         return inexact
+    stated = rule.details
     for i, (on, result) in enumerate(zip(stated, operator.schema.made, strict=True)):
         if on and not result.type.is_array:
             raise OperatorRuleError(
                 f"{operator.qualname}: output_differentiability must be False for what is no array; "
                 f"got True for output {i}, of type {result.type}",
                 fix="Pass False there.",
-                source=rule.source,  # type: ignore[union-attr]
+                source=rule.source,
             )
     return [a and b for a, b in zip(inexact, results.marks(stated), strict=True)]
 

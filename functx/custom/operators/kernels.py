@@ -133,7 +133,7 @@ def run_now(call: OperatorEquation, rule: Registration, operands: Sequence[Any])
     check_writable(call, operands)
     if rule.details == "numpy":
         arrays = [
-            host_array(x, a, i in written)
+            np.array(x, a.dtype) if i in written else read_only(np.asarray(x, a.dtype))
             for i, (x, a) in enumerate(zip(operands, avals, strict=True))
         ]
     else:
@@ -142,9 +142,9 @@ def run_now(call: OperatorEquation, rule: Registration, operands: Sequence[Any])
             for x, a in zip(operands, avals, strict=True)
         ]
     out = run_kernel(call, rule, arrays)
+    # Only now, so that an implementation that fails has changed nothing.
     for i, new in zip(sorted(written), out.written, strict=True):
-        if new is not operands[i]:
-            operands[i][...] = np.asarray(new)
+        operands[i][...] = np.asarray(new)
     as_jax = any(isinstance(x, jax.Array) for x in operands) or operator.device_of(call) is not None
     marks = Results((), out.lengths).marks([r.type.is_array for r in operator.schema.made])
     leaves = [
@@ -171,12 +171,9 @@ def check_writable(call: OperatorEquation, operands: Sequence[Any]) -> None:
         )
 
 
-def host_array(x: Any, aval: ShapedArray, writable: bool) -> Any:
-    """`x` as an array of NumPy's of the dtype that a program would have."""
-    array = np.asarray(x, aval.dtype)
-    if writable:
-        return array
-    view = array.view()
+def read_only(x: Any) -> Any:
+    """The array `x`, which cannot be written to under this name."""
+    view = x.view()
     view.flags.writeable = False
     return view
 
@@ -216,10 +213,7 @@ class KernelOnHost(OnHost, abstract=True):
 
     def run(self, *arrays: Any) -> list[Any]:
         written = set(self.call.operator.arguments.written(self.call))
-        given = [
-            np.array(x) if i in written else host_array(x, aval_of(x), False)
-            for i, x in enumerate(arrays)
-        ]
+        given = [np.array(x) if i in written else read_only(x) for i, x in enumerate(arrays)]
         out = run_kernel(self.call, self.rule, given)
         values = [np.asarray(x) for x in (*out.leaves, *out.written)]
         padded = self.padded or ((),) * len(values)

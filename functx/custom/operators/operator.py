@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from functx.core.effects import NO_EFFECTS, Effect
@@ -67,6 +68,7 @@ class Operator(registry.Registered):
         self.warned = self.used = False
         self.primitive: Any = None
         self.plain: Any = None
+        self.decorate: Callable[[Callable[..., Any]], Operator] | None = None
         # One array an output, and no more than that.
         self.simple = (
             bool(schema.returns)
@@ -81,6 +83,8 @@ class Operator(registry.Registered):
         return registry.get, (self.qualname,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.decorate is not None and len(args) == 1 and isinstance(args[0], FunctionType):
+            return self.decorate(args[0])
         self.check_alive()
         found = dispatch.dispatched(self, args, kwargs)
         if found is not NotImplemented:
@@ -324,7 +328,7 @@ def make(
     # What gives nothing back and writes to nothing is there for an effect, so it stays.
     lost = not schema.returns and not schema.mutated
     members = {
-        "__module__": operator.__module__,
+        "__module__": qualname.split("::")[0],
         "__doc__": operator.__doc__,
         "__annotations__": dict.fromkeys(fields, "Any" if inexact else "int"),
         "name": qualname,

@@ -48,7 +48,8 @@ class Registration:
         """As a call, for another function that came with this one."""
         try:
             return fun(*args, **kwargs)
-        except FunctxError:
+        except FunctxError as error:
+            error.add(f"in the {self.kind} of {self.qualname}, registered at {self.place}")
             raise
         except Exception as error:
             refuse_foreign(error)

@@ -132,17 +132,19 @@ class Schema:
         return tuple([r for r in self.returns if not r.alias])
 
 
-def is_functional_schema(schema: Schema) -> bool:
+def is_functional_schema(schema: Schema | str) -> bool:
     """Whether an operator of this schema writes to nothing, and returns something new.
 
     An argument may have an alias as long as no result has it.
 
-    >>> from functx.library import Schema, is_functional_schema
-    >>> is_functional_schema(Schema.parse("(Array(a) x) -> Array"))
+    >>> from functx.library import is_functional_schema
+    >>> is_functional_schema("(Array(a) x) -> Array")
     True
-    >>> is_functional_schema(Schema.parse("(Array(a!) x) -> Array"))
+    >>> is_functional_schema("(Array(a!) x) -> Array")
     False
     """
+    if isinstance(schema, str):
+        schema = Schema.parse(schema)
     return bool(schema.returns) and not schema.mutated and not any(r.alias for r in schema.returns)
 
 
