@@ -1,4 +1,4 @@
-"""Functions of neural networks: the names and numbers of `jax.nn`, losses and norms by PyTorch's names.
+"""Functions of neural networks: those of `jax.nn`, and losses and norms by PyTorch's names.
 
 >>> import numpy
 >>> from functx import nn
