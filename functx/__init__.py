@@ -3,7 +3,7 @@
 import sys as _sys
 
 import jax as _jax
-from jax import Array
+from jax import Array as Array
 
 from functx import (
     custom_batching,
@@ -50,7 +50,6 @@ from functx.transforms.vjp import vjp
 from functx.transforms.vmap import vmap
 
 __all__ = [
-    "Array",
     "Primitive",
     "Program",
     "ShapedArray",
