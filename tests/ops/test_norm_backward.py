@@ -113,7 +113,7 @@ def layer_primals(scale=0.5):
     return rows(3, 5, seed=1), x, rows(5, seed=2), rows(5, seed=3)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("order", [1, 2])
 def test_tangents_of_layer_norm_backward_are_those_of_the_true_one(order):
     primals = layer_primals()
     assert tangent_error(of_layer(primals[1]), layer, primals, order) < 2e-13 * 20**order
@@ -127,8 +127,7 @@ def test_the_check_of_tangents_finds_the_wrong_rules(wrong):
     assert tangent_error(wrong(primals[1]), layer, primals) > 1
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (3, 4, 2, 2)])
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(("shape", "order"), [((3, 4, 2, 2), 1), ((4, 3), 2)])
 def test_tangents_of_batch_norm_backward_are_those_of_the_true_one(shape, order):
     x, c = rows(*shape), shape[1]
     mean, invstd = saved(x, (0, *range(2, x.ndim)), keepdims=False)
@@ -142,8 +141,7 @@ def test_tangents_of_batch_norm_backward_are_those_of_the_true_one(shape, order)
     assert tangent_error(backward, batch, primals, order) < 1e-12 * 20**order
 
 
-@pytest.mark.parametrize("order", [1, 2])
-def test_tangents_of_batch_norm_backward_in_evaluation(order):
+def test_tangents_of_batch_norm_backward_in_evaluation():
     mean, var = rows(4, seed=4), rows(4, seed=5) ** 2 + 0.5
 
     def definition(x, w, b):
@@ -157,7 +155,7 @@ def test_tangents_of_batch_norm_backward_in_evaluation(order):
         )
 
     primals = rows(3, 4, 2, 2, seed=1), rows(3, 4, 2, 2), rows(4, seed=2), rows(4, seed=3)
-    assert tangent_error(backward, definition, primals, order) < 1e-12
+    assert tangent_error(backward, definition, primals) < 1e-12
 
 
 def test_evaluation_takes_one_root_and_no_reciprocal():
@@ -175,7 +173,7 @@ def test_third_order_of_layer_norm_equals_the_direct_definition():
     x, t, u, g = rows(2, 4), rows(2, 4, seed=1), rows(2, 4, seed=2), rows(2, 4, seed=3)
     w, b = rows(4, seed=4), rows(4, seed=5)
 
-    def third(m, f):
+    def third(m, f, x):
         def pull(x):
             return m.vjp(lambda x: f(x, w, b), x)[1](g)[0]
 
@@ -184,8 +182,11 @@ def test_third_order_of_layer_norm_equals_the_direct_definition():
 
         return m.jvp(along, (x,), (u,))[1]
 
-    ours = third(functx, lambda x, w, b: nn.layer_norm(x, 4, w, b, EPS))
-    np.testing.assert_allclose(ours, third(jax, layer), rtol=1e-11, atol=1e-11)
+    ours = functx.jit(
+        lambda x: third(functx, lambda x, w, b: nn.layer_norm(x, 4, w, b, EPS), x),
+    )(x)
+    theirs = jax.jit(lambda x: third(jax, layer, x))(x)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
 # A static eps, and one recovered from what was saved.
@@ -198,15 +199,19 @@ def test_a_static_and_a_recovered_eps_agree_to_second_order():
         return functx.vjp(lambda x, w, b: nn.layer_norm(x, 5, w, b, EPS), x, w, b)[1](g)
 
     recovered = of_layer(x)
-    for f in (
-        lambda pull: pull(g, x, w, b),
-        lambda pull: functx.jvp(pull, (g, x, w, b), (x, g, b, w)),
-        lambda pull: functx.vjp(pull, g, x, w, b)[1]((x, w, b)),
-        lambda pull: functx.vmap(pull, (0, 0, None, None))(g[None], x[None], w, b),
-    ):
-        pairs = zip(functx.tree.leaves(f(static)), functx.tree.leaves(f(recovered)), strict=True)
-        for one, other in pairs:
-            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+    def transformed(pull, g, x, w, b):
+        return (
+            pull(g, x, w, b),
+            functx.jvp(pull, (g, x, w, b), (x, g, b, w)),
+            functx.vjp(pull, g, x, w, b)[1]((x, w, b)),
+            functx.vmap(pull, (0, 0, None, None))(g[None], x[None], w, b),
+        )
+
+    both = functx.jit(lambda *args: [transformed(pull, *args) for pull in (static, recovered)])
+    pairs = zip(*map(functx.tree.leaves, both(g, x, w, b)), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
@@ -264,11 +269,13 @@ def test_each_mask_of_layer_norm_backward(weighted, biased):
     g, x, w, b = layer_primals()
     mean, rstd = saved(x, -1)
     truth = pulled(layer)(g, x, w if weighted else np.ones(5), b)
-    for mask in MASKS:
-        found = lax.native_layer_norm_backward(
-            g, x, (5,), mean, rstd, w if weighted else None, b if biased else None, mask
-        )
-        there = weighted, biased
+    backward = lax.native_layer_norm_backward
+    of_each = functx.jit(
+        lambda g, x, w, b: [backward(g, x, (5,), mean, rstd, w, b, mask) for mask in MASKS]
+    )
+    there = weighted, biased
+    found_of_each = of_each(g, x, w if weighted else None, b if biased else None)
+    for mask, found in zip(MASKS, found_of_each, strict=True):
         affine = [
             (part if on else np.zeros(5)) if given else np.zeros(())
             for part, on, given in zip(truth[1:], mask[1:], there, strict=True)
@@ -290,11 +297,12 @@ def test_each_mask_of_batch_norm_backward(weighted, train):
             return (x - mean[:, None]) * invstd[:, None] * w[:, None] + b[:, None]
 
     truth = pulled(definition)(g, x, w if weighted else np.ones(3), np.zeros(3))
-    for mask in MASKS:
-        found = lax.native_batch_norm_backward(
-            g, x, w if weighted else None, mean, var, mean, invstd, train, EPS, mask
-        )
-        of_weight = np.zeros(3) if weighted else np.zeros(())
+    backward, statistics = lax.native_batch_norm_backward, (mean, var, mean, invstd)
+    of_each = functx.jit(
+        lambda g, x, w: [backward(g, x, w, *statistics, train, EPS, mask) for mask in MASKS]
+    )
+    of_weight = np.zeros(3) if weighted else np.zeros(())
+    for mask, found in zip(MASKS, of_each(g, x, w if weighted else None), strict=True):
         # The first result is there whatever the mask says.
         same(
             found,
