@@ -50,8 +50,8 @@ def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool =
     >>> from functx import nn, random
     >>> import numpy
     >>> out = nn.dropout(numpy.ones(1000), 0.2, random.key(0))
-    >>> sorted(set(out.tolist())), abs(out.mean() - 1.0) < 0.1
-    ([0.0, 1.25], True)
+    >>> sorted(set(out.tolist())), round(float(out.mean()), 1)
+    ([0.0, 1.25], 1.0)
     """
     rate = float(rate)
     if not 0 <= rate <= 1:

@@ -12,7 +12,7 @@ from ml_dtypes import iinfo
 from functx.core.avals import Shape, ShapedArray
 from functx.core.dtypes import DType, is_integer
 from functx.core.errors import DTypeError, ShapeError
-from functx.ops.arithmetic import div, mul, neg, sub
+from functx.ops.arithmetic import div, mul, sub
 from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
@@ -87,7 +87,7 @@ class ByClass(Loss, abstract=True):
 
 
 class ClassLoss(ByClass, abstract=True):
-    """A loss of the class of each row; a subclass gives `terms` and `right`, and `backward`."""
+    """A loss of the class of each row; a subclass gives `terms`, `alone` and `backward`."""
 
     def abstract_eval(self, x, target, *weights):
         self.check(x, target, *weights)
@@ -116,8 +116,8 @@ class ClassLoss(ByClass, abstract=True):
         """What each row adds to the loss, 0 where it does not count."""
         raise NotImplementedError
 
-    def right(self, x: Any, rows: Rows) -> Any:
-        """What the class of each row takes from the loss when its weight is 1."""
+    def alone(self, x: Any, rows: Rows) -> Any:
+        """What each row adds to the loss for its own class, when its weight is 1."""
         raise NotImplementedError
 
     def backward(self, ct: Any, x: Any, target: Any, *weights: Any) -> Any:
@@ -126,7 +126,7 @@ class ClassLoss(ByClass, abstract=True):
 
     def of_weights(self, ct: Any, x: Any, rows: Rows, weight: Any) -> Any:
         """The cotangent of the weights."""
-        terms = neg(self.right(x, rows))
+        terms = self.alone(x, rows)
         if self.reduction == "mean":
             # With the mean m of terms l: m = sum(w l) / sum(w), dm = sum((l - m) dw) / sum(w).
             mean = rows.averaged(self.summed(self.terms(x, rows, [weight])), 0.0)

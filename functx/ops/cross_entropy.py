@@ -59,24 +59,24 @@ class CrossEntropy(ClassLoss):
         return super().abstract_eval(x, target, *weights)
 
     def terms(self, x, rows, weights):
-        right, shifted, total = self.parts(x, rows)
-        terms = neg(rows.weighed(mul(right, 1.0 - self.label_smoothing)))
+        alone, shifted, total = self.parts(x, rows)
+        terms = rows.weighed(mul(alone, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
             return terms
         logs = sub(shifted, repeated(total, x, (self.axis,)))
         spread, _ = smoothing(self, x, weights)
         return sub(terms, rows.kept(reduce_sum(mul(logs, spread), (self.axis,))))
 
-    def right(self, x, rows):
+    def alone(self, x, rows):
         return mul(self.parts(x, rows)[0], 1.0 - self.label_smoothing)
 
     def parts(self, x: Any, rows: Rows) -> tuple[Any, Any, Any]:
-        """log(softmax(x)) at the class of each row; x less its largest, and the log of their sum."""
+        """-log(softmax(x)) at the class of each row; x less its largest; the log of its sum."""
         # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
         largest = stop_gradient(reduce_max(x, (self.axis,)))
         shifted = sub(x, repeated(largest, x, (self.axis,)))
         total = log(reduce_sum(exp(shifted), (self.axis,)))
-        return sub(sub(picked(x, rows.classes, self.axis), largest), total), shifted, total
+        return sub(total, sub(picked(x, rows.classes, self.axis), largest)), shifted, total
 
     def backward(self, ct, x, target, *weights):
         fields = [getattr(self, name) for name in self.fields]

@@ -37,10 +37,10 @@ class NllLoss(ClassLoss):
     )
 
     def terms(self, x, rows, weights):
-        return neg(rows.weighed(self.right(x, rows)))
+        return rows.weighed(self.alone(x, rows))
 
-    def right(self, x, rows):
-        return picked(x, rows.classes, self.axis)
+    def alone(self, x, rows):
+        return neg(picked(x, rows.classes, self.axis))
 
     def backward(self, ct, x, target, *weights):
         backward = NllLossBackward(
