@@ -58,6 +58,9 @@ class Composite:
 
         def leaf(result: Return, x: Any, place: str) -> Any:
             if result.alias:
+                own = (self.operator.aliased(call, given) or {})[result.alias]
+                if x is not own:
+                    raise self.wrong(f"return what it writes to for {place}; got another array")
                 return x
             if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
                 raise self.wrong(f"give an array for {place}; got {type_name(x)}")
