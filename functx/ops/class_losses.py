@@ -27,7 +27,7 @@ from functx.ops.shaping import batch_at, broadcast_in_dim, full, reshape, zeros_
 
 
 class ByClass(Loss, abstract=True):
-    """What concerns a loss of scores along `axis`, one a class, and the number of the right class at each row.
+    """What concerns a loss of scores along `axis`, one a class, and the class of each row.
 
     Rows with the class `ignore_index` do not count. A row weighs 1, or what a third operand
     gives its class; a mean is over the weights of the rows that count, nan without any.
