@@ -2,69 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.ops.families import Comparison
 from functx.ops.operands import match
 
 
-class Eq(Comparison):
+class _Ordering(Comparison, abstract=True):
+    """A comparison that StableHLO has, by the name `direction`."""
+
+    direction: ClassVar[str]
+
+    def lower(self, ctx, x, y):
+        return ctx.compare(x, y, self.direction, ctx.avals_in[0])
+
+
+class Eq(_Ordering):
     """x == y."""
 
+    direction = "EQ"
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(c64[3], c64[3])
 
-    def lower(self, ctx, x, y):
-        return ctx.compare(x, y, "EQ", ctx.avals_in[0])
 
-
-class Ne(Comparison):
+class Ne(_Ordering):
     """x != y."""
 
+    direction = "NE"
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[()], i32[3]), sample(c64[3], c64[3])
 
-    def lower(self, ctx, x, y):
-        return ctx.compare(x, y, "NE", ctx.avals_in[0])
 
-
-class Lt(Comparison):
+class Lt(_Ordering):
     """x < y."""
 
+    direction = "LT"
     accepts = "biuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(bool_[3], bool_[3])
 
-    def lower(self, ctx, x, y):
-        return ctx.compare(x, y, "LT", ctx.avals_in[0])
 
-
-class Le(Comparison):
+class Le(_Ordering):
     """x <= y."""
 
+    direction = "LE"
     accepts = "biuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
-    def lower(self, ctx, x, y):
-        return ctx.compare(x, y, "LE", ctx.avals_in[0])
 
-
-class Gt(Comparison):
+class Gt(_Ordering):
     """x > y."""
 
+    direction = "GT"
     accepts = "biuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()])
 
-    def lower(self, ctx, x, y):
-        return ctx.compare(x, y, "GT", ctx.avals_in[0])
 
-
-class Ge(Comparison):
+class Ge(_Ordering):
     """x >= y."""
 
+    direction = "GE"
     accepts = "biuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
-
-    def lower(self, ctx, x, y):
-        return ctx.compare(x, y, "GE", ctx.avals_in[0])
 
 
 def eq(x: Any, y: Any) -> Any:
