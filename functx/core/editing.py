@@ -247,8 +247,7 @@ def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
 
 def as_tracer(x: Any) -> Tracer:
     """`x` as a value of the program being built."""
-    builder = current_builder.get()
-    assert builder is not None
+    builder = current_builder.here()
     return Tracer(builder.atom(x), builder)
 
 
@@ -293,7 +292,7 @@ def inline(program: Program, names: Sequence[str]) -> Program:
         if eqn.primitive.name not in names:
             return NotImplemented
         # The equations of the body keep their own lines.
-        current_builder.get().source = None  # type: ignore[union-attr]
+        current_builder.here().source = None
         return run_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
 
     return rewrite(program, rule)

@@ -23,8 +23,7 @@ def interpret(
     starts with one. Runs inside a trace, and gives what is bound while an equation is at
     work the source of that equation, marked as derived except for its own outputs.
     """
-    builder = current_builder.get()
-    assert builder is not None, "programs are rewritten inside a trace"
+    builder = current_builder.here()
     env: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
 
     def read(atom: Any) -> Any:
@@ -56,6 +55,5 @@ def keep_source(x: Tracer, source: Any, mark: Any) -> None:
 
 def forward(eqn: Equation, *args: Any) -> list[Tracer]:
     """The plain meaning of an equation: itself, on other operands of the same types."""
-    builder = current_builder.get()
-    assert builder is not None
+    builder = current_builder.here()
     return builder.repeat(eqn, args)

@@ -109,8 +109,7 @@ class PureForm:
         """The value of a variable now, or of a literal."""
         if type(atom) is Var:
             return self.aliases[atom].read()
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         return Tracer(atom, builder)
 
     def tell(self, eqn: Equation) -> None:
@@ -140,8 +139,7 @@ class PureForm:
 
     def tell_all(self, equations: Sequence[Equation]) -> None:
         """Append what each of `equations` means, with the line that it came from."""
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         outer = builder.source
         for eqn in equations:
             builder.source = eqn.source

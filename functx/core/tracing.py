@@ -286,6 +286,12 @@ class _CurrentBuilder:
             builder = builder.parent
         return builder
 
+    def here(self) -> Builder:
+        """The innermost builder that is open, where something is being traced."""
+        builder = self.get()
+        assert builder is not None, "programs are rewritten inside a trace"
+        return builder
+
 
 current_builder = _CurrentBuilder()
 

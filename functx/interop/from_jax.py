@@ -81,8 +81,7 @@ class JaxCalls:
 
     def traced(self, args: Any, kwargs: Any) -> Any:
         """The result, as equations of the program being traced."""
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         leaves, in_tree = tree.flatten((args, kwargs))
         operands = [Operand.of(x) for x in leaves]
         given = [each for each in operands if each is not None]

@@ -92,8 +92,7 @@ def value_of(literal: Any) -> Any:
     if aval.shape or not isinstance(aval.dtype, np.dtype):
         return array_of(literal.val)
     value = np.asarray(literal.val).item()
-    builder = current_builder.get()
-    assert builder is not None
+    builder = current_builder.here()
     number = scalar_literal(value, aval.dtype, bool(aval.weak_type), repr(value))
     return Tracer(number, builder)
 

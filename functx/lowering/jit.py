@@ -257,8 +257,7 @@ class Compilation:
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         args, kwargs = self.hashable(args, kwargs)
         fun, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))

@@ -23,8 +23,7 @@ class Write(Primitive):
     differentiable = False
 
     def __call__(self, *args: Any) -> Any:
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         builder.writes = True
         return super().__call__(*args)
 

@@ -164,8 +164,7 @@ class Watched(Cotangents):
 
     def note_equations(self, step: int | None) -> None:
         """Let the equations since the last call be those of the step numbered so."""
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         if step is not None and step >= 0:
             for eqn in builder.equations[self.seen :]:
                 self.owner.update(dict.fromkeys(eqn.outputs, step))

@@ -219,8 +219,7 @@ def trace_call(
 
     def flat(*tracers: Tracer) -> list[Any]:
         nonlocal out_tree, wrote, asked
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         leaves: list[Any] = list(tracers)
         for block in blocks:
             leaves = block.joined(leaves, differentiated)

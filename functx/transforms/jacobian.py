@@ -12,7 +12,7 @@ from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import trace
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
@@ -155,7 +155,7 @@ class ForwardJacobian:
         values, tangent_program = Linearize(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
-            outs = inline(values, args)
+            outs = apply(None, values, args)
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
             avals = chosen(program.in_avals, self.active)
@@ -169,7 +169,7 @@ class ForwardJacobian:
                 inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
                 out_dims = tuple([a.ndim for a in inexact])
                 batch = Batch(size, in_dims, out_dims)
-                found = inline(batch(tangent_program), [*columns, *residuals])
+                found = apply(None, batch(tangent_program), [*columns, *residuals])
             return [
                 *outs,
                 *[
@@ -196,7 +196,7 @@ class ReverseJacobian:
         forward, backward = SplitVJP(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
-            outs = inline(forward, args)
+            outs = apply(None, forward, args)
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
             inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
@@ -209,19 +209,13 @@ class ReverseJacobian:
                 rows = standard_basis(own)
                 in_dims = (0,) * len(rows) + (None,) * (len(rest) + len(residuals))
                 batch = Batch(size, in_dims, (0,) * len(backward.outputs))
-                found = inline(batch(backward), [*rows, *rest, *residuals])
+                found = apply(None, batch(backward), [*rows, *rest, *residuals])
             blocks = [split_first(x, [a.shape for a in own]) for x in found]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
         return trace(
             body, program.in_avals, name=f"jacrev_{program.name}", in_names=program.in_names
         )[0]
-
-
-def inline(program: Program, args: Sequence[Any]) -> list[Any]:
-    builder = current_builder.get()
-    assert builder is not None
-    return builder.inline(program, args)
 
 
 def split_last(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -66,8 +66,7 @@ def backward_sweep(
 
     They are gathered in `cts`, for one who watches.
     """
-    builder = current_builder.get()
-    assert builder is not None
+    builder = current_builder.here()
     cts = Cotangents() if cts is None else cts
     for atom, ct in zip(program.outputs, out_cts, strict=True):
         cts.add(atom, ct)
@@ -141,8 +140,7 @@ class Cotangents:
         parts = self.parts.pop(var, None) if self.parts else None
         if parts is None:
             return total
-        builder = current_builder.get()
-        assert builder is not None
+        builder = current_builder.here()
         outer = builder.source
         for primitive, ct, args, source in parts:
             builder.source = source
@@ -233,7 +231,7 @@ def transpose_equations(
 
 def operand(atom: Any, known: dict[Var, Any]) -> Any:
     if type(atom) is not Var:
-        return Tracer(atom, current_builder.get())  # type: ignore[arg-type]
+        return Tracer(atom, current_builder.here())
     return known[atom] if atom in known else LinearInput(atom.aval)
 
 
