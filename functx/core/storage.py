@@ -25,11 +25,12 @@ from functx.core.tracing import Builder, Tracer, build, current_builder, trace
 class Storage:
     """What aliases share: its value now, and what each alias that was read shows of that."""
 
-    __slots__ = ("first", "shown", "value")
+    __slots__ = ("chains", "first", "shown", "value")
 
     def __init__(self, value: Tracer):
         self.first = self.value = value
-        self.shown: dict[Any, Tracer] = {}
+        self.shown: dict[int, Tracer] = {}
+        self.chains: dict[Any, int] = {}
 
 
 class Step(NamedTuple):
@@ -53,12 +54,15 @@ class Alias:
         self.storage, self.strides = storage, strides
         self.parent: Alias | None = None
         self.step: Step | None = None
-        self.key: Any = ()
+        self.key = 0
 
     def seen_by(self, step: Step, strides: Strides) -> Alias:
         """What `step` shows of this alias."""
         alias = Alias(self.storage, strides)
-        alias.parent, alias.step, alias.key = self, step, (self.key, step.key)
+        alias.parent, alias.step = self, step
+        # Equal chains of views have one number.
+        chains = self.storage.chains
+        alias.key = chains.setdefault((self.key, step.key), len(chains) + 1)
         return alias
 
     def read(self) -> Tracer:
@@ -79,7 +83,7 @@ class Alias:
         """Let `value` be the value from now on, seen by all that share the storage."""
         if value.atom is self.read().atom:
             return
-        shown: dict[Any, Tracer] = {}
+        shown: dict[int, Tracer] = {}
         alias = self
         while alias.step is not None:
             shown[alias.key] = value
@@ -160,32 +164,40 @@ class Memory(NamedTuple):
 
 def memory_of(builder: Builder, atom: Atom) -> Memory:
     """Where an array that is traced lies, and with which strides."""
-    views: list[tuple[Equation, int]] = []
-    while True:
+    pending: list[tuple[Builder, Atom, Equation | None]] = []
+    while atom not in builder.memory:
         position = builder.producer(atom)
-        if position is None:
-            outer = builder.captured(atom)
-            if type(outer) is not Tracer:
-                break
+        if position is not None:
+            eqn = builder.equations[position]
+            if eqn.primitive.view and type(eqn.inputs[0]) is Var:
+                pending.append((builder, atom, eqn))
+                atom = eqn.inputs[0]
+                continue
+        outer = builder.captured(atom) if position is None else None
+        if type(outer) is Tracer:
+            pending.append((builder, atom, None))
             builder, atom = outer.builder, outer.atom
             continue
-        eqn = builder.equations[position]
-        if not eqn.primitive.view:
-            break
-        views.append((eqn, eqn.outputs.index(atom)))  # type: ignore[arg-type]
-        atom = eqn.inputs[0]
-    root, start = atom, 0
-    strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
-    for eqn, index in reversed(views):
-        x, out = eqn.inputs[0], eqn.outputs[index]
-        found = eqn.primitive.layout(x.aval, strides)
-        if found is None:
-            root, start, strides = out, 0, contiguous(out.aval.shape)
-            continue
-        step = eqn.primitive.offset(x.aval, strides, index)
-        start = None if start is None or step is None else start + step * out.aval.dtype.itemsize
-        strides = found
-    return Memory(root, start, strides)
+        strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
+        builder.memory[atom] = Memory(atom, 0, strides)
+    memory = builder.memory[atom]
+    for builder, atom, eqn in reversed(pending):
+        if eqn is not None:
+            memory = part_of_memory(memory, eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
+        builder.memory[atom] = memory
+    return memory
+
+
+def part_of_memory(memory: Memory, eqn: Equation, index: int) -> Memory:
+    """Where output `index` of a view lies, the first operand of which lies in `memory`."""
+    x, out = eqn.inputs[0], eqn.outputs[index]
+    strides = eqn.primitive.layout(x.aval, memory.strides)
+    if strides is None:
+        return Memory(out, 0, contiguous(out.aval.shape))
+    step = eqn.primitive.offset(x.aval, memory.strides, index)
+    if memory.start is None or step is None:
+        return Memory(memory.root, None, strides)
+    return Memory(memory.root, memory.start + step * out.aval.dtype.itemsize, strides)
 
 
 def strides_of(builder: Builder, atom: Atom) -> Strides:

@@ -62,6 +62,7 @@ class Builder:
         self.captures: dict[Any, tuple[Var, Any]] = {}
         self.views: dict[Any, Atom] | None = None
         self.layouts: dict[Any, tuple[int, ...] | None] = {}
+        self.memory: dict[Any, Any] = {}
         self.by_layout = False
         self.values: dict[Var, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()

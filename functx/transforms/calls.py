@@ -16,13 +16,14 @@ from functx.core.editing import like
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
+    CapturedWriteError,
     ForeignCodeError,
     FunctxError,
     TangentError,
     type_name,
 )
 from functx.core.program import Program, padded
-from functx.core.provenance import user_frame
+from functx.core.provenance import source_line, user_frame
 from functx.core.rewriting import rewritten
 from functx.core.storage import (
     Pure,
@@ -322,7 +323,9 @@ def _see_each_other(captured: Sequence[Any], written: Collection[int]) -> bool:
 def refuse_foreign(error: Exception) -> None:
     """Raise ForeignCodeError if `error` comes from other code that was given a traced array."""
     text = str(error)
-    if isinstance(error, FunctxError) or ("Traced<" not in text and _TRACER not in text):
+    # What NumPy says of `x.flat[i] = y` does not say what y is.
+    flat = type(error) is ValueError and text.startswith("Error setting single item of array")
+    if isinstance(error, FunctxError) or not (flat or "Traced<" in text or _TRACER in text):
         return
     line = None
     trail = error.__traceback__
@@ -330,6 +333,13 @@ def refuse_foreign(error: Exception) -> None:
         if user_frame(trail.tb_frame) is trail.tb_frame:
             line = trail.tb_frame.f_code, trail.tb_lasti
         trail = trail.tb_next
+    if flat:
+        raise CapturedWriteError(
+            "x.flat[...] =: an array from outside the function must not be written to while it is "
+            f"traced; got {source_line(line).split(': ', 1)[-1]!r}",
+            fix="Pass the array as an argument, or make it inside with functx.numpy.",
+            source=line,
+        ) from error
     said = re.sub(r"<function (.*?) at 0x\w+>", r"`\1`", text.splitlines()[0])
     raise ForeignCodeError(
         f"code outside functx was given a traced array and refused it; got {said}",
