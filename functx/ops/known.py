@@ -15,7 +15,7 @@ from functx.core.tracing import Tracer, aval_of, execution
 def check_numbers(
     name: str, what: str, numbers: Any, length: int, ignored: int | None = None
 ) -> None:
-    """Raise unless `numbers`, which `what` names, are integers from 0 to below `length`, or `ignored`.
+    """Raise unless `numbers`, called `what`, are integers from 0 to below `length`, or `ignored`.
 
     Those that are traced are not looked at. Raises IndexingError, and DTypeError.
     """
@@ -34,8 +34,8 @@ def check_numbers(
         place = tuple([int(i) for i in np.unravel_index(np.argmax(outside), values.shape)])
         besides = "" if ignored is None else f" or ignore_index, {ignored}"
         raise IndexingError(
-            f"{name}: {what} must be in [0, {length}){besides}; got {int(values[place])} at {place} "
-            f"of {aval!r}"
+            f"{name}: {what} must be in [0, {length}){besides}; got {int(values[place])} at "
+            f"{place} of {aval!r}"
         )
 
 
@@ -48,6 +48,7 @@ def known_value(x: Any) -> np.ndarray[Any, Any] | None:
         # What is written to does not hold what it came with.
         if builder.writes:
             return None
-        x = builder.values[atom] if atom in builder.values else builder.captured(atom)  # type: ignore[index]
+        found = builder.values.get(atom)
+        x = builder.captured(atom) if found is None else found
     value = None if x is None else execution.known(x)
     return None if value is None else np.asarray(value)

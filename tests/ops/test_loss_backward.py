@@ -1,4 +1,4 @@
-"""Derivatives of softmax and losses to any order: at extremes, nested, and by the low-level rules."""
+"""Derivatives of softmax and losses to any order: at extremes, nested, by low-level rules."""
 
 import itertools
 
