@@ -47,9 +47,8 @@ class OperatorCall(OperatorEquation, abstract=True):
         key = self, avals
         found: Results | None = self.operator.known_results.get(key)
         if found is None:
-            self.operator.used = True
-            found = self.operator.known_results[key] = abstract.results_of(self, avals)
-        return found
+            found = self.operator.remember(key, abstract.results_of(self, avals))
+        return found  # type: ignore[return-value]
 
     def abstract_eval(self, *avals):
         written = [avals[i] for i in self.operator.arguments.written(self)]
@@ -85,11 +84,10 @@ class CompositeCall(OperatorEquation, abstract=True):
         operator, key = self.operator, (self, avals, x64_enabled())
         found: Body | None = operator.known_results.get(key)
         if found is None:
-            operator.used = True
             assert operator.composite is not None
             with outside_of_traces():
-                found = operator.known_results[key] = operator.composite.body(self, avals)
-        return found
+                found = operator.remember(key, operator.composite.body(self, avals))
+        return found  # type: ignore[return-value]
 
     def results(self, avals: tuple[ShapedArray, ...]) -> Results:
         program, _, lengths = self.body(avals)

@@ -273,6 +273,14 @@ class Operator(registry.Registered):
         if self.used:
             rules_changed()
 
+    def remember(self, key: Any, value: Any) -> Any:
+        """Keep what was found out, until rules change or there is too much of it; returns it."""
+        self.used = True
+        if len(self.known_results) >= 1024:
+            self.known_results.clear()
+        self.known_results[key] = value
+        return value
+
     def forget(self) -> None:
         """Forget the rules and types that were found out so far."""
         self.known_rules.clear()
