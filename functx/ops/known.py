@@ -43,7 +43,7 @@ def known_value(x: Any) -> np.ndarray[Any, Any] | None:
     """The value of `x` if it is there already; None for what is traced, or would be computed."""
     while type(x) is Tracer:
         builder, atom = x.builder, x.atom
-        if type(atom) is Literal:
+        if isinstance(atom, Literal):
             return np.asarray(atom.value)
         # What is written to does not hold what it came with.
         if builder.writes:
