@@ -1102,6 +1102,42 @@ def JaxCall(*args, function):
     return function(*args)
 
 
+@meaning
+def Convolution(x, k, window, layouts, groups, precision, preferred_element_type):
+    x, k = np.transpose(x, layouts.array), np.transpose(k, layouts.kernel)
+    (n, c), (o, i), space = x.shape[:2], k.shape[:2], x.shape[2:]
+    widths = [
+        (low, max((size - 1) * hole + 1, 0), high)
+        for size, hole, (low, high) in zip(space, window.base_dilation, window.padding, strict=True)
+    ]
+    around = [max(low, 0) + size + max(high, 0) for low, size, high in widths]
+    wide = np.zeros((n, c, *around), x.dtype)
+    places = [
+        np.s_[max(low, 0) : max(low, 0) + size : hole]
+        for (low, size, _), hole in zip(widths, window.base_dilation, strict=True)
+    ]
+    wide[(..., *places)] = x
+    cut = [
+        np.s_[max(-low, 0) : end - max(-high, 0)]
+        for (low, _, high), end in zip(widths, around, strict=True)
+    ]
+    wide = wide[(..., *cut)]
+    out = np.zeros((n // groups.batch, o, *window.result_shape(space)), x.dtype)
+    for at in np.ndindex(*out.shape):
+        b, channel, *place = at
+        group = channel // (o // (groups.channels * groups.batch))
+        lane = b + (group * out.shape[0] if groups.batch > 1 else 0)
+        first = group * i if groups.channels > 1 else 0
+        rows = [
+            np.s_[p * stride : p * stride + (size - 1) * apart + 1 : apart]
+            for p, stride, size, apart in zip(
+                place, window.strides, window.sizes, window.window_dilation, strict=True
+            )
+        ]
+        out[at] = (wide[(lane, np.s_[first : first + i], *rows)] * k[channel]).sum()
+    return np.transpose(out, np.argsort(layouts.out))
+
+
 def attention_weights(q, k, bias, mask, scale, causal, window):
     """The powers of attention's scores, (B, K, T, G, S), and the logarithms of their sums."""
     s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
@@ -1220,7 +1256,9 @@ def BatchNorm(x, *rest, axes, momentum=0.1, tracked=False, **params):
     if not x.size:
         return [out, *rest[-2:]]
     found = x.mean(axes), x.var(axes, ddof=1)
-    moved = [(1 - momentum) * old + momentum * new for old, new in zip(rest[-2:], found)]
+    moved = [
+        (1 - momentum) * old + momentum * new for old, new in zip(rest[-2:], found, strict=True)
+    ]
     return [out, *moved]
 
 

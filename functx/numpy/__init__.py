@@ -9,6 +9,7 @@ from functx.numpy.conditions import *
 from functx.numpy.constants import *
 from functx.numpy.constants import bool_ as bool
 from functx.numpy.contraction import *
+from functx.numpy.convolution import *
 from functx.numpy.creation import *
 from functx.numpy.derived_products import *
 from functx.numpy.differences import *

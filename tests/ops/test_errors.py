@@ -6,7 +6,9 @@ from functx.core.dtypes import DTYPES_BY_SHORT_NAME
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.tracing import trace
+from functx.ops.convolution import Layouts
 from functx.ops.families import Elementwise
+from functx.ops.window_shapes import Window
 from functx.testing import bool_, c64, f32, f64, i32, u32
 from tests.ops.registry import PRIMITIVES
 
@@ -109,6 +111,15 @@ ROWS = {
         "indices must be integers; got f32[2,1]",
     ),
     "iota": ({"dtype": "int32", "shape": (2,), "dimension": 1}, [], "AxisError", "got 1"),
+    "convolution": (
+        {
+            "window": Window((2,), (1,), ((0, 0),), (1,), (1,)),
+            "layouts": Layouts((0, 1, 2), (0, 1, 2), (0, 1, 2)),
+        },
+        [f32[2, 3, 5], f32[4, 2, 2]],
+        "ShapeError",
+        "whose batch and channels are 2, 3 and 4, 2",
+    ),
     "dot_product_attention": (
         {"scale": 1.0},
         [f32[1, 3, 1, 1, 2], f32[1, 4, 1, 3], f32[1, 4, 1, 2]],

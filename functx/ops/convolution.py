@@ -1,0 +1,275 @@
+"""Convolution: windows of an array times a kernel, summed, with channels and groups."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import DType, is_complex
+from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.samples import f32, sample
+from functx.ops.arithmetic import add
+from functx.ops.conversion import convert_element_type
+from functx.ops.families import check_same_dtype
+from functx.ops.shaping import moveaxis, reshape, rev
+from functx.ops.window_shapes import Dims, Pairs, Window, check_window, extent
+
+Layout = Dims
+"""Which dimension of an array is the first, the second, and each of those in space."""
+
+
+class Layouts(NamedTuple):
+    """Where things lie: (batch, channels, space) of the array and the output, and of the kernel
+
+    (output channels, input channels, space).
+    """
+
+    array: Layout
+    kernel: Layout
+    out: Layout
+
+
+class Groups(NamedTuple):
+    """In how many groups the channels, or the batch, is cut, each with its part of the kernel."""
+
+    channels: int = 1
+    batch: int = 1
+
+
+class Convolution(Primitive):
+    """The sums of products of a kernel with the windows of an array, as `window` lays them.
+
+    The kernel is not flipped. With groups of channels, each group of the array meets its group of
+    the kernel's output channels; with groups of the batch likewise.
+    """
+
+    window: Window
+    layouts: Layouts
+    groups: Groups = Groups()
+    precision: tuple[str, str] | None = None
+    preferred_element_type: DType | None = None
+    accepts = "iufc"
+    samples = (
+        sample(
+            f32[2, 2, 4, 3], f32[3, 2, 2, 2],
+            window=Window((2, 2), (1, 2), ((1, 0), (0, 1)), (1, 1), (1, 1)),
+            layouts=Layouts((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),
+        ),
+        sample(
+            f32[2, 5, 4], f32[3, 2, 4],
+            window=Window((3,), (2,), ((2, 1),), (2,), (2,)),
+            layouts=Layouts((0, 2, 1), (2, 1, 0), (0, 2, 1)), groups=Groups(channels=2),
+        ),
+        sample(
+            f32[4, 5, 2], f32[2, 2, 4],
+            window=Window((2,), (1,), ((0, 0),), (1,), (2,)),
+            layouts=Layouts((0, 2, 1), (2, 1, 0), (0, 2, 1)), groups=Groups(batch=2),
+        ),
+        sample(
+            f32[3, 2], f32[2, 4],
+            window=Window((), (), (), (), ()), layouts=Layouts((0, 1), (1, 0), (0, 1)),
+        ),
+    )  # fmt: skip
+
+    def abstract_eval(self, x, k):
+        check_same_dtype(self, (x, k))
+        layouts, (channels, batch) = self.layouts, self.groups
+        for name, aval, layout in (("array", x, layouts.array), ("kernel", k, layouts.kernel)):
+            if sorted(layout) != list(range(aval.ndim)) or len(layout) != x.ndim:
+                raise ShapeError(
+                    f"convolution: the layout of the {name} must name each dimension once; got "
+                    f"{layout} for {aval!r}"
+                )
+        (n, c, *space), (o, i, *sizes) = sizes_of(x, layouts.array), sizes_of(k, layouts.kernel)
+        if c != i * channels or o % channels or o % batch or n % batch:
+            raise ShapeError(
+                f"convolution: the kernel must have as many input channels as each of {channels} "
+                "groups of the array, and its output channels and the batch must divide into groups; "
+                f"got {x!r} and {k!r}, whose batch and channels are {n}, {c} and {o}, {i}"
+                + (f", and {batch} groups of the batch" if batch > 1 else "")
+            )
+        if tuple(sizes) != self.window.sizes:
+            raise ShapeError(
+                f"convolution: the window must be that of the kernel; got {self.window.sizes} for {k!r}"
+            )
+        check_window("convolution", tuple(space), self.window)
+        found = n // batch, o, *self.window.result_shape(tuple(space))
+        shape = tuple([found[layouts.out.index(d)] for d in range(x.ndim)])
+        return ShapedArray(
+            shape, self.preferred_element_type or x.dtype, x.weak_type and k.weak_type
+        )
+
+    def jvp(self, primals, tangents):
+        (x, k), (dx, dk) = primals, tangents
+        terms = [self(dx, k)] if dx is not None else []
+        terms += [self(x, dk)] if dk is not None else []
+        return self(x, k), terms[0] if len(terms) == 1 else add(*terms)
+
+    def transpose(self, ct, x, k):
+        if type(x) is LinearInput:
+            return self.of_array(ct, x, k), None
+        return None, self.of_kernel(ct, x, k)
+
+    def vjp(self, ct, out, args, active):
+        x, k = args
+        return self.of_array(ct, x, k) if active[0] else None, (
+            self.of_kernel(ct, x, k) if active[1] else None
+        )
+
+    def of_array(self, ct: Any, x: Any, k: Any) -> Any:
+        """The cotangent of the array: ct, with holes for strides, met by the kernel flipped."""
+        window, layouts, (channels, batch) = self.window, self.layouts, self.groups
+        groups = channels * batch
+        k = matched(k, ct)
+        if groups > 1:
+            # Output channels become input channels, those of each group its own.
+            k = spread_group(k, layouts.kernel[0], layouts.kernel[1], groups)
+        back = Window(
+            window.sizes, window.base_dilation, self.padding_of_array(x), window.strides,
+            window.window_dilation,
+        )  # fmt: skip
+        flipped = rev(k, layouts.kernel[2:]) if layouts.kernel[2:] else k
+        found = self.again(
+            back, Layouts(layouts.out, swapped(layouts.kernel), layouts.array), Groups(groups), x
+        )(ct, flipped)
+        if batch > 1:
+            found = spread_group(found, layouts.array[1], layouts.array[0], batch)
+        return found
+
+    def padding_of_array(self, x: Any) -> Pairs:
+        """So much around ct that each element of the array meets the windows that it was in."""
+        window = self.window
+        space = sizes_of(x, self.layouts.array)[2:]
+        pairs = []
+        for n, size, stride, (low, _), hole, apart, out in zip(
+            space, *window, window.result_shape(space), strict=True
+        ):
+            reach = extent(size, apart)
+            before = reach - low - 1
+            pairs.append((before, extent(n, hole) + reach - 1 - extent(out, stride) - before))
+        return tuple(pairs)
+
+    def of_kernel(self, ct: Any, x: Any, k: Any) -> Any:
+        """The cotangent of the kernel: the array, with ct as the kernel and channels as batch."""
+        window, layouts = self.window, self.layouts
+        space = sizes_of(x, layouts.array)[2:]
+        pairs = []
+        for n, size, stride, (low, _), hole, apart, out in zip(
+            space, *window, window.result_shape(space), strict=True
+        ):
+            total = extent(out, stride) + extent(size, apart) - extent(n, hole) - 1
+            pairs.append((low, total - low))
+        sizes = sizes_of(ct, layouts.out)[2:]
+        around = Window(
+            sizes, window.window_dilation, tuple(pairs), window.base_dilation, window.strides
+        )
+        turned = Layouts(swapped(layouts.array), swapped(layouts.out), swapped(layouts.kernel))
+        return self.again(around, turned, Groups(*self.groups[::-1]), k)(matched(x, ct), ct)
+
+    def again(self, window: Window, layouts: Layouts, groups: Groups, like: Any) -> Convolution:
+        """A convolution with the precision of this one, whose result has the dtype of `like`."""
+        wide = self.preferred_element_type is not None
+        return Convolution(window, layouts, groups, self.precision, like.dtype if wide else None)
+
+    def batch(self, args, dims):
+        (x, k), (dx, dk) = args, dims
+        (array, kernel, out), (channels, batch) = self.layouts, self.groups
+        size = x.shape[dx] if dx is not None else k.shape[dk]
+        groups, where, inner = self.groups, out[1], 1
+        if dx is not None and dk is not None:
+            # Each lane is a group of its own: of the batch if there are such, else of channels.
+            x = joined(x, dx, array[0 if batch > 1 else 1], 1)
+            k = joined(k, dk, kernel[0], 1)
+            groups = Groups(1, batch * size) if batch > 1 else Groups(channels * size)
+        elif dx is not None:
+            x, where, inner = joined(x, dx, array[0], batch), out[0], 1
+        else:
+            k, inner = joined(k, dk, kernel[0], channels * batch), channels * batch
+        found = self._with_groups(groups)(x, k)
+        return parted(found, where, size, inner)
+
+    def _with_groups(self, groups: Groups) -> Convolution:
+        return Convolution(
+            self.window, self.layouts, groups, self.precision, self.preferred_element_type
+        )
+
+    def lower(self, ctx, x, k):
+        window, (array, kernel, out) = self.window, self.layouts
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(self.in_jax, x, k)
+        rank = len(window.sizes)
+        padding = np.array(window.padding, np.int64).reshape(rank, 2)
+        return stablehlo.convolution(
+            ctx.out_types[0],
+            x,
+            k,
+            stablehlo.ConvDimensionNumbers.get(
+                *(array[0], array[1], array[2:], kernel[1], kernel[0], kernel[2:]),
+                *(out[0], out[1], out[2:]),
+            ),
+            self.groups.channels,
+            self.groups.batch,
+            window_strides=ctx.i64s(window.strides),
+            padding=ir.DenseIntElementsAttr.get(padding),
+            lhs_dilation=ctx.i64s(window.base_dilation),
+            rhs_dilation=ctx.i64s(window.window_dilation),
+            window_reversal=ir.DenseBoolArrayAttr.get([False] * rank),
+            precision_config=ctx.precision(self.precision),
+        )
+
+    def in_jax(self, x: Any, k: Any) -> Any:
+        window = self.window
+        return lax.conv_general_dilated(
+            x, k, window.strides, window.padding, window.base_dilation, window.window_dilation,
+            lax.ConvDimensionNumbers(*self.layouts), *self.groups,
+            preferred_element_type=self.preferred_element_type,
+        )  # fmt: skip
+
+
+def sizes_of(x: Any, layout: Layout) -> Dims:
+    """The lengths of `x` in the order of `layout`."""
+    return tuple([x.shape[d] for d in layout])
+
+
+def swapped(layout: Layout) -> Layout:
+    """`layout` with the first two of its roles exchanged."""
+    return (layout[1], layout[0], *layout[2:])
+
+
+def matched(x: Any, ct: Any) -> Any:
+    return x if x.dtype == ct.dtype else convert_element_type(x, ct.dtype)
+
+
+def parted(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int]:
+    """`x` with `dim` split into `inner` groups of `count`, and where the `count` then lies."""
+    n = x.shape[dim] // (count * inner)
+    shape = (*x.shape[:dim], inner, count, n, *x.shape[dim + 1 :])
+    x = moveaxis(reshape(x, shape), dim + 1, 0)
+    return reshape(x, (count, *x.shape[1 : dim + 1], inner * n, *x.shape[dim + 3 :])), 0
+
+
+def joined(x: Any, dim: int, into: int, inner: int) -> Any:
+    """`x` with its batch `dim` made part of `into`, in each of `inner` groups of that, in front."""
+    x = moveaxis(x, dim, into)
+    count, n = x.shape[into], x.shape[into + 1]
+    rest = x.shape[into + 2 :]
+    if inner > 1:
+        x = reshape(x, (*x.shape[:into], count, inner, n // inner, *rest))
+        x = moveaxis(x, into, into + 1)
+    return reshape(x, (*x.shape[:into], count * n, *rest))
+
+
+def spread_group(x: Any, source: int, target: int, groups: int) -> Any:
+    """`x` with the number of the group, which leads in `source`, leading in `target` instead."""
+    shape = (*x.shape[:source], groups, x.shape[source] // groups, *x.shape[source + 1 :])
+    x = reshape(x, shape)
+    # Without `source`'s group the dimensions are those of before; put it in front of `target`.
+    x = moveaxis(x, source, target)
+    shape = (*x.shape[:target], groups * x.shape[target + 1], *x.shape[target + 2 :])
+    return reshape(x, shape)
