@@ -15,6 +15,7 @@ from functx.core.errors import (
     OperatorRuleError,
     SchemaError,
 )
+from functx.custom.operators.written import WrittenArray
 from tests.custom.operators import scope  # noqa: F401
 
 x = numpy.arange(4, dtype="float32")
@@ -147,6 +148,37 @@ def test_an_array_of_another_dtype_keeps_it():
     with jax.enable_x64(False):
         add_to("numpy")(given, numpy.ones(4, "int64"))
     assert given.dtype == numpy.int64 and given.tolist() == [10, 2, 3, 4]
+
+
+def test_code_of_jax_reads_and_writes_places():
+    @custom_op("test::places", mutates_args={"x"})
+    def places(x: Array, y: Array) -> Array:
+        z = jnp.sin(x[...]) + x * y + jnp.where(x > 0, x[...], y)
+        x -= 1
+        x[1:] *= 2
+        x[0] = z[0]
+        x[...] **= 2
+        return z + x.mean() + x[1] + len(x) + x.shape[0] - abs(x).max() + 2.0 * x
+
+    places.def_abstract(lambda x, y: x)
+    y = numpy.ones(4, "float32")
+    expected = x.copy()
+    result = places.__wrapped__(expected, y)
+    for run in (places, jit(places)):
+        given = x.copy()
+        assert np.allclose(run(given, y), result, rtol=1e-5)
+        assert given.tolist() == pytest.approx(expected.tolist())
+    assert repr(WrittenArray(1.0)) == "WrittenArray(1.0)"
+
+
+@pytest.mark.parametrize("read", [lambda x: jnp.sin(x), lambda x: np.sin(x)])
+def test_a_place_is_no_value(read):
+    @custom_op("test::place", mutates_args={"x"})
+    def place(x: Array) -> None:
+        x[...] = read(x)
+
+    with pytest.raises(OperatorRuleError, match=r"take the value of what it writes to as x\[...\]"):
+        place(x.copy())
 
 
 def test_an_implementation_that_fails_has_changed_nothing():

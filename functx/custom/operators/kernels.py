@@ -52,10 +52,6 @@ def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]
     try:
         with outside_of_traces():
             out = rule(*args, **kwargs)
-    except ValueError as error:
-        if "read-only" in str(error) and on_host:
-            raise _undeclared_write(call, rule) from error
-        raise
     except jax.errors.JAXTypeError as error:
         raise ForeignCodeError(
             f"{operator.qualname}: its {rule.kind}, registered at {rule.place}, must be code that "
@@ -63,6 +59,17 @@ def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]
             fix='Register code of NumPy with kernel="numpy", which runs on the host.',
             source=rule.line,
         ) from error
+    except (ValueError, TypeError) as error:
+        if on_host and "read-only" in str(error):
+            raise _undeclared_write(call, rule) from error
+        if places and ("__jax_array__" in str(error) or WrittenArray.__name__ in str(error)):
+            raise wrong(
+                operator.qualname,
+                rule,
+                "take the value of what it writes to as x[...]; it gave the place for a value",
+                fix="Write jax.numpy.sin(x[...]), and x[...] = value or x += value to write.",
+            ) from error
+        raise
     check = _Aliases(call, rule, given)
     leaves, lengths = leaves_of(operator.qualname, rule, operator.schema, out, check.leaf)
     return Outcome(leaves, lengths, [given[i] if on_host else given[i].value for i in places])

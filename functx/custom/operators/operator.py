@@ -126,7 +126,7 @@ class Operator(registry.Registered):
         `device_types` are among `cpu`, `gpu`, `tpu` and `default`, which serves the others. With
         kernel="jax" it is code that JAX can trace: of JAX, Pallas, `jax.ffi`, or functx. With
         kernel="numpy" it is code of NumPy, which runs on the host. An argument of `mutates_args`
-        it may write to in place (`x[...] = v`, `x += v`).
+        it may write to in place (`x[...] = v`, `x += v`); code of JAX reads it as `x[...]`.
 
         Raises ValueRangeError for another platform, RegistrationError where there is one already.
         """

@@ -12,7 +12,7 @@ import jax
 class WrittenArray:
     """A place for an array: reads as the array, and takes another value by `x[...] = v` or `x += v`.
 
-    `x[...]` is the value now. Unlike NumPy's, parts of it are no views.
+    `x[...]` is the value now, which functions of JAX take. Unlike NumPy's, parts are no views.
     """
 
     __slots__ = ("value",)
