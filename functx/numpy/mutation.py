@@ -90,7 +90,7 @@ def check_writable(x: Tracer, what: str) -> None:
             if builder.kind not in _BODIES:
                 raise captured_write(x, builder, captured, what)
             if type(captured) is not Tracer:
-                refuse_captured(x, None, what)
+                refuse_captured(x, None, what, captured)
                 return
             builder, atom = captured.builder, captured.atom
             continue
@@ -107,15 +107,15 @@ def check_writable(x: Tracer, what: str) -> None:
         atom = base
 
 
-def refuse_captured(x: Tracer, owner: Builder | None, what: str) -> None:
+def refuse_captured(x: Tracer, owner: Builder | None, what: str, captured: Any = None) -> None:
     """Raise where a transform lies between the builder at work and `owner`, that of `x`.
 
-    Without an owner `x` is from outside all of them.
+    Without an owner `x` is a view of `captured`, from outside all of them.
     """
     builder = current_builder.get()
     while builder is not None and builder is not owner:
         if builder.kind not in _BODIES:
-            raise captured_write(x, builder, x, what)
+            raise captured_write(x, builder, x if captured is None else captured, what)
         builder = builder.parent
 
 
@@ -123,6 +123,8 @@ def captured_write(x: Tracer, builder: Builder, captured: Any, what: str) -> Cap
     name = ""
     if type(captured) is Tracer and captured.atom in captured.builder.inputs:
         name = f", {describe_input(captured.builder, captured)}"
+    elif isinstance(captured, np.ndarray) and (held := name_in_caller(captured)):
+        name = f", a view of the NumPy array `{held}`"
     return CapturedWriteError(
         f"{what}: a function under {builder.kind} must not write to an array from outside it; got "
         f"{x.aval!r} in {builder.owner}{name}",

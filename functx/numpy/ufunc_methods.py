@@ -57,6 +57,8 @@ def _one_by_one(what: str, fun: Callable[..., Any], a: Any, indices: Any, *other
     row = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
     places = Place(row, indices).get()
     shape = aval_of(places).shape
+    if 0 in shape:
+        return a
     beside = tuple([shapes.reshape(shapes.broadcast_to(x, shape), -1) for x in others])
 
     def step(x: Any, at: Any) -> Any:

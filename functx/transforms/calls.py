@@ -316,7 +316,12 @@ def owner_of(x: Any) -> Any:
 
 def _see_each_other(captured: Sequence[Any], written: Collection[int]) -> bool:
     """Whether a write to a captured array is seen by others around: it, or another, is a view."""
-    views = [i for i in written if i >= 0 and root_of(captured[i]).atom is not captured[i].atom]
+    refuse_around([], [None if type(x) is Tracer else x for x in captured], written)
+    views = [
+        x
+        for x in [captured[i] for i in written if i >= 0]
+        if type(x) is Tracer and root_of(x).atom is not x.atom
+    ]
     return bool(views) or traced_pair(captured, written) is not None
 
 

@@ -434,3 +434,26 @@ def test_two_dtypes_in_one_memory_are_refused():
     block = ramp(4)
     with pytest.raises(ArgumentError, match=r"must have one dtype; got ndarray float32\[4\] and"):
         functionalize(f)(block, block.view("int32"))
+
+
+def test_a_loop_outside_of_any_trace_writes_to_numpy_arrays_through_views_of_functx():
+    table, rows = numpy.zeros(3, "float32"), ramp(3)
+
+    def body(i, c):
+        np.reshape(table, (1, 3))[0, i] = c * np.asarray(rows)[i]
+        return c + 1
+
+    close(lax.fori_loop(0, 3, body, 1.0), 4)
+    close(table, [1, 4, 9])
+    part = table[1:]
+    with pytest.raises(ArgumentError, match="shares memory with an array around the function"):
+        lax.fori_loop(0, 3, lambda i, c: (body(i, c), c + np.asarray(part)[i % 2])[1], 1.0)
+    close(table, [1, 4, 9])
+    with pytest.raises(CapturedWriteError, match="a view of the NumPy array `table`"):
+        jit(lambda c: lax.fori_loop(0, 3, body, c))(1.0)
+
+
+def test_functions_at_no_places_write_nothing():
+    x = numpy.zeros((0, 3))
+    functionalize(lambda x: numpy.divide.at(x, numpy.s_[..., 1], 2.0))(x)
+    functionalize(lambda x: numpy.sqrt.at(x, ...))(x)
