@@ -318,7 +318,14 @@ def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
                 fix="Pass a copy of it.",
             )
     for i, x in arrays.items():
-        x[...] = new[i]
+        value = np.asarray(new[i])
+        if value.dtype == x.dtype:
+            x[...] = value
+            continue
+        # In a narrower dtype, as without 64-bit values: what was not written to stays exact.
+        before = x.astype(value.dtype)
+        written = (value != before) & ((value == value) | (before == before))
+        np.copyto(x, value, casting="unsafe", where=written)
 
 
 def build_pure(

@@ -126,11 +126,6 @@ def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
         Write()(args[i], value)
 
 
-def write_back(x: Any, new: Any) -> None:
-    """Let the argument `x` of a call take the value `new` that the call wrote to it."""
-    write_all_back([x], {0: new})
-
-
 class InNames(NamedTuple):
     """The names of the leaves of a call's arguments, worked out only when they are shown."""
 

@@ -24,6 +24,11 @@ TRANSFORMS = {
     "jit": lambda f, x: jit(f)(x),
     "checkpoint": lambda f, x: functx.checkpoint(f)(x),
     "functionalize": lambda f, x: functx.functionalize(f)(x),
+    "cond": lambda f, x: functx.lax.cond(True, f, lambda x: x, x),
+    "cond around": lambda f, x: functx.lax.cond(True, lambda: f(x), lambda: x),
+    "switch": lambda f, x: functx.lax.switch(0, [lambda: f(x)]),
+    "loop": lambda f, x: functx.lax.fori_loop(0, 1, lambda i, c: f(x), np.zeros(3), unroll=True),
+    "scan": lambda f, x: functx.lax.scan(lambda c, _: (f(x), None), x, length=1, unroll=True)[0],
     "value_and_grad": lambda f, x: functx.value_and_grad(lambda x: (x.sum(), f(x)), has_aux=True)(
         x
     )[0][1],

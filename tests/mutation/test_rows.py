@@ -457,3 +457,23 @@ def test_functions_at_no_places_write_nothing():
     x = numpy.zeros((0, 3))
     functionalize(lambda x: numpy.divide.at(x, numpy.s_[..., 1], 2.0))(x)
     functionalize(lambda x: numpy.sqrt.at(x, ...))(x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_elements_that_are_not_written_to_keep_all_their_bits_in_arrays_of_64(dtype):
+    def f(x):
+        x[0] = 5
+        x[2] *= 2
+        return x.sum()
+
+    def in_a_lane(f):
+        return lambda x: vmap(f)(x[None])
+
+    for transform in (jit, functionalize, in_a_lane):
+        x = numpy.array([0.1, 1 / 3, 4, numpy.nan if dtype == "float64" else 2**40]).astype(dtype)
+        if dtype == "int64":
+            x[1] = 2**40 + 1
+        wanted = x.copy()
+        f(wanted)
+        transform(f)(x)
+        numpy.testing.assert_array_equal(x, wanted)

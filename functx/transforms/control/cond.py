@@ -26,7 +26,7 @@ from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch, on_batches
 from functx.transforms.call import TransposeIn
-from functx.transforms.calls import named_after, write_back
+from functx.transforms.calls import fresh, named_after, write_all_back
 from functx.transforms.control.branches import traced_branches
 from functx.transforms.control.lanes import (
     AnyLane,
@@ -434,9 +434,10 @@ def switch(
 def _returned(outs: Sequence[Any], args: Sequence[Any], written: Sequence[int]) -> list[Any]:
     """The results among `outs`, those behind them written to the arguments at `written`."""
     own = len(outs) - len(written)
-    for i, new in zip(written, outs[own:], strict=True):
-        write_back(args[i], new)
-    return list(outs[:own])
+    # A branch that is known stands in the open, where its results may show what is written to.
+    results = fresh(outs[:own], args)
+    write_all_back(args, dict(zip(written, outs[own:], strict=True)))
+    return results
 
 
 def _of_first(fun: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:

@@ -22,7 +22,7 @@ from functx.core.rewriting import apply
 from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.transforms.calls import TracedCall, name_of, owner_of, write_back
+from functx.transforms.calls import TracedCall, fresh, name_of, owner_of, write_all_back
 from functx.transforms.marks import chosen
 from functx.transforms.parts import rewired
 
@@ -48,9 +48,11 @@ def captures_first(traced: TracedCall, fun: Any = None) -> Program:
 
 def write_all(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
     """The results of a loop behind the first of `outs`, which are written to the arrays `around`."""
-    for x, new in zip(around, outs, strict=False):
-        write_back(x, new)
-    return list(outs[len(around) :])
+    if not around:
+        return list(outs)
+    results = fresh(outs[len(around) :], around)
+    write_all_back(around, dict(zip(range(len(around)), outs, strict=False)))
+    return results
 
 
 def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
