@@ -49,7 +49,7 @@ class Arrangement(NamedTuple):
 
 
 class Normalization(Primitive, abstract=True):
-    """What a normalization and its backward have in common: the eps and the seen.
+    """What a normalization and its backward have in common: the eps and the arrangement.
 
     Halves are computed with in single precision; a weight and a bias may be wider than x.
     """
@@ -131,15 +131,14 @@ class Forward(Normalization, abstract=True):
         x, seen, dtype = primals[0], self.arrangement(primals[0]), working_dtype(*primals)
         weight, _ = self.affine(primals)
         t_weight, t_bias = self.affine(tangents)
+        found = self.standardized(primals)
         terms = []
         if tangents[0] is not None:
             t = reshape(convert_element_type(tangents[0], dtype), seen.split)
-            t = standardize_jacobian(t, self.standardized(primals), seen.axes)
-            t = reshape(t, x.shape)
+            t = reshape(standardize_jacobian(t, found, seen.axes), x.shape)
             terms.append(t if weight is None else mul(t, seen.spread(weight, dtype)))
         if t_weight is not None:
-            out = reshape(self.standardized(primals).x, x.shape)
-            terms.append(mul(out, seen.spread(t_weight, dtype)))
+            terms.append(mul(reshape(found.x, x.shape), seen.spread(t_weight, dtype)))
         if t_bias is not None:
             terms.append(seen.spread(t_bias, dtype))
         if not terms:
