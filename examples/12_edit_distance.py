@@ -52,4 +52,6 @@ assert np.allclose(np.diagonal(alignment)[:6], 1.0, atol=0.1)
 
 # All words at once: the loops and their writes are mapped like everything else.
 batch = np.stack([mismatches("kitten", word) for word in ("mittens", "kittens", "bitterr")])
-print(vmap(soft_edit_distance, in_axes=(0, None))(batch, 1.0))
+distances = jit(vmap(soft_edit_distance, in_axes=(0, None)))(batch, 1.0)
+print(distances)
+assert np.allclose(distances, [jit(soft_edit_distance)(each, 1.0) for each in batch], atol=1e-4)

@@ -33,9 +33,10 @@ def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutat
     """`fun`, whose program has no writes, with its results and its effects on its arguments.
 
     With `remove="mutations"` writes become new values; with "mutations_and_views" what a
-    view shows is copied too. An argument that `fun` writes to is written to once, at the end,
-    and not at all if it has its old value again. `make_ir` of the result shows the pure
-    program, which returns `(result, written)`, the last values of those arguments.
+    view shows is copied too. A NumPy array that `fun` writes to is written to once, at the end,
+    and not at all if it has its old value again; a `jax.Array` never is. `make_ir` of the result
+    shows the pure program, which returns `(result, written)`, the last values of the arguments
+    that are written to.
 
     Every transform does this to a function with writes before anything else.
 

@@ -1,4 +1,7 @@
-"""Times functx against JAX, alternating in one process: `python -m tests.benchmarks [TASK ...]`."""
+"""Times functx against JAX, alternating in one process: `python -m tests.benchmarks [TASK ...]`.
+
+With `--least` the least time of all turns is shown in place of the median, for a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from typing import Any
 
 import jax
 
+from tests.benchmarks.in_place import PAIRS
+from tests.benchmarks.networks import NETWORKS, temporary_bytes
 from tests.benchmarks.tasks import FUNCTX, JAX, TASKS
 
 IMPORT_LIMIT = 60.0
@@ -32,8 +37,10 @@ def _arrays(result: Any) -> Any:
     return [x for x in jax.tree_util.tree_leaves(result) if isinstance(x, jax.Array)]
 
 
-def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
-    """Median times of both, taken in turns, after a warm-up; about four seconds in all.
+def compare(
+    ours: Callable[[], Any], theirs: Callable[[], Any], typical: Callable[..., float]
+) -> tuple[float, float]:
+    """The `typical` times of both, taken in turns, after a warm-up; about four seconds in all.
 
     A turn lasts TURN seconds or one call, the longer: a call of microseconds right after the
     other library's would be timed with the caches and the memory that the other left.
@@ -43,7 +50,7 @@ def compare(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, 
     once = sum(seconds(run, n) * n for run, n in zip((ours, theirs), calls, strict=True))
     rounds = max(7, min(101, int(4.0 / once)))
     pairs = [(seconds(ours, calls[0]), seconds(theirs, calls[1])) for _ in range(rounds)]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+    return typical(a for a, _ in pairs), typical(b for _, b in pairs)
 
 
 def import_milliseconds(module: str) -> float:
@@ -62,20 +69,32 @@ def import_milliseconds(module: str) -> float:
 
 
 def main(names: list[str]) -> None:
-    print(f"{'task':18}{'functx ms':>12}{'JAX ms':>12}{'ratio':>9}{'wanted':>9}")
+    typical = min if "--least" in names else statistics.median
+    names = [name for name in names if name != "--least"]
+    found: dict[str, tuple[float, float]] = {}
+    print(f"{'task':26}{'functx ms':>12}{'JAX ms':>12}{'ratio':>9}{'wanted':>9}")
     for name in names or [*TASKS, "import"]:
         if name == "import":
             ours, theirs = import_milliseconds("functx"), import_milliseconds("jax")
             print(
-                f"{name:18}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms"
+                f"{name:26}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms"
             )
             continue
         task, wanted = TASKS[name]
-        ours, theirs = compare(task(FUNCTX), task(JAX))
+        ours, theirs = found[name] = compare(task(FUNCTX), task(JAX), typical)
         print(
-            f"{name:18}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}",
+            f"{name:26}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}",
             flush=True,
         )
+        if name in NETWORKS:
+            own, other = temporary_bytes(name)
+            print(f"{name + ', bytes':26}{own:12}{other:12}{own / other:9.3f}{1.0:9.3f}")
+    for short, long in PAIRS:
+        if short in found and long in found:
+            growth = [b / a for a, b in zip(found[short], found[long], strict=True)]
+            print(
+                f"from {short} to {long}: functx {growth[0]:.1f} times, JAX {growth[1]:.1f} times"
+            )
 
 
 if __name__ == "__main__":

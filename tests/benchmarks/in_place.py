@@ -35,8 +35,8 @@ def scan(x: Any) -> Any:
 
     def step(last: Any, row: Any) -> Any:
         i, given = row
-        y[i] = 0.9 * functx.numpy.sin(last) + given
-        return y[i], None
+        y[i] = last = 0.9 * functx.numpy.sin(last) + given
+        return last, None
 
     functx.lax.scan(step, functx.numpy.float32(0), (functx.numpy.arange(len(x)), x))
     return (y * y).sum()
@@ -68,41 +68,44 @@ def unrolled_in_jax(x: Any) -> Any:
 
 
 LOOPS = {
-    "fori": (fori_loop, fori_loop_in_jax, (2_000, 20_000)),
-    "scan": (scan, scan_in_jax, (2_000, 20_000)),
-    "unrolled": (unrolled, unrolled_in_jax, (10, 100)),
+    "fill_fori": (fori_loop, fori_loop_in_jax, (2_000, 20_000)),
+    "fill_scan": (scan, scan_in_jax, (2_000, 20_000)),
+    "fill_unrolled": (unrolled, unrolled_in_jax, (10, 100)),
 }
 LANES = 8
+MODES = "", "_grad", "_vmap", "_vmap_grad"
 
 
 def given(steps: int, mode: str) -> Any:
-    shape = (LANES, steps) if mode == "vmap" else (steps,)
+    shape = (LANES, steps) if "vmap" in mode else (steps,)
     return jax.numpy.asarray(np.random.RandomState(0).randn(*shape).astype("float32"))
 
 
 def task(loop: str, mode: str, steps: int) -> Callable[[SimpleNamespace], Callable[[], Any]]:
-    """The task of one loop: forward, its gradient, or both for several arrays at once."""
+    """A loop of so many steps: forward, its gradient, or either for several arrays at once."""
 
     def build(fx: SimpleNamespace) -> Callable[[], Any]:
         ours, theirs, _ = LOOPS[loop]
         whole = theirs if fx.name == "JAX" else ours
-        change = {"": lambda f: f, "grad": fx.grad, "vmap": lambda f: fx.vmap(fx.grad(f))}[mode]
-        f, x = fx.jit(change(whole)), given(steps, mode)
+        if "grad" in mode:
+            whole = fx.grad(whole)
+        if "vmap" in mode:
+            whole = fx.vmap(whole)
+        f, x = fx.jit(whole), given(steps, mode)
         return lambda: f(x)
 
     return build
 
 
-MODES = "", "grad", "vmap"
+# The short task and the long one of each kind: times should grow as the number of steps does.
+PAIRS = [
+    tuple([f"{loop}{mode}_{steps}" for steps in sizes])
+    for loop, (*_, sizes) in LOOPS.items()
+    for mode in MODES
+]
 IN_PLACE = {
-    "_".join(["fill", loop, *[mode] * bool(mode), str(steps)]): (task(loop, mode, steps), 1.05)
+    f"{loop}{mode}_{steps}": (task(loop, mode, steps), 1.05)
     for loop, (*_, sizes) in LOOPS.items()
     for mode in MODES
     for steps in sizes
 }
-# What is to grow as the number of steps does: the shorter task, and the longer one.
-GROWTH = [
-    tuple("_".join(["fill", loop, *[mode] * bool(mode), str(steps)]) for steps in sizes)
-    for loop, (*_, sizes) in LOOPS.items()
-    for mode in MODES
-]

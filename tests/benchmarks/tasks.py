@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 import functx
+from tests.benchmarks.in_place import IN_PLACE
+from tests.benchmarks.networks import NETWORKS
 
 JAX = SimpleNamespace(
     name="JAX",
@@ -276,4 +278,6 @@ TASKS: dict[str, tuple[Callable[[Any], Callable[[], Any]], float]] = {
     **LOOPS,
     "batched_while": (batched_while, 1.03),
     "from_jax": (from_jax, 1.0),
+    **IN_PLACE,
+    **NETWORKS,
 }
