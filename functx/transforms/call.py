@@ -38,9 +38,13 @@ def _example() -> Program:
 
 
 class Call(Primitive):
-    """The outputs of `program` on the operands, kept together as a function of its own."""
+    """The outputs of `program` on the operands, kept together as a function of its own.
+
+    With `apart`, XLA does not inline it either.
+    """
 
     program: Program
+    apart: bool = False
     multiple_results = True
     samples = (sample(f64[3], f64[3], program=_example()),)
 
@@ -53,25 +57,29 @@ class Call(Primitive):
             )
         return self.program.out_avals
 
+    def again(self, program: Program) -> Call:
+        """A call of another program, kept apart as this one is."""
+        return Call(program, self.apart)
+
     def trim(self, used):
         if all(used):
             return None
         outputs = places_of(used)
         program, inputs = part_of(self.program, outputs)
-        return Call(program), inputs, outputs
+        return self.again(program), inputs, outputs
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
         values, tangent_program = rewritten(Linearize(varying), self.program)
         count = len(self.program.outputs)
-        outs = Call(values)(*primals)
+        outs = self.again(values)(*primals)
         given = [t for t in tangents if t is not None]
-        found = Call(tangent_program)(*given, *outs[count:])
+        found = self.again(tangent_program)(*given, *outs[count:])
         return outs[:count], spread(found, inexact_marks(self.program.out_avals))
 
     def forward(self, args, active):
         values, _ = rewritten(SplitVJP(tuple(active)), self.program)
-        outs = Call(values)(*args)
+        outs = self.again(values)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
@@ -82,21 +90,21 @@ class Call(Primitive):
         if not all(marks):
             backward = rewritten(WithZeros(marks), backward)
         given = [ct for ct in inexact if ct is not None]
-        return spread(Call(backward)(*given, *residuals), active)
+        return spread(self.again(backward)(*given, *residuals), active)
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)
         program = rewritten(TransposeIn(linear), self.program)
         given = inexact_cotangents(cts, self.program.out_avals)
-        return spread(Call(program)(*given, *others(args, linear)), linear)
+        return spread(self.again(program)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
-        return Call(program)(*args), out_dims
+        return self.again(program)(*args), out_dims
 
     def lower(self, ctx, *values):
-        return ctx.call(self.program, values)
+        return ctx.call(self.program, values, self.apart)
 
 
 @dataclass(frozen=True)
