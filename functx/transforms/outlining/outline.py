@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from functx.core.program import Equation, Program
+from functx.core.program import Atom, Equation, Program
 from functx.transforms.call import Call
 from functx.transforms.outlining.blocks import Flow, Group
-from functx.transforms.outlining.periods import repeats
+from functx.transforms.outlining.periods import Repeat, repeats
+from functx.transforms.outlining.rolling import consecutive, rolled
+from functx.transforms.outlining.rows import Part
 from functx.transforms.outlining.tokens import tokens_of
 
 
 @dataclass(frozen=True)
 class Worth:
-    """From when on repeats are worth a program: `part` operations in one, `saved` in all."""
+    """From when on repeats pay: `part` operations in a program, `steps` of a loop, `saved` in all."""
 
     part: int
+    steps: int
     saved: int
 
 
-WORTH = {"auto": Worth(part=24, saved=160), "always": Worth(part=3, saved=3)}
+WORTH = {
+    "auto": Worth(part=24, steps=8, saved=160),
+    "always": Worth(part=3, steps=3, saved=3),
+}
 _ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The rewrite to a program in which repeats worth it are calls of programs.
+    """The rewrite to a program in which repeats worth it are calls of programs, or loops.
 
-    These are not inlined by XLA either. A call stands where the equations stood.
+    What is called is not inlined by XLA either. A call stands where the equations stood, a loop
+    where the first of its steps did.
     """
 
     mode: str = "auto"
@@ -44,61 +51,123 @@ class Outline:
         names = count(1)
         equations: Sequence[Equation] = program.equations
         for _ in range(_ROUNDS):
-            shorter = outlined(equations, program, worth, names, self)
+            shorter = _Round(equations, program.outputs, worth, self).equations(names)
             if shorter is None:
                 break
             equations = shorter
         if equations is program.equations:
             return program
-            return Program(
+        return Program(
             program.name, program.inputs, equations, program.outputs, in_names=program.in_names
         )
 
 
-def outlined(
-    equations: Sequence[Equation], program: Program, worth: Worth, names: Any, rewrite: Outline
-) -> list[Equation] | None:
-    """`equations` with calls for what they repeat; None where nothing is worth it."""
-    tokens, weights = tokens_of(equations)
-    if sum(weights) < 2 * worth.saved:
-        return None
-    found = repeats(tokens, weights, worth.saved)
-    if not found:
-        return None
-    flow = Flow(equations, program.outputs)
-    total = np.concatenate([[0], np.cumsum(weights)])
-    taken = np.zeros(len(equations), bool)
-    # For each start of what is replaced: its length, and what stands there in its place.
-    calls: dict[int, tuple[int, list[Equation]]] = {}
-    for repeat in found:
-        for free in repeat.free(taken):
-            starts = flow.starts(free)
-            length = min(free.length, free.distance)
-            size = total[starts[0] + length] - total[starts[0]]
-            if size < worth.part:
-                continue
-            for group in flow.groups(starts, length):
-                if size * (len(group.starts) - 1) >= worth.saved:
-                    replace(group, f"block_{next(names)}", rewrite, calls)
-                    for start in group.starts:
-                        taken[start : start + length] = True
-    if not calls:
-        return None
-    result: list[Equation] = []
-    at = 0
-    while at < len(equations):
-        length, instead = calls.get(at, (1, [equations[at]]))
-        result += instead
-        at += length
-    return result
+class _Round:
+    """One search through a list of equations, and what it puts in place of the repeats found."""
+
+    def __init__(
+        self,
+        equations: Sequence[Equation],
+        outputs: Sequence[Atom],
+        worth: Worth,
+        rewrite: Outline,
+    ):
+        self.old, self.outputs, self.worth, self.rewrite = equations, outputs, worth, rewrite
+        self.known: dict[Any, Part] = {}
+        # For each start of what is replaced: its length, and what stands there in its place.
+        self.instead: dict[int, tuple[int, list[Equation]]] = {}
+
+    def equations(self, names: Iterator[int]) -> list[Equation] | None:
+        """The equations with the repeats replaced; None where there are none worth it."""
+        tokens, weights = tokens_of(self.old)
+        if sum(weights) < self.worth.saved:
+            return None
+        found = repeats(tokens, weights, self.worth.saved)
+        if not found:
+            return None
+        self.total = np.concatenate([[0], np.cumsum(weights)])
+        self.flow = Flow(self.old, self.outputs)
+        # A loop looks up what earlier ones stacked, so they are made in their order.
+        for group, step in sorted(self.chosen(found), key=lambda pair: pair[0].starts[0]):
+            self.replace(group, step, names)
+        if not self.instead:
+            return None
+        result: list[Equation] = []
+        at = 0
+        while at < len(self.old):
+            length, instead = self.instead.get(at, (1, [self.old[at]]))
+            result += instead
+            at += length
+        return without_unused(result, self.outputs)
+
+    def weight(self, start: int, length: int) -> int:
+        return int(self.total[start + length] - self.total[start])
+
+    def chosen(self, found: list[Repeat]) -> list[tuple[Group, bool]]:
+        """Groups of parts to be replaced, apart from each other; whether each may be a loop."""
+        taken = np.zeros(len(self.old), bool)
+        chosen = []
+        for repeat in found:
+            for free in repeat.free(taken):
+                starts = self.flow.starts(free)
+                length = min(free.length, free.distance)
+                size = self.weight(starts[0], length)
+                periodic = free.length >= free.distance
+                if size == 0 or (not periodic and size < self.worth.part):
+                    continue
+                for group in self.flow.groups(starts, length):
+                    if size * (len(group.starts) - 1) >= self.worth.saved:
+                        chosen.append((group, periodic))
+                        for start in group.starts:
+                            taken[start : start + length] = True
+        return chosen
+
+    def replace(self, group: Group, periodic: bool, names: Iterator[int]) -> None:
+        """Put a loop or calls in the place of the parts in `group`, if one of them pays."""
+        rest = group
+        if periodic:
+            for run in consecutive(group):
+                if len(run.starts) >= self.worth.steps:
+                    loop = rolled(run, f"step_{next(names)}", self.rewrite, self.known)
+                    if loop is not None:
+                        self.put(run, loop)
+                        kept = [start for start in rest.starts if start not in {*run.starts}]
+                        rest = Group(group.flow, kept, group.length, group.results)
+        size = self.weight(group.starts[0], group.length)
+        several = -(-self.worth.part // size)
+        if several == 1:
+            self.call(rest, size, names)
+            return
+        # Short parts are called several at a time.
+        for run in consecutive(rest):
+            starts = run.starts[: len(run.starts) // several * several : several]
+            for wider in self.flow.groups(starts, several * group.length):
+                self.call(wider, several * size, names)
+
+    def put(self, run: Group, loop: list[Equation]) -> None:
+        for start in run.starts:
+            self.instead[start] = run.length, []
+        self.instead[run.starts[0]] = run.length, loop
+
+    def call(self, group: Group, size: int, names: Iterator[int]) -> None:
+        """Put calls of one program in the place of the parts in `group`."""
+        if size * (len(group.starts) - 1) < self.worth.saved:
+            return
+        block, operands = group.program(f"block_{next(names)}")
+        call = Call(self.rewrite(block), True)
+        for start, atoms in zip(group.starts, zip(*operands, strict=True), strict=True):
+            source = self.old[start].source
+            eqn = Equation(call, list(atoms), list(group.outputs(start)), source)
+            self.instead[start] = group.length, [eqn]
 
 
-def replace(group: Group, name: str, rewrite: Outline, calls: dict[int, Any]) -> None:
-    """Put calls of one program in the place of the parts in `group`."""
-    block, operands = group.program(name)
-    block = rewrite(block)
-    call = Call(block, True)
-    for start, atoms in zip(group.starts, zip(*operands, strict=True), strict=True):
-        source = group.flow.equations[start].source
-        eqn = Equation(call, list(atoms), group.outputs(start), source)
-        calls[start] = group.length, [eqn]
+def without_unused(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+    """The equations without those that nothing needs, each as it is."""
+    needed: set[Any] = {*outputs}
+    kept = []
+    for eqn in reversed(equations):
+        if eqn.primitive.effects or not needed.isdisjoint(eqn.outputs):
+            kept.append(eqn)
+            needed.update(eqn.inputs)
+    kept.reverse()
+    return kept
