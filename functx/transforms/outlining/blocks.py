@@ -119,7 +119,7 @@ class Group:
     length: int
     results: tuple[Place, ...]
 
-    def program(self, name: str) -> tuple[Program, list[list[Atom]]]:
+    def program(self) -> tuple[Program, list[list[Atom]]]:
         """That program, and for each of its inputs what stands for it in each of the parts."""
         flow, starts = self.flow, self.starts
         inputs: dict[tuple[Any, ...], Var] = {}
@@ -150,7 +150,7 @@ class Group:
             equations.append(Equation(primitive, args, outputs, first.source))
         begin = flow.equations[starts[0] : starts[0] + self.length]
         outputs = [own[begin[i].outputs[n]] for i, n in self.results]
-        program = Program(name, list(inputs.values()), equations, outputs)
+        program = Program("block", list(inputs.values()), equations, outputs)
         return program, [list(atoms) for atoms in inputs]
 
     def outputs(self, start: int) -> list[Var]:

@@ -128,7 +128,7 @@ class _Round:
         if periodic:
             for run in consecutive(group):
                 if len(run.starts) >= self.worth.steps:
-                    loop = rolled(run, f"step_{next(names)}", self.rewrite, self.known)
+                    loop = rolled(run, names, self.rewrite, self.known)
                     if loop is not None:
                         self.put(run, loop)
                         kept = [start for start in rest.starts if start not in {*run.starts}]
@@ -153,7 +153,8 @@ class _Round:
         """Put calls of one program in the place of the parts in `group`."""
         if size * (len(group.starts) - 1) < self.worth.saved:
             return
-        block, operands = group.program(f"block_{next(names)}")
+        block, operands = group.program()
+        block.name = f"block_{next(names)}"
         call = Call(self.rewrite(block), True)
         for start, atoms in zip(group.starts, zip(*operands, strict=True), strict=True):
             source = self.old[start].source

@@ -6,7 +6,7 @@ what the one before computed, numbers, or parts of one array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ def consecutive(group: Group) -> list[Group]:
     return [Group(group.flow, starts, group.length, group.results) for starts in found]
 
 
-def rolled(group: Group, name: str, rewrite: Any, known: dict[Any, Part]) -> list[Equation] | None:
+def rolled(
+    group: Group, names: Iterator[int], rewrite: Any, known: dict[Any, Part]
+) -> list[Equation] | None:
     """Equations, a loop among them, in place of parts that follow one another; None if they cannot.
 
     What the loop stacks for later is entered in `known` for those who use it.
     """
-    return _Roll(group, known).equations(name, rewrite)
+    return _Roll(group, known).equations(names, rewrite)
 
 
 class _Roll:
@@ -62,8 +64,8 @@ class _Roll:
         self.carries: list[tuple[Var, Atom, int]] = []
         self.rows: dict[tuple[Any, ...], tuple[Var, Atom]] = {}
 
-    def equations(self, name: str, rewrite: Any) -> list[Equation] | None:
-        block, operands = self.group.program(name)
+    def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
+        block, operands = self.group.program()
         if block.effects:
             return None
         results = [self.group.outputs(start) for start in self.starts]
@@ -82,9 +84,8 @@ class _Roll:
         pairs += list(self.rows.values())
         outputs = [block.outputs[at] for _, _, at in self.carries]
         outputs += [block.outputs[at] for at in stacked]
-        body = Program(
-            name, [v for v, _ in pairs], [*self.looked_up, *block.equations], outputs
-        )
+        equations = [*self.looked_up, *block.equations]
+        body = Program(f"step_{next(names)}", [v for v, _ in pairs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
         last = {at: results[-1][at] for _, _, at in self.carries}
         carries = [last.pop(at, None) or Var(results[-1][at].aval) for _, _, at in self.carries]
