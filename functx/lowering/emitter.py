@@ -146,9 +146,10 @@ class ModuleEmitter:
         module_context = jax_context.module_context
         self.module_context = module_context
         self.platforms = tuple(module_context.platforms)
-        # What pays was measured on CPUs alone.
-        on_cpu = self.platforms == ("cpu",)
-        self.outline = Outline(outline if on_cpu or outline == "always" else "never")
+        # Calls pay on one CPU; across devices they keep what is sent between these apart.
+        devices = getattr(module_context.axis_context, "num_devices", None)
+        measured = self.platforms == ("cpu",) and devices in (None, 1)
+        self.outline = Outline(outline if measured or outline == "always" else "never")
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}

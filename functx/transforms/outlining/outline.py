@@ -156,9 +156,9 @@ class _Round:
         block, operands = group.program()
         block.name = f"block_{next(names)}"
         call = Call(self.rewrite(block), True)
-        for start, atoms in zip(group.starts, zip(*operands, strict=True), strict=True):
-            source = self.old[start].source
-            eqn = Equation(call, list(atoms), list(group.outputs(start)), source)
+        for i, start in enumerate(group.starts):
+            args = [atoms[i] for atoms in operands]
+            eqn = Equation(call, args, group.outputs(start), self.old[start].source)
             self.instead[start] = group.length, [eqn]
 
 
