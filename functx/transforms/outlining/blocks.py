@@ -10,7 +10,7 @@ import numpy as np
 
 from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
 from functx.ops.slicing import DynamicSlice
-from functx.transforms.outlining.periods import Repeat
+from functx.transforms.outlining.periods import Periodic
 
 Place = tuple[int, int]
 _INDEX = np.dtype("int32")
@@ -30,20 +30,17 @@ class Flow:
                 self.makers[v] = i, n
         self.last.update(dict.fromkeys(outputs, len(equations)))
 
-    def starts(self, repeat: Repeat) -> list[int]:
-        """Where to cut what repeats itself: where the least goes from one part to the next."""
-        first, period = repeat.start - repeat.distance, repeat.distance
-        if repeat.length < period:
-            return [first, repeat.start]
-        stop = repeat.start + repeat.length
-        count, phases = divmod(stop - first, period)
-        across = self.bytes_across(first, stop, period)
+    def starts(self, repeat: Periodic) -> list[int]:
+        """Where to cut what has a period: where the least goes from one part to the next."""
+        first, length, period = repeat
+        count, phases = divmod(length, period)
+        across = self.bytes_across(first, first + length, period)
         best = min(range(phases + 1), key=lambda phase: across[phase])
         if count > 3:
+            # Of many parts one may be given up for a better cut.
             other = min(range(period), key=lambda phase: across[phase])
             best = best if across[best] <= 1.5 * across[other] else other
-        begin = first + best
-        return list(range(begin, stop - period + 1, period))
+        return list(range(first + best, first + length - period + 1, period))
 
     def bytes_across(self, first: int, stop: int, period: int) -> list[int]:
         """For each phase, the bytes that go from parts which begin there to the next ones."""
@@ -63,7 +60,6 @@ class Flow:
         for i, more in enumerate(change[:-1]):
             now += more
             found[i % period] += now
-        # What lies before and behind all parts counts for none of them.
         return found
 
     def inside(self, start: int, length: int) -> tuple[int, ...]:
@@ -99,11 +95,11 @@ class Flow:
             by_results: dict[Any, list[int]] = {}
             for start in members:
                 by_results.setdefault(self.used_later(start, length), []).append(start)
-            wide = [results for results, group in by_results.items() if len(group) > 1]
+            most = max(by_results, key=lambda results: len(by_results[results]))
+            # One that gives less than most of them is like those, with results that go unused.
             for results, group in list(by_results.items()):
-                into = [more for more in wide if {*results} < {*more}]
-                if len(group) == 1 and into:
-                    by_results[into[0]] += by_results.pop(results)
+                if len(group) == 1 and results != most and {*results} <= {*most}:
+                    by_results[most] += by_results.pop(results)
             for results, group in by_results.items():
                 if len(group) > 1:
                     found.append(Group(self, sorted(group), length, results))

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.editing import like
 from functx.core.program import Atom, Equation, Program
 from functx.transforms.call import Call
 from functx.transforms.outlining.blocks import Flow, Group
-from functx.transforms.outlining.periods import Repeat, repeats
+from functx.transforms.outlining.periods import Periodic, Repeat, repeats
 from functx.transforms.outlining.rolling import consecutive, rolled
 from functx.transforms.outlining.rows import Part
 from functx.transforms.outlining.tokens import tokens_of
@@ -32,6 +33,7 @@ WORTH = {
     "always": Worth(part=3, steps=3, saved=3),
 }
 _ROUNDS = 4
+_EFFORT = 64
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,7 @@ class Outline:
             if shorter is None:
                 break
             equations = shorter
-        if equations is program.equations:
-            return program
-        return Program(
-            program.name, program.inputs, equations, program.outputs, in_names=program.in_names
-        )
+        return program if equations is program.equations else like(program, equations=equations)
 
 
 class _Round:
@@ -100,58 +98,67 @@ class _Round:
             at += length
         return without_unused(result, self.outputs)
 
-    def weight(self, start: int, length: int) -> int:
-        return int(self.total[start + length] - self.total[start])
-
     def chosen(self, found: list[Repeat]) -> list[tuple[Group, bool]]:
         """Groups of parts to be replaced, apart from each other; whether each may be a loop."""
         taken = np.zeros(len(self.old), bool)
         chosen = []
+        # Repeats overlap; those that save most come first, and the others are soon used up.
+        effort = _EFFORT * len(self.old)
         for repeat in found:
+            effort -= repeat.size
+            if effort < 0:
+                break
             for free in repeat.free(taken):
-                starts = self.flow.starts(free)
-                length = min(free.length, free.distance)
-                size = self.weight(starts[0], length)
-                periodic = free.length >= free.distance
-                if size == 0 or (not periodic and size < self.worth.part):
-                    continue
-                for group in self.flow.groups(starts, length):
-                    if size * (len(group.starts) - 1) >= self.worth.saved:
-                        chosen.append((group, periodic))
+                for group in self.groups(free):
+                    if self.weight(group) * (len(group.starts) - 1) >= self.worth.saved:
+                        chosen.append((group, type(free) is Periodic))
                         for start in group.starts:
-                            taken[start : start + length] = True
+                            taken[start : start + group.length] = True
         return chosen
 
+    def groups(self, repeat: Repeat) -> list[Group]:
+        """The groups of parts that are alike in what repeats itself."""
+        if type(repeat) is Periodic:
+            return self.flow.groups(self.flow.starts(repeat), repeat.period)
+        groups = self.flow.groups(repeat[0], repeat.length)
+        return [group for group in groups if self.weight(group) >= self.worth.part]
+
+    def weight(self, group: Group) -> int:
+        """How many operations one part of a group becomes."""
+        start = group.starts[0]
+        return int(self.total[start + group.length] - self.total[start])
+
     def replace(self, group: Group, periodic: bool, names: Iterator[int]) -> None:
-        """Put a loop or calls in the place of the parts in `group`, if one of them pays."""
-        rest = group
+        """Put loops or calls in the place of the parts in `group`, where they pay."""
+        runs = consecutive(group)
         if periodic:
-            for run in consecutive(group):
-                if len(run.starts) >= self.worth.steps:
-                    loop = rolled(run, names, self.rewrite, self.known)
-                    if loop is not None:
-                        self.put(run, loop)
-                        kept = [start for start in rest.starts if start not in {*run.starts}]
-                        rest = Group(group.flow, kept, group.length, group.results)
-        size = self.weight(group.starts[0], group.length)
-        several = -(-self.worth.part // size)
+            runs = [run for run in runs if not self.roll(run, names)]
+        several = -(-self.worth.part // self.weight(group))
         if several == 1:
-            self.call(rest, size, names)
+            left = [start for run in runs for start in run.starts]
+            self.call(Group(group.flow, left, group.length, group.results), names)
             return
         # Short parts are called several at a time.
-        for run in consecutive(rest):
+        for run in runs:
             starts = run.starts[: len(run.starts) // several * several : several]
             for wider in self.flow.groups(starts, several * group.length):
-                self.call(wider, several * size, names)
+                self.call(wider, names)
 
-    def put(self, run: Group, loop: list[Equation]) -> None:
-        for start in run.starts:
-            self.instead[start] = run.length, []
+    def roll(self, run: Group, names: Iterator[int]) -> bool:
+        """Whether a loop could be put in the place of the parts in `run`."""
+        if len(run.starts) < self.worth.steps:
+            return False
+        loop = rolled(run, names, self.rewrite, self.known)
+        if loop is None:
+            return False
+        self.instead.update({start: (run.length, []) for start in run.starts})
         self.instead[run.starts[0]] = run.length, loop
+        return True
 
-    def call(self, group: Group, size: int, names: Iterator[int]) -> None:
+    def call(self, group: Group, names: Iterator[int]) -> None:
         """Put calls of one program in the place of the parts in `group`."""
-        if size * (len(group.starts) - 1) < self.worth.saved:
+        count = len(group.starts)
+        if count < 2 or self.weight(group) * (count - 1) < self.worth.saved:
             return
         block, operands = group.program()
         block.name = f"block_{next(names)}"

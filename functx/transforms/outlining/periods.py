@@ -14,51 +14,82 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Repeat(NamedTuple):
-    """What stands from `start` on for `length` tokens, and did so `distance` tokens before.
-
-    With a length of at least the distance, it goes on with that period from the first of both.
-    """
+class Periodic(NamedTuple):
+    """`length` tokens from `start` on, each equal to the one `period` before it if that is among them."""
 
     start: int
     length: int
-    distance: int
+    period: int
 
-    def free(self, taken: Any) -> list[Repeat]:
-        """The parts of it, repeats themselves, that lie where nothing is `taken`."""
-        start, length, distance = self
-        first = start - distance
-        if length < distance:
-            clear = not taken[first : first + length].any() and not taken[start:][:length].any()
-            return [self] if clear else []
-        used = np.flatnonzero(taken[first : start + length])
-        edges = [-1, *used.tolist(), distance + length]
+    @property
+    def size(self) -> int:
+        """How many tokens a search through it has to look at."""
+        return self.length
+
+    def free(self, taken: Any) -> list[Periodic]:
+        """The parts of it, of two periods at least, that lie where nothing is `taken`."""
+        start, length, period = self
+        used = np.flatnonzero(taken[start : start + length])
+        edges = [-1, *used.tolist(), length]
         return [
-            Repeat(first + a + 1 + distance, b - a - 1 - distance, distance)
+            Periodic(start + a + 1, b - a - 1, period)
             for a, b in pairwise(edges)
-            if b - a - 1 >= 2 * distance
+            if b - a - 1 >= 2 * period
         ]
+
+
+class Scattered(NamedTuple):
+    """`length` tokens that are the same from each of `starts` on, which lie at least so far apart."""
+
+    starts: tuple[int, ...]
+    length: int
+
+    @property
+    def size(self) -> int:
+        """How many tokens a search through it has to look at."""
+        return self.length * len(self.starts)
+
+    def free(self, taken: Any) -> list[Scattered]:
+        """What is left of it where nothing is `taken`, if that is still a repeat."""
+        length = self.length
+        left = tuple([at for at in self.starts if not taken[at : at + length].any()])
+        return [Scattered(left, length)] if len(left) > 1 else []
+
+
+Repeat = Periodic | Scattered
 
 
 def repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
     """The repeats among `tokens` that save at least `least` of their `weights`, most first."""
     total = np.concatenate([[0], np.cumsum(weights)])
     found: dict[Repeat, int] = {}
-    for width, distance in distances(tokens):
-        starts = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1])
-        stops = np.append(starts[1:], len(distance))
-        apart = distance[starts]
-        lengths = stops - starts + width - 1
-        saved = total[starts + lengths] - total[starts]
-        for at in np.flatnonzero((apart > 0) & (saved >= least)):
-            repeat = Repeat(int(starts[at]), int(lengths[at]), int(apart[at]))
-            if repeat.length < repeat.distance or width >= min(repeat.distance, 4):
-                found[repeat] = int(saved[at])
-    return sorted(found, key=lambda repeat: (-found[repeat], repeat))
+    alike: dict[Any, set[int]] = {}
+    for width, numbers, distance in windows(tokens):
+        firsts = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1])
+        lengths = np.append(firsts[1:], len(distance)) - firsts + width - 1
+        apart = distance[firsts]
+        saved = total[firsts + lengths] - total[firsts]
+        for at in np.flatnonzero((apart > 0) & (saved > 0)):
+            first, length, period = int(firsts[at]), int(lengths[at]), int(apart[at])
+            if length >= period:
+                if saved[at] >= least:
+                    found[Periodic(first - period, length + period, period)] = int(saved[at])
+            elif width <= length < 2 * width:
+                ends = int(numbers[first]), int(numbers[first + length - width])
+                alike.setdefault((*ends, length), set()).update((first - period, first))
+    for (*_, length), starts in alike.items():
+        at = min(starts)
+        gain = int(total[at + length] - total[at]) * (len(starts) - 1)
+        if gain >= least:
+            found[Scattered(tuple(sorted(starts)), length)] = gain
+    return sorted(found, key=lambda repeat: (-found[repeat], repeat[-1], repeat))
 
 
-def distances(tokens: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """For widths of 1, 2, 4, ...: how far before each window of tokens its equal is, or 0."""
+def windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
+    """For widths of 1, 2, 4, ...: that, the numbers of the windows, how far before each its equal is.
+
+    The distance is 0 for a window without an equal before it.
+    """
     numbers = np.unique(np.asarray(tokens, np.int64), return_inverse=True)[1].astype(np.int64)
     width = 1
     while len(numbers) > 1:
@@ -69,7 +100,7 @@ def distances(tokens: Sequence[int]) -> Iterator[tuple[int, Any]]:
             return
         distance = np.zeros(len(numbers), np.int64)
         distance[later[same]] = later[same] - earlier[same]
-        yield width, distance
+        yield width, numbers, distance
         if len(numbers) <= width:
             return
         pairs = numbers[:-width] * (len(numbers) + 1) + numbers[width:]

@@ -58,6 +58,7 @@ class _Roll:
         self.count = len(group.starts)
         self.stop = group.starts[-1] + group.length
         self.before: list[Equation] = []
+        self.places: dict[Any, int] = {}
         self.shown: list[int] = []
         self.looked_up: list[Equation] = []
         self.consts: dict[Atom, Var] = {}
@@ -69,6 +70,7 @@ class _Roll:
         if block.effects:
             return None
         results = [self.group.outputs(start) for start in self.starts]
+        self.places = {v: at for at, v in enumerate(results[0])}
         if not all(self.place(*each, results) for each in zip(block.inputs, operands, strict=True)):
             return None
         stacked = self.stacked(results)
@@ -110,12 +112,10 @@ class _Roll:
         if all([atom is first for atom in atoms]):
             self.consts[first] = v
             return True
-        for at, variable in enumerate(results[0]):
-            if atoms[1] is variable:
-                if any([a is not r[at] for a, r in zip(atoms[1:], results, strict=False)]):
-                    return False
-                self.carries.append((v, first, at))
-                return True
+        at = self.places.get(atoms[1])
+        if at is not None:
+            self.carries.append((v, first, at))
+            return all([a is r[at] for a, r in zip(atoms[1:], results, strict=False)])
         if v.aval.shape == () and all([self.is_known(atom) for atom in atoms]):
             self.rows[tuple(atoms)] = v, self.stack(v.aval, atoms)
             return True
@@ -132,9 +132,7 @@ class _Roll:
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
             even = aval is _INDEX and (np.diff(numbers, 2) == 0).all()
             return self.evenly(numbers) if even else self.new(Dense(whole, numbers.tobytes()), [])
-        pieces = [
-            self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms
-        ]
+        pieces = [self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms]
         return self.new(Concatenate(0), pieces)
 
     def evenly(self, numbers: Any) -> Var:
