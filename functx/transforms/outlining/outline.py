@@ -48,7 +48,8 @@ class Outline:
 
     def __call__(self, program: Program) -> Program:
         worth = WORTH.get(self.mode)
-        if worth is None or len(program.equations) < 4:
+        # What shares memory with what is written to must stay in sight of it.
+        if worth is None or len(program.equations) < 4 or program.writes:
             return program
         names = count(1)
         equations: Sequence[Equation] = program.equations

@@ -60,7 +60,10 @@ Repeat = Periodic | Scattered
 
 
 def repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
-    """The repeats among `tokens` that save at least `least` of their `weights`, most first."""
+    """The repeats among `tokens` that save at least `least` of their `weights`, in order of merit.
+
+    Those with a period come first, since they may become loops; then what saves most.
+    """
     total = np.concatenate([[0], np.cumsum(weights)])
     found: dict[Repeat, int] = {}
     alike: dict[Any, set[int]] = {}
@@ -77,12 +80,21 @@ def repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
             elif width <= length < 2 * width:
                 ends = int(numbers[first]), int(numbers[first + length - width])
                 alike.setdefault((*ends, length), set()).update((first - period, first))
-    for (*_, length), starts in alike.items():
-        at = min(starts)
-        gain = int(total[at + length] - total[at]) * (len(starts) - 1)
+    for (*_, length), places in alike.items():
+        starts = apart_by(length, sorted(places))
+        gain = int(total[starts[0] + length] - total[starts[0]]) * (len(starts) - 1)
         if gain >= least:
-            found[Scattered(tuple(sorted(starts)), length)] = gain
-    return sorted(found, key=lambda repeat: (-found[repeat], repeat[-1], repeat))
+            found[Scattered(starts, length)] = gain
+    return sorted(found, key=lambda each: (type(each) is Scattered, -found[each], each[-1]))
+
+
+def apart_by(length: int, places: Sequence[int]) -> tuple[int, ...]:
+    """Those of the ascending `places` that lie so far behind the one before."""
+    kept = [places[0]]
+    for place in places:
+        if place >= kept[-1] + length:
+            kept.append(place)
+    return tuple(kept)
 
 
 def windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:

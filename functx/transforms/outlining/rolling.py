@@ -62,7 +62,8 @@ class _Roll:
         self.shown: list[int] = []
         self.looked_up: list[Equation] = []
         self.consts: dict[Atom, Var] = {}
-        self.carries: list[tuple[Var, Atom, int]] = []
+        # Each with its first value, and what the next is: a result by number, or another carry.
+        self.carries: list[tuple[Var, Atom, int | Var]] = []
         self.rows: dict[tuple[Any, ...], tuple[Var, Atom]] = {}
 
     def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
@@ -71,7 +72,9 @@ class _Roll:
             return None
         results = [self.group.outputs(start) for start in self.starts]
         self.places = {v: at for at, v in enumerate(results[0])}
-        if not all(self.place(*each, results) for each in zip(block.inputs, operands, strict=True)):
+        pairs = list(zip(block.inputs, operands, strict=True))
+        pairs = [each for each in pairs if not self.carry(*each, results, 1)]
+        if not all([self.place(*each, results) for each in pairs]):
             return None
         stacked = self.stacked(results)
         if stacked is None:
@@ -81,19 +84,19 @@ class _Roll:
         for at, v in enumerate(results[-1]):
             if at not in carried and at not in stacked and at not in self.shown:
                 self.carries.append((Var(v.aval), self.zeros(v.aval), at))
-        pairs = [(v, operand) for operand, v in self.consts.items()]
-        pairs += [(v, start) for v, start, _ in self.carries]
-        pairs += list(self.rows.values())
-        outputs = [block.outputs[at] for _, _, at in self.carries]
+        inputs = [(v, operand) for operand, v in self.consts.items()]
+        inputs += [(v, start) for v, start, _ in self.carries]
+        inputs += list(self.rows.values())
+        outputs = [block.outputs[at] if type(at) is int else at for _, _, at in self.carries]
         outputs += [block.outputs[at] for at in stacked]
         equations = [*self.looked_up, *block.equations]
-        body = Program(f"step_{next(names)}", [v for v, _ in pairs], equations, outputs)
+        body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
-        last = {at: results[-1][at] for _, _, at in self.carries}
-        carries = [last.pop(at, None) or Var(results[-1][at].aval) for _, _, at in self.carries]
+        last = {at: results[-1][at] for _, _, at in self.carries if type(at) is int}
+        carries = [last.pop(at, None) or Var(v.aval) for v, _, at in self.carries]  # type: ignore[call-overload]
         stacks = [Var(wide(self.count, results[-1][at].aval)) for at in stacked]
         source = self.flow.equations[self.starts[0]].source
-        scan = Equation(loop, [operand for _, operand in pairs], [*carries, *stacks], source)
+        scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
         given = {*carries}
         made = [scan]
         for at in self.shown:
@@ -112,14 +115,29 @@ class _Roll:
         if all([atom is first for atom in atoms]):
             self.consts[first] = v
             return True
-        at = self.places.get(atoms[1])
-        if at is not None:
-            self.carries.append((v, first, at))
-            return all([a is r[at] for a, r in zip(atoms[1:], results, strict=False)])
+        if any([self.carry(v, atoms, results, lag) for lag in (2, 3)]):
+            return True
         if v.aval.shape == () and all([self.is_known(atom) for atom in atoms]):
             self.rows[tuple(atoms)] = v, self.stack(v.aval, atoms)
             return True
         return self.look_up(v, atoms)
+
+    def carry(self, v: Var, atoms: Sequence[Atom], results: list[list[Var]], lag: int) -> bool:
+        """Whether the input `v` is what the part `lag` before computed, and so carried."""
+        at = self.places.get(atoms[lag]) if lag < self.count else None
+        if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
+            return False
+        if any([a is not r[at] for a, r in zip(atoms[lag:], results, strict=False)]):
+            return False
+        following: int | Var = at
+        for i in range(lag - 1, 0, -1):
+            alike = [c for c, *rest in self.carries if rest == [atoms[i], following]]
+            if not alike:
+                alike = [Var(v.aval)]
+                self.carries.append((alike[0], atoms[i], following))
+            following = alike[0]
+        self.carries.append((v, atoms[0], following))
+        return True
 
     def is_known(self, atom: Atom) -> bool:
         """Whether `atom` has its value before the loop."""

@@ -10,13 +10,14 @@ from functx.core.effects import Effect
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, subprograms
 from functx.core.rewriting import rewritten
+from functx.ops.creation import Iota
 from functx.ops.shaping import Reshape
 from functx.ops.slicing import Slice
 from functx.transforms.call import Call
 from functx.transforms.expand import opened_to_lower
 
-# What XLA merges into its uses.
-_MOVES = Reshape, Slice
+# What XLA merges into its uses, nearly for nothing.
+_MOVES = Iota, Reshape, Slice
 _STAY = frozenset({Effect.WRITE, Effect.PROGRESS})
 
 
@@ -48,10 +49,8 @@ def moves(primitive: Slice) -> bool:
 
 def weight(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> int:
     """About how many operations an equation becomes when it is lowered."""
-    if isinstance(primitive, _MOVES):
+    if isinstance(primitive, _MOVES) or (type(primitive) is Call and primitive.apart):
         return 0
-    if type(primitive) is Call and primitive.apart:
-        return 1
     opened = opened_to_lower(primitive, avals)
     if opened is not None:
         return int(rewritten(weight_of, opened))
