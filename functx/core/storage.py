@@ -181,9 +181,9 @@ def memory_of(builder: Builder, atom: Atom) -> Memory:
         strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
         builder.memory[atom] = Memory(atom, 0, strides)
     memory = builder.memory[atom]
-    for builder, atom, eqn in reversed(pending):
-        if eqn is not None:
-            memory = part_of_memory(memory, eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
+    for builder, atom, view in reversed(pending):
+        if view is not None:
+            memory = part_of_memory(memory, view, view.outputs.index(atom))  # type: ignore[arg-type]
         builder.memory[atom] = memory
     return memory
 

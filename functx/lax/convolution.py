@@ -186,8 +186,8 @@ def conv_transpose(
     """
     rank = aval_of(lhs).ndim
     if dimension_numbers is None:
-        space = "HWD"[: rank - 2]
-        dimension_numbers = (f"N{space}C", f"{space}IO", f"N{space}C")
+        letters = "HWD"[: rank - 2]
+        dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     shape = aval_of(rhs).shape
     numbers = conv_dimension_numbers(aval_of(lhs).shape, shape, dimension_numbers)
     sizes = [shape[d] for d in numbers.rhs_spec[2:]]

@@ -216,7 +216,7 @@ class Convolution(Primitive):
             self.groups.channels,
             self.groups.batch,
             window_strides=ctx.i64s(window.strides),
-            padding=ir.DenseIntElementsAttr.get(padding),
+            padding=ir.DenseIntElementsAttr.get(padding.data),
             lhs_dilation=ctx.i64s(window.base_dilation),
             rhs_dilation=ctx.i64s(window.window_dilation),
             window_reversal=ir.DenseBoolArrayAttr.get([False] * rank),
