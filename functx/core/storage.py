@@ -251,10 +251,12 @@ def root_of(x: Tracer) -> Tracer:
         x = Tracer(base, x.builder)
 
 
-def is_view(x: Tracer) -> bool:
-    """Whether an array that is traced was made by a view."""
+def is_computed(x: Tracer) -> bool:
+    """Whether an array that is traced, or number, is no argument, none from around, and no view."""
+    if type(x.atom) is not Var:
+        return True
     position = x.builder.producer(x.atom)
-    return position is not None and x.builder.equations[position].primitive.view
+    return position is not None and not x.builder.equations[position].primitive.view
 
 
 def viewed(builder: Builder, eqn: Equation) -> Atom | None:
