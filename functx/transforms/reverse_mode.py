@@ -171,10 +171,10 @@ def pull(
         return transposed_jvp(primitive, cts, args, active)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
-    if live is None or not isinstance(primitive, Elementwise):
+    if live is None or primitive.vjp_where is None:
         return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
-    if type(primitive).vjp is Elementwise.vjp:
-        return primitive.vjp_where(live, cts[0], saved[0], args, active)
+    if not isinstance(primitive, Elementwise) or type(primitive).vjp is Elementwise.vjp:
+        return primitive.vjp_where(live, cts[0], saved[0], args, active)  # type: ignore[no-any-return]
     return [
         where_live(live, ct) if ct is not None and live.shape in ((), ct.shape) else ct
         for ct in primitive.vjp(cts[0], saved[0], args, active)
