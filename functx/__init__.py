@@ -17,6 +17,7 @@ from functx import (
     numpy,
     ops,
     random,
+    scipy,
     testing,
     tools,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "pure_callback",
     "random",
     "remat",
+    "scipy",
     "stop_gradient",
     "testing",
     "tools",
@@ -111,5 +113,7 @@ for _original, _module in (
     (_jax.numpy.fft, numpy.fft),
     (_jax.numpy.linalg, numpy.linalg),
     (_jax.random, random),
+    (_jax.scipy, scipy),
+    (_jax.scipy.special, scipy.special),
 ):
     _absent.point_to(_original, _module)
