@@ -1,9 +1,14 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
+import gc as _gc
 import sys as _sys
 
 import jax as _jax
 from jax import Array as Array
+
+# Importing makes thousands of objects that stay: collections would take as long as all the rest.
+_collecting = _gc.isenabled()
+_gc.disable()
 
 from functx import (
     custom_batching,
@@ -117,3 +122,6 @@ for _original, _module in (
     (_jax.scipy.special, scipy.special),
 ):
     _absent.point_to(_original, _module)
+
+if _collecting:
+    _gc.enable()
