@@ -207,6 +207,20 @@ class Primitive(metaclass=_PrimitiveType):
         """
         return [None] * len(args)
 
+    jvp_masked: ClassVar[Callable[..., Any] | None] = None
+    """Optional `jvp_masked(self, primals, tangents, lives)`: as `jvp`, and the outputs' masks.
+
+    For operations with `multiple_results` through which masks pass; `lives` are as for
+    `live_outputs`, and the masks come back as a third sequence.
+    """
+
+    vjp_masked: ClassVar[Callable[..., Any] | None] = None
+    """Optional `vjp_masked(self, cts, lives, saved, args, active)`: cotangents, and their masks.
+
+    As `vjp` with `multiple_results`, but for operations through which masks pass: `lives` say
+    where the cotangents of the outputs can be other than zero. Returns both, one an operand.
+    """
+
     live_outputs: ClassVar[Callable[..., Any] | None] = None
     """Optional `live_outputs(self, lives, args)`: where the tangent of the output can be nonzero.
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, padded
 from functx.core.tracing import LinearBuilder, build, current_builder, trace
+from functx.ops.arithmetic import BOOL
 from functx.ops.families import Elementwise, where_live
-from functx.ops.shaping import zeros_like
+from functx.ops.shaping import full_like, zeros_like
+from functx.ops.shaping import spread as mask_of
 from functx.transforms.marks import chosen, spread
 from functx.transforms.norms import expand_to_differentiate
 
@@ -60,9 +63,14 @@ def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool)
     return names
 
 
-def push_program(program: Program, args: Sequence[Any], tangents: Sequence[Any]) -> list[Moved]:
-    """The outputs of `program` on values with tangents."""
-    moved = [(x, t, None) for x, t in zip(args, tangents, strict=True)]
+def push_program(
+    program: Program,
+    args: Sequence[Any],
+    tangents: Sequence[Any],
+    lives: Sequence[Any] | None = None,
+) -> list[Moved]:
+    """The outputs of `program` on values with tangents, which may have masks."""
+    moved = list(zip(args, tangents, lives or [None] * len(args), strict=True))
     return interpret(program, moved, push_equation, constant=lambda c: (c, None, None))
 
 
@@ -74,6 +82,8 @@ def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
     if not primitive.differentiable or all([t is None for t in tangents]):
         return [(out, None, None) for out in forward(eqn, *primals)]
     lives = [False if t is None else live for _, t, live in operands]
+    if primitive.jvp_masked is not None:
+        return list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
     outs, out_tangents = push(primitive, primals, tangents, lives)
     if primitive.multiple_results:
         return [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
@@ -102,21 +112,30 @@ class Linearize:
 
     The first returns the outputs, then what the second needs of them. The second takes the
     tangents of the inputs marked `varying`, then that, and returns the output tangents.
+
+    With `masked`, the first takes behind its inputs where the tangents of those marked so can
+    be other than zero, and returns behind the outputs the same of theirs, a literal for anywhere.
     """
 
     varying: tuple[bool, ...]
+    masked: tuple[bool, ...] | None = None
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
         program = expand_to_differentiate(program, "jvp")
         linear: list[Program] = []
+        count = len(self.varying)
+        masked = self.masked or (False,) * count
 
-        def body(*args: Any) -> list[Any]:
+        def body(*given: Any) -> list[Any]:
             outs: list[Any] = []
             builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
+            args, lives = given[:count], spread(given[count:], masked)
 
             def pushed(*tangents: Any) -> list[Any]:
-                results = push_program(program, args, spread(tangents, self.varying))
+                results = push_program(program, args, spread(tangents, self.varying), lives)
                 outs.extend(x for x, _, _ in results)
+                if self.masked is not None:
+                    outs.extend(masks_of(results))
                 return tangents_of(results)
 
             tangents = [builder.add_input(x.aval) for x in chosen(args, self.varying)]
@@ -125,8 +144,20 @@ class Linearize:
             linear.append(tangent_program)
             return [*outs, *residuals]
 
-        values, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        masks = [a.update(dtype=BOOL) for a in chosen(program.in_avals, masked)]
+        avals = [*program.in_avals, *masks]
+        values, _ = trace(body, avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
+
+
+def masks_of(results: Sequence[Moved]) -> list[Any]:
+    """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
+    anywhere = full_like(ShapedArray((), BOOL), True)
+    return [
+        anywhere if live is None else mask_of(live, x.shape)
+        for x, _, live in results
+        if is_inexact(x.dtype)
+    ]
 
 
 def tangents_of(results: Sequence[Moved]) -> list[Any]:

@@ -72,20 +72,24 @@ def backward_sweep(
         cts.add(atom, ct)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
+        primitive, there = eqn.primitive, None
+        if primitive.vjp_masked is not None:
+            there = [cts.live.pop(v, None) for v in eqn.outputs]
         given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
             builder.source = derived(eqn.source)
-            primitive = eqn.primitive
             if primitive.accumulate is not None:
                 whole = primitive.live_operands(live, args)[0]
-                part = Part(primitive, given[0], args, builder.source)
-                cts.defer(eqn.inputs[0], part, whole)
+                cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
                 continue
-            found = pull(primitive, given, live, saved, args, flags)
-            lives = primitive.live_operands(live, args)
-            for atom, on, ct, there in zip(eqn.inputs, flags, found, lives, strict=True):
+            if there is None:
+                found = pull(primitive, given, live, saved, args, flags)
+                lives = primitive.live_operands(live, args)
+            else:
+                found, lives = primitive.vjp_masked(given, there, saved, args, flags)
+            for atom, on, ct, part in zip(eqn.inputs, flags, found, lives, strict=True):
                 if on:
-                    cts.add(atom, ct, there)
+                    cts.add(atom, ct, part)
     builder.source = outer
     wanted = chosen(program.inputs, active)
     totals = [cts.pop(v) for v in wanted]
