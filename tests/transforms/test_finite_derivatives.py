@@ -146,6 +146,18 @@ CASES = {
         LOG,
     ),
     "under jit": (lambda x: fx.jit(lambda x: np.where(x > 0, np.log(x), 0.0))(x), X, LOG),
+    "a jitted function": (lambda x: np.where(x > 0, fx.jit(np.log)(x), 0.0), X, LOG),
+    "of a jitted selection": (
+        lambda x: np.sqrt(fx.jit(lambda x: np.where(x > 0, x, 0.0))(x)),
+        X,
+        ROOT,
+    ),
+    "a jitted function of a selection": (
+        lambda x: fx.jit(np.sqrt)(np.where(x > 0, x, 0.0)),
+        X,
+        ROOT,
+    ),
+    "a checkpoint": (lambda x: np.where(x > 0, fx.checkpoint(np.log)(x), 0.0), X, LOG),
     "sums of exponentials": (lambda x: nn.logsumexp(np.where(KEPT & False, x, -INF)), X, [0.0] * 3),
 }
 
