@@ -124,7 +124,7 @@ def with_masks(
 ) -> tuple[list[Any], list[Any]]:
     """The cotangents and their masks among `outs`, what such a `program` gives, one an operand."""
     count = sum(active)
-    ends = program.outputs[count:] or [None] * count
+    ends: list[Any] = [*program.outputs[count:]] or [None] * count
     masks = [
         None if end is None or type(end) is Literal else outs[count + i]
         for i, end in enumerate(ends)
