@@ -112,3 +112,10 @@ def test_a_mode_of_rows_that_is_no_name_is_refused():
 def test_complex_results_of_real_convolutions_are_refused():
     with pytest.raises(DTypeError, match="preferred_element_type must be real for real operands"):
         lax.conv(ROW, ROW, (1,), "SAME", preferred_element_type="complex64")
+
+
+def test_rows_of_an_empty_table_are_none_or_not_there():
+    table, nothing = numpy.ones((0, 3), "float32"), numpy.zeros((2, 0), int)
+    assert nn.embedding(nothing, table).shape == (2, 0, 3)
+    assert numpy.isnan(jit(nn.embedding)(CLASSES, table)).all()
+    assert functx.grad(lambda w: nn.embedding(nothing, w).sum())(table).shape == (0, 3)
