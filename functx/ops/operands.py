@@ -118,6 +118,8 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
         ) from None
     if any(n < 0 for n in dims):
         raise ArgumentError(f"{name} must not be negative; got {dims}")
+    if any(n >= 2**63 for n in dims):
+        raise ArgumentError(f"{name} must be less than 2**63; got {dims}")
     return dims
 
 

@@ -119,3 +119,11 @@ def test_rows_of_an_empty_table_are_none_or_not_there():
     assert nn.embedding(nothing, table).shape == (2, 0, 3)
     assert numpy.isnan(jit(nn.embedding)(CLASSES, table)).all()
     assert functx.grad(lambda w: nn.embedding(nothing, w).sum())(table).shape == (0, 3)
+
+
+def test_keepdims_and_lengths_are_checked_by_every_function():
+    for keepdims in (TWO, "no", []):
+        with pytest.raises(ArgumentError, match="keepdims must be True or False"):
+            nn.var_mean(X, keepdims=keepdims)
+    with pytest.raises(ArgumentError, match="num_classes must be less than"):
+        nn.one_hot(CLASSES, 10**30)
