@@ -1,9 +1,14 @@
 """Functional transformations of NumPy-style programs that you can read."""
 
+import gc as _gc
 import sys as _sys
 
 import jax as _jax
 from jax import Array as Array
+
+# Importing makes thousands of objects that stay: collections would take as long as all the rest.
+_collecting = _gc.isenabled()
+_gc.disable()
 
 from functx import (
     custom_batching,
@@ -17,6 +22,7 @@ from functx import (
     numpy,
     ops,
     random,
+    scipy,
     testing,
     tools,
 )
@@ -94,6 +100,7 @@ __all__ = [
     "pure_callback",
     "random",
     "remat",
+    "scipy",
     "stop_gradient",
     "testing",
     "tools",
@@ -111,5 +118,10 @@ for _original, _module in (
     (_jax.numpy.fft, numpy.fft),
     (_jax.numpy.linalg, numpy.linalg),
     (_jax.random, random),
+    (_jax.scipy, scipy),
+    (_jax.scipy.special, scipy.special),
 ):
     _absent.point_to(_original, _module)
+
+if _collecting:
+    _gc.enable()

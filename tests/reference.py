@@ -118,6 +118,8 @@ MEANING |= {
     "Conj": np.conj,
     "Cos": np.cos,
     "Cosh": np.cosh,
+    "BesselI0e": scipy.special.i0e,
+    "BesselI1e": scipy.special.i1e,
     "Eq": np.equal,
     "Erf": scipy.special.erf,
     "ErfInv": scipy.special.erfinv,
@@ -139,6 +141,7 @@ MEANING |= {
     "Max": np.maximum,
     "Min": np.minimum,
     "Mul": np.multiply,
+    "Ndtri": scipy.special.ndtri,
     "Ne": np.not_equal,
     "Neg": np.negative,
     "Not": np.invert,
@@ -157,6 +160,8 @@ MEANING |= {
     "Sub": np.subtract,
     "Tan": np.tan,
     "Tanh": np.tanh,
+    "Xlog1py": scipy.special.xlog1py,
+    "Xlogy": scipy.special.xlogy,
     "Xor": np.bitwise_xor,
 }
 

@@ -85,7 +85,9 @@ def test_every_public_name_has_a_docstring():
     assert not missing
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda p: p.name
+)
 def test_every_example_runs(path, capsys):
     runpy.run_path(str(path), run_name="__main__")
 

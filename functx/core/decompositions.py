@@ -208,7 +208,10 @@ def lookup(op: Any, table: str = "general") -> Function:
     It is that of the table itself, else that of "general", else the one of functx. Raises
     MissingRuleError if there is none.
     """
-    (cls,) = primitives_in([op], "decomp.lookup", families=False)
+    classes = primitives_in([op], "decomp.lookup", families=False)
+    if len(classes) != 1:
+        raise ArgumentError(f"decomp.lookup: op must be one primitive; got {type_name(op)}")
+    (cls,) = classes
     entry = found(cls, table)
     if entry is None:
         raise missing(cls, "decomp.lookup", table)

@@ -9,6 +9,8 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from functx.core.errors import DTypeError
+
 DType = np.dtype[Any]
 
 SHORT_NAMES: dict[DType, str] = {
@@ -49,8 +51,10 @@ def canonical_dtype(dtype: Any) -> DType:
     """`dtype` as NumPy's, narrowed to 32 bits where the 64-bit switch is off."""
     if isinstance(dtype, type) and dtype in _SCALAR_DTYPES:
         dtype = _SCALAR_DTYPES[dtype]
-    dtype = np.dtype(dtype)
-    wide: DType = dtype
+    try:
+        wide: DType = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise DTypeError(f"a dtype must be NumPy's, or its name; got {dtype!r}") from None
     return wide if x64_enabled() else narrow_dtype(wide)
 
 

@@ -186,6 +186,13 @@ class Primitive(metaclass=_PrimitiveType):
     Without it, the cotangents come from transposing what `jvp` computes.
     """
 
+    vjp_where: ClassVar[Callable[..., Any] | None] = None
+    """Optional `vjp_where(self, live, ct, out, args, active)`: as `vjp`, safe where `ct` is zero.
+
+    `live` is a boolean array, outside which `ct` is zero; there an operand that is infinite or
+    nan must make neither in the cotangents.
+    """
+
     accumulate: ClassVar[Callable[..., Any] | None] = None
     """Optional `accumulate(self, total, ct, args)`: `total` plus the cotangent of the first operand.
 
@@ -199,6 +206,27 @@ class Primitive(metaclass=_PrimitiveType):
         `live` says so of the output's cotangent. None means anywhere, and is always right.
         """
         return [None] * len(args)
+
+    jvp_masked: ClassVar[Callable[..., Any] | None] = None
+    """Optional `jvp_masked(self, primals, tangents, lives)`: as `jvp`, and the outputs' masks.
+
+    For operations with `multiple_results` through which masks pass; `lives` are as for
+    `live_outputs`, and the masks come back as a third sequence.
+    """
+
+    vjp_masked: ClassVar[Callable[..., Any] | None] = None
+    """Optional `vjp_masked(self, cts, lives, saved, args, active)`: cotangents, and their masks.
+
+    As `vjp` with `multiple_results`, but for operations through which masks pass: `lives` say
+    where the cotangents of the outputs can be other than zero. Returns both, one an operand.
+    """
+
+    live_outputs: ClassVar[Callable[..., Any] | None] = None
+    """Optional `live_outputs(self, lives, args)`: where the tangent of the output can be nonzero.
+
+    `lives` says so of the operands' tangents: a boolean array, None for anywhere, False for
+    an operand that does not vary. The answer is an array or None.
+    """
 
     forward: ClassVar[Callable[..., Any] | None] = None
     """Optional `forward(self, args, active)`: the outputs, and what `vjp` gets in their place.

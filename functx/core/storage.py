@@ -181,9 +181,9 @@ def memory_of(builder: Builder, atom: Atom) -> Memory:
         strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
         builder.memory[atom] = Memory(atom, 0, strides)
     memory = builder.memory[atom]
-    for builder, atom, eqn in reversed(pending):
-        if eqn is not None:
-            memory = part_of_memory(memory, eqn, eqn.outputs.index(atom))  # type: ignore[arg-type]
+    for builder, atom, view in reversed(pending):
+        if view is not None:
+            memory = part_of_memory(memory, view, view.outputs.index(atom))  # type: ignore[arg-type]
         builder.memory[atom] = memory
     return memory
 
@@ -251,10 +251,12 @@ def root_of(x: Tracer) -> Tracer:
         x = Tracer(base, x.builder)
 
 
-def is_view(x: Tracer) -> bool:
-    """Whether an array that is traced was made by a view."""
+def is_computed(x: Tracer) -> bool:
+    """Whether an array that is traced, or number, is no argument, none from around, and no view."""
+    if type(x.atom) is not Var:
+        return True
     position = x.builder.producer(x.atom)
-    return position is not None and x.builder.equations[position].primitive.view
+    return position is not None and not x.builder.equations[position].primitive.view
 
 
 def viewed(builder: Builder, eqn: Equation) -> Atom | None:

@@ -33,8 +33,15 @@ from functx.transforms.calls import (
 from functx.transforms.control.tracing import linearizing
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
-from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    others,
+    spread,
+)
+from functx.transforms.masked_split import MaskedHalf, masks_of, with_masks
 
 
 def checkpoint(
@@ -165,15 +172,23 @@ class Checkpoint(Primitive):
         return outs, spread(found, inexact_marks(outs))
 
     def forward(self, args, active):
-        halves = self.split(SplitVJP(tuple(active)))
+        halves = self.split(MaskedHalf(tuple(active), False))
         outs = self.of(halves.values)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, saved, args, active):
-        halves = self.split(SplitVJP(tuple(active)))
+        return self.vjp_masked(cts, [None] * len(cts), saved, args, active)[0]
+
+    def vjp_masked(self, cts, lives, saved, args, active):
         given = inexact_cotangents(cts, self.program.out_avals)
-        return spread(self.of(halves.rest, again=True)(*given, *saved, *args), active)
+        masked = any([live is not None for live in lives])
+        if masked:
+            lives = chosen(lives, inexact_marks(self.program.out_avals))
+            given = [*given, *masks_of(lives, given)]
+        halves = self.split(MaskedHalf(tuple(active), masked))
+        outs = self.of(halves.rest, again=True)(*given, *saved, *args)
+        return with_masks(active, halves.rest, outs)
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)

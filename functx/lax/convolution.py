@@ -11,6 +11,8 @@ from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
 from functx.numpy.promotion import promote
 from functx.ops.convolution import Convolution, Groups, Layout, Layouts
+from functx.ops.operands import canonical_shape
+from functx.ops.parameters import flag, whole, wholes
 from functx.ops.shaping import rev
 from functx.ops.window_shapes import extent, make_window
 
@@ -41,6 +43,9 @@ def conv_dimension_numbers(
     ("NHWC", "HWIO", "NHWC"): N batch, C channels, I and O input and output channels, other
     letters space, in the order in which the kernel has them.
     """
+    lhs_shape, rhs_shape = [
+        canonical_shape(shape, "conv_general_dilated: shapes") for shape in (lhs_shape, rhs_shape)
+    ]
     rank = len(lhs_shape)
     if len(rhs_shape) != rank or rank < 2:
         raise ShapeError(
@@ -50,9 +55,9 @@ def conv_dimension_numbers(
     if isinstance(dimension_numbers, ConvDimensionNumbers) or hasattr(
         dimension_numbers, "lhs_spec"
     ):
-        return ConvDimensionNumbers(
-            dimension_numbers.lhs_spec, dimension_numbers.rhs_spec, dimension_numbers.out_spec
-        )
+        what, given = "conv_general_dilated: dimension_numbers", dimension_numbers
+        specs = given.lhs_spec, given.rhs_spec, given.out_spec
+        return ConvDimensionNumbers(*[wholes(what, spec, rank) for spec in specs])
     if dimension_numbers is None:
         own = tuple(range(rank))
         return ConvDimensionNumbers(own, own, own)
@@ -119,6 +124,13 @@ def conv_general_dilated(
     window = make_window(
         "conv_general_dilated", space, sizes, window_strides, padding, lhs_dilation, rhs_dilation
     )
+    feature_group_count, batch_group_count = [
+        whole(f"conv_general_dilated: {name}", count)
+        for name, count in (
+            ("feature_group_count", feature_group_count),
+            ("batch_group_count", batch_group_count),
+        )
+    ]
     if feature_group_count < 1 or batch_group_count < 1:
         raise ValueRangeError(
             "conv_general_dilated: feature_group_count and batch_group_count must be positive; "
@@ -130,7 +142,7 @@ def conv_general_dilated(
             f"more than 1; got {feature_group_count} and {batch_group_count}"
         )
     wide = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    groups = Groups(int(feature_group_count), int(batch_group_count))
+    groups = Groups(feature_group_count, batch_group_count)
     return Convolution(window, layouts, groups, canonical_precision(precision), wide)(lhs, rhs)
 
 
@@ -186,18 +198,21 @@ def conv_transpose(
     """
     rank = aval_of(lhs).ndim
     if dimension_numbers is None:
-        space = "HWD"[: rank - 2]
-        dimension_numbers = (f"N{space}C", f"{space}IO", f"N{space}C")
+        letters = "HWD"[: rank - 2]
+        dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     shape = aval_of(rhs).shape
     numbers = conv_dimension_numbers(aval_of(lhs).shape, shape, dimension_numbers)
     sizes = [shape[d] for d in numbers.rhs_spec[2:]]
-    apart = [1] * len(sizes) if rhs_dilation is None else rhs_dilation
+    strides = wholes("conv_transpose: strides", strides, len(sizes))
+    apart = (1,) * len(sizes)
+    if rhs_dilation is not None:
+        apart = wholes("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
     if isinstance(padding, str):
         padding = [
             _around(padding, extent(k, step), stride)
             for k, step, stride in zip(sizes, apart, strides, strict=True)
         ]
-    if transpose_kernel:
+    if flag("conv_transpose: transpose_kernel", transpose_kernel):
         out, inner, *space = numbers.rhs_spec
         rhs = rev(rhs, tuple(space))
         numbers = numbers._replace(rhs_spec=(inner, out, *space))

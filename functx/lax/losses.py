@@ -5,7 +5,6 @@ Nothing is promoted, and half floats are computed with in single precision.
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 import jax
@@ -27,7 +26,8 @@ from functx.ops.losses import (
     SmoothL1LossBackward,
 )
 from functx.ops.nll_loss import NllLossBackward
-from functx.ops.operands import literal
+from functx.ops.operands import canonical_shape, literal
+from functx.ops.parameters import real, whole
 from functx.ops.probability_losses import BinaryCrossEntropyBackward
 from functx.ops.selection import select
 from functx.ops.shaping import full, reshape
@@ -114,7 +114,7 @@ def smooth_l1_loss_backward(
 ) -> Any:
     """The cotangent of `input` in a `smooth_l1_loss` with `beta`, given that of the loss."""
     name = "smooth_l1_loss_backward"
-    backward = SmoothL1LossBackward(_reduction(name, reduction), beta=float(beta))
+    backward = SmoothL1LossBackward(_reduction(name, reduction), beta=real(f"{name}: beta", beta))
     return backward(_of_loss(backward, grad_output), input, target)
 
 
@@ -123,7 +123,7 @@ def huber_loss_backward(
 ) -> Any:
     """The cotangent of `input` in a `huber_loss` with `delta`, given that of the loss."""
     name = "huber_loss_backward"
-    backward = HuberLossBackward(_reduction(name, reduction), delta=float(delta))
+    backward = HuberLossBackward(_reduction(name, reduction), delta=real(f"{name}: delta", delta))
     return backward(_of_loss(backward, grad_output), input, target)
 
 
@@ -163,10 +163,12 @@ def embedding_backward(
 
     None goes to the row `padding_idx`, nor to any if that is negative.
     """
-    rows = index(num_weights)
-    padding = None if padding_idx is None or padding_idx < 0 else index(padding_idx)
+    name = "embedding_backward"
+    (rows,) = canonical_shape(whole(f"{name}: num_weights", num_weights), f"{name}: num_weights")
+    padding = None if padding_idx is None else whole(f"{name}: padding_idx", padding_idx)
+    padding = None if padding is not None and not 0 <= padding < rows else padding
     out = EmbeddingBackward(rows, padding)(grad_output, indices)
-    check_numbers("embedding_backward", "indices", indices, rows)
+    check_numbers(name, "indices", indices, rows)
     return out
 
 
@@ -212,7 +214,7 @@ def _nll_backward(
         nothing = eq(total, 0.0)
         ct = select(nothing, 0.0, div(ct, select(nothing, 1.0, total)))
         reduction = "sum"
-    ignored = index(ignore_index)
+    ignored = whole(f"{name}: ignore_index", ignore_index)
     backward = NllLossBackward(reduction, axis=axis, ignore_index=ignored, classes=x.shape[axis])
     out = convert_element_type(backward(ct, target, *weights), x.dtype)
     check_numbers(name, "classes", target, x.shape[axis], ignored)

@@ -17,6 +17,7 @@ from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.conversion import convert_element_type
 from functx.ops.layer_norms import LayerNormBackward
 from functx.ops.operands import canonical_shape, literal
+from functx.ops.parameters import flag, real
 from functx.ops.shaping import full, reshape
 from functx.ops.statistics import recompute_mean_var
 
@@ -101,6 +102,7 @@ def native_batch_norm_backward(
     _check_shapes(name, channels, weight=weight, running_mean=running_mean)
     _check_shapes(name, channels, running_var=running_var)
     _check_shapes(name, channels, save_mean=save_mean, save_invstd=save_invstd)
+    train = flag(f"{name}: train", train)
     statistics = (save_mean, save_invstd) if train else (running_mean, running_var)
     if any(x is None for x in statistics):
         needed = "save_mean and save_invstd" if train else "running_mean and running_var"
@@ -114,7 +116,7 @@ def native_batch_norm_backward(
     else:
         flags = True, False, False, of_weight, of_bias
         pull = BatchNormInferenceBackward(
-            eps=float(eps), weighted=weighted, axes=axes, wanted=flags
+            eps=real(f"{name}: eps", eps), weighted=weighted, axes=axes, wanted=flags
         )
         found = _found(pull, flags, grad_out, input, running_mean, running_var, weight)
         found = [found[0], *found[3:]]
@@ -204,12 +206,15 @@ def miopen_batch_norm_backward(
 
 
 def _mask(name: str, mask: Any) -> tuple[bool, ...]:
-    flags = tuple([bool(on) for on in mask])
-    if len(flags) != 3:
+    try:
+        given = tuple(mask)
+    except TypeError:
+        given = ()
+    if len(given) != 3:
         raise ArgumentError(
             f"{name}: output_mask must have one flag for each of input, weight and bias; got {mask}"
         )
-    return flags
+    return tuple([flag(f"{name}: output_mask", on) for on in given])
 
 
 def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:

@@ -15,6 +15,7 @@ from functx.ops.comparison import ge, gt, le
 from functx.ops.exponential import exp, expm1, log, log1p, sqrt
 from functx.ops.exponential import logistic as logistic_op
 from functx.ops.operands import canonical_axis, literal
+from functx.ops.parameters import flag
 from functx.ops.selection import Select, clamp, select
 from functx.ops.slicing import slice_in_dim
 from functx.ops.trigonometric import tanh as tanh_op
@@ -94,7 +95,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
     With `approximate`, that is (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2.
     """
-    return activations.gelu(_float(x), bool(approximate))
+    return activations.gelu(_float(x), flag("gelu: approximate", approximate))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
@@ -103,7 +104,8 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     positive = gt(x, 0.0)
     # What is not taken must not overflow, since its derivative would be infinite.
     below = expm1(select(positive, 0.0, x))
-    return where(positive, x, below if alpha == 1.0 else binary(Mul(), alpha, below))
+    plain = isinstance(alpha, float | int) and alpha == 1
+    return where(positive, x, below if plain else binary(Mul(), alpha, below))
 
 
 def selu(x: Any) -> Any:

@@ -9,6 +9,7 @@ from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRange
 from functx.core.tracing import aval_of
 from functx.nn.attention_blocks import DotProductAttention
 from functx.numpy.promotion import promote_inexact
+from functx.ops.parameters import flag, real, whole
 from functx.ops.shaping import reshape
 
 BLOCK = 512
@@ -53,31 +54,33 @@ def dot_product_attention(
     >>> nn.dot_product_attention(x, x, x, is_causal=True).shape
     (1, 4, 2, 8)
     """
-    if implementation not in (None, "xla"):
+    if not (implementation is None or (type(implementation) is str and implementation == "xla")):
         raise ValueRangeError(
             f"dot_product_attention: implementation must be None or 'xla'; got {implementation!r}",
             fix="For cudnn's, use functx.from_jax(jax.nn.dot_product_attention).",
         )
+    residual = flag("dot_product_attention: return_residual", return_residual)
     q, k, v = promote_inexact(query, key, value)
     alone = aval_of(q).ndim == 3
     if alone:
         q, k, v = [np.asarray(x)[None] for x in (q, k, v)]
     shapes = [aval_of(x).shape for x in (q, k, v)]
+    block_size = whole("dot_product_attention: block_size", block_size)
     groups = _check(shapes, block_size)
     (b, t, n, h), (_, s, heads, _), _ = shapes
-    whole = (b, n, t, s)
-    seen = None if mask is None else _scores_like("mask", mask, whole, heads)
+    scored = (b, n, t, s)
+    seen = None if mask is None else _scores_like("mask", mask, scored, heads)
     if seen is not None and aval_of(seen).dtype != bool:
         raise DTypeError(f"dot_product_attention: mask must be boolean; got {aval_of(seen)!r}")
     if key_value_seq_lengths is not None:
         ends = _lengths("key_value_seq_lengths", key_value_seq_lengths, b)
         inside = (np.arange(s) < ends[:, None])[:, None, None, None, :]
         seen = inside if seen is None else seen & inside
-    given = [] if bias is None else [_scores_like("bias", bias, whole, heads)]
+    given = [] if bias is None else [_scores_like("bias", bias, scored, heads)]
     given += [] if seen is None else [seen]
     attend = DotProductAttention(
-        float(max(h, 1) ** -0.5 if scale is None else scale),
-        bool(is_causal),
+        max(h, 1) ** -0.5 if scale is None else real("dot_product_attention: scale", scale),
+        flag("dot_product_attention: is_causal", is_causal),
         _window(local_window_size),
         bias is not None,
         seen is not None,
@@ -90,7 +93,7 @@ def dot_product_attention(
         out = np.where((np.arange(t) < ends[:, None])[:, :, None, None], out, 0)
     logs = reshape(np.permute_dims(logs, (0, 2, 1, 3)), (b, t, n))
     out, logs = (out[0], logs[0]) if alone else (out, logs)
-    return (out, logs) if return_residual else out
+    return (out, logs) if residual else out
 
 
 def _check(shapes: list[Any], block_size: int) -> int:
@@ -118,14 +121,14 @@ def _check(shapes: list[Any], block_size: int) -> int:
     return int(n // heads)
 
 
-def _scores_like(name: str, x: Any, whole: tuple[int, ...], heads: int) -> Any:
+def _scores_like(name: str, x: Any, scored: tuple[int, ...], heads: int) -> Any:
     """`x`, which is broadcast to (B, N, T, S), as (B, K, T, G, S) or 1 where all share."""
     x = np.asarray(x)
     shape = (*[1] * (4 - x.ndim), *x.shape)
-    if len(shape) != 4 or not all(n in (1, m) for n, m in zip(shape, whole, strict=True)):
+    if len(shape) != 4 or not all(n in (1, m) for n, m in zip(shape, scored, strict=True)):
         raise ShapeError(
             f"dot_product_attention: {name} must be broadcast to (batch, heads, queries, keys), "
-            f"{whole}; got {aval_of(x)!r}"
+            f"{scored}; got {aval_of(x)!r}"
         )
     b, n, t, s = shape
     grouped = (b, 1, 1, t, s) if n == 1 else (b, heads, n // heads, t, s)
@@ -144,9 +147,11 @@ def _lengths(name: str, x: Any, b: int) -> Any:
 def _window(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
-    left, right = (size, size) if isinstance(size, int) else size
+    what = "dot_product_attention: local_window_size"
+    pair = isinstance(size, tuple | list) and len(size) == 2
+    left, right = [whole(what, n) for n in (size if pair else (size, size))]
     if left < 0 or right < 0:
         raise ValueRangeError(
             f"dot_product_attention: local_window_size must not be negative; got {size}"
         )
-    return int(left), int(right)
+    return left, right

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError
@@ -11,6 +10,7 @@ from functx.numpy.promotion import operand, promote_inexact
 from functx.ops.dropout import Dropout
 from functx.ops.embedding import Embedding
 from functx.ops.known import check_numbers
+from functx.ops.parameters import flag, real, whole
 from functx.random.keys import one_key
 
 
@@ -27,7 +27,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     [[4.0, 5.0], [0.0, 1.0]]
     """
     indices, weight = operand(indices), operand(weight)
-    padding = None if padding_idx is None else index(padding_idx)
+    padding = None if padding_idx is None else whole("embedding: padding_idx", padding_idx)
     shape = aval_of(weight).shape
     if padding is not None and len(shape) == 2:
         if not -shape[0] <= padding < shape[0]:
@@ -53,11 +53,11 @@ def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool =
     >>> sorted(set(out.tolist())), round(float(out.mean()), 1)
     ([0.0, 1.25], 1.0)
     """
-    rate = float(rate)
+    rate = real("dropout: rate", rate)
     if not 0 <= rate <= 1:
         raise ValueRangeError(f"dropout: rate must be a probability, from 0 to 1; got {rate}")
     (x,) = promote_inexact(x)
-    if deterministic or rate == 0:
+    if flag("dropout: deterministic", deterministic) or rate == 0:
         return x
     if key is None:
         raise ArgumentError(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 from functx.core.dtypes import is_inexact
@@ -16,6 +15,7 @@ from functx.ops.cross_entropy import CrossEntropy, SoftCrossEntropy
 from functx.ops.known import check_numbers
 from functx.ops.losses import HuberLoss, L1Loss, MseLoss, SmoothL1Loss
 from functx.ops.nll_loss import NllLoss
+from functx.ops.parameters import flag, real, whole
 from functx.ops.probability_losses import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, KlDiv
 
 
@@ -40,7 +40,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 
     Of arrays of one shape; the target may be a number.
     """
-    loss = SmoothL1Loss(reduction, beta=float(beta))
+    loss = SmoothL1Loss(reduction, beta=real("smooth_l1_loss: beta", beta))
     return loss(*_pair("smooth_l1_loss", input, target))
 
 
@@ -49,7 +49,8 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
 
     Of arrays of one shape; the target may be a number.
     """
-    return HuberLoss(reduction, delta=float(delta))(*_pair("huber_loss", input, target))
+    loss = HuberLoss(reduction, delta=real("huber_loss: delta", delta))
+    return loss(*_pair("huber_loss", input, target))
 
 
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
@@ -58,7 +59,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     With `log_target` the target is a logarithm too. The reduction "batchmean" divides the sum
     by the first length, which gives the divergence of distributions along the other axes.
     """
-    loss = KlDiv(reduction, log_target=bool(log_target))
+    loss = KlDiv(reduction, log_target=flag("kl_div: log_target", log_target))
     return loss(*_pair("kl_div", input, target))
 
 
@@ -110,7 +111,7 @@ def nll_loss(
     known; the loss of one that is traced is nan.
     """
     x, target, *weights = _scores("nll_loss", input, target, weight)
-    ignored = index(ignore_index)
+    ignored = whole("nll_loss: ignore_index", ignore_index)
     loss = NllLoss(reduction, axis=_class_axis("nll_loss", x), ignore_index=ignored)
     out = loss(x, target, *weights)
     check_numbers("nll_loss", "classes", target, aval_of(x).shape[loss.axis], ignored)
@@ -137,8 +138,9 @@ def cross_entropy(
     >>> nn.cross_entropy(scores, classes, reduction="none").round().tolist()
     [9.0, 0.0]
     """
-    name, smoothing = "cross_entropy", float(label_smoothing)
-    target, ignored = operand(target), index(ignore_index)
+    name, target = "cross_entropy", operand(target)
+    smoothing = real(f"{name}: label_smoothing", label_smoothing)
+    ignored = whole(f"{name}: ignore_index", ignore_index)
     if is_inexact(aval_of(target).dtype):
         if ignored >= 0:
             raise ArgumentError(

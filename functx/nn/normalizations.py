@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from functx.ops.creation import broadcasted_iota
 from functx.ops.exponential import exp, log, rsqrt
 from functx.ops.gradients import stop_gradient
 from functx.ops.half_floats import sum_over
-from functx.ops.operands import canonical_axes, canonical_axis, without
+from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, without
+from functx.ops.parameters import whole
 from functx.ops.reductions import reduce_max
 from functx.ops.rounding import is_finite
 from functx.ops.selection import select
@@ -166,7 +166,9 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     if aval.dtype.itemsize < 4:
         x = convert_element_type(x, np.int32)
     axis = canonical_axis(axis, aval.ndim + 1)
-    shape = (*aval.shape[:axis], index(num_classes), *aval.shape[axis:])
+    what = "one_hot: num_classes"
+    count = canonical_shape(whole(what, num_classes), what)
+    shape = (*aval.shape[:axis], *count, *aval.shape[axis:])
     repeated = broadcast_in_dim(x, shape, without(range(len(shape)), (axis,)))
     places = broadcasted_iota(aval_of(x).dtype, shape, axis)
     return convert_element_type(eq(repeated, places), float if dtype is None else dtype)

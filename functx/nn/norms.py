@@ -20,6 +20,7 @@ from functx.numpy.promotion import promote_inexact
 from functx.ops.batch_norm import BatchNorm, BatchNormInference
 from functx.ops.layer_norms import GroupNorm, LayerNorm, RMSNorm
 from functx.ops.operands import canonical_shape
+from functx.ops.parameters import flag
 from functx.ops.shaping import broadcast_in_dim
 from functx.ops.statistics import average
 
@@ -121,6 +122,7 @@ def batch_norm(
     ([[-1.0], [1.0]], [1.0], [1.5])
     """
     x, affine, flags = _operands("batch_norm", x, weight, bias)
+    training = flag("batch_norm: training", training)
     _check_rank("batch_norm", x)
     axes = (0, *range(2, aval_of(x).ndim))
     found = _running("batch_norm", running_mean, running_var, required=not training)
@@ -166,6 +168,7 @@ def instance_norm(
     [[[-1.0, 1.0], [-1.0, 1.0]]]
     """
     x, affine, flags = _operands("instance_norm", x, weight, bias)
+    use_input_stats = flag("instance_norm: use_input_stats", use_input_stats)
     _check_rank("instance_norm", x, 3)
     found = _running("instance_norm", running_mean, running_var, required=not use_input_stats)
     if not use_input_stats:

@@ -113,7 +113,7 @@ def _window(what: str, inputs: Any, window_shape: Any, strides: Any, padding: An
         raise ArgumentError(
             f"{what}: window_shape must be integers, one an axis; got {window_shape!r}"
         )
-    count = len(window_shape)
+    count = np.size(window_shape)
     lead = aval.ndim - count - 1
     if lead < 0:
         raise ShapeError(

@@ -69,7 +69,7 @@ def _slid(name: str, a: Any, v: Any, mode: str, precision: Any, wide: Any) -> An
     """The sums of products of `v` with the windows of `a`, which is no shorter."""
     n = aval_of(v).size
     paddings = {"full": (n - 1, n - 1), "same": (n // 2, n - n // 2 - 1), "valid": (0, 0)}
-    if mode not in paddings:
+    if not isinstance(mode, str) or mode not in paddings:
         raise ValueRangeError(f'{name}: mode must be "full", "same" or "valid"; got {mode!r}')
     layout = (0, 1, 2)
     slide = Convolution(

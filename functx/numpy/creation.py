@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.dtypes import DType, canonical_dtype, kind
-from functx.core.errors import ShapeError
+from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Literal
 from functx.core.rewriting import apply
 from functx.core.storage import lies_in_a_row
@@ -49,7 +49,8 @@ def asarray(
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
         found = literal_of(a) if dtype is None else number_in(a, canonical_dtype(dtype))
-        assert found is not None
+        if found is None:
+            raise DTypeError(f"asarray: a must hold numbers; got {a!r}")
         if builder is None:
             return np.array(found.value, found.aval.dtype)
         return Tracer(found, builder)

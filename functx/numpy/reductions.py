@@ -21,6 +21,7 @@ from functx.ops.arithmetic import mul, sub
 from functx.ops.comparison import ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axes, canonical_axis, literal
+from functx.ops.parameters import flag
 from functx.ops.reductions import ReduceSum
 from functx.ops.shaping import reshape
 
@@ -42,7 +43,7 @@ __all__ = [
 
 def with_axes_kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
     """`out`, with the axes that `shape` lost as unit dimensions if `keepdims`."""
-    if not keepdims:
+    if not (keepdims if type(keepdims) is bool else flag("keepdims", keepdims)):
         return out
     return reshape(out, tuple([1 if d in axes else n for d, n in enumerate(shape)]))
 

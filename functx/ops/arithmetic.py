@@ -15,9 +15,9 @@ from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer
 from functx.ops.comparison import eq, ge, gt, lt, ne
-from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape
-from functx.ops.logical import bitwise_and
-from functx.ops.operands import match
+from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape, where_live
+from functx.ops.logical import bitwise_and, bitwise_not
+from functx.ops.operands import is_finite_literal, match
 from functx.ops.selection import select
 
 BOOL = np.dtype("bool")
@@ -32,6 +32,9 @@ class Neg(Unary):
 
     def partial(self, i, t, out, x):
         return neg(t)
+
+    def bounded(self, i, x):
+        return True
 
     def lower(self, ctx, x):
         return stablehlo.negate(x)
@@ -61,6 +64,9 @@ class Sub(Binary):
     def partial(self, i, t, out, x, y):
         return t if i == 0 else neg(t)
 
+    def bounded(self, i, x, y):
+        return True
+
     def lower(self, ctx, x, y):
         return stablehlo.subtract(x, y)
 
@@ -73,6 +79,9 @@ class Mul(Binary):
 
     def partial(self, i, t, out, x, y):
         return mul(t, y if i == 0 else x)
+
+    def bounded(self, i, x, y):
+        return is_finite_literal(y if i == 0 else x)
 
     def lower(self, ctx, x, y):
         return stablehlo.multiply(x, y)
@@ -88,6 +97,9 @@ class Div(Binary):
     def partial(self, i, t, out, x, y):
         # d(x / y) = dx / y - out * dy / y
         return div(t, y) if i == 0 else neg(div(mul(t, out), y))
+
+    def bounded(self, i, x, y):
+        return i == 0 and is_finite_literal(y, but_zero=True)
 
     def lower(self, ctx, x, y):
         return stablehlo.divide(x, y)
@@ -146,7 +158,7 @@ class Abs(Unary):
         (x,), (t,) = primals, tangents
         slope = sign(x)
         if not is_complex(x.dtype):
-            return self(x), mul(t, slope)
+            return self(x), where_live(self.influence(0, x), mul(t, slope))
         # d|x| = re(conj(x / |x|) dx)
         return self(x), real(mul(t, conj(slope)))
 
@@ -154,8 +166,14 @@ class Abs(Unary):
         (x,) = args
         slope = sign(x)
         if not is_complex(x.dtype):
-            return (mul(ct, slope),)
+            return (where_live(self.influence(0, x), mul(ct, slope)),)
         return (mul(complex(ct, 0.0), conj(slope)),)
+
+    def influence(self, i, x):
+        return ne(x, 0)
+
+    def bounded(self, i, x):
+        return not is_complex(x.dtype)
 
     def lower(self, ctx, x):
         return x if kind(ctx.avals_in[0].dtype) == "u" else stablehlo.abs(x)
@@ -185,6 +203,14 @@ class _Extremum(Binary, abstract=True):
     def partial(self, i, t, out, x, y):
         tie = select(eq(x, y), mul(t, 0.5), 0)
         return select(self.wins((x, y)[i], (y, x)[i], out), t, tie)
+
+    def influence(self, i, x, y):
+        if is_complex(x.dtype):
+            return None
+        return bitwise_not(self.beats(y, x) if i == 0 else self.beats(x, y))
+
+    def bounded(self, i, x, y):
+        return True
 
     def wins(self, x: Any, y: Any, out: Any) -> Any:
         """Where the output is x and not y."""

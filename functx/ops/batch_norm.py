@@ -11,6 +11,7 @@ from functx.core.samples import f32, sample
 from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import rsqrt
+from functx.ops.families import where_live
 from functx.ops.normalizations import Arrangement, Backward, Forward, Normalization
 from functx.ops.operands import batch_size, check_axes, without
 from functx.ops.shaping import batch_at
@@ -259,6 +260,14 @@ class BatchNormInference(ByStatistics):
         if flags[4]:
             cts[4] = convert_element_type(cts[4], bias.dtype)
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
+
+    def vjp_where(self, live, ct, out, args, active):
+        x = where_live(live, args[0]) if live.shape == ct.shape else args[0]
+        return self.vjp(ct, out, (x, *args[1:]), active)
+
+    def live_operands(self, live, args):
+        there = live if live is not None and live.shape == args[0].shape else None
+        return [there] + [None] * (len(args) - 1)
 
 
 class BatchNormInferenceBackward(ByStatistics):

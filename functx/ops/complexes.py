@@ -66,6 +66,9 @@ class _Part(Unary, abstract=True):
     def jvp(self, primals, tangents):
         return self(*primals), self(*tangents)
 
+    def bounded(self, i, x):
+        return True
+
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
@@ -119,6 +122,9 @@ class Conj(Unary):
 
     def partial(self, i, t, out, x):
         return conj(t)
+
+    def bounded(self, i, x):
+        return True
 
     def lower(self, ctx, x):
         return stablehlo.complex(stablehlo.real(x), stablehlo.negate(stablehlo.imag(x)))

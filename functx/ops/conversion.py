@@ -43,6 +43,9 @@ class ConvertElementType(Linear):
     def transpose(self, ct, x):
         return (convert_element_type(ct, x.dtype),)
 
+    def live_outputs(self, lives, args):
+        return lives[0]
+
     def live_operands(self, live, args):
         return [live]
 

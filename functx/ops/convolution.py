@@ -11,13 +11,13 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import DType, is_complex
-from functx.core.errors import ShapeError
+from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
 from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import check_same_dtype
-from functx.ops.shaping import moveaxis, reshape, rev
+from functx.ops.shaping import moveaxis, reshape, rev, zeros_like
 from functx.ops.window_shapes import Dims, Pairs, Window, check_window, extent
 
 Layout = Dims
@@ -79,6 +79,12 @@ class Convolution(Primitive):
 
     def abstract_eval(self, x, k):
         check_same_dtype(self, (x, k))
+        wide = self.preferred_element_type
+        if wide is not None and (is_complex(wide) != is_complex(x.dtype) or wide.kind == "b"):
+            raise DTypeError(
+                f"convolution: preferred_element_type must be real for real operands, and complex "
+                f"for complex ones; got {wide} for {x!r}"
+            )
         layouts, (channels, batch) = self.layouts, self.groups
         for name, aval, layout in (("array", x, layouts.array), ("kernel", k, layouts.kernel)):
             if sorted(layout) != list(range(aval.ndim)) or len(layout) != x.ndim:
@@ -101,9 +107,7 @@ class Convolution(Primitive):
         check_window("convolution", tuple(space), self.window)
         found = n // batch, o, *self.window.result_shape(tuple(space))
         shape = tuple([found[layouts.out.index(d)] for d in range(x.ndim)])
-        return ShapedArray(
-            shape, self.preferred_element_type or x.dtype, x.weak_type and k.weak_type
-        )
+        return ShapedArray(shape, wide or x.dtype, x.weak_type and k.weak_type)
 
     def jvp(self, primals, tangents):
         (x, k), (dx, dk) = primals, tangents
@@ -125,6 +129,8 @@ class Convolution(Primitive):
     def of_array(self, ct: Any, x: Any, k: Any) -> Any:
         """The cotangent of the array: ct, with holes for strides, met by the kernel flipped."""
         window, layouts, (channels, batch) = self.window, self.layouts, self.groups
+        if 0 in ct.shape:
+            return zeros_like(x)
         groups = channels * batch
         k = matched(k, ct)
         if groups > 1:
@@ -158,6 +164,9 @@ class Convolution(Primitive):
     def of_kernel(self, ct: Any, x: Any, k: Any) -> Any:
         """The cotangent of the kernel: the array, with ct as the kernel and channels as batch."""
         window, layouts = self.window, self.layouts
+        # No windows have no sizes that a kernel could have.
+        if 0 in ct.shape:
+            return zeros_like(k)
         space = sizes_of(x, layouts.array)[2:]
         pairs = []
         for n, size, stride, (low, _), hole, apart, out in zip(
@@ -216,7 +225,7 @@ class Convolution(Primitive):
             self.groups.channels,
             self.groups.batch,
             window_strides=ctx.i64s(window.strides),
-            padding=ir.DenseIntElementsAttr.get(padding),
+            padding=ir.DenseIntElementsAttr.get(padding.data),
             lhs_dilation=ctx.i64s(window.base_dilation),
             rhs_dilation=ctx.i64s(window.window_dilation),
             window_reversal=ir.DenseBoolArrayAttr.get([False] * rank),

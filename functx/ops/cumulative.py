@@ -26,6 +26,11 @@ class Cumulative(Primitive, abstract=True):
     reverse: bool = False
     accepts: ClassVar[str] = "iufc"
 
+    def live_operands(self, live, args):
+        if live is None or not live.shape:
+            return [live]
+        return [cummax(live, self.axis, not self.reverse)]
+
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axis, x.ndim)
@@ -72,10 +77,9 @@ class CumSum(Cumulative, Linear):
     def transpose(self, ct, x):
         return (CumSum(self.axis, not self.reverse)(ct),)
 
-    def live_operands(self, live, args):
-        if live is None or not live.shape:
-            return [live]
-        return [cummax(live, self.axis, not self.reverse)]
+    def live_outputs(self, lives, args):
+        (live,) = lives
+        return live if live is None or not live.shape else cummax(live, self.axis, self.reverse)
 
     def lower(self, ctx, x):
         return self.scan(ctx, x, stablehlo.AddOp, 0)

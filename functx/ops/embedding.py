@@ -60,6 +60,8 @@ class Embedding(Primitive):
         return None, EmbeddingBackward(weight.shape[0], self.padding)(ct, indices)
 
     def read(self, indices: Any, weight: Any) -> Any:
+        if not weight.shape[0]:
+            return full((*indices.shape, weight.shape[1]), literal(float("nan"), weight.dtype))
         gather = row_gather(indices, weight)
         return gather(weight, reshape(indices, (*indices.shape, 1)))
 
@@ -93,6 +95,8 @@ class EmbeddingBackward(Primitive):
     def decompose(self, ct, indices):
         ct = Embedding(self.padding).without_padding(indices, ct)
         zeros = full((self.rows, ct.shape[-1]), literal(0, ct.dtype))
+        if not self.rows:
+            return zeros
         places = reshape(indices, (*indices.shape, 1))
         return row_gather(indices, zeros).accumulate(zeros, ct, (zeros, places))
 

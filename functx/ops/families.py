@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import kind
+from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.ops.operands import batch_size, literal
@@ -32,6 +32,14 @@ class Elementwise(Primitive, abstract=True):
         """
         raise NotImplementedError
 
+    def influence(self, i: int, *args: Any) -> Any:
+        """Where the output varies with operand `i`, as a boolean array; None for anywhere."""
+        return None
+
+    def bounded(self, i: int, *args: Any) -> bool:
+        """Whether `partial` makes zero of a zero `t` whatever the operands are, nan or infinite."""
+        return False
+
     def abstract_eval(self, *avals: Any) -> Any:
         check_same_dtype(self, avals)
         return ShapedArray(
@@ -44,13 +52,36 @@ class Elementwise(Primitive, abstract=True):
         return dtype
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.jvp_where([None] * len(primals), primals, tangents)
+
+    def jvp_where(
+        self, lives: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        """As `jvp`, with zeros of each tangent wherever `lives` says that it is zero."""
         out = self(*primals)
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
-                term = broadcast_scalar(self.partial(i, t, out, *primals), out.shape)
+                term = self.partial(i, t, out, *primals)
+                if lives[i] is not None and term is not t and not self.bounded(i, *primals):
+                    term = where_live(lives[i], term)
+                term = broadcast_scalar(term, out.shape)
                 total = term if total is None else add(total, term)
         return out, total
+
+    def live_outputs(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
+        given = [live for live, x in zip(lives, args, strict=True) if is_inexact(x.dtype)]
+        # Where all vary freely, what does not vary with one does with another.
+        if len(args) > 1 and all(live is None for live in given):
+            return None
+        total = None
+        for i, live in enumerate(lives):
+            if live is not False:
+                live = both(live, self.influence(i, *args))
+                if live is None:
+                    return None
+                total = live if total is None else bitwise_or(total, live)
+        return total
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> list[Any]:
         return self.vjp_where(None, ct, out, args, active)
@@ -66,14 +97,18 @@ class Elementwise(Primitive, abstract=True):
         for i, x in enumerate(args):
             found = self.partial(i, ct, out, *args) if active[i] else None
             if found is not None:
-                if live is not None and found is not ct:
+                if live is not None and found is not ct and not self.bounded(i, *args):
                     found = where_live(live, found)
                 found = sum_to_scalar(found, x)
             cts.append(found)
         return cts
 
     def live_operands(self, live: Any, args: Sequence[Any]) -> list[Any]:
-        return [live if live is not None and live.shape in ((), x.shape) else None for x in args]
+        found = [both(live, self.influence(i, *args)) for i in range(len(args))]
+        return [
+            here if here is not None and here.shape in ((), x.shape) else None
+            for here, x in zip(found, args, strict=True)
+        ]
 
     def transpose(self, ct: Any, *args: Any) -> list[Any]:
         return [
@@ -137,6 +172,11 @@ class Linear(Primitive, abstract=True):
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
         return self.transpose(ct, *[LinearInput(x.aval) for x in args])
+
+    def live_outputs(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
+        if lives[0] is None or not self.rearranges or not lives[0].shape:
+            return lives[0] if self.rearranges else None
+        return self(lives[0])
 
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         if live is None or not self.rearranges or not live.shape:
@@ -214,6 +254,13 @@ def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], i
     return aligned, dim
 
 
+def both(live: Any, there: Any) -> Any:
+    """Where both hold, None standing for anywhere."""
+    if live is None or there is None:
+        return there if live is None else live
+    return bitwise_and(live, there)
+
+
 def where_live(live: Any, x: Any) -> Any:
     """`x` where `live` holds, zero elsewhere."""
     return select(live, x, literal(0, x.dtype))
@@ -232,6 +279,7 @@ def sum_to_scalar(x: Any, like: Any) -> Any:
 
 
 from functx.ops.arithmetic import BOOL, add, mul
+from functx.ops.logical import bitwise_and, bitwise_or
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, moveaxis, zeros_like

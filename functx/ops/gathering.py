@@ -12,7 +12,7 @@ from jax.extend.mlir.dialects import stablehlo
 from functx.core.avals import ShapedArray
 from functx.core.samples import f32, i32, sample
 from functx.ops.indexing import Dims, GatherDimensionNumbers, Indexed, canonical_mode, default_fill
-from functx.ops.operands import without
+from functx.ops.operands import literal, without
 
 
 class Gather(Indexed):
@@ -70,6 +70,21 @@ class Gather(Indexed):
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
+
+    def live_outputs(self, lives, args):
+        (live, _) = lives
+        if live is None or not live.shape:
+            return live
+        return self.changed(fill_value=False)(live, args[1])
+
+    def live_operands(self, live, args):
+        x, indices = args
+        out = self.abstract_eval(x.aval, indices.aval)
+        if is_small_part(out, x):
+            return [None, None]
+        read = convert_element_type(spread(live, out.shape), "int32")
+        total = self.accumulate(full(x.shape, literal(0, read.dtype)), read, args)
+        return [ne(total, 0), None]
 
     def accumulate(self, total, ct, args):
         mode = "drop" if self.mode == "fill" else self.mode
@@ -180,5 +195,8 @@ def gather(
 BOOL = np.dtype("bool")
 
 
+from functx.ops.comparison import ne
+from functx.ops.conversion import convert_element_type
 from functx.ops.scattering import ScatterAdd
-from functx.ops.shaping import moveaxis, reshape, zeros_like
+from functx.ops.shaping import full, moveaxis, reshape, spread, zeros_like
+from functx.ops.slicing import is_small_part

@@ -53,6 +53,11 @@ class Concatenate(Linear):
     def vjp(self, ct, out, args, active):
         return self.cut(ct, args, active)
 
+    def live_outputs(self, lives, args):
+        if all([live is None for live in lives]):
+            return None
+        return self(*[spread(live, x.shape) for live, x in zip(lives, args, strict=True)])
+
     def live_operands(self, live, args):
         if live is None or not live.shape:
             return [live] * len(args)
@@ -186,6 +191,14 @@ class Pad(Linear):
         return (self.undo(ct, x) if to_x else None), (
             reduce_sum(select(self.padding(x), ct, zeros_like(ct))) if to_value else None
         )
+
+    def live_outputs(self, lives, args):
+        live, filled = lives
+        if filled is not False:
+            return None
+        if live is None and all([max(entry) <= 0 for entry in self.config]):
+            return None
+        return pad(spread(live, args[0].shape), False, self.config)
 
     def live_operands(self, live, args):
         x, value = args

@@ -9,12 +9,14 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.ops.arithmetic import add, mul
 from functx.ops.conversion import convert_element_type
+from functx.ops.families import where_live
 from functx.ops.operands import batch_size, without
-from functx.ops.reductions import reduce_sum
+from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.shaping import batch_at, broadcast_in_dim, reshape
 from functx.ops.statistics import (
     Standardized,
     check_real,
+    repeated,
     standardize,
     standardize_jacobian,
     working_dtype,
@@ -110,6 +112,23 @@ class Forward(Normalization, abstract=True):
 
     def vjp(self, ct, out, args, active):
         return self.pulled(ct, args, active)
+
+    def vjp_where(self, live, ct, out, args, active):
+        x, *affine = args
+        there = self.beside(live, x)
+        return self.vjp(ct, out, (x if there is None else where_live(there, x), *affine), active)
+
+    def live_operands(self, live, args):
+        there = None if live is None else self.beside(live, args[0])
+        return [there] + [None] * (len(args) - 1)
+
+    def beside(self, live: Any, x: Any) -> Any:
+        """Where an element is standardized together with one that is `live`; None for anywhere."""
+        seen = self.arrangement(x)
+        if live.shape != x.shape:
+            return None
+        some = reduce_or(reshape(live, seen.split), seen.axes)
+        return reshape(repeated(some, ShapedArray(seen.split, live.dtype), seen.axes), x.shape)
 
     def standardized(self, args: Any) -> Standardized:
         """The standardized x, split."""

@@ -13,7 +13,7 @@ from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, sub
 from functx.ops.comparison import eq, lt
 from functx.ops.complexes import real
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import exp, log1p, logistic, sqrt
+from functx.ops.exponential import RootOfSquares, exp, log1p, logistic, sqrt
 from functx.ops.families import Binary, Bitwise, Inexact
 from functx.ops.logical import bitwise_and, bitwise_or
 from functx.ops.operands import match
@@ -37,7 +37,8 @@ class Hypot(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        return mul(t, div((x, y)[i], _or_one(out)))
+        # At the origin 0 / inf, of which all derivatives are 0 too.
+        return mul(t, div((x, y)[i], select(eq(out, 0.0), math.inf, out)))
 
     def decompose(self, x, y):
         x, y = abs(x), abs(y)
@@ -123,21 +124,6 @@ class Sinc(Inexact):
             term = (-1.0) ** (n // 2) / (math.factorial(n - k) * (n + 1))
             total = term if total is None else add(mul(total, square), term)
         return mul(total, z) if k % 2 else total
-
-
-class RootOfSquares(Inexact):
-    """The square root of a sum of squares: at 0 its derivative is 0, as that of a norm is."""
-
-    samples = (
-        sample(f32[3, 4], domain=(0.5, 2.0)),
-        sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [0.0, 0.25]}),
-    )
-
-    def partial(self, i, t, out, x):
-        return mul(t, div(0.5, select(eq(out, 0.0), math.inf, out)))
-
-    def decompose(self, x):
-        return sqrt(x)
 
 
 class GreatestCommonDivisor(Bitwise):

@@ -38,6 +38,17 @@ def literal(value: Any, dtype: DType) -> Literal:
     return scalar_literal(value, dtype, False, repr(value))
 
 
+def is_finite_literal(x: Any, but_zero: bool = False) -> bool:
+    """Whether `x`, an operand of a rule, is a number written in the program, and finite.
+
+    With `but_zero`, not if it is 0.
+    """
+    atom = getattr(x, "atom", x)
+    if type(atom) is not Literal or (but_zero and not atom.value):
+        return False
+    return bool(np.isfinite(atom.value))
+
+
 def match(*args: Any) -> tuple[Any, ...]:
     """`args` with Python scalars made literals of the dtype of the first array among them."""
     scalars = [type(x) in PYTHON_SCALARS for x in args]
@@ -107,6 +118,8 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
         ) from None
     if any(n < 0 for n in dims):
         raise ArgumentError(f"{name} must not be negative; got {dims}")
+    if any(n >= 2**63 for n in dims):
+        raise ArgumentError(f"{name} must be less than 2**63; got {dims}")
     return dims
 
 

@@ -68,6 +68,10 @@ class ReduceSum(Reduction, Linear):
     def transpose(self, ct, x):
         return (self.broadcast_back(ct, x),)
 
+    def live_outputs(self, lives, args):
+        (live,) = lives
+        return live if live is None or not live.shape else reduce_or(live, self.axes)
+
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.AddOp, x, self.axes, 0)
 
@@ -137,6 +141,13 @@ class Extremum(Reduction, abstract=True):
         chosen = eq(x, self.broadcast_back(out, x))
         ct = self.broadcast_back(mul(ct, self.share(chosen, x.dtype)), x)
         return (select(chosen, ct, zeros_like(ct)),)
+
+    def live_outputs(self, lives, args):
+        (x,), (live,) = args, lives
+        if live is None or x.size == 0:
+            return None
+        chosen = eq(x, self.broadcast_back(self(x), x))
+        return reduce_or(bitwise_and(chosen, live), self.axes)
 
     def live_operands(self, live, args):
         (x,) = args

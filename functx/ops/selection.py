@@ -50,18 +50,11 @@ class Select(Elementwise):
         zero = literal(0, t.dtype)
         return self(which, t, zero) if i == 1 else self(which, zero, t)
 
-    def live_operands(self, live, args):
-        which, on_false, on_true = args
-        taken = [(on_false, bitwise_not(which)), (on_true, which)]
-        return [
-            None,
-            *[
-                (here if live is None else bitwise_and(live, here))
-                if which.shape in ((), x.shape)
-                else None
-                for x, here in taken
-            ],
-        ]
+    def influence(self, i, which, on_false, on_true):
+        return (None, bitwise_not(which), which)[i] if i else None
+
+    def bounded(self, i, which, on_false, on_true):
+        return True
 
     def lower(self, ctx, which, on_false, on_true):
         return stablehlo.select(which, on_true, on_false)
@@ -78,13 +71,18 @@ class Clamp(Elementwise):
     )
 
     def partial(self, i, t, out, low, x, high):
+        return select(self.influence(i, low, x, high), t, 0)
+
+    def influence(self, i, low, x, high):
         # Each operand counts where it alone decides: a tie with a bound gives 0.
-        decides = (
-            bitwise_and(lt(x, low), lt(low, high)),
-            bitwise_and(gt(x, low), lt(x, high)),
-            bitwise_or(gt(x, high), gt(low, high)),
-        )
-        return select(decides[i], t, 0)
+        if i == 0:
+            return bitwise_and(lt(x, low), lt(low, high))
+        if i == 1:
+            return bitwise_and(gt(x, low), lt(x, high))
+        return bitwise_or(gt(x, high), gt(low, high))
+
+    def bounded(self, i, low, x, high):
+        return True
 
     def lower(self, ctx, low, x, high):
         return stablehlo.clamp(low, x, high)

@@ -51,6 +51,10 @@ class BroadcastInDim(Linear):
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
         return tuple(sorted(repeated + stretched))
 
+    def live_outputs(self, lives, args):
+        (live,) = lives
+        return live if live is None or not live.shape else self(live)
+
     def live_operands(self, live, args):
         if live is None or not live.shape:
             return [live]
@@ -92,6 +96,9 @@ class Full(Linear):
 
     def transpose(self, ct, x):
         return (reduce_sum(ct, tuple(range(ct.ndim))),)
+
+    def live_outputs(self, lives, args):
+        return lives[0]
 
     def live_operands(self, live, args):
         return [live if live is None else reduce_or(live)]
@@ -234,9 +241,9 @@ def zeros_like(x: Any) -> Any:
 
 
 def spread(live: Any, shape: tuple[int, ...]) -> Any:
-    """The boolean `live` as an array of `shape`; None stands for true, a scalar for an array."""
-    if live is None:
-        return full(shape, True)
+    """The mask `live` as an array of `shape`; None stands for true, a scalar for an array."""
+    if live is None or live is False:
+        return full(shape, live is None)
     return live if live.shape == shape else full(shape, live)
 
 

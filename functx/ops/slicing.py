@@ -59,6 +59,10 @@ class Slice(Linear):
         ]
         return (pad(ct, 0, config),)
 
+    def live_outputs(self, lives, args):
+        (live,) = lives
+        return live if live is None or not live.shape else self(live)
+
     def live_operands(self, live, args):
         (x,) = args
         live = spread(live, self.abstract_eval(x.aval).shape)
@@ -118,6 +122,10 @@ class DynamicSlice(Primitive):
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
+
+    def live_outputs(self, lives, args):
+        live, (_, *indices) = lives[0], args
+        return live if live is None or not live.shape else self(live, *indices)
 
     def live_operands(self, live, args):
         x, *indices = args
@@ -193,6 +201,13 @@ class DynamicUpdateSlice(Primitive):
             part, zeros = ReadBeforeWrite()(part)
         kept = self(ct, zeros, *indices) if active[0] else None
         return (kept, part, *[None] * len(indices))
+
+    def live_outputs(self, lives, args):
+        x, update, *indices = args
+        if lives[0] is not False and (lives[0] is None or is_small_part(update, x)):
+            return None
+        kept, part = spread(lives[0], x.shape), spread(lives[1], update.shape)
+        return self(kept, part, *indices)
 
     def live_operands(self, live, args):
         x, update, *indices = args

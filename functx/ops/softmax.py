@@ -18,7 +18,6 @@ from functx.ops.gradients import stop_gradient
 from functx.ops.half_floats import narrowed, widened
 from functx.ops.operands import canonical_axes, check_axes, without
 from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_sum
-from functx.ops.rounding import is_finite
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim
 
@@ -26,7 +25,10 @@ INF = float("inf")
 
 
 class LogSumExp(Reduction):
-    """log(sum(exp(x))) over `axes`; -inf of nothing and of infinities alone."""
+    """log(sum(exp(x))) over `axes`; -inf of nothing and of negative infinities alone.
+
+    Elements that are inf share the derivative.
+    """
 
     accepts = "f"
     samples = (
@@ -34,6 +36,7 @@ class LogSumExp(Reduction):
         sample(f32[2, 3, 4], axes=(0, 2)),
         sample(f32[2], axes=(0,), values={0: [-INF, -INF]}, gradients={0: [0.0, 0.0]}),
         sample(f32[3], axes=(0,), values={0: [-INF, 100.0, 100.0]}, gradients={0: [0.0, 0.5, 0.5]}),
+        sample(f32[3], axes=(0,), values={0: [INF, 100.0, INF]}, gradients={0: [0.5, 0.0, 0.5]}),
     )
 
     def decompose(self, x):
@@ -51,10 +54,12 @@ class LogSumExp(Reduction):
         return (narrowed(mul(self.broadcast_back(widened(ct), x), self.weights(wide)), x),)
 
     def parts(self, x: Any) -> tuple[Any, Any, Any]:
-        """exp(x - largest), the sum of that, and the largest element, 0 if that is infinite."""
+        """exp(x - largest), the sum of that, and the largest element, 0 if that is -inf."""
         largest = stop_gradient(reduce_max(x, self.axes))
-        largest = select(is_finite(largest), largest, 0)
+        largest = select(eq(largest, -INF), 0, largest)
+        # Of infinite elements, each counts as 1 beside the others' 0.
         powers = exp(sub(x, self.broadcast_back(largest, x)))
+        powers = select(eq(x, INF), 1.0, powers)
         return powers, reduce_sum(powers, self.axes), largest
 
     def weights(self, x: Any) -> Any:

@@ -14,7 +14,7 @@ from functx.ops.comparison import eq
 from functx.ops.complexes import conj, imag, real
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import sqrt
-from functx.ops.families import check_same_dtype
+from functx.ops.families import check_same_dtype, where_live
 from functx.ops.logical import bitwise_or
 from functx.ops.numerics import root_of_squares
 from functx.ops.operands import canonical_axes, check_axes, without
@@ -61,6 +61,10 @@ class Spread(Reduction, abstract=True):
         direction = conj(direction) if is_complex(x.dtype) else direction
         ct = repeated(convert_element_type(widened(ct), direction.dtype), x, self.axes)
         return (convert_element_type(mul(ct, direction), x.dtype, x.weak_type),)
+
+    def vjp_where(self, live, ct, out, args, active):
+        (found,), (there,) = self.vjp(ct, out, args, active), self.live_operands(live, args)
+        return [found if there is None else where_live(there, found)]
 
     def wide_direction(self, x: Any, out: Any) -> Any:
         """The direction, not of halves, whose output is too coarse to divide by."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from jax import lax
@@ -111,10 +112,11 @@ class Atan2(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2)
+        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); over inf at the origin, of which all
+        # derivatives are 0 too.
         origin = bitwise_and(eq(x, 0), eq(y, 0))
-        distance = select(origin, 1, add(square(x), square(y)))
-        return div(mul(t, y if i == 0 else neg(x)), distance)
+        distance = select(origin, math.inf, add(square(x), square(y)))
+        return mul(t, div(y if i == 0 else neg(x), distance))
 
     def lower(self, ctx, x, y):
         return stablehlo.atan2(x, y)

@@ -12,6 +12,8 @@ from functx.core import tree
 from functx.core.dtypes import complex_dtype, is_complex, is_inexact
 from functx.core.errors import ValueRangeError
 from functx.core.tracing import aval_of
+from functx.ops.parameters import whole
+from functx.testing.jacobians import unshared
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
 
@@ -39,6 +41,7 @@ def check_grads(
     >>> from functx.testing import check_grads
     >>> check_grads(lambda x: x * x * x, (2.0,), order=2)
     """
+    order = whole("check_grads: order", order)
     if order < 1 or not set(modes) <= {"fwd", "rev"}:
         raise ValueRangeError(
             f"check_grads: order must be at least 1, and modes among 'fwd' and 'rev'; got {order} "
@@ -59,7 +62,7 @@ def check_grads(
             every = list(wide)
             for i, x in zip(varying, moving, strict=True):
                 every[i] = x
-            outs = tree.leaves(f(*tree.unflatten(in_tree, every)))
+            outs = tree.leaves(f(*tree.unflatten(in_tree, unshared(every))))
             return [out for out in outs if is_inexact(aval_of(out).dtype)]
 
         checker.check(flat, [wide[i] for i in varying], order, getattr(f, "__name__", "f"))

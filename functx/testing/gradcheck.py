@@ -12,10 +12,12 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError
+from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
 from functx.core.tracing import aval_of
+from functx.ops.parameters import real
 from functx.testing import jacobians
 from functx.testing.jacobians import Array, parts
+from functx.transforms.calls import check_callable
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
 from functx.transforms.vmap import vmap
@@ -74,6 +76,12 @@ def gradcheck(
     >>> gradcheck(lambda x: x * x, numpy.array([1.0, 2.0]))
     True
     """
+    eps, atol, rtol, nondet_tol = [
+        real(f"gradcheck: {what}", x)
+        for what, x in (("eps", eps), ("atol", atol), ("rtol", rtol), ("nondet_tol", nondet_tol))
+    ]
+    if not 0 < eps < float("inf"):
+        raise ValueRangeError(f"gradcheck: eps must be positive and finite; got {eps}")
     options = _Options(
         eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
         check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
@@ -151,6 +159,7 @@ class _Checked:
     """A function of its varying leaves, and the checks of it."""
 
     def __init__(self, func: Callable[..., Any], inputs: Any, options: Any):
+        check_callable(func, "gradcheck")
         self.name = getattr(func, "__name__", "the function")
         self.options: _Options = options
         leaves, in_tree = tree.flatten(
@@ -168,7 +177,7 @@ class _Checked:
             given = list(leaves)
             for i, x in zip(self.varying, moving, strict=True):
                 given[i] = x
-            return tree.leaves(func(*tree.unflatten(in_tree, given)))
+            return tree.leaves(func(*tree.unflatten(in_tree, jacobians.unshared(given))))
 
         self.all_outputs = all_outputs
         kinds = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]

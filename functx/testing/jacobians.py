@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from functx.core.dtypes import is_complex
+from functx.core.tracing import Tracer
+from functx.numpy.promotion import copied
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
 from functx.transforms.vmap import vmap
@@ -33,6 +35,15 @@ def units(x: Array) -> list[Array]:
             direction.flat[k] = unit
             found.append(direction)
     return found
+
+
+def unshared(values: Sequence[Any]) -> list[Any]:
+    """`values` with arrays copied, so that a function may write to its arguments."""
+    return [copied(x) if isinstance(x, Tracer) else _own(x) for x in values]
+
+
+def _own(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x
 
 
 def numerical(flat: Flat, xs: Sequence[Array], i: int, eps: float) -> list[Array]:

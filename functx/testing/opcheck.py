@@ -12,10 +12,12 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import (
+    ArgumentError,
     DynamicShapeError,
     FunctxError,
     OpCheckError,
     ValueRangeError,
+    type_name,
 )
 from functx.core.registrations import rules_changed
 from functx.core.tracing import aval_of
@@ -95,7 +97,9 @@ def opcheck(
             raise ValueRangeError(
                 f"opcheck: a check must be one of {', '.join(CHECKS)}; got {name!r}"
             )
-    operands, parameters = operator.arguments.bind(args, kwargs or {})
+    if not isinstance(args, tuple | list):
+        raise ArgumentError(f"opcheck: args must be a tuple of arguments; got {type_name(args)}")
+    operands, parameters = operator.arguments.bind(tuple(args), kwargs or {})
     trial = Trial(operator, operator.primitive(**parameters), operands, (atol, rtol))
     results: dict[str, Any] = {}
     for name in names:

@@ -20,6 +20,7 @@ from functx.ops.shaping import full_like
 from functx.tools.births import Birth, Run, where_bad
 from functx.tools.straight_line import straight_line, values_of
 from functx.transforms.calls import avals_of, check_callable, name_of, trace_call
+from functx.transforms.grad import argument_leaves, check_argnums
 from functx.transforms.jvp import jvp
 from functx.transforms.norms import expand_to_differentiate
 from functx.transforms.reverse_mode import Cotangents, Step, backward_sweep, forward_sweep
@@ -68,6 +69,9 @@ def explain_nan(
     inf
     """
     check_callable(fun, "explain_nan")
+    argnums = tuple(argnums) if isinstance(argnums, list) else argnums
+    if argnums is not None:
+        check_argnums(argnums, "explain_nan")
     name = name_of(fun)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
@@ -79,7 +83,7 @@ def explain_nan(
         outputs = program.outputs[: len(traced.out_avals)]
         return (
             of_values(name, Run(program, values_of(program, operands)), outputs)
-            or of_derivative(name, program, operands, outputs, _marks(args, kwargs, argnums))
+            or of_derivative(name, program, operands, outputs, _marks(fun, args, kwargs, argnums))
             or Explanation(f"the results and the derivative of {name} are finite")
         )
 
@@ -87,12 +91,18 @@ def explain_nan(
     return explained
 
 
-def _marks(args: Any, kwargs: Any, argnums: Any) -> list[bool]:
+def _marks(fun: Any, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
     """For each leaf of the arguments, whether it is one that a derivative is asked for."""
-    asked = range(len(args)) if argnums is None else [int(n) for n in np.atleast_1d(argnums)]
-    asked = [n + len(args) if n < 0 else n for n in asked]
-    flags = [i in asked for i, x in enumerate(args) for _ in tree.leaves(x)]
-    return flags + [argnums is None] * len(tree.leaves(kwargs))
+    count = len(tree.leaves((args, kwargs)))
+    if argnums is None:
+        return [True] * count
+    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    # Beyond the positional arguments are those that were given by name.
+    named = [n for n in numbers if len(args) <= n < len(args) + len(kwargs)]
+    numbers = tuple([n for n in numbers if n not in named])
+    positions = argument_leaves(args, numbers, "explain_nan", fun)[0] if numbers else []
+    start = len(tree.leaves(args))
+    return [i in positions or (bool(named) and i >= start) for i in range(count)]
 
 
 def of_values(name: str, run: Run, outputs: Sequence[Any]) -> Explanation | None:

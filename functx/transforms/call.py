@@ -7,12 +7,13 @@ from typing import Any
 
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
-from functx.core.program import Program
+from functx.core.program import Literal, Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
 from functx.core.tracing import trace
 from functx.ops.arithmetic import Mul
 from functx.ops.operands import batch_size
+from functx.ops.shaping import spread as mask_of
 from functx.ops.trigonometric import Sin
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.forward_mode import Linearize
@@ -25,9 +26,9 @@ from functx.transforms.marks import (
     places_of,
     spread,
 )
+from functx.transforms.masked_split import SplitMasked, pulled_back, with_masks
 from functx.transforms.parts import part_of
-from functx.transforms.reverse_mode import SplitVJP, Transpose
-from functx.transforms.zeros import WithZeros
+from functx.transforms.reverse_mode import Transpose
 
 
 def _example() -> Program:
@@ -69,28 +70,38 @@ class Call(Primitive):
         return self.again(program), inputs, outputs
 
     def jvp(self, primals, tangents):
+        lives = [False if t is None else None for t in tangents]
+        return self.jvp_masked(primals, tangents, lives)[:2]
+
+    def jvp_masked(self, primals, tangents, lives):
         varying = tuple([t is not None for t in tangents])
-        values, tangent_program = rewritten(Linearize(varying), self.program)
-        count = len(self.program.outputs)
-        outs = self.again(values)(*primals)
+        masked = tuple([live is not None and live is not False for live in lives])
+        split = Linearize(varying, masked)
+        values, tangent_program = rewritten(split, self.program)
+        masks = [mask_of(m, x.shape) for m, x, on in zip(lives, primals, masked, strict=True) if on]
+        found = self.again(values)(*primals, *masks)
+        inexact = inexact_marks(self.program.out_avals)
+        count, end = len(inexact), len(inexact) + sum(inexact)
         given = [t for t in tangents if t is not None]
-        found = self.again(tangent_program)(*given, *outs[count:])
-        return outs[:count], spread(found, inexact_marks(self.program.out_avals))
+        pushed = self.again(tangent_program)(*given, *found[end:])
+        masks = [
+            None if type(atom) is Literal else mask
+            for atom, mask in zip(values.outputs[count:end], found[count:end], strict=True)
+        ]
+        return found[:count], spread(pushed, inexact), spread(masks, inexact)
 
     def forward(self, args, active):
-        values, _ = rewritten(SplitVJP(tuple(active)), self.program)
+        values = rewritten(SplitMasked(tuple(active)), self.program).values
         outs = self.again(values)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
-        _, backward = rewritten(SplitVJP(tuple(active)), self.program)
-        inexact = chosen(cts, inexact_marks(self.program.out_avals))
-        marks = tuple([ct is not None for ct in inexact])
-        if not all(marks):
-            backward = rewritten(WithZeros(marks), backward)
-        given = [ct for ct in inexact if ct is not None]
-        return spread(self.again(backward)(*given, *residuals), active)
+        return self.vjp_masked(cts, [None] * len(cts), residuals, args, active)[0]
+
+    def vjp_masked(self, cts, lives, residuals, args, active):
+        backward, given = pulled_back(active, self.program, cts, lives)
+        return with_masks(active, backward, self.again(backward)(*given, *residuals))
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)

@@ -29,7 +29,7 @@ from functx.core.storage import (
     Pure,
     Purify,
     ask_layout,
-    is_view,
+    is_computed,
     layout_of,
     root_of,
     write_arrays,
@@ -107,7 +107,8 @@ def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     if not given:
         return list(values)
     return [
-        Copy()(x) if type(x) is Tracer and (x.atom in given or is_view(x)) else x for x in values
+        Copy()(x) if type(x) is Tracer and (x.atom in given or not is_computed(x)) else x
+        for x in values
     ]
 
 
@@ -239,7 +240,7 @@ def trace_call(
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
         wrote, asked = builder.writes, builder.by_layout
-        for i in [i for block in blocks for i, _ in block.members]:
+        for i in [i for block in blocks if wrote for i, _ in block.members]:
             Write()(tracers[i], leaves[i])
         return outs
 

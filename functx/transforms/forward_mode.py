@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
+from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, padded
 from functx.core.tracing import LinearBuilder, build, current_builder, trace
-from functx.ops.shaping import zeros_like
+from functx.ops.arithmetic import BOOL
+from functx.ops.families import Elementwise, where_live
+from functx.ops.shaping import full_like, zeros_like
+from functx.ops.shaping import spread as mask_of
 from functx.transforms.marks import chosen, spread
 from functx.transforms.norms import expand_to_differentiate
 
-Pair = tuple[Any, Any]
+Moved = tuple[Any, Any, Any]
+"""A value, its tangent (None for zero), and where that can be other than zero (None: anywhere)."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,9 @@ class PushForward:
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
         program = expand_to_differentiate(program, "jvp")
-        pairs = zip(args, spread(args[len(program.inputs) :], self.varying), strict=False)
-        outs = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
-        return [x for x, _ in outs] + tangents_of(outs)
+        tangents = spread(args[len(program.inputs) :], self.varying)
+        outs = push_program(program, args[: len(program.inputs)], tangents)
+        return [x for x, _, _ in outs] + tangents_of(outs)
 
 
 def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool) -> Any:
@@ -57,17 +63,47 @@ def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool)
     return names
 
 
-def push_equation(eqn: Equation, *operands: Pair) -> list[Pair]:
+def push_program(
+    program: Program,
+    args: Sequence[Any],
+    tangents: Sequence[Any],
+    lives: Sequence[Any] | None = None,
+) -> list[Moved]:
+    """The outputs of `program` on values with tangents, which may have masks."""
+    moved = list(zip(args, tangents, lives or [None] * len(args), strict=True))
+    return interpret(program, moved, push_equation, constant=lambda c: (c, None, None))
+
+
+def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
     """What an equation makes of values with tangents."""
-    primals = [x for x, _ in operands]
-    tangents = [t for _, t in operands]
+    primals = [x for x, _, _ in operands]
+    tangents = [t for _, t, _ in operands]
     primitive = eqn.primitive
-    if not primitive.differentiable or all(t is None for t in tangents):
-        return [(out, None) for out in forward(eqn, *primals)]
-    outs, out_tangents = primitive.jvp(primals, tangents)
-    if not primitive.multiple_results:
-        return [(outs, out_tangents)]
-    return list(zip(outs, out_tangents, strict=True))
+    if not primitive.differentiable or all([t is None for t in tangents]):
+        return [(out, None, None) for out in forward(eqn, *primals)]
+    lives = [False if t is None else live for _, t, live in operands]
+    if primitive.jvp_masked is not None:
+        return list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
+    outs, out_tangents = push(primitive, primals, tangents, lives)
+    if primitive.multiple_results:
+        return [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
+    if out_tangents is None or primitive.live_outputs is None:
+        return [(outs, out_tangents, None)]
+    return [(outs, out_tangents, primitive.live_outputs(lives, primals))]
+
+
+def push(
+    primitive: Primitive, primals: Sequence[Any], tangents: Sequence[Any], lives: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The output of one operation and its tangent, zero where those of the operands are."""
+    masks = [live if live is not False else None for live in lives]
+    if all([live is None for live in masks]) or not isinstance(primitive, Elementwise):
+        return primitive.jvp(primals, tangents)
+    if type(primitive).jvp is Elementwise.jvp:
+        return primitive.jvp_where(masks, primals, tangents)
+    out, t = primitive.jvp(primals, tangents)
+    live = None if primitive.bounded(0, *primals) else primitive.live_outputs(lives, primals)
+    return out, t if t is None or live is None else where_live(live, t)
 
 
 @dataclass(frozen=True)
@@ -76,34 +112,54 @@ class Linearize:
 
     The first returns the outputs, then what the second needs of them. The second takes the
     tangents of the inputs marked `varying`, then that, and returns the output tangents.
+
+    With `masked`, the first takes behind its inputs where the tangents of those marked so can
+    be other than zero, and returns behind the outputs the same of theirs, a literal for anywhere.
     """
 
     varying: tuple[bool, ...]
+    masked: tuple[bool, ...] | None = None
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
         program = expand_to_differentiate(program, "jvp")
         linear: list[Program] = []
+        count = len(self.varying)
+        masked = self.masked or (False,) * count
 
-        def body(*args: Any) -> list[Any]:
+        def body(*given: Any) -> list[Any]:
             outs: list[Any] = []
             builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
+            args, lives = given[:count], spread(given[count:], masked)
 
-            def push(*tangents: Any) -> list[Any]:
-                pairs = zip(args, spread(tangents, self.varying), strict=True)
-                results = interpret(program, pairs, push_equation, constant=lambda c: (c, None))
-                outs.extend(x for x, _ in results)
+            def pushed(*tangents: Any) -> list[Any]:
+                results = push_program(program, args, spread(tangents, self.varying), lives)
+                outs.extend(x for x, _, _ in results)
+                if self.masked is not None:
+                    outs.extend(masks_of(results))
                 return tangents_of(results)
 
             tangents = [builder.add_input(x.aval) for x in chosen(args, self.varying)]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
-            tangent_program, residuals = build(builder, push, tangents)
+            tangent_program, residuals = build(builder, pushed, tangents)
             linear.append(tangent_program)
             return [*outs, *residuals]
 
-        values, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        masks = [a.update(dtype=BOOL) for a in chosen(program.in_avals, masked)]
+        avals = [*program.in_avals, *masks]
+        values, _ = trace(body, avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
 
 
-def tangents_of(results: Sequence[Pair]) -> list[Any]:
+def masks_of(results: Sequence[Moved]) -> list[Any]:
+    """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
+    anywhere = full_like(ShapedArray((), BOOL), True)
+    return [
+        anywhere if live is None else mask_of(live, x.shape)
+        for x, _, live in results
+        if is_inexact(x.dtype)
+    ]
+
+
+def tangents_of(results: Sequence[Moved]) -> list[Any]:
     """The tangents of the inexact outputs, zeros where there is none."""
-    return [zeros_like(x) if t is None else t for x, t in results if is_inexact(x.dtype)]
+    return [zeros_like(x) if t is None else t for x, t, _ in results if is_inexact(x.dtype)]

@@ -72,20 +72,24 @@ def backward_sweep(
         cts.add(atom, ct)
     outer = builder.source
     for eqn, args, saved, flags in reversed(tape):
+        primitive, there = eqn.primitive, None
+        if primitive.vjp_masked is not None:
+            there = [cts.live.pop(v, None) for v in eqn.outputs]
         given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
             builder.source = derived(eqn.source)
-            primitive = eqn.primitive
             if primitive.accumulate is not None:
                 whole = primitive.live_operands(live, args)[0]
-                part = Part(primitive, given[0], args, builder.source)
-                cts.defer(eqn.inputs[0], part, whole)
+                cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
                 continue
-            found = pull(primitive, given, live, saved, args, flags)
-            lives = primitive.live_operands(live, args)
-            for atom, on, ct, there in zip(eqn.inputs, flags, found, lives, strict=True):
+            if there is None:
+                found = pull(primitive, given, live, saved, args, flags)
+                lives = primitive.live_operands(live, args)
+            else:
+                found, lives = primitive.vjp_masked(given, there, saved, args, flags)
+            for atom, on, ct, part in zip(eqn.inputs, flags, found, lives, strict=True):
                 if on:
-                    cts.add(atom, ct, there)
+                    cts.add(atom, ct, part)
     builder.source = outer
     wanted = chosen(program.inputs, active)
     totals = [cts.pop(v) for v in wanted]
@@ -171,10 +175,10 @@ def pull(
         return transposed_jvp(primitive, cts, args, active)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
-    if live is None or not isinstance(primitive, Elementwise):
+    if live is None or primitive.vjp_where is None:
         return primitive.vjp(cts[0], saved[0], args, active)  # type: ignore[no-any-return]
-    if type(primitive).vjp is Elementwise.vjp:
-        return primitive.vjp_where(live, cts[0], saved[0], args, active)
+    if not isinstance(primitive, Elementwise) or type(primitive).vjp is Elementwise.vjp:
+        return primitive.vjp_where(live, cts[0], saved[0], args, active)  # type: ignore[no-any-return]
     return [
         where_live(live, ct) if ct is not None and live.shape in ((), ct.shape) else ct
         for ct in primitive.vjp(cts[0], saved[0], args, active)

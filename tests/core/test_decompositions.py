@@ -362,3 +362,9 @@ def test_a_program_forgets_what_it_remembers_when_rules_change():
 
 def test_the_registry_knows_what_is_a_family():
     assert Elementwise.family and not Sin.family and Base.family
+
+
+def test_a_lookup_of_no_primitive_is_refused():
+    for op in (None, [], ["silu", "softmax"]):
+        with pytest.raises(ArgumentError, match="op must be one primitive"):
+            decomp.lookup(op)

@@ -8,7 +8,7 @@ import pytest
 import functx
 from functx import Array, custom_op, library
 from functx import numpy as np
-from functx.core.errors import OpCheckError
+from functx.core.errors import ArgumentError, OpCheckError
 from functx.testing import opcheck
 from tests.custom.operators import opaque, scaled_sum, scope  # noqa: F401
 
@@ -186,3 +186,8 @@ def test_an_operator_with_a_list_is_checked_by_its_elements():
         setup_context=lambda ctx, inputs, output: vars(ctx).update(cut=inputs[0][0].shape[0]),
     )
     assert not failures(joined, [x, x])
+
+
+def test_arguments_that_are_no_tuple_are_refused():
+    with pytest.raises(ArgumentError, match="opcheck: args must be a tuple of arguments; got int"):
+        opcheck(custom_op("opcheck::same", lambda x: x + 1, schema="(Array x) -> Array"), 3)

@@ -119,3 +119,18 @@ def test_rows_that_are_none_are_refused():
         fx.numpy.convolve(X, K)
     with pytest.raises(fx.errors.ValueRangeError, match="mode must be"):
         fx.numpy.correlate([1.0], [1.0], "half")
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 0), (2, 2, 1), (0, 2, 4)])
+def test_a_convolution_without_windows_has_zeros_for_derivatives(shape):
+    x, kernel = onp.ones(shape, "float32"), onp.ones((3, 2, 2), "float32")
+
+    def total(x, kernel):
+        return (lax.conv(x, kernel, (2,), "VALID") ** 2).sum()
+
+    for function in (fx.grad(total, (0, 1)), fx.jit(fx.grad(total, (0, 1)))):
+        for found, like in zip(function(x, kernel), (x, kernel), strict=True):
+            assert found.shape == like.shape and not found.any()
+    batch = onp.stack([kernel, kernel])
+    assert not fx.vmap(fx.grad(total, 1), in_axes=(None, 0))(x, batch).any()
+    assert fx.hessian(total, 1)(x, kernel).shape == (*kernel.shape, *kernel.shape)

@@ -102,3 +102,17 @@ def test_arguments_that_are_exchanged_are_read_before_either_is_written(transfor
     jit(lambda x, y: transform(exchange)(x, y))(x, y)
     close(x, [[30, 20, 10]])
     close(y, [[3, 2, 1]])
+
+
+def test_a_result_that_is_an_array_around_a_branch_does_not_follow_writes():
+    def f(x):
+        old = x.copy()
+        x[0] = 50.0
+        return old
+
+    def branch(x):
+        return functx.lax.cond(x[1] > 0, lambda: functx.functionalize(f)(x), lambda: x)
+
+    x = ramp()
+    close(jit(branch)(x), ramp())
+    close(x, [50, 2, 3])

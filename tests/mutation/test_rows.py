@@ -11,6 +11,7 @@ import functx.numpy as np
 from functx import checkpoint, functionalize, grad, jit, jvp, lax, make_ir, vjp, vmap
 from functx.core.errors import (
     ArgumentError,
+    ArgumentWriteError,
     CapturedWriteError,
     FunctionalizeError,
     ImmutableArrayError,
@@ -477,3 +478,24 @@ def test_elements_that_are_not_written_to_keep_all_their_bits_in_arrays_of_64(dt
         f(wanted)
         transform(f)(x)
         numpy.testing.assert_array_equal(x, wanted)
+
+
+def test_the_condition_of_a_loop_does_not_write():
+    def f(x):
+        def holds(i):
+            x[0] = 5.0
+            return i < 3
+
+        return lax.while_loop(holds, lambda i: i + 1, 0)
+
+    with pytest.raises(
+        ArgumentWriteError, match=r"while_loop\(holds\): .* got one that writes to `x`"
+    ):
+        jit(f)(ramp(3))
+
+    def changing(carry):
+        carry[0] += 1.0
+        return carry[0] < 3
+
+    with pytest.raises(ArgumentWriteError, match="got one that writes to its carry"):
+        lax.while_loop(changing, lambda x: x + 1, ramp(3))

@@ -531,3 +531,34 @@ def test_python_branches_see_what_was_written():
 
     close(grad(f)(3.0), 1.0 + 2 * 3.0 / 2)
     close(grad(f)(0.5), 1.0)
+
+
+@pytest.mark.parametrize("views", VIEWS.values(), ids=VIEWS)
+def test_operands_of_a_branch_that_share_memory_are_one_array(views):
+    def f(x, y):
+        x *= 2.0
+        y[1:] += x[:-1]
+        return (x * y).sum()
+
+    def branch(block):
+        x, y = views(block)
+        return cond(block[1] > 0, f, lambda x, y: 0.0, x, y)
+
+    block, expected = ramp(12), ramp(12)
+    close(jit(branch)(block), f(*views(expected)))
+    close(block, expected)
+
+
+def test_an_operand_of_a_branch_is_reshaped_as_it_lies_in_memory():
+    def f(x):
+        flat = x.reshape(-1)
+        flat[1] = 50.0
+        return flat * 1
+
+    def branch(x):
+        return cond(x[1, 1] > 0, f, lambda x: np.zeros(6), x)
+
+    for order in "CF":
+        x, expected = ramp(2, 3).copy(order), ramp(2, 3).copy(order)
+        close(jit(branch)(x), f(expected))
+        close(x, expected)

@@ -8,7 +8,9 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
+from functx.core.rewriting import rewritten
 from functx.nn import dot_product_attention
+from functx.transforms.reverse_mode import SplitVJP
 
 RNG = onp.random.default_rng(0)
 
@@ -152,6 +154,14 @@ def test_a_gradient_is_one_equation_and_keeps_what_flash_attention_keeps():
         names.count("dot_product_attention") == names.count("dot_product_attention_backward") == 1
     )
     assert "scan" not in names and "exp" not in names
+
+
+def test_the_way_back_keeps_operands_output_and_logarithms():
+    program = fx.make_ir(partial(dot_product_attention, is_causal=True))(Q, K, V)
+    kept = len(program.outputs), rewritten(SplitVJP((True,) * 3), program)[0].outputs
+    shapes = sorted(x.aval.shape for x in kept[1][kept[0] :])
+    grouped = (2, 5, 2, 2, 3)
+    assert shapes == sorted([grouped, K.shape, V.shape, grouped, (2, 2, 5, 2)])
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -290,6 +290,29 @@ def test_one_element_is_the_bias_and_does_not_vary():
     assert (of_x.tolist(), of_w.tolist(), of_b.tolist()) == ([[0.0]] * 3, [0.0], [3.0])
 
 
+@pytest.mark.parametrize("name", ["layer", "rms", "group", "instance", "evaluation"])
+def test_an_example_that_is_masked_out_has_no_influence(name, x64):
+    ours = NORMS[name][0]
+    x, w, b = operands(name)
+    kept = np.arange(len(x)) > 0
+
+    def gradients(x):
+        def loss(x, w, b):
+            # The logarithm is steep where x is 0.
+            out = ours(functx.numpy.log(x * x), w, b)
+            return functx.numpy.where(kept.reshape(-1, *[1] * (x.ndim - 1)), out, 0.0).sum()
+
+        return functx.jit(functx.grad(loss, (0, 1, 2)))(x, w, b)
+
+    wanted = gradients(x)
+    for value in (0.0, np.inf, np.nan):
+        x[0, 0] = value
+        found = gradients(x)
+        close(found[0][1:], wanted[0][1:])
+        close(found[1:], wanted[1:])
+        assert not np.any(found[0][0])
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0)])
 def test_of_nothing_nothing_comes(shape):
     x, w = np.zeros(shape, "float32"), np.ones(shape[1], "float32")

@@ -154,6 +154,20 @@ def test_the_largest_that_tie_share_the_derivative_of_their_norm():
     assert functx.grad(lambda x: np.linalg.norm(x, -INF))(x).tolist() == [0.0, 0.0, 1.0]
 
 
+def test_what_where_leaves_out_has_no_influence():
+    x = numpy.array([[1.0, 2.0, 4.0], [0.0, 1.0, 2.0], [INF, 1.0, 2.0]], "float32")
+    kept = numpy.array([True, False, False])
+    norms = [lambda x, axis, o=o: np.linalg.norm(x, o, axis) for o in (2, 3)]
+    for f in (*norms, np.std, np.var):
+
+        def loss(x, f=f):
+            return np.where(kept, f(np.log(x), axis=1), 0.0).sum()
+
+        found = functx.grad(loss)(x)
+        close(found[:1], functx.grad(loss)(numpy.concatenate([x[:1]] * 3))[:1], 1e-6)
+        assert not numpy.any(found[1:])
+
+
 def test_a_norm_and_a_deviation_are_one_equation():
     x = numpy.ones((2, 3), "float32")
 

@@ -5,7 +5,8 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
-from functx.testing import gradcheck, gradgradcheck
+from functx.core.errors import ArgumentError, ValueRangeError
+from functx.testing import check_grads, gradcheck, gradgradcheck
 
 X = onp.array([0.5, 1.5])
 Z = onp.array([1.0 + 2.0j, 0.5 - 1.0j])
@@ -173,3 +174,27 @@ def test_switches_that_contradict_each_other_are_refused(options, message):
     with pytest.raises(fx.errors.GradcheckModeError, match=message) as caught:
         gradcheck(np.sin, X, **options)
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, AssertionError)
+
+
+@pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
+def test_functions_that_write_to_their_arguments_are_checked_on_copies(check):
+    def scaled(x):
+        x *= x
+        x[0] += x[1] ** 2
+        return x
+
+    x = onp.array([1.0, 2.0])
+    assert check(scaled, x, check_forward_ad=True, check_batched_grad=True)
+    check_grads(scaled, (x,), order=2)
+    assert x.tolist() == [1.0, 2.0]
+
+
+def test_gradcheck_says_which_of_its_own_arguments_is_wrong():
+    x = onp.array([1.0])
+    with pytest.raises(ArgumentError, match="the first argument must be a function; got int"):
+        gradcheck(3, x)
+    with pytest.raises(ArgumentError, match="gradcheck: eps must be a number"):
+        gradcheck(abs, x, eps="small")
+    for eps in (0.0, -1e-6, onp.nan):
+        with pytest.raises(ValueRangeError, match="eps must be positive and finite"):
+            gradcheck(abs, x, eps=eps)

@@ -7,6 +7,7 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
+from functx.core.errors import ArgnumsError
 from functx.tools import explain_nan
 
 ZEROS = onp.zeros(2, "float32")
@@ -152,3 +153,9 @@ def test_a_rule_of_the_user_is_blamed_for_its_own_derivative():
 def test_what_is_explained_must_be_a_function():
     with pytest.raises(fx.errors.ArgumentError, match="explain_nan: the first argument must be a"):
         explain_nan(3.0)
+
+
+@pytest.mark.parametrize("argnums", [5, -3, "a", 1.5, (), (0, 0)])
+def test_argnums_that_name_no_argument_are_refused(argnums):
+    with pytest.raises(ArgnumsError, match="explain_nan"):
+        explain_nan(lambda x: x * 2.0, argnums)(onp.ones(2))

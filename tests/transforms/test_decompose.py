@@ -376,7 +376,11 @@ def test_decompose_opens_up_every_composite_and_gives_the_same_results():
     assert opened.__name__ == "decompose_both"
 
 
-@pytest.mark.parametrize("which", [Silu, "silu", silu, [Silu], ("silu",), {silu}], ids=repr)
+@pytest.mark.parametrize(
+    "which",
+    [Silu, "silu", silu, [Silu], ("silu",), {silu}],
+    ids=["class", "name", "function", "list", "tuple", "set"],
+)
 def test_decompose_opens_up_only_what_is_named_or_keeps_it(which):
     assert names(functx.decompose(both, only=which), X) & {"silu", "softmax"} == {"softmax"}
     assert names(functx.decompose(both, keep=which), X) & {"silu", "softmax"} == {"silu"}

@@ -9,7 +9,14 @@ from functx.core import tree
 from functx.core.errors import BranchTypeError
 from functx.core.program import Program, Var
 from functx.core.tracing import aval_of
-from functx.transforms.calls import TracedCall, avals_of, owner_of, trace_call, traced_together
+from functx.transforms.calls import (
+    TracedCall,
+    avals_of,
+    layouts_of,
+    owner_of,
+    trace_call,
+    traced_together,
+)
 from functx.transforms.control.tracing import (
     common_type,
     described,
@@ -17,6 +24,7 @@ from functx.transforms.control.tracing import (
     with_output_types,
 )
 from functx.transforms.parts import rewired
+from functx.transforms.sharing import blocks_of
 
 
 def traced_branches(
@@ -31,13 +39,27 @@ def traced_branches(
     leaves, in_tree = tree.flatten((operands, {}))
     functions = list(branches.values())
 
-    def trace(from_roots: bool) -> list[TracedCall]:
+    def trace(from_roots: bool, **memory: Any) -> list[TracedCall]:
         return [
-            trace_call(f, in_tree, avals_of(leaves, what, f, in_tree), what, from_roots=from_roots)
+            trace_call(
+                f,
+                in_tree,
+                avals_of(leaves, what, f, in_tree),
+                what,
+                from_roots=from_roots,
+                **memory,
+            )
             for f in functions
         ]
 
     traced = traced_together(trace)
+    own = {i for each in traced for i in each.written if i < len(leaves)}
+    layouts = layouts_of(leaves) if any(each.by_layout for each in traced) else []
+    blocks = blocks_of(leaves, own) if own else ()
+    if blocks or any(layouts):
+        # Operands lie in memory otherwise than was thought, and a branch depends on that.
+        memory = {"blocks": blocks, "layouts": layouts or None}
+        traced = traced_together(lambda from_roots: trace(from_roots, **memory))
     out_tree = traced[0].out_tree
     first, *others = branches
     for name, each in zip(others, traced[1:], strict=True):

@@ -16,6 +16,7 @@ from functx.core.concrete import concrete
 from functx.core.dtypes import is_integer, promote_types
 from functx.core.errors import (
     ArgumentError,
+    ArgumentWriteError,
     ConcretizationError,
     DTypeError,
     ValueRangeError,
@@ -45,6 +46,7 @@ from functx.transforms.control.tracing import (
     body_name,
     captures_first,
     check_functions,
+    names_around,
     settle,
     with_output_types,
     write_all,
@@ -182,6 +184,16 @@ def means_of(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | No
 
 
 def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
+    what = body_name("while_loop", cond_fun)
+    if traced.written:
+        own = len(traced.program.inputs) - len(traced.captured)
+        around = names_around(cond_fun, traced.captured) or [""] * len(traced.captured)
+        names = [*["its carry"] * own, *[f"`{name}`" if name else "an array" for name in around]]
+        raise ArgumentWriteError(
+            f"{what}: the condition must not write to arrays; got one that writes to "
+            + " and ".join([names[i] for i in traced.written]),
+            fix="Write in the body.",
+        )
     avals = traced.program.out_avals
     if (
         len(avals) != 1
@@ -191,8 +203,7 @@ def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
     ):
         given = avals[0] if avals and traced.out_tree.num_nodes == 1 else traced.out_tree
         raise DTypeError(
-            f"{body_name('while_loop', cond_fun)}: the condition must return a boolean scalar; "
-            f"got {given!r}",
+            f"{what}: the condition must return a boolean scalar; got {given!r}",
             fix="Compare with something, and reduce with .any() or .all().",
         )
 

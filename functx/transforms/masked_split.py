@@ -1,0 +1,132 @@
+"""Programs split in two for the derivative of a call, through which masks of cotangents pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.core.editing import like
+from functx.core.program import Literal, Program, Var
+from functx.core.rewriting import rewritten
+from functx.core.tracing import trace
+from functx.ops.arithmetic import BOOL
+from functx.ops.shaping import full_like, spread
+from functx.transforms.marks import chosen, inexact_marks
+from functx.transforms.marks import spread as spread_to
+from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.reverse_mode import Cotangents, backward_sweep, forward_sweep
+from functx.transforms.zeros import WithZeros
+
+
+class Halves(NamedTuple):
+    """A program of the outputs and of what is kept for the derivative, and two that pull back.
+
+    `plain` takes the cotangents of the inexact outputs, then what is kept; `masked` takes
+    behind the cotangents where each of them can be other than zero. Both give the cotangents
+    of the active inputs, then where those can be other than zero: a literal for anywhere, and
+    nothing where all are that.
+    """
+
+    values: Program
+    plain: Program
+    masked: Program
+
+
+@dataclass(frozen=True)
+class SplitMasked:
+    """The split of `program` for the derivative in the inputs marked `active`, as `Halves`."""
+
+    active: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> Halves:
+        program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
+        pulled: list[Program] = []
+
+        def body(*args: Any) -> list[Any]:
+            outs, tape = forward_sweep(program, args, self.active)
+            avals = [out.aval for out in chosen(outs, inexact_marks(outs))]
+            masks = [aval.update(dtype=BOOL, weak_type=False) for aval in avals]
+            pull_back = partial(self.pull_back, program, tape, len(avals))
+            name = f"pullback_{program.name}"
+            names = ["ct"] if len(avals) == 1 else [f"ct_{i}" for i in range(len(avals))]
+            plain, kept = trace(pull_back, avals, name=name, in_names=lambda: names)
+            masked, more = trace(pull_back, [*avals, *masks], name=name, in_names=lambda: names)
+            known = {x.atom for x in kept}
+            both = [*kept, *[x for x in more if x.atom not in known]]
+            pulled.append(taking(plain, len(avals), kept, both))
+            pulled.append(taking(masked, 2 * len(avals), more, both))
+            return [*outs, *both]
+
+        values, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        return Halves(values, *pulled)
+
+    def pull_back(self, program: Program, tape: Any, count: int, *given: Any) -> list[Any]:
+        cts = Cotangents()
+        lives = given[count:] or [None] * count
+        inexact = inexact_marks([atom.aval for atom in program.outputs])
+        ends = chosen(program.outputs, inexact)
+        for atom, ct, live in zip(ends, given[:count], lives, strict=True):
+            cts.add(atom, ct, live)
+        grads = backward_sweep(program, tape, [None] * len(inexact), self.active, cts)
+        masks = [cts.live.get(v) for v in chosen(program.inputs, self.active)]
+        if all([mask is None for mask in masks]):
+            return grads
+        anywhere = full_like(ShapedArray((), BOOL), True)
+        shown = zip(masks, grads, strict=True)
+        return [*grads, *[anywhere if m is None else spread(m, g.shape) for m, g in shown]]
+
+
+@dataclass(frozen=True)
+class MaskedHalf:
+    """The first of the `Halves` of a program and one of those that pull back, `masked` or plain."""
+
+    active: tuple[bool, ...]
+    masked: bool
+
+    def __call__(self, program: Program) -> tuple[Program, Program]:
+        halves = rewritten(SplitMasked(self.active), program)
+        return halves.values, halves.masked if self.masked else halves.plain
+
+
+def taking(program: Program, lead: int, kept: Sequence[Any], wanted: Sequence[Any]) -> Program:
+    """`program`, which takes `kept` behind its first `lead` inputs, made to take `wanted` there."""
+    own = {x.atom: v for x, v in zip(kept, program.inputs[lead:], strict=True)}
+    rest = [own[x.atom] if x.atom in own else Var(x.aval) for x in wanted]
+    return like(program, inputs=[*program.inputs[:lead], *rest])
+
+
+def pulled_back(
+    active: Sequence[bool], program: Program, cts: Sequence[Any], lives: Sequence[Any]
+) -> tuple[Program, list[Any]]:
+    """The program that pulls `cts` back, zero where `lives` do not hold, and its first operands."""
+    halves = rewritten(SplitMasked(tuple(active)), program)
+    inexact = inexact_marks(program.out_avals)
+    cts, lives = chosen(cts, inexact), chosen(lives, inexact)
+    if any([live is not None for live in lives]):
+        avals = chosen(program.out_avals, inexact)
+        full = [full_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)]
+        return halves.masked, [*full, *masks_of(lives, full)]
+    marks = tuple([ct is not None for ct in cts])
+    plain = halves.plain if all(marks) else rewritten(WithZeros(marks), halves.plain)
+    return plain, [ct for ct in cts if ct is not None]
+
+
+def masks_of(lives: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+    """`lives` as arrays of the shapes of the cotangents."""
+    return [spread(live, ct.shape) for live, ct in zip(lives, cts, strict=True)]
+
+
+def with_masks(
+    active: Sequence[bool], program: Program, outs: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The cotangents and their masks among `outs`, what such a `program` gives, one an operand."""
+    count = sum(active)
+    ends: list[Any] = [*program.outputs[count:]] or [None] * count
+    masks = [
+        None if end is None or type(end) is Literal else outs[count + i]
+        for i, end in enumerate(ends)
+    ]
+    return spread_to(outs[:count], active), spread_to(masks, active)

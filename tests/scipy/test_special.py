@@ -1,0 +1,154 @@
+"""`functx.scipy.special` against SciPy's and JAX's functions, and its derivatives at special points."""
+
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special as theirs
+import numpy as np
+import pytest
+import scipy.special as reference
+
+import functx as fx
+from functx.scipy import special as ours
+from functx.testing import check_grads
+
+INF = math.inf
+WIDE = [-30.0, -9.0, -2.5, -0.7, -0.1, 0.2, 0.9, 1.7, 6.0, 25.0]
+POSITIVE = [1e-3, 0.2, 0.5, 1.0, 1.7, 4.0, 30.0]
+UNIT = [1e-7, 0.01, 0.3, 0.5, 0.8, 0.999]
+GAMMAS = [-2.5, -1.3, -0.4, *POSITIVE]
+
+POINTS = {
+    "digamma": [GAMMAS],
+    "entr": [[-1.0, 0.0, 0.2, 3.0]],
+    "erf": [WIDE],
+    "erfc": [WIDE],
+    "erfinv": [[-0.99, -0.3, 0.0, 0.5, 0.999]],
+    "expit": [WIDE],
+    "factorial": [[-1.0, 0.0, 1.0, 2.5, 6.0]],
+    "gamma": [[*GAMMAS, 0.0, -0.0, INF]],
+    "gammaln": [GAMMAS],
+    "gammasgn": [[*GAMMAS, 0.0, -0.0, INF]],
+    "i0": [WIDE],
+    "i0e": [WIDE],
+    "i1": [WIDE],
+    "i1e": [WIDE],
+    "log_ndtr": [WIDE],
+    "logit": [[0.0, *UNIT, 1.0]],
+    "ndtr": [WIDE],
+    "ndtri": [[0.0, *UNIT, 1.0]],
+    "beta": [POSITIVE, [-0.5, 0.3, 0.7, 1.0, 2.0, 4.0, 5.0]],
+    "betaln": [POSITIVE, POSITIVE[::-1]],
+    "kl_div": [[0.0, 0.0, 0.3, 2.0, -1.0, 1.0], [0.0, 2.0, 0.4, 2.0, 1.0, 0.0]],
+    "rel_entr": [[0.0, 0.0, 0.3, 2.0, -1.0, 1.0], [0.0, 2.0, 0.4, 2.0, 1.0, 0.0]],
+    "xlog1py": [[0.0, 0.0, 2.0, 1.0], [-1.0, 3.0, 0.5, math.nan]],
+    "xlogy": [[0.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.5, math.nan]],
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_values_are_those_of_scipy(name):
+    function = {"gammasgn": theirs.gammasgn}.get(name, getattr(reference, name, None))
+    for dtype, tolerance in (("float64", 1e-9), ("float32", 2e-5)):
+        args = [np.asarray(x, dtype) for x in POINTS[name]]
+        with jax.enable_x64(dtype == "float64"):
+            found = np.asarray(fx.jit(getattr(ours, name))(*args))
+        assert found.dtype == args[0].dtype
+        with jax.enable_x64(True):
+            wanted = np.asarray(function(*[x.astype("float64") for x in args]))
+        np.testing.assert_allclose(found, wanted, tolerance, 1e-6 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(set(POINTS) - {"factorial", "gammasgn"}))
+def test_derivatives_are_those_of_differences(name):
+    def inside(x):
+        # Away from kinks and ends, and from the places where a function is infinite.
+        return np.asarray([v for v in x if abs(v) < 10 and abs(v - round(v)) > 1e-2 and v > 0][:3])
+
+    args = [inside(x) for x in POINTS[name]]
+    n = min(map(len, args))
+    check_grads(getattr(ours, name), tuple([x[:n] for x in args]), order=1, rtol=1e-3, atol=1e-3)
+
+
+AT = [
+    ("entr", [0.0], [INF]),
+    ("xlogy", [0.0, 3.0], [math.log(3.0), 0.0]),
+    ("xlogy", [0.0, 0.0], [-INF, 0.0]),
+    ("xlog1py", [0.0, 1.0], [math.log(2.0), 0.0]),
+    ("rel_entr", [0.0, 0.5], [-INF, 0.0]),
+    ("rel_entr", [0.0, 0.0], [-INF, 0.0]),
+    ("kl_div", [0.5, 0.5], [0.0, 0.0]),
+    ("i0", [0.0], [0.0]),
+    ("i1", [0.0], [0.5]),
+    ("i0e", [0.0], [0.0]),
+    ("i1e", [0.0], [0.5]),
+    ("log_ndtr", [-40.0], [40.0249688]),
+    ("log_ndtr", [40.0], [0.0]),
+    ("logit", [0.0], [INF]),
+    ("logit", [1.0], [INF]),
+    ("erfinv", [1.0], [INF]),
+    ("erfinv", [0.0], [math.sqrt(math.pi) / 2]),
+    ("expit", [-800.0], [0.0]),
+    ("gammaln", [1.0], [-0.5772156649]),
+]
+
+
+@pytest.mark.parametrize(("name", "at", "wanted"), AT)
+def test_derivatives_at(name, at, wanted):
+    f, argnums = getattr(ours, name), tuple(range(len(at)))
+    for found in (fx.grad(f, argnums)(*at), fx.jacfwd(f, argnums)(*at)):
+        if name != "rel_entr" and name != "entr":
+            np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, atol=1e-7)
+        else:
+            np.testing.assert_allclose(np.asarray(found), wanted)
+
+
+def test_a_sum_of_entropies_without_a_probability_has_the_gradient_of_the_others():
+    def loss(p, held):
+        return fx.numpy.where(held, ours.entr(p), 0.0).sum()
+
+    p, held = np.asarray([0.0, 0.5]), np.asarray([False, True])
+    np.testing.assert_allclose(fx.grad(loss)(p, held), [0.0, math.log(2.0) - 1.0], rtol=1e-6)
+
+
+def test_reductions_have_the_signatures_of_jax():
+    x = np.asarray([[1.0, 2.0, 3.0], [4.0, 0.0, -1.0]])
+    for name in ("softmax", "log_softmax", "logsumexp"):
+        f, g = getattr(ours, name), getattr(theirs, name)
+        for axis in (None, 0, (0, 1), -1):
+            np.testing.assert_allclose(f(x, axis=axis), g(jnp.asarray(x), axis=axis), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ours.__all__)
+def test_parameters_are_named_as_in_jax(name):
+    def names(f):
+        return list(inspect.signature(f).parameters)
+
+    assert names(getattr(ours, name)) == names(getattr(theirs, name))
+
+
+def test_functions_of_orders_agree_with_scipy():
+    x = np.asarray([2.6, 3.0, 5.5])
+    np.testing.assert_allclose(ours.multigammaln(x, 3), reference.multigammaln(x, 3), rtol=1e-5)
+    for n in (0, 1, 3):
+        np.testing.assert_allclose(ours.polygamma(n, x), reference.polygamma(n, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ours.multigammaln(2.0, 1.5), "multigammaln: d must be a positive integer"),
+        (lambda: ours.factorial(2.0, exact=True), "factorial: exact must be False"),
+        (lambda: ours.log_ndtr(2.0, -1), "log_ndtr: series_order must be an integer"),
+    ],
+)
+def test_arguments_are_refused_by_name(call, message):
+    with pytest.raises(fx.errors.ArgumentError, match=message):
+        call()
+
+
+def test_what_is_missing_points_to_jax():
+    with pytest.raises(AttributeError, match=r"from_jax\(jax.scipy.special.betainc\)"):
+        ours.betainc  # noqa: B018
