@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError
@@ -29,6 +30,15 @@ def _choice(name: str, *words: str) -> Any:
 
 
 OUTLINE = "auto", "always", "never"
+
+
+asked: ContextVar[str | None] = ContextVar("asked", default=None)
+"""What the function that is being traced asked for in place of `config.outline`."""
+
+
+def outline_mode() -> str:
+    """Whether repeats are outlined, by the function that is being traced or by `config`."""
+    return asked.get() or config.outline
 
 
 class Config:

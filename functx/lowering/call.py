@@ -9,7 +9,7 @@ import jax
 from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
-from functx.core.config import config
+from functx.core.config import outline_mode
 from functx.core.effects import Effect
 from functx.core.program import Program
 from functx.core.rewriting import collection_paused
@@ -62,7 +62,7 @@ def _abstract_eval(*avals: Any, program: Carried) -> tuple[list[Any], Any]:
 
 
 def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
-    emitter = ModuleEmitter(ctx, program.outline or config.outline)
+    emitter = ModuleEmitter(ctx, program.outline or outline_mode())
     ordered = Effect.ORDERED in program.program.effects
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())

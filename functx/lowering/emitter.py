@@ -148,8 +148,8 @@ class ModuleEmitter:
         self.platforms = tuple(module_context.platforms)
         # Calls pay on one CPU; across devices they keep what is sent between these apart.
         devices = getattr(module_context.axis_context, "num_devices", None)
-        measured = self.platforms == ("cpu",) and devices in (None, 1)
-        self.outline = Outline(outline if measured or outline == "always" else "never")
+        self.apart = outline == "always" or (self.platforms == ("cpu",) and devices in (None, 1))
+        self.outline = Outline(outline if self.apart else "never")
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
@@ -185,7 +185,7 @@ class ModuleEmitter:
             function = self.functions[program] = self.function(program)
         ordered = Effect.ORDERED in program.effects
         call = func.CallOp(function, [*values, self.token] if ordered else list(values))
-        if apart:
+        if apart and self.apart:
             keep_apart(call)
         outs = list(call.results)
         if ordered:

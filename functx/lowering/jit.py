@@ -14,7 +14,7 @@ from weakref import WeakSet, proxy
 import jax
 
 from functx.core import tree
-from functx.core.config import OUTLINE
+from functx.core.config import OUTLINE, asked
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, ValueRangeError, type_name
 from functx.core.registrations import forgotten_with_rules
@@ -189,7 +189,7 @@ class Compilation:
         """What JAX traces: the one equation that carries the program."""
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
-        token = current_builder.set(None)
+        token, asking = current_builder.set(None), asked.set(self.outline)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
             sharing = Sharing()
@@ -199,6 +199,7 @@ class Compilation:
             traced = trace_call(fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts)
         finally:
             current_builder.reset(token)
+            asked.reset(asking)
         hidden = [self.passed(x, captured) for x in traced.captured]
         if any(x is None for x in hidden):
             raise _NewCaptures

@@ -11,6 +11,7 @@ import numpy as np
 
 from functx.core.editing import like
 from functx.core.program import Atom, Equation, Program
+from functx.ops.slicing import Slice
 from functx.transforms.call import Call
 from functx.transforms.outlining.blocks import Flow, Group
 from functx.transforms.outlining.periods import Periodic, Repeat, repeats
@@ -33,6 +34,7 @@ WORTH = {
     "always": Worth(part=3, steps=3, saved=3),
 }
 _ROUNDS = 4
+SHORTEST = 4
 _EFFORT = 64
 
 
@@ -41,15 +43,17 @@ class Outline:
     """The rewrite to a program in which repeats worth it are calls of programs, or loops.
 
     What is called is not inlined by XLA either. A call stands where the equations stood, a loop
-    where the first of its steps did.
+    where the first of its steps did. The one that comes `first`, before transforms, makes calls
+    alone, and none of what is better transformed in the open.
     """
 
     mode: str = "auto"
+    first: bool = False
 
     def __call__(self, program: Program) -> Program:
         worth = WORTH.get(self.mode)
         # What shares memory with what is written to must stay in sight of it.
-        if worth is None or len(program.equations) < 4 or program.writes:
+        if worth is None or len(program.equations) < SHORTEST or program.writes:
             return program
         names = count(1)
         equations: Sequence[Equation] = program.equations
@@ -75,6 +79,7 @@ class _Round:
         self.known: dict[Any, Part] = {}
         # For each start of what is replaced: its length, and what stands there in its place.
         self.instead: dict[int, tuple[int, list[Equation]]] = {}
+        self.ends = [0] * len(equations)
 
     def equations(self, names: Iterator[int]) -> list[Equation] | None:
         """The equations with the repeats replaced; None where there are none worth it."""
@@ -149,11 +154,15 @@ class _Round:
         """Whether a loop could be put in the place of the parts in `run`."""
         if len(run.starts) < self.worth.steps:
             return False
-        loop = rolled(run, names, self.rewrite, self.known)
+        loop = rolled(run, names, self.rewrite, self.known, self.ends)
         if loop is None:
             return False
+        if self.rewrite.first:
+            return True
         self.instead.update({start: (run.length, []) for start in run.starts})
         self.instead[run.starts[0]] = run.length, loop
+        begin, stop = run.starts[0], run.starts[-1] + run.length
+        self.ends[begin:stop] = [stop] * (stop - begin)
         return True
 
     def call(self, group: Group, names: Iterator[int]) -> None:
@@ -162,12 +171,29 @@ class _Round:
         if count < 2 or self.weight(group) * (count - 1) < self.worth.saved:
             return
         block, operands = group.program()
+        if self.rewrite.first and in_the_open(block):
+            return
         block.name = f"block_{next(names)}"
         call = Call(self.rewrite(block), True)
         for i, start in enumerate(group.starts):
             args = [atoms[i] for atoms in operands]
             eqn = Equation(call, args, group.outputs(start), self.old[start].source)
             self.instead[start] = group.length, [eqn]
+            stop = start + group.length
+            self.ends[start:stop] = [stop] * group.length
+
+
+def in_the_open(block: Program) -> bool:
+    """Whether a block is better transformed where it stands.
+
+    What it looks up in arrays from outside gets a cotangent that is added in its place there,
+    and in a call would be one of the whole array.
+    """
+    given = {*block.inputs}
+    looked_up = [
+        e for e in block if type(e.primitive) is Slice or e.primitive.accumulate is not None
+    ]
+    return bool(block.effects) or any([e.inputs[0] in given for e in looked_up])
 
 
 def without_unused(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:

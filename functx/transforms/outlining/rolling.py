@@ -28,6 +28,10 @@ _SMALL_STACK = 1 << 16
 _INDEX = index(0).aval
 
 
+# The variables for each result of the block, in each of the parts.
+Results = list[list[Var]]
+
+
 def consecutive(group: Group) -> list[Group]:
     """The parts of `group` in sequences in which each begins where the one before ends."""
     found: list[list[int]] = []
@@ -40,20 +44,21 @@ def consecutive(group: Group) -> list[Group]:
 
 
 def rolled(
-    group: Group, names: Iterator[int], rewrite: Any, known: dict[Any, Part]
+    group: Group, names: Iterator[int], rewrite: Any, known: dict[Any, Part], ends: Sequence[int]
 ) -> list[Equation] | None:
     """Equations, a loop among them, in place of parts that follow one another; None if they cannot.
 
-    What the loop stacks for later is entered in `known` for those who use it.
+    What the loop stacks for later is entered in `known` for those who use it. `ends` says of each
+    equation that was replaced where what stands in its place ends, and is 0 for the others.
     """
-    return _Roll(group, known).equations(names, rewrite)
+    return _Roll(group, known, ends).equations(names, rewrite)
 
 
 class _Roll:
     """A loop in the making."""
 
-    def __init__(self, group: Group, known: dict[Any, Part]):
-        self.group, self.known = group, known
+    def __init__(self, group: Group, known: dict[Any, Part], ends: Sequence[int]):
+        self.group, self.known, self.ends = group, known, ends
         self.flow, self.starts = group.flow, group.starts
         self.count = len(group.starts)
         self.stop = group.starts[-1] + group.length
@@ -72,9 +77,10 @@ class _Roll:
             return None
         results = [self.group.outputs(start) for start in self.starts]
         self.places = {v: at for at, v in enumerate(results[0])}
-        pairs = list(zip(block.inputs, operands, strict=True))
-        pairs = [each for each in pairs if not self.carry(*each, results, 1)]
-        if not all([self.place(*each, results) for each in pairs]):
+        left = list(zip(block.inputs, operands, strict=True))
+        for fits in (self.const, self.carry, self.earlier, self.scalars, self.look_up):
+            left = [each for each in left if not fits(*each, results)]
+        if left:
             return None
         stacked = self.stacked(results)
         if stacked is None:
@@ -109,21 +115,29 @@ class _Roll:
                     made += self.cut(each[at])
         return [*self.before, *made]
 
-    def place(self, v: Var, atoms: Sequence[Atom], results: list[list[Var]]) -> bool:
-        """Whether the input `v` of the block, which is `atoms` in the parts, fits into a loop."""
-        first = atoms[0]
-        if all([atom is first for atom in atoms]):
-            self.consts[first] = v
-            return True
-        if any([self.carry(v, atoms, results, lag) for lag in (2, 3)]):
-            return True
-        if v.aval.shape == () and all([self.is_known(atom) for atom in atoms]):
-            self.rows[tuple(atoms)] = v, self.stack(v.aval, atoms)
-            return True
-        return self.look_up(v, atoms)
+    # Whether the input `v` of the block, which is `atoms` in the parts, fits into a loop as it
+    # says. What a look-up is made of comes before look-ups.
 
-    def carry(self, v: Var, atoms: Sequence[Atom], results: list[list[Var]], lag: int) -> bool:
-        """Whether the input `v` is what the part `lag` before computed, and so carried."""
+    def const(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As what is the same in all steps."""
+        same = all([atom is atoms[0] for atom in atoms])
+        if same:
+            self.consts[atoms[0]] = v
+        return same
+
+    def earlier(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As what the last step but one or two computed."""
+        return any([self.carry(v, atoms, results, lag) for lag in (2, 3)])
+
+    def scalars(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As a number of its own for each step."""
+        fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
+        if fits:
+            self.rows[tuple(atoms)] = v, self.stack(v.aval, atoms)
+        return fits
+
+    def carry(self, v: Var, atoms: Sequence[Atom], results: Results, lag: int = 1) -> bool:
+        """As what the step before computed, or the one `lag` steps before."""
         at = self.places.get(atoms[lag]) if lag < self.count else None
         if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
             return False
@@ -140,8 +154,12 @@ class _Roll:
         return True
 
     def is_known(self, atom: Atom) -> bool:
-        """Whether `atom` has its value before the loop."""
-        return self.flow.makers.get(atom, (-1, 0))[0] < self.starts[0]
+        """Whether `atom` has its value before the loop, and not just inside of another."""
+        place = self.flow.makers.get(atom)
+        if place is None:
+            return True
+        inside = self.flow.last.get(atom, -1) < self.ends[place[0]]
+        return place[0] < self.starts[0] and not inside
 
     def stack(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one a step."""
@@ -161,8 +179,8 @@ class _Roll:
             found = self.new(Mul(), [found, index(step)])
         return self.new(Add(), [found, index(int(numbers[0]))]) if numbers[0] else found
 
-    def look_up(self, v: Var, atoms: Sequence[Atom]) -> bool:
-        """Let the loop find `atoms` in the array that they are parts of, if there is one."""
+    def look_up(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As parts of one array, which the loop finds there."""
         parts = []
         for atom in atoms:
             part = part_shown(atom, self.flow, self.known)
@@ -194,7 +212,7 @@ class _Roll:
             self.rows[literals] = Var(aval), self.stack(aval, literals)
         return self.rows[literals][0]
 
-    def stacked(self, results: list[list[Var]]) -> list[int] | None:
+    def stacked(self, results: Results) -> list[int] | None:
         """The results to be stacked, since what follows looks at those of several parts."""
         found = []
         carried = {at for _, _, at in self.carries}
