@@ -98,8 +98,8 @@ class _Roll:
         equations = [*self.looked_up, *block.equations]
         body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
-        last = {at: results[-1][at] for _, _, at in self.carries if type(at) is int}
-        carries = [last.pop(at, None) or Var(v.aval) for v, _, at in self.carries]  # type: ignore[call-overload]
+        finals = {each: results[-each[1]][each[0]] for each in map(self.origin, self.carries)}
+        carries = [finals.pop(self.origin(c), None) or Var(c[0].aval) for c in self.carries]
         stacks = [Var(wide(self.count, results[-1][at].aval)) for at in stacked]
         source = self.flow.equations[self.starts[0]].source
         scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
@@ -152,6 +152,14 @@ class _Roll:
             following = alike[0]
         self.carries.append((v, atoms[0], following))
         return True
+
+    def origin(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
+        """The result that a carry is, and of which part, counted from the last, at the end."""
+        following, back = carry[2], 1
+        while type(following) is not int:
+            following = next(source for v, _, source in self.carries if v is following)
+            back += 1
+        return following, back
 
     def is_known(self, atom: Atom) -> bool:
         """Whether `atom` has its value before the loop, and not just inside of another."""
@@ -215,7 +223,9 @@ class _Roll:
     def stacked(self, results: Results) -> list[int] | None:
         """The results to be stacked, since what follows looks at those of several parts."""
         found = []
-        carried = {at for _, _, at in self.carries}
+        carried = {}
+        for at, back in map(self.origin, self.carries):
+            carried[at] = max(back, carried.get(at, 1))
         for at in range(len(results[0])):
             used = [self.flow.last.get(r[at], -1) >= self.stop for r in results]
             if not any(used):
@@ -224,7 +234,7 @@ class _Roll:
             around = all([part is not None and self.is_known(part.whole) for part in parts])
             if around and at not in carried:
                 self.shown.append(at)
-            elif any(used[:-1]):
+            elif any(used[: -carried.get(at, 1)]):
                 aval = results[0][at].aval
                 large = self.count * aval.size * aval.dtype.itemsize > _SMALL_STACK
                 if large and sum(used) < self.count / 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functx.core.avals import ShapedArray
+from functx.core.decompositions import stand_in
 from functx.core.effects import Effect
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, subprograms
@@ -14,10 +14,11 @@ from functx.ops.creation import Iota
 from functx.ops.shaping import Reshape
 from functx.ops.slicing import Slice
 from functx.transforms.call import Call
-from functx.transforms.expand import opened_to_lower
 
 # What XLA merges into its uses, nearly for nothing.
 _MOVES = Iota, Reshape, Slice
+# What is emitted as others is not opened up just to be counted.
+_COMPOSITE = 8
 _STAY = frozenset({Effect.WRITE, Effect.PROGRESS})
 
 
@@ -37,7 +38,7 @@ def tokens_of(equations: Sequence[Equation]) -> tuple[list[int], list[int]]:
         token = numbers.get(key)
         if token is None:
             token = numbers[key] = len(weights)
-            weights.append(weight(primitive, avals))
+            weights.append(weight(primitive))
         tokens.append(token)
     return tokens, [weights[token] for token in tokens]
 
@@ -47,16 +48,15 @@ def moves(primitive: Slice) -> bool:
     return primitive.strides is None or set(primitive.strides) <= {1}
 
 
-def weight(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> int:
+def weight(primitive: Primitive) -> int:
     """About how many operations an equation becomes when it is lowered."""
     if isinstance(primitive, _MOVES) or (type(primitive) is Call and primitive.apart):
         return 0
-    opened = opened_to_lower(primitive, avals)
-    if opened is not None:
-        return int(rewritten(weight_of, opened))
+    if stand_in(type(primitive), ("lower",)) is not None:
+        return _COMPOSITE
     return 1 + sum([rewritten(weight_of, sub) for sub in subprograms(primitive)])
 
 
 def weight_of(program: Program) -> int:
     """About how many operations a program becomes."""
-    return sum([weight(e.primitive, tuple([a.aval for a in e.inputs])) for e in program])
+    return sum([weight(e.primitive) for e in program])
