@@ -148,7 +148,7 @@ class ModuleEmitter:
         self.platforms = tuple(module_context.platforms)
         # Calls pay on one CPU; across devices they keep what is sent between these apart.
         devices = getattr(module_context.axis_context, "num_devices", None)
-        self.apart = outline == "always" or (self.platforms == ("cpu",) and devices in (None, 1))
+        self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
         self.outline = Outline(outline if self.apart else "never")
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}

@@ -378,6 +378,14 @@ def test_each_block_is_emitted_once_and_kept_apart():
     assert "block" not in functx.jit(layers, outline="never").lower(X, WEIGHTS).as_text()
 
 
+def test_a_long_program_is_outlined_by_default():
+    weights = [normal(6, 6) for _ in range(60)]
+    text = functx.jit(lambda x, weights: layers(x, weights)).lower(X, weights).as_text()
+    assert text.count("func.func private @block") == 1
+    # Six layers make a call of 24 operations.
+    assert text.count('inlineable = "false"') == 10
+
+
 def test_a_short_program_stays_flat_by_default():
     program = program_of(layers, X, WEIGHTS)
     assert outlined(program) == program
