@@ -9,7 +9,6 @@ from functx.core.checking import check_program
 from functx.transforms.outlining.outline import Outline
 from tests.reference import evaluate
 
-
 OPERATIONS = (
     lambda a, b, i, rows, w, numbers: fnp.tanh(a + b),
     lambda a, b, i, rows, w, numbers: fnp.sin(a) * b,
