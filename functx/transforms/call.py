@@ -66,7 +66,7 @@ class Call(Primitive):
     def results(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of `program` on `args`, by a call but for those that it just passes on."""
         given = enumerate(zip(program.inputs, args, strict=True))
-        places = {v: i for i, (v, x) in given if x.aval is v.aval}
+        places: dict[Any, int] = {v: i for i, (v, x) in given if x.aval is v.aval}
         passed = [places.get(atom) for atom in program.outputs]
         own = tuple([n for n, at in enumerate(passed) if at is None])
         if len(own) == len(passed):

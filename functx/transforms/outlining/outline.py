@@ -124,9 +124,9 @@ class _Round:
 
     def groups(self, repeat: Repeat) -> list[Group]:
         """The groups of parts that are alike in what repeats itself."""
-        if type(repeat) is Periodic:
+        if isinstance(repeat, Periodic):
             return self.flow.groups(self.flow.starts(repeat), repeat.period)
-        groups = self.flow.groups(repeat[0], repeat.length)
+        groups = self.flow.groups(repeat.starts, repeat.length)
         return [group for group in groups if self.weight(group) >= self.worth.part]
 
     def weight(self, group: Group) -> int:

@@ -93,13 +93,16 @@ class _Roll:
         inputs = [(v, operand) for operand, v in self.consts.items()]
         inputs += [(v, start) for v, start, _ in self.carries]
         inputs += list(self.rows.values())
-        outputs = [block.outputs[at] if type(at) is int else at for _, _, at in self.carries]
+        outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
         outputs += [block.outputs[at] for at in stacked]
         equations = [*self.looked_up, *block.equations]
         body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
         finals = {each: results[-each[1]][each[0]] for each in map(self.origin, self.carries)}
-        carries = [finals.pop(self.origin(c), None) or Var(c[0].aval) for c in self.carries]
+        carries = [
+            finals.pop(each, None) or Var(results[0][each[0]].aval)  # type: ignore[arg-type]
+            for each in map(self.origin, self.carries)
+        ]
         stacks = [Var(wide(self.count, results[-1][at].aval)) for at in stacked]
         source = self.flow.equations[self.starts[0]].source
         scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
@@ -207,7 +210,7 @@ class _Roll:
             shown.outputs[:] = [v]
             self.looked_up.append(shown)
         else:
-            self.looked_up += [shown, Equation(Reshape(v.aval.shape), shown.outputs, [v], None)]
+            self.looked_up += [shown, Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None)]
         return True
 
     def position(self, places: tuple[int, ...]) -> Any:
@@ -223,7 +226,7 @@ class _Roll:
     def stacked(self, results: Results) -> list[int] | None:
         """The results to be stacked, since what follows looks at those of several parts."""
         found = []
-        carried = {}
+        carried: dict[int, int] = {}
         for at, back in map(self.origin, self.carries):
             carried[at] = max(back, carried.get(at, 1))
         for at in range(len(results[0])):
@@ -250,7 +253,7 @@ class _Roll:
         cut = Equation.of(Slice(part.start, limit), [part.whole])
         if part.sizes == v.aval.shape:
             return [cut.replace(outputs=[v])]
-        return [cut, Equation(Reshape(v.aval.shape), cut.outputs, [v], None)]
+        return [cut, Equation(Reshape(v.aval.shape), [*cut.outputs], [v], None)]
 
     def zeros(self, aval: ShapedArray) -> Atom:
         """Zeros of `aval`."""
