@@ -20,6 +20,10 @@ checking.enabled = True
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+# Tests make programs by the thousand and few cycles: looking for those was a tenth of the time.
+gc.freeze()
+gc.set_threshold(100_000, 20, 20)
+
 MEMORY_LIMIT = 3e9
 
 
