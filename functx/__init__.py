@@ -124,4 +124,8 @@ for _original, _module in (
     _absent.point_to(_original, _module)
 
 if _collecting:
+    if not _gc.get_freeze_count():
+        # Into the oldest generation, which the next collection of young objects does not visit.
+        _gc.freeze()
+        _gc.unfreeze()
     _gc.enable()

@@ -1,6 +1,9 @@
 """The suite runs on the CPU, in JAX's default 32-bit mode, with every program checked."""
 
+import ctypes
+import gc
 import os
+import resource
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -8,12 +11,39 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import pytest
 
+import functx
 from functx.core.tracing import checking
 
 checking.enabled = True
 # The suite compiles thousands of small programs and runs each once; XLA's own passes are
 # what it would wait for. Compiling and running alike are functx's business, optimising is not.
 jax.config.update("jax_disable_most_optimizations", True)
+
+
+# Tests make programs by the thousand and few cycles: looking for those was a tenth of the time.
+gc.freeze()
+gc.set_threshold(100_000, 20, 20)
+
+MEMORY_LIMIT = 3e9
+
+
+def resident_bytes():
+    """The memory that the process holds; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()
+
+
+def pytest_runtest_teardown():
+    """Forget what earlier tests compiled when it has piled up."""
+    if resident_bytes() > MEMORY_LIMIT:
+        functx.clear_caches()
+        jax.clear_caches()
+        gc.collect()
+        # Freed memory stays with the process until it is asked for.
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from functx.ops.convolution import Convolution, Groups, Layout, Layouts
 from functx.ops.operands import canonical_shape
 from functx.ops.parameters import flag, whole, wholes
 from functx.ops.shaping import rev
-from functx.ops.window_shapes import extent, make_window
+from functx.ops.window_shapes import extent, make_window, pairs_of
 
 __all__ = [
     "ConvDimensionNumbers",
@@ -188,11 +188,13 @@ def conv_transpose(
     transpose_kernel: bool = False,
     precision: Any = None,
     preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
 ) -> Any:
     """The convolution whose windows lie `1 / strides` apart: so much longer is the result.
 
     `padding` is "SAME", for a result `strides` times as long, "VALID", for all that the kernel
-    touches, or pairs for the array with holes. Without `dimension_numbers`, batch, space, channels and
+    touches, or pairs for the array with holes; with `use_consistent_padding`, pairs are those of
+    the convolution of which this one is the transpose, as in PyTorch. Without `dimension_numbers`, batch, space, channels and
     space, input channels, output channels. With `transpose_kernel`, the kernel is that of the
     convolution of which this one is the transpose: flipped, its channels exchanged.
     """
@@ -212,6 +214,10 @@ def conv_transpose(
             _around(padding, extent(k, step), stride)
             for k, step, stride in zip(sizes, apart, strides, strict=True)
         ]
+    elif flag("conv_transpose: use_consistent_padding", use_consistent_padding):
+        reaches = [extent(k, step) - 1 for k, step in zip(sizes, apart, strict=True)]
+        around = pairs_of("conv_transpose", padding)
+        padding = [(n - low, n - high) for n, (low, high) in zip(reaches, around, strict=False)]
     if flag("conv_transpose: transpose_kernel", transpose_kernel):
         out, inner, *space = numbers.rhs_spec
         rhs = rev(rhs, tuple(space))

@@ -117,7 +117,7 @@ def make_window(
     window = Window(sizes, strides, pairs, holes, apart)
     check_window(what, shape, window)
     if not isinstance(padding, str):
-        return window._replace(padding=_pairs(what, padding))
+        return window._replace(padding=pairs_of(what, padding))
     if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
         raise ValueRangeError(
             f'{what}: padding must be "SAME", "SAME_LOWER", "VALID" or pairs; got {padding!r}'
@@ -141,7 +141,8 @@ def _integers(what: str, name: str, numbers: Any) -> Dims:
         ) from None
 
 
-def _pairs(what: str, padding: Any) -> Pairs:
+def pairs_of(what: str, padding: Any) -> Pairs:
+    """`padding` as a pair for each dimension; ArgumentError, which begins with `what`, for others."""
     try:
         return tuple([(index(low), index(high)) for low, high in padding])
     except (TypeError, ValueError):

@@ -89,6 +89,7 @@ def opcheck(
     >>> found = functx.testing.opcheck(tripled, (numpy.ones(3),), raise_exception=False)
     >>> found["test_schema"], type(found["test_faketensor"]).__name__
     ('SUCCESS', 'OpCheckError')
+    >>> functx.library.destroy("doc::tripled")
     """
     operator = registry.find(op, "opcheck")
     names = [test_utils] if isinstance(test_utils, str) else list(test_utils or CHECKS)

@@ -60,12 +60,12 @@ def explain_nan(
     derivative the local one and the cotangent that came to it.
 
     >>> import functx, functx.numpy as np, numpy
-    >>> def length(x):
-    ...     return np.sqrt((x * x).sum())
-    >>> found = functx.tools.explain_nan(length)(numpy.zeros(2))
+    >>> def roots(x):
+    ...     return np.sqrt(x).sum()
+    >>> found = functx.tools.explain_nan(roots)(numpy.array([4.0, 0.0]))
     >>> found.what
-    'the derivative of length in x is nan in 2 of 2 elements'
-    >>> float(found.births[0].cotangent)
+    'the derivative of roots in x is infinite in 1 of 2 elements'
+    >>> float(found.births[0].local["x"])
     inf
     """
     check_callable(fun, "explain_nan")

@@ -79,6 +79,16 @@ def test_transposed_convolutions_are_those_of_jax(padding, strides, flipped):
     onp.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_padding_may_be_that_of_the_convolution_that_is_transposed():
+    x = RNG.normal(size=(2, 5, 4, 3)).astype("float32")
+    k = RNG.normal(size=(3, 2, 3, 4)).astype("float32")
+    ours, theirs = [
+        where.conv_transpose(x, k, (2, 1), [(1, 0), (0, 2)], (1, 2), use_consistent_padding=True)
+        for where in (lax, jax.lax)
+    ]
+    onp.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["convolve", "correlate"])
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("lengths", [(5, 3), (3, 5), (4, 4), (6, 2), (2, 6), (1, 1)])

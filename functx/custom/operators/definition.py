@@ -67,6 +67,7 @@ def custom_op(
     ...     return x
     >>> float(functx.jit(scaled)(3.0))
     6.0
+    >>> functx.library.destroy("doc::scaled")
     """
     check_name(qualname)
     platforms = choice.platform_names(f"custom_op({qualname})", device_types)
@@ -151,6 +152,7 @@ def define(
     ...     return x / 2
     >>> float(halved(3.0))
     1.5
+    >>> functx.library.destroy("doc::halved")
     """
     check_name(qualname, "define")
 
