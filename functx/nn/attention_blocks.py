@@ -20,10 +20,10 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.lax.slicing import dynamic_slice_in_dim
 from functx.ops.gradients import stop_gradient
+from functx.ops.half_floats import wide_dtype
+from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at, moveaxis, reshape, zeros_like
 from functx.transforms.control.scan import scan
-
-SINGLE = onp.dtype("float32")
 
 
 class Operands(NamedTuple):
@@ -134,7 +134,9 @@ class Attending(Primitive, abstract=True):
 
     def scores(self, part: Operands, length: int, start: Any) -> Any:
         """The scores of one block, (B, K, T, G, keys), in single precision at least."""
-        s = np.einsum("btkgh,bskh->bktgs", part.q, part.k, preferred_element_type=exact(part.q))
+        s = np.einsum(
+            "btkgh,bskh->bktgs", part.q, part.k, preferred_element_type=wide_dtype(part.q.dtype)
+        )
         s = s * self.scale
         if part.bias is not None:
             s = s + np.astype(part.bias, s.dtype)
@@ -170,7 +172,7 @@ class Attending(Primitive, abstract=True):
 
         Those numbered in `shared` stay as they are if they are the same for all.
         """
-        size: int = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         lanes = [batch_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
         b = lanes[0].shape[1]
         found = []
@@ -201,7 +203,7 @@ class DotProductAttention(Attending):
         self.check(given)
         b, t, heads, groups, _ = given.q.shape
         out = given.q.update(shape=(b, t, heads, groups, given.v.shape[-1]), weak_type=False)
-        return [out, ShapedArray((b, heads, t, groups), exact(given.q))]
+        return [out, ShapedArray((b, heads, t, groups), wide_dtype(given.q.dtype))]
 
     def decompose(self, *args):
         given, _ = self.operands(args)
@@ -344,11 +346,6 @@ def joined(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tuple[Any, Any, 
     largest = np.maximum(x[0], y[0])
     left, right = np.exp(x[0] - largest), np.exp(y[0] - largest)
     return largest, x[1] * left + y[1] * right, x[2] * left + y[2] * right
-
-
-def exact(x: Any) -> Any:
-    """The dtype that scores of `x` are computed in: single precision at least."""
-    return SINGLE if x.dtype.itemsize < 4 else x.dtype
 
 
 def lanes_of(x: Any, size: int) -> Any:

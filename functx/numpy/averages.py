@@ -20,7 +20,7 @@ from functx.ops import reductions as ops
 from functx.ops.arithmetic import Div, div, mul, sub
 from functx.ops.complexes import conj, real
 from functx.ops.conversion import convert_element_type
-from functx.ops.numerics import root_of_squares
+from functx.ops.exponential import root_of_squares
 from functx.ops.operands import canonical_axes, literal
 from functx.ops.reductions import ReduceSum
 from functx.ops.shaping import broadcast_in_dim, permute_dims

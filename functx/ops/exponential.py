@@ -182,6 +182,11 @@ def sqrt(x: Any) -> Any:
     return Sqrt()(x)
 
 
+def root_of_squares(x: Any) -> Any:
+    """The square root of sums of squares, elementwise; its derivative at 0 is 0."""
+    return RootOfSquares()(x)
+
+
 def rsqrt(x: Any) -> Any:
     """1 / sqrt(x), elementwise."""
     return Rsqrt()(x)

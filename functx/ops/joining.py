@@ -14,7 +14,7 @@ from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axis, check_axes, literal, match, without
+from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, match, without
 from functx.ops.shaping import batch_at, broadcast_in_dim, full, spread, zeros_like
 
 
@@ -79,7 +79,7 @@ class Concatenate(Linear):
 
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 

@@ -20,7 +20,7 @@ from functx.ops.complexes import conj, real
 from functx.ops.contraction import dot_general
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
-from functx.ops.operands import literal
+from functx.ops.operands import batch_size, literal
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim, permute_dims
@@ -68,7 +68,7 @@ class MatrixFunction(Primitive, abstract=True):
             raise ShapeError(f"{self.name}: the operand must hold {kind}; got {first!r}")
 
     def batch(self, args, dims):
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         outs = self(*[batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
         return outs, [0] * len(outs) if self.multiple_results else 0
 

@@ -13,7 +13,7 @@ from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, sub
 from functx.ops.comparison import eq, lt
 from functx.ops.complexes import real
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import RootOfSquares, exp, log1p, logistic, sqrt
+from functx.ops.exponential import exp, log1p, logistic, sqrt
 from functx.ops.families import Binary, Bitwise, Inexact
 from functx.ops.logical import bitwise_and, bitwise_or
 from functx.ops.operands import match
@@ -154,11 +154,6 @@ def logaddexp(x: Any, y: Any) -> Any:
 def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x), elementwise, which with all its derivatives is smooth at 0."""
     return Sinc()(x)
-
-
-def root_of_squares(x: Any) -> Any:
-    """The square root of sums of squares, elementwise; its derivative at 0 is 0."""
-    return RootOfSquares()(x)
 
 
 def gcd(x: Any, y: Any) -> Any:

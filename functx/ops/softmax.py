@@ -16,7 +16,7 @@ from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
 from functx.ops.gradients import stop_gradient
 from functx.ops.half_floats import narrowed, widened
-from functx.ops.operands import canonical_axes, check_axes, without
+from functx.ops.operands import batch_size, canonical_axes, check_axes, without
 from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim
@@ -195,7 +195,7 @@ class NormalizationBackward(Primitive, abstract=True):
 
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return type(self)(batched_axes(self.axes, dim)[0], self.dtype)(*args), dim
 

@@ -15,7 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import canonical_axis, check_axes, literal, without
+from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, without
 
 
 class Sort(Primitive):
@@ -81,7 +81,7 @@ class Sort(Primitive):
 
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
-        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        size = batch_size(args, dims)
         args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         axis = self.axis + (self.axis >= dim)
         outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)

@@ -13,10 +13,9 @@ from functx.ops.arithmetic import abs, add, div, integer_pow, mul, pow, sign, sq
 from functx.ops.comparison import eq
 from functx.ops.complexes import conj, imag, real
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import sqrt
+from functx.ops.exponential import root_of_squares, sqrt
 from functx.ops.families import check_same_dtype, where_live
 from functx.ops.logical import bitwise_or
-from functx.ops.numerics import root_of_squares
 from functx.ops.operands import canonical_axes, check_axes, without
 from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_min, reduce_sum
 from functx.ops.selection import select
