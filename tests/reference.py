@@ -750,7 +750,7 @@ def CustomVJP(*args, primal, rule, captured):
 
 
 @exact
-def Call(*args, program):
+def Call(*args, program, apart):
     return evaluate(program, args)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError
@@ -28,6 +29,18 @@ def _choice(name: str, *words: str) -> Any:
     return property(given, change)
 
 
+OUTLINE = "auto", "always", "never"
+
+
+asked: ContextVar[str | None] = ContextVar("asked", default=None)
+"""What the function that is being traced asked for in place of `config.outline`."""
+
+
+def outline_mode() -> str:
+    """Whether repeats are outlined, by the function that is being traced or by `config`."""
+    return asked.get() or config.outline
+
+
 class Config:
     """Switches that hold for the whole process.
 
@@ -36,6 +49,8 @@ class Config:
     after the other ("sequential") or an error ("error").
     `operator_aliases`: whether an array of JAX that a custom operator returns as it was given is
     refused ("error") or counts as a copy ("copy").
+    `outline`: whether what a program repeats is compiled once and called: where it pays ("auto"),
+    wherever it can be ("always"), or not ("never").
     The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
@@ -49,6 +64,7 @@ class Config:
 
     operator_vmap = _choice("operator_vmap", "sequential", "error")
     operator_aliases = _choice("operator_aliases", "error", "copy")
+    outline = _choice("outline", *OUTLINE)
 
     def update(self, name: str, value: Any) -> None:
         """Set a switch by name; raises ArgumentError for a name that is none."""

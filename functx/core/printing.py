@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -98,6 +99,7 @@ class _Printer:
 
     def show(self, program: Program, name: str, indent: str) -> None:
         names = variable_names(program)
+        calls = _outlined_calls(program)
         self.header(program, name, names, indent)
         rows = []
         for eqn in program.equations:
@@ -112,7 +114,10 @@ class _Printer:
             )
             self.comment = comment
             for each, its_name in programs:
+                at = len(self.lines)
                 self.show(each, its_name, indent + "    ")
+                if (times := calls[each]) > 1:
+                    self.lines[at] = self.lines[at][0], f"{its_name} x {times}"
         outs = ", ".join([atom_text(atom, names) for atom in program.outputs])
         self.lines.append((f"{indent}  return {outs}".rstrip(), ""))
 
@@ -127,6 +132,12 @@ class _Printer:
         self.lines.append((f"{indent}program {name}(", ""))
         self.lines += [(f"{indent}    {each},", "") for each in inputs]
         self.lines.append((f"{indent}{end}", ""))
+
+
+def _outlined_calls(program: Program) -> Counter[Program]:
+    """How often the equations of a program call each of those that stand for what it repeats."""
+    primitives = Counter([e.primitive for e in program if getattr(e.primitive, "apart", False)])
+    return Counter({p.program: times for p, times in primitives.items()})  # type: ignore[attr-defined]
 
 
 def effects_text(effects: Effects) -> str:

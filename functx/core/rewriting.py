@@ -38,6 +38,8 @@ def apply(
         return execution.run(rewrite, program, args)
     emit = getattr(rewrite, "emit", None)
     with collection_paused():
+        if rewrite is not None:
+            program = execution.outlined(program)
         if emit is None:
             return builder.inline(rewritten(rewrite, program), args)
         outs: list[Any] = emit(program, *[Tracer(builder.atom(x), builder) for x in args])

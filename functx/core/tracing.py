@@ -315,6 +315,8 @@ class _Execution:
     """As `evaluate`, whatever JAX may be tracing at the time."""
     run: Callable[[Any, Program, Sequence[Any]], list[Any]]
     """Run `rewrite(program)` on concrete operands, compiled once per structure."""
+    outlined: Callable[[Program], Program]
+    """The program that transforms rewrite in place of a given one: its repeats as calls."""
     aval_of_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
     known: Callable[[Any], Any]

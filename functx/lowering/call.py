@@ -9,6 +9,7 @@ import jax
 from jax.extend.core import Primitive as JaxPrimitive
 from jax.interpreters import mlir
 
+from functx.core.config import outline_mode
 from functx.core.effects import Effect
 from functx.core.program import Program
 from functx.core.rewriting import collection_paused
@@ -25,17 +26,24 @@ functx_call.multiple_results = True
 class Carried:
     """A program as a parameter of JAX's: equal when it is the same object, whatever it holds.
 
+    `outline` says whether its repeats are outlined where `functx.config` is not to say it.
+
     JAX hashes the parameters of each equation as it traces; the structure of a program is for
     functx's own caches, where it is worth its cost.
     """
 
-    __slots__ = ("__weakref__", "program")
+    __slots__ = ("__weakref__", "outline", "program")
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, outline: str | None = None):
         self.program = program
+        self.outline = outline
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Carried) and self.program is other.program
+        return (
+            isinstance(other, Carried)
+            and self.program is other.program
+            and self.outline == other.outline
+        )
 
     def __hash__(self) -> int:
         return id(self.program)
@@ -54,7 +62,7 @@ def _abstract_eval(*avals: Any, program: Carried) -> tuple[list[Any], Any]:
 
 
 def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
-    emitter = ModuleEmitter(ctx)
+    emitter = ModuleEmitter(ctx, program.outline or outline_mode())
     ordered = Effect.ORDERED in program.program.effects
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())
@@ -69,15 +77,15 @@ def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
 mlir.register_lowering(functx_call, _lower, cacheable=False)
 
 
-def call_in_jax(program: Program, args: Sequence[Any]) -> list[Any]:
+def call_in_jax(program: Program, args: Sequence[Any], outline: str | None = None) -> list[Any]:
     """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
     program, kept = part_of(program)
     operands = [args[i] for i in kept]
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        outs: list[Any] = functx_call.bind(*operands, program=Carried(program))
+        outs: list[Any] = functx_call.bind(*operands, program=Carried(program, outline))
         return outs
-    return call_on_mesh(functx_call, mesh, operands, Carried(program))
+    return call_on_mesh(functx_call, mesh, operands, Carried(program, outline))
 
 
 def executable(program: Program, **options: Any) -> Callable[..., list[Any]]:

@@ -20,6 +20,7 @@ from functx.lowering import callbacks, regions
 from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost
 from functx.transforms.expand import opened_to_lower
+from functx.transforms.outlining.outline import Outline
 
 
 class LoweringContext:
@@ -109,9 +110,12 @@ class LoweringContext:
         outs = mlir.lower_fun(fun, multiple_results=several)(ctx, *values)
         return [_single(out) for out in outs] if several else _single(outs[0])
 
-    def call(self, program: Program, values: Sequence[Any]) -> list[Any]:
-        """A call of `program`, emitted as a function of its own, once a module."""
-        return self.module.call(program, values)
+    def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
+        """A call of `program`, emitted as a function of its own, once a module.
+
+        With `apart`, XLA does not inline it.
+        """
+        return self.module.call(program, values, apart)
 
     def case(self, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
         """The outputs of `branches[index]` on `values`; only that branch runs."""
@@ -137,11 +141,15 @@ def _single(value: Any) -> Any:
 class ModuleEmitter:
     """The emission of programs into the module that one of JAX's lowering rules is building."""
 
-    def __init__(self, jax_context: Any):
+    def __init__(self, jax_context: Any, outline: str = "never"):
         self.jax_context = jax_context
         module_context = jax_context.module_context
         self.module_context = module_context
         self.platforms = tuple(module_context.platforms)
+        # Calls pay on one CPU; across devices they keep what is sent between these apart.
+        devices = getattr(module_context.axis_context, "num_devices", None)
+        self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
+        self.outline = Outline(outline if self.apart else "never")
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
@@ -171,13 +179,17 @@ class ModuleEmitter:
         """The values of the outputs of `program` applied to `values`, built in place."""
         return FunctionEmitter(self).program(program, values)
 
-    def call(self, program: Program, values: Sequence[Any]) -> list[Any]:
+    def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
         function = self.functions.get(program)
         if function is None:
             function = self.functions[program] = self.function(program)
-        if Effect.ORDERED not in program.effects:
-            return list(func.CallOp(function, list(values)).results)
-        *outs, self.token = func.CallOp(function, [*values, self.token]).results
+        ordered = Effect.ORDERED in program.effects
+        call = func.CallOp(function, [*values, self.token] if ordered else list(values))
+        if apart and self.apart:
+            keep_apart(call)
+        outs = list(call.results)
+        if ordered:
+            self.token = outs.pop()
         return outs
 
     def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
@@ -198,8 +210,7 @@ class ModuleEmitter:
                 func.ReturnOp(list(function.arguments))
             self.pairs[aval] = function
         call = func.CallOp(function, [x, y])
-        kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
-        call.operation.attributes["mhlo.frontend_attributes"] = kept
+        keep_apart(call)
         return list(call.results)
 
     def function(self, program: Program) -> Any:
@@ -229,6 +240,12 @@ class ModuleEmitter:
         return function
 
 
+def keep_apart(call: Any) -> None:
+    """Tell XLA not to inline a call."""
+    kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
+    call.operation.attributes["mhlo.frontend_attributes"] = kept
+
+
 def parts_first(program: Program, platforms: Sequence[str], inline: bool = False) -> Program:
     """`program` with the parts fixed that it computes from what they are written into."""
     if tuple(platforms) != ("cpu",):
@@ -248,6 +265,7 @@ class FunctionEmitter:
     def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
         program = parts_first(program, self.ctx.platforms)
+        program = rewritten(self.ctx.module.outline, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
             self.equation(eqn)

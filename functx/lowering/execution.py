@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functx.core.config import outline_mode
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
@@ -21,6 +22,7 @@ from functx.lowering.call import executable
 from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
 from functx.ops.callbacks import OnHost
 from functx.transforms.effects import WithoutEffects
+from functx.transforms.outlining.outline import SHORTEST, Outline
 
 programs = Cache("programs", 2048)
 lifted = Cache("lifted", 2048)
@@ -57,7 +59,8 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
     entry: Any = lifted.get(form)
     if entry is None:
         lifted.put(form, _NOT_YET)
-        compiled = executable(rewritten(rewrite, program))
+        repeated = program if rewrite is None else outlined(program)
+        compiled = executable(rewritten(rewrite, repeated))
         programs.put(key, compiled)
         return compiled, ()
     if entry is _NOT_YET:
@@ -71,6 +74,13 @@ _NOT_YET = object()
 
 def _type_of_literal(literal: Literal) -> Any:
     return literal.aval
+
+
+def outlined(program: Program) -> Program:
+    """`program` with its repeats as calls, so that a transform rewrites each once."""
+    if len(program.equations) < SHORTEST:
+        return program
+    return rewritten(Outline(outline_mode(), first=True), program)  # type: ignore[no-any-return]
 
 
 def literal_values(program: Program) -> list[Any]:
@@ -240,6 +250,7 @@ def known(x: Any) -> Any:
 
 
 execution.run = run
+execution.outlined = outlined
 execution.known = known
 execution.evaluate = evaluate
 execution.evaluate_now = evaluate_now

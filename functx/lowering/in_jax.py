@@ -180,7 +180,7 @@ def _without_unused(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
     part = eqn.replace(
         invars=[eqn.invars[i] for i in kept],
         outvars=chosen(eqn.outvars, used),
-        params={"program": Carried(program)},
+        params={"program": Carried(program, eqn.params["program"].outline)},
     )
     return used_inputs, part
 

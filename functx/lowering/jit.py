@@ -14,8 +14,9 @@ from weakref import WeakSet, proxy
 import jax
 
 from functx.core import tree
+from functx.core.config import OUTLINE, asked
 from functx.core.dtypes import x64_enabled
-from functx.core.errors import ArgumentError, StaticArgumentError, type_name
+from functx.core.errors import ArgumentError, StaticArgumentError, ValueRangeError, type_name
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
@@ -57,6 +58,7 @@ def jit(
     out_shardings: Any = None,
     inline: bool = False,
     keep_unused: bool = False,
+    outline: str | None = None,
 ) -> Any:
     """`fun`, traced and compiled once for each set of argument types, then run by XLA.
 
@@ -64,7 +66,9 @@ def jit(
     `static_argnums` or named in `static_argnames` are Python values, hashable and compared
     by value, and part of what is compiled. Buffers of donated arguments may be reused.
     `in_shardings` and `out_shardings` are as in `jax.jit`. Inside a trace, the result makes
-    one `call` equation; with `inline`, the equations of `fun`.
+    one `call` equation; with `inline`, the equations of `fun`. `outline` says whether what the
+    program repeats is compiled once and called ("auto", "always" or "never"), by default as
+    `functx.config.outline` does.
 
     The result has `lower(...)`, whose result has `compile()`, `as_text()` and
     `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
@@ -78,6 +82,8 @@ def jit(
     if fun is None:
         return with_options(jit, locals())
     check_callable(fun, "jit")
+    if outline not in (None, *OUTLINE):
+        raise ValueRangeError(f"jit: outline must be one of {OUTLINE}; got {outline!r}")
     nums, names = _both(fun, static_argnums, static_argnames, "static")
     donated, donated_names = _both(fun, donate_argnums, donate_argnames, "donate")
     options = {
@@ -99,7 +105,7 @@ def jit(
             f"got {', '.join(map(str, sorted(both, key=str)))} for both",
             fix="Donate arrays only; what is static is no array.",
         )
-    compiled = Compilation(fun, nums, names, options)
+    compiled = Compilation(fun, nums, names, options, outline)
     dispatch, get_builder = compiled.dispatch, current_builder.get
     static = bool(nums or names)
 
@@ -153,8 +159,14 @@ class Compilation:
     all: ClassVar[WeakSet[Compilation]] = WeakSet()
 
     def __init__(
-        self, fun: Callable[..., Any], nums: tuple[int, ...], names: tuple[str, ...], options: Any
+        self,
+        fun: Callable[..., Any],
+        nums: tuple[int, ...],
+        names: tuple[str, ...],
+        options: Any,
+        outline: str | None = None,
     ):
+        self.outline = outline
         self.fun, self.nums, self.names, self.options = fun, nums, names, options
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
@@ -177,7 +189,7 @@ class Compilation:
         """What JAX traces: the one equation that carries the program."""
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
-        token = current_builder.set(None)
+        token, asking = current_builder.set(None), asked.set(self.outline)
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
             sharing = Sharing()
@@ -187,11 +199,12 @@ class Compilation:
             traced = trace_call(fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts)
         finally:
             current_builder.reset(token)
+            asked.reset(asking)
         hidden = [self.passed(x, captured) for x in traced.captured]
         if any(x is None for x in hidden):
             raise _NewCaptures
         self.adopted = False
-        outs = call_in_jax(traced.program, [*leaves, *hidden])
+        outs = call_in_jax(traced.program, [*leaves, *hidden], self.outline)
         own = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:own])
         if traced.by_layout and not self.by_layout:

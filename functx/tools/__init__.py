@@ -1,5 +1,6 @@
 """Tools around programs and the package itself."""
 
 from functx.tools.explain_nan import explain_nan
+from functx.tools.outlined import outlined
 
-__all__ = ["explain_nan"]
+__all__ = ["explain_nan", "outlined"]

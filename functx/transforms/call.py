@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from functx.transforms.marks import (
     spread,
 )
 from functx.transforms.masked_split import SplitMasked, pulled_back, with_masks
-from functx.transforms.parts import part_of
+from functx.transforms.parts import Between, part_of
 from functx.transforms.reverse_mode import Transpose
 
 
@@ -39,9 +40,13 @@ def _example() -> Program:
 
 
 class Call(Primitive):
-    """The outputs of `program` on the operands, kept together as a function of its own."""
+    """The outputs of `program` on the operands, kept together as a function of its own.
+
+    With `apart`, XLA does not inline it either.
+    """
 
     program: Program
+    apart: bool = False
     multiple_results = True
     samples = (sample(f64[3], f64[3], program=_example()),)
 
@@ -54,12 +59,27 @@ class Call(Primitive):
             )
         return self.program.out_avals
 
+    def again(self, program: Program) -> Call:
+        """A call of another program, kept apart as this one is."""
+        return Call(program, self.apart)
+
+    def results(self, program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs of `program` on `args`, by a call but for those that it just passes on."""
+        given = enumerate(zip(program.inputs, args, strict=True))
+        places: dict[Any, int] = {v: i for i, (v, x) in given if x.aval is v.aval}
+        passed = [places.get(atom) for atom in program.outputs]
+        own = tuple([n for n, at in enumerate(passed) if at is None])
+        if len(own) == len(passed):
+            return self.again(program)(*args)  # type: ignore[no-any-return]
+        outs = iter(self.again(rewritten(Between(outputs=own), program))(*args))
+        return [next(outs) if at is None else args[at] for at in passed]
+
     def trim(self, used):
         if all(used):
             return None
         outputs = places_of(used)
         program, inputs = part_of(self.program, outputs)
-        return Call(program), inputs, outputs
+        return self.again(program), inputs, outputs
 
     def jvp(self, primals, tangents):
         lives = [False if t is None else None for t in tangents]
@@ -71,11 +91,11 @@ class Call(Primitive):
         split = Linearize(varying, masked)
         values, tangent_program = rewritten(split, self.program)
         masks = [mask_of(m, x.shape) for m, x, on in zip(lives, primals, masked, strict=True) if on]
-        found = Call(values)(*primals, *masks)
+        found = self.results(values, [*primals, *masks])
         inexact = inexact_marks(self.program.out_avals)
         count, end = len(inexact), len(inexact) + sum(inexact)
         given = [t for t in tangents if t is not None]
-        pushed = Call(tangent_program)(*given, *found[end:])
+        pushed = self.again(tangent_program)(*given, *found[end:])
         masks = [
             None if type(atom) is Literal else mask
             for atom, mask in zip(values.outputs[count:end], found[count:end], strict=True)
@@ -84,7 +104,7 @@ class Call(Primitive):
 
     def forward(self, args, active):
         values = rewritten(SplitMasked(tuple(active)), self.program).values
-        outs = Call(values)(*args)
+        outs = self.results(values, args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
@@ -93,21 +113,21 @@ class Call(Primitive):
 
     def vjp_masked(self, cts, lives, residuals, args, active):
         backward, given = pulled_back(active, self.program, cts, lives)
-        return with_masks(active, backward, Call(backward)(*given, *residuals))
+        return with_masks(active, backward, self.again(backward)(*given, *residuals))
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)
         program = rewritten(TransposeIn(linear), self.program)
         given = inexact_cotangents(cts, self.program.out_avals)
-        return spread(Call(program)(*given, *others(args, linear)), linear)
+        return spread(self.again(program)(*given, *others(args, linear)), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
-        return Call(program)(*args), out_dims
+        return self.again(program)(*args), out_dims
 
     def lower(self, ctx, *values):
-        return ctx.call(self.program, values)
+        return ctx.call(self.program, values, self.apart)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,29 @@
+"""`outlined`: what a program repeats, as programs and loops of its own, for reading."""
+
+from __future__ import annotations
+
+from functx.core.config import OUTLINE
+from functx.core.errors import ValueRangeError
+from functx.core.program import Program
+from functx.transforms.outlining.outline import Outline
+
+
+def outlined(program: Program, mode: str = "auto") -> Program:
+    """`program` as it is lowered: repeats are calls of programs of their own, or loops.
+
+    `mode` is one of those of `functx.config.outline`. A program in which values change is
+    returned as it is; see `functx.functionalize`.
+
+    >>> import functx
+    >>> def steps(x):
+    ...     for _ in range(50):
+    ...         x = functx.numpy.sin(x) * 0.5 + x / 3.0
+    ...     return x
+    >>> program = functx.make_ir(steps)(1.0)
+    >>> len(program), len(functx.tools.outlined(program))
+    (200, 1)
+    """
+    if mode not in OUTLINE:
+        raise ValueRangeError(f"outlined: mode must be one of {OUTLINE}; got {mode!r}")
+    found = Outline(mode)(program)
+    return found.map_subprograms(lambda nested: outlined(nested, mode))

@@ -1,0 +1,1 @@
+"""Repeats in programs: found, made programs of their own, and rolled into loops."""

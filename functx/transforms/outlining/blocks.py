@@ -1,0 +1,159 @@
+"""Runs of equations that do the same: which are alike in their data flow, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
+from functx.ops.slicing import DynamicSlice
+from functx.transforms.outlining.periods import Periodic
+
+Place = tuple[int, int]
+_INDEX = np.dtype("int32")
+
+
+class Flow:
+    """Where the variables of a list of equations are computed, and where last used."""
+
+    def __init__(self, equations: Sequence[Equation], outputs: Sequence[Atom]):
+        self.equations = equations
+        self.makers: dict[Any, Place] = {}
+        self.last: dict[Any, int] = {}
+        for i, eqn in enumerate(equations):
+            for atom in eqn.inputs:
+                self.last[atom] = i
+            for n, v in enumerate(eqn.outputs):
+                self.makers[v] = i, n
+        self.last.update(dict.fromkeys(outputs, len(equations)))
+
+    def starts(self, repeat: Periodic) -> list[int]:
+        """Where to cut what has a period: where the least goes from one part to the next."""
+        first, length, period = repeat
+        count, phases = divmod(length, period)
+        across = self.bytes_across(first, first + length, period)
+        best = min(range(phases + 1), key=lambda phase: across[phase])
+        if count > 3:
+            # Of many parts one may be given up for a better cut.
+            other = min(range(period), key=lambda phase: across[phase])
+            best = best if across[best] <= 1.5 * across[other] else other
+        return list(range(first + best, first + length - period + 1, period))
+
+    def bytes_across(self, first: int, stop: int, period: int) -> list[int]:
+        """For each phase, the bytes that go from parts which begin there to the next ones."""
+        reach: dict[Any, int] = {}
+        for i in range(first, stop):
+            for atom in self.equations[i].inputs:
+                maker = self.makers.get(atom)
+                if maker is not None and maker[0] >= max(first, i - period):
+                    reach[atom] = i
+        change = [0] * (stop - first + 1)
+        for v, i in reach.items():
+            size = 64 + v.aval.size * v.aval.dtype.itemsize
+            change[self.makers[v][0] + 1 - first] += size
+            change[i + 1 - first] -= size
+        found = [0] * period
+        now = 0
+        for i, more in enumerate(change[:-1]):
+            now += more
+            found[i % period] += now
+        return found
+
+    def inside(self, start: int, length: int) -> tuple[int, ...]:
+        """What the operands of a part are: numbers of its own results, or -1 from outside it."""
+        makers = self.makers
+        found = []
+        for eqn in self.equations[start : start + length]:
+            for atom in eqn.inputs:
+                i, n = makers.get(atom, (-1, 0))
+                found.append(((i - start) << 16) + n if i >= start else -1)
+        return tuple(found)
+
+    def used_later(self, start: int, length: int) -> tuple[Place, ...]:
+        """The results of a part that what follows it uses, or the program returns."""
+        stop = start + length
+        last = self.last
+        return tuple(
+            [
+                (i - start, n)
+                for i in range(start, stop)
+                for n, v in enumerate(self.equations[i].outputs)
+                if last.get(v, -1) >= stop
+            ]
+        )
+
+    def groups(self, starts: Sequence[int], length: int) -> list[Group]:
+        """The parts that begin at `starts`, those that are alike together."""
+        alike: dict[Any, list[int]] = {}
+        for start in starts:
+            alike.setdefault(self.inside(start, length), []).append(start)
+        found = []
+        for members in alike.values():
+            by_results: dict[Any, list[int]] = {}
+            for start in members:
+                by_results.setdefault(self.used_later(start, length), []).append(start)
+            most = max(by_results, key=lambda results: len(by_results[results]))
+            # One that gives less than most of them is like those, with results that go unused.
+            for results, group in list(by_results.items()):
+                if len(group) == 1 and results != most and {*results} <= {*most}:
+                    by_results[most] += by_results.pop(results)
+            for results, group in by_results.items():
+                if len(group) > 1:
+                    found.append(Group(self, sorted(group), length, results))
+        return found
+
+
+@dataclass
+class Group:
+    """Parts of a list of equations that one program can stand for."""
+
+    flow: Flow
+    starts: list[int]
+    length: int
+    results: tuple[Place, ...]
+
+    def program(self) -> tuple[Program, list[list[Atom]]]:
+        """That program, and for each of its inputs what stands for it in each of the parts."""
+        flow, starts = self.flow, self.starts
+        inputs: dict[tuple[Any, ...], Var] = {}
+        own: dict[Any, Var] = {}
+        equations = []
+
+        def operand(atoms: tuple[Any, ...]) -> Atom:
+            if type(atoms[0]) is Literal and all([atom == atoms[0] for atom in atoms]):
+                return atoms[0]
+            found = inputs.get(atoms)
+            if found is None:
+                found = inputs[atoms] = Var(atoms[0].aval)
+            return found
+
+        for i in range(self.length):
+            alike = [flow.equations[start + i] for start in starts]
+            first = alike[0]
+            args: list[Atom] = []
+            for atoms in zip(*[eqn.inputs for eqn in alike], strict=True):
+                args.append(own[atoms[0]] if atoms[0] in own else operand(atoms))
+            primitive = first.primitive
+            if any(eqn.primitive is not primitive for eqn in alike):
+                primitive = DynamicSlice(first.outputs[0].aval.shape)
+                places = zip(*[eqn.primitive.start for eqn in alike], strict=True)  # type: ignore[attr-defined]
+                args += [operand(tuple([index(at) for at in each])) for each in places]
+            outputs = [Var(v.aval) for v in first.outputs]
+            own.update(zip(first.outputs, outputs, strict=True))
+            equations.append(Equation(primitive, args, outputs, first.source))
+        begin = flow.equations[starts[0] : starts[0] + self.length]
+        outputs = [own[begin[i].outputs[n]] for i, n in self.results]
+        program = Program("block", list(inputs.values()), equations, outputs)
+        return program, [list(atoms) for atoms in inputs]
+
+    def outputs(self, start: int) -> list[Var]:
+        """The variables of what the part that begins at `start` gives."""
+        return [self.flow.equations[start + i].outputs[n] for i, n in self.results]
+
+
+def index(at: int) -> Literal:
+    """A literal that says where a slice begins."""
+    return scalar_literal(at, _INDEX, False, repr(at))

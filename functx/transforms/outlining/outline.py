@@ -1,0 +1,208 @@
+"""Outlining: runs of equations that a program repeats, each kind one program that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from functx.core.editing import like
+from functx.core.program import Atom, Equation, Program
+from functx.ops.slicing import Slice
+from functx.transforms.call import Call
+from functx.transforms.outlining.blocks import Flow, Group
+from functx.transforms.outlining.periods import Periodic, Repeat, repeats
+from functx.transforms.outlining.rolling import consecutive, rolled
+from functx.transforms.outlining.rows import Part
+from functx.transforms.outlining.tokens import tokens_of
+
+
+@dataclass(frozen=True)
+class Worth:
+    """From when on repeats pay: `part` operations in a program, `steps` of a loop, `saved` in all."""
+
+    part: int
+    steps: int
+    saved: int
+
+
+WORTH = {
+    "auto": Worth(part=24, steps=8, saved=160),
+    "always": Worth(part=3, steps=3, saved=3),
+}
+_ROUNDS = 4
+SHORTEST = 4
+_EFFORT = 64
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The rewrite to a program in which repeats worth it are calls of programs, or loops.
+
+    What is called is not inlined by XLA either. A call stands where the equations stood, a loop
+    where the first of its steps did. The one that comes `first`, before transforms, makes calls
+    alone, and none of what is better transformed in the open.
+    """
+
+    mode: str = "auto"
+    first: bool = False
+
+    def __call__(self, program: Program) -> Program:
+        worth = WORTH.get(self.mode)
+        # What shares memory with what is written to must stay in sight of it.
+        if worth is None or len(program.equations) < SHORTEST or program.writes:
+            return program
+        names = count(1)
+        equations: Sequence[Equation] = program.equations
+        for _ in range(_ROUNDS):
+            shorter = _Round(equations, program.outputs, worth, self).equations(names)
+            if shorter is None:
+                break
+            equations = shorter
+        return program if equations is program.equations else like(program, equations=equations)
+
+
+class _Round:
+    """One search through a list of equations, and what it puts in place of the repeats found."""
+
+    def __init__(
+        self,
+        equations: Sequence[Equation],
+        outputs: Sequence[Atom],
+        worth: Worth,
+        rewrite: Outline,
+    ):
+        self.old, self.outputs, self.worth, self.rewrite = equations, outputs, worth, rewrite
+        self.known: dict[Any, Part] = {}
+        # For each start of what is replaced: its length, and what stands there in its place.
+        self.instead: dict[int, tuple[int, list[Equation]]] = {}
+        self.ends = [0] * len(equations)
+
+    def equations(self, names: Iterator[int]) -> list[Equation] | None:
+        """The equations with the repeats replaced; None where there are none worth it."""
+        tokens, weights = tokens_of(self.old)
+        if sum(weights) < self.worth.saved:
+            return None
+        found = repeats(tokens, weights, self.worth.saved)
+        if not found:
+            return None
+        self.total = np.concatenate([[0], np.cumsum(weights)])
+        self.flow = Flow(self.old, self.outputs)
+        # A loop looks up what earlier ones stacked, so they are made in their order.
+        for group, step in sorted(self.chosen(found), key=lambda pair: pair[0].starts[0]):
+            self.replace(group, step, names)
+        if not self.instead:
+            return None
+        result: list[Equation] = []
+        at = 0
+        while at < len(self.old):
+            length, instead = self.instead.get(at, (1, [self.old[at]]))
+            result += instead
+            at += length
+        return without_unused(result, self.outputs)
+
+    def chosen(self, found: list[Repeat]) -> list[tuple[Group, bool]]:
+        """Groups of parts to be replaced, apart from each other; whether each may be a loop."""
+        taken = np.zeros(len(self.old), bool)
+        chosen = []
+        # Repeats overlap; those that save most come first, and the others are soon used up.
+        effort = _EFFORT * len(self.old)
+        for repeat in found:
+            effort -= repeat.size
+            if effort < 0:
+                break
+            for free in repeat.free(taken):
+                for group in self.groups(free):
+                    if self.weight(group) * (len(group.starts) - 1) >= self.worth.saved:
+                        chosen.append((group, type(free) is Periodic))
+                        for start in group.starts:
+                            taken[start : start + group.length] = True
+        return chosen
+
+    def groups(self, repeat: Repeat) -> list[Group]:
+        """The groups of parts that are alike in what repeats itself."""
+        if isinstance(repeat, Periodic):
+            return self.flow.groups(self.flow.starts(repeat), repeat.period)
+        groups = self.flow.groups(repeat.starts, repeat.length)
+        return [group for group in groups if self.weight(group) >= self.worth.part]
+
+    def weight(self, group: Group) -> int:
+        """How many operations one part of a group becomes."""
+        start = group.starts[0]
+        return int(self.total[start + group.length] - self.total[start])
+
+    def replace(self, group: Group, periodic: bool, names: Iterator[int]) -> None:
+        """Put loops or calls in the place of the parts in `group`, where they pay."""
+        runs = consecutive(group)
+        if periodic:
+            runs = [run for run in runs if not self.roll(run, names)]
+        several = -(-self.worth.part // self.weight(group))
+        if several == 1:
+            left = [start for run in runs for start in run.starts]
+            self.call(Group(group.flow, left, group.length, group.results), names)
+            return
+        # Short parts are called several at a time.
+        for run in runs:
+            starts = run.starts[: len(run.starts) // several * several : several]
+            for wider in self.flow.groups(starts, several * group.length):
+                self.call(wider, names)
+
+    def roll(self, run: Group, names: Iterator[int]) -> bool:
+        """Whether a loop could be put in the place of the parts in `run`."""
+        if len(run.starts) < self.worth.steps:
+            return False
+        loop = rolled(run, names, self.rewrite, self.known, self.ends)
+        if loop is None:
+            return False
+        if self.rewrite.first:
+            return True
+        self.instead.update({start: (run.length, []) for start in run.starts})
+        self.instead[run.starts[0]] = run.length, loop
+        begin, stop = run.starts[0], run.starts[-1] + run.length
+        self.ends[begin:stop] = [stop] * (stop - begin)
+        return True
+
+    def call(self, group: Group, names: Iterator[int]) -> None:
+        """Put calls of one program in the place of the parts in `group`."""
+        count = len(group.starts)
+        if count < 2 or self.weight(group) * (count - 1) < self.worth.saved:
+            return
+        block, operands = group.program()
+        if self.rewrite.first and in_the_open(block):
+            return
+        block.name = f"block_{next(names)}"
+        call = Call(self.rewrite(block), True)
+        for i, start in enumerate(group.starts):
+            args = [atoms[i] for atoms in operands]
+            eqn = Equation(call, args, group.outputs(start), self.old[start].source)
+            self.instead[start] = group.length, [eqn]
+            stop = start + group.length
+            self.ends[start:stop] = [stop] * group.length
+
+
+def in_the_open(block: Program) -> bool:
+    """Whether a block is better transformed where it stands.
+
+    What it looks up in arrays from outside gets a cotangent that is added in its place there,
+    and in a call would be one of the whole array.
+    """
+    given = {*block.inputs}
+    looked_up = [
+        e for e in block if type(e.primitive) is Slice or e.primitive.accumulate is not None
+    ]
+    return bool(block.effects) or any([e.inputs[0] in given for e in looked_up])
+
+
+def without_unused(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+    """The equations without those that nothing needs, each as it is."""
+    needed: set[Any] = {*outputs}
+    kept = []
+    for eqn in reversed(equations):
+        if eqn.primitive.effects or not needed.isdisjoint(eqn.outputs):
+            kept.append(eqn)
+            needed.update(eqn.inputs)
+    kept.reverse()
+    return kept

@@ -1,0 +1,274 @@
+"""Parts that follow one another and hand on what they compute, rolled into a loop.
+
+A loop costs no more memory traffic than the parts did as long as what differs between them is
+what the one before computed, numbers, or parts of one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.ops.arithmetic import Add, Mul
+from functx.ops.constants import Dense
+from functx.ops.creation import Iota
+from functx.ops.joining import Concatenate
+from functx.ops.shaping import Full, Reshape
+from functx.ops.slicing import DynamicSlice, Slice
+from functx.transforms.control.scan import Scan
+from functx.transforms.outlining.blocks import Group, index
+from functx.transforms.outlining.rows import Part, part_shown
+
+# A stack in which most rows are never looked at may be this large, in bytes.
+_SMALL_STACK = 1 << 16
+_INDEX = index(0).aval
+
+
+# The variables for each result of the block, in each of the parts.
+Results = list[list[Var]]
+
+
+def consecutive(group: Group) -> list[Group]:
+    """The parts of `group` in sequences in which each begins where the one before ends."""
+    found: list[list[int]] = []
+    for start in group.starts:
+        if found and start == found[-1][-1] + group.length:
+            found[-1].append(start)
+        else:
+            found.append([start])
+    return [Group(group.flow, starts, group.length, group.results) for starts in found]
+
+
+def rolled(
+    group: Group, names: Iterator[int], rewrite: Any, known: dict[Any, Part], ends: Sequence[int]
+) -> list[Equation] | None:
+    """Equations, a loop among them, in place of parts that follow one another; None if they cannot.
+
+    What the loop stacks for later is entered in `known` for those who use it. `ends` says of each
+    equation that was replaced where what stands in its place ends, and is 0 for the others.
+    """
+    return _Roll(group, known, ends).equations(names, rewrite)
+
+
+class _Roll:
+    """A loop in the making."""
+
+    def __init__(self, group: Group, known: dict[Any, Part], ends: Sequence[int]):
+        self.group, self.known, self.ends = group, known, ends
+        self.flow, self.starts = group.flow, group.starts
+        self.count = len(group.starts)
+        self.stop = group.starts[-1] + group.length
+        self.before: list[Equation] = []
+        self.places: dict[Any, int] = {}
+        self.shown: list[int] = []
+        self.looked_up: list[Equation] = []
+        self.consts: dict[Atom, Var] = {}
+        # Each with its first value, and what the next is: a result by number, or another carry.
+        self.carries: list[tuple[Var, Atom, int | Var]] = []
+        self.rows: dict[tuple[Any, ...], tuple[Var, Atom]] = {}
+
+    def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
+        block, operands = self.group.program()
+        if block.effects:
+            return None
+        results = [self.group.outputs(start) for start in self.starts]
+        self.places = {v: at for at, v in enumerate(results[0])}
+        left = list(zip(block.inputs, operands, strict=True))
+        for fits in (self.const, self.carry, self.earlier, self.scalars, self.look_up):
+            left = [each for each in left if not fits(*each, results)]
+        if left:
+            return None
+        stacked = self.stacked(results)
+        if stacked is None:
+            return None
+        carried = {at for _, _, at in self.carries}
+        # What only the last part gives is carried, from a start that nothing looks at.
+        for at, v in enumerate(results[-1]):
+            if at not in carried and at not in stacked and at not in self.shown:
+                self.carries.append((Var(v.aval), self.zeros(v.aval), at))
+        inputs = [(v, operand) for operand, v in self.consts.items()]
+        inputs += [(v, start) for v, start, _ in self.carries]
+        inputs += list(self.rows.values())
+        outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
+        outputs += [block.outputs[at] for at in stacked]
+        equations = [*self.looked_up, *block.equations]
+        body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
+        loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
+        finals = {each: results[-each[1]][each[0]] for each in map(self.origin, self.carries)}
+        carries = [
+            finals.pop(each, None) or Var(results[0][each[0]].aval)  # type: ignore[arg-type]
+            for each in map(self.origin, self.carries)
+        ]
+        stacks = [Var(wide(self.count, results[-1][at].aval)) for at in stacked]
+        source = self.flow.equations[self.starts[0]].source
+        scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
+        given = {*carries}
+        made = [scan]
+        for at in self.shown:
+            self.before += [eqn for r in results for eqn in self.cut(r[at])]
+        for at, stack in zip(stacked, stacks, strict=True):
+            for i, each in enumerate(results):
+                start, sizes = (i, *[0] * each[at].aval.ndim), (1, *each[at].aval.shape)
+                self.known[each[at]] = Part(stack, start, sizes)
+                if each[at] not in given:
+                    made += self.cut(each[at])
+        return [*self.before, *made]
+
+    # Whether the input `v` of the block, which is `atoms` in the parts, fits into a loop as it
+    # says. What a look-up is made of comes before look-ups.
+
+    def const(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As what is the same in all steps."""
+        same = all([atom is atoms[0] for atom in atoms])
+        if same:
+            self.consts[atoms[0]] = v
+        return same
+
+    def earlier(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As what the last step but one or two computed."""
+        return any([self.carry(v, atoms, results, lag) for lag in (2, 3)])
+
+    def scalars(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As a number of its own for each step."""
+        fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
+        if fits:
+            self.rows[tuple(atoms)] = v, self.stack(v.aval, atoms)
+        return fits
+
+    def carry(self, v: Var, atoms: Sequence[Atom], results: Results, lag: int = 1) -> bool:
+        """As what the step before computed, or the one `lag` steps before."""
+        at = self.places.get(atoms[lag]) if lag < self.count else None
+        if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
+            return False
+        if any([a is not r[at] for a, r in zip(atoms[lag:], results, strict=False)]):
+            return False
+        following: int | Var = at
+        for i in range(lag - 1, 0, -1):
+            alike = [c for c, *rest in self.carries if rest == [atoms[i], following]]
+            if not alike:
+                alike = [Var(v.aval)]
+                self.carries.append((alike[0], atoms[i], following))
+            following = alike[0]
+        self.carries.append((v, atoms[0], following))
+        return True
+
+    def origin(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
+        """The result that a carry is, and of which part, counted from the last, at the end."""
+        following, back = carry[2], 1
+        while type(following) is not int:
+            following = next(source for v, _, source in self.carries if v is following)
+            back += 1
+        return following, back
+
+    def is_known(self, atom: Atom) -> bool:
+        """Whether `atom` has its value before the loop, and not just inside of another."""
+        place = self.flow.makers.get(atom)
+        if place is None:
+            return True
+        inside = self.flow.last.get(atom, -1) < self.ends[place[0]]
+        return place[0] < self.starts[0] and not inside
+
+    def stack(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
+        """An array of the scalars `atoms`, one a step."""
+        whole = wide(self.count, aval)
+        if all([type(atom) is Literal for atom in atoms]):
+            numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
+            even = aval is _INDEX and (np.diff(numbers, 2) == 0).all()
+            return self.evenly(numbers) if even else self.new(Dense(whole, numbers.tobytes()), [])
+        pieces = [self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms]
+        return self.new(Concatenate(0), pieces)
+
+    def evenly(self, numbers: Any) -> Var:
+        """An array of indices that lie equally far apart."""
+        found = self.new(Iota("int32", (self.count,)), [])
+        step = int(numbers[1] - numbers[0])
+        if step != 1:
+            found = self.new(Mul(), [found, index(step)])
+        return self.new(Add(), [found, index(int(numbers[0]))]) if numbers[0] else found
+
+    def look_up(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+        """As parts of one array, which the loop finds there."""
+        parts = []
+        for atom in atoms:
+            part = part_shown(atom, self.flow, self.known)
+            if part is None or not self.is_known(part.whole):
+                return False
+            parts.append(part)
+        whole, _, sizes = parts[0]
+        if any([part.whole is not whole or part.sizes != sizes for part in parts]):
+            return False
+        source = self.consts.get(whole)
+        if source is None:
+            source = self.consts[whole] = Var(whole.aval)
+        places = [self.position(each) for each in zip(*[p.start for p in parts], strict=True)]
+        shown = Equation.of(DynamicSlice(sizes), [source, *places])
+        if sizes == v.aval.shape:
+            shown.outputs[:] = [v]
+            self.looked_up.append(shown)
+        else:
+            self.looked_up += [shown, Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None)]
+        return True
+
+    def position(self, places: tuple[int, ...]) -> Any:
+        """Where a part begins along one axis: a number, or a row of all of them."""
+        literals = tuple([index(at) for at in places])
+        if len({*places}) == 1:
+            return literals[0]
+        if literals not in self.rows:
+            aval = literals[0].aval
+            self.rows[literals] = Var(aval), self.stack(aval, literals)
+        return self.rows[literals][0]
+
+    def stacked(self, results: Results) -> list[int] | None:
+        """The results to be stacked, since what follows looks at those of several parts."""
+        found = []
+        carried: dict[int, int] = {}
+        for at, back in map(self.origin, self.carries):
+            carried[at] = max(back, carried.get(at, 1))
+        for at in range(len(results[0])):
+            used = [self.flow.last.get(r[at], -1) >= self.stop for r in results]
+            if not any(used):
+                continue
+            parts = [part_shown(r[at], self.flow, self.known) for r in results]
+            around = all([part is not None and self.is_known(part.whole) for part in parts])
+            if around and at not in carried:
+                self.shown.append(at)
+            elif any(used[: -carried.get(at, 1)]):
+                aval = results[0][at].aval
+                large = self.count * aval.size * aval.dtype.itemsize > _SMALL_STACK
+                if large and sum(used) < self.count / 2:
+                    return None
+                found.append(at)
+        return found
+
+    def cut(self, v: Var) -> list[Equation]:
+        """Equations for the variable `v`, which is a part of an array."""
+        part = part_shown(v, self.flow, self.known)
+        assert part is not None
+        limit = tuple([a + n for a, n in zip(part.start, part.sizes, strict=True)])
+        cut = Equation.of(Slice(part.start, limit), [part.whole])
+        if part.sizes == v.aval.shape:
+            return [cut.replace(outputs=[v])]
+        return [cut, Equation(Reshape(v.aval.shape), [*cut.outputs], [v], None)]
+
+    def zeros(self, aval: ShapedArray) -> Atom:
+        """Zeros of `aval`."""
+        zero = Literal(aval.dtype.type(0).item(), ShapedArray((), aval.dtype, aval.weak_type))
+        return self.new(Full(aval.shape), [zero]) if aval.shape else zero
+
+    def new(self, primitive: Any, operands: list[Any]) -> Var:
+        """What an equation before the loop computes."""
+        avals = tuple([atom.aval for atom in operands])
+        outs = primitive.types.get(avals) or primitive.out_types(avals)
+        v = Var(outs[0])
+        self.before.append(Equation(primitive, operands, [v], None))
+        return v
+
+
+def wide(count: int, aval: ShapedArray) -> ShapedArray:
+    """The type of `count` arrays of `aval` in one."""
+    return aval.update(shape=(count, *aval.shape))

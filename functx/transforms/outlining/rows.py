@@ -1,0 +1,45 @@
+"""Variables that show a part of an array at a known place, so that a loop can look it up."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from functx.core.program import Atom, Var
+from functx.ops.joining import Split
+from functx.ops.shaping import Reshape
+from functx.ops.slicing import Slice
+from functx.transforms.outlining.blocks import Flow
+from functx.transforms.outlining.tokens import moves
+
+Shape = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """The part of `whole` of shape `sizes` that begins at `start`, under another shape or not."""
+
+    whole: Atom
+    start: Shape
+    sizes: Shape
+
+
+def part_shown(atom: Atom, flow: Flow, known: dict[Any, Part]) -> Part | None:
+    """The part that `atom` shows, by `known` or by the equations that make it; None for others."""
+    while type(atom) is Var:
+        if atom in known:
+            return known[atom]
+        place = flow.makers.get(atom)
+        if place is None:
+            return None
+        eqn = flow.equations[place[0]]
+        primitive = eqn.primitive
+        if type(primitive) is Slice and moves(primitive):
+            return Part(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
+        if type(primitive) is Split:
+            before = sum(primitive.sizes[: place[1]])
+            start = [0] * atom.aval.ndim
+            start[primitive.axis] = before
+            return Part(eqn.inputs[0], tuple(start), atom.aval.shape)
+        if type(primitive) is not Reshape:
+            return None
+        atom = eqn.inputs[0]
+    return None
