@@ -61,6 +61,18 @@ def pytest_addoption(parser):
         default=0,
         help="so many more random programs in each test of tests/mutation/test_random_programs.py",
     )
+    parser.addoption(
+        "--switch",
+        action="append",
+        default=[],
+        metavar="NAME=WORD",
+        help="a switch of functx.config for the whole run, such as outline=always",
+    )
+
+
+def pytest_configure(config):
+    for switch in config.getoption("--switch"):
+        functx.config.update(*switch.split("=", 1))
 
 
 @pytest.fixture
