@@ -18,6 +18,12 @@ from functx.transforms.outlining.outline import Outline
 random = np.random.RandomState(0)
 
 
+@pytest.fixture(autouse=True)
+def switched_by_the_test_alone():
+    with functx.config.set(outline="auto"):
+        yield
+
+
 def normal(*shape, scale=1.0):
     return (random.randn(*shape) * scale).astype("float32")
 
