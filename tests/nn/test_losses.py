@@ -428,6 +428,8 @@ def test_a_class_that_is_not_there_gives_nan_where_it_is_traced():
     assert np.isnan(value)
 
 
+# PyTorch warns that its own mean of the divergence is no mean over examples.
+@pytest.mark.filterwarnings("ignore:reduction.*batchmean:UserWarning")
 def test_losses_are_those_of_pytorch(x64):
     torch = pytest.importorskip("torch")
     functional = torch.nn.functional

@@ -501,7 +501,7 @@ def test_pytorch_gives_the_same(dtype, x64):
     from torch.nn import functional
 
     x, w, b = (a.astype(dtype) for a in (rows(4, 6, 5), rows(6, seed=1), rows(6, seed=2)))
-    v = w**2 + 1
+    mean, variance = rows(6, seed=5).astype(dtype), w**2 + 1
     ct = rows(4, 6, 5, seed=3).astype(dtype)
     last = rows(5, seed=4).astype(dtype)
     pairs = [
@@ -526,8 +526,8 @@ def test_pytorch_gives_the_same(dtype, x64):
             (x, w, b),
         ),
         (
-            lambda x, w, b: functional.batch_norm(x, torch.tensor(b * 1), torch.tensor(v), w, b),
-            lambda x, w, b: nn.batch_norm(x, b, v, w, b)[0],
+            lambda x, w, b: functional.batch_norm(x, *map(torch.tensor, (mean, variance)), w, b),
+            lambda x, w, b: nn.batch_norm(x, mean, variance, w, b)[0],
             (x, w, b),
         ),
     ]
