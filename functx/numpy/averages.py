@@ -44,7 +44,7 @@ def _averaged(a: Any, dtype: Any) -> tuple[Any, DType]:
 def _counted(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
     """How many elements there are along `axes`, or hold in the mask `where`."""
     if where is None or where is True:
-        return literal(math.prod(aval.shape[d] for d in axes), dtype)
+        return literal(math.prod([aval.shape[d] for d in axes]), dtype)
     mask = broadcast_to(ufuncs.boolean(where), aval.shape)
     return ops.reduce_sum(convert_element_type(mask, part_dtype(dtype)), axes)
 

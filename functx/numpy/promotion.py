@@ -10,7 +10,7 @@ import numpy as np
 from ml_dtypes import iinfo
 
 from functx.core.avals import Shape
-from functx.core.dtypes import inexact_dtype, is_integer, promote_types
+from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_types
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
@@ -18,7 +18,7 @@ from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.shaping import BroadcastInDim, broadcast_in_dim
 
 
 def operand(x: Any) -> Any:
@@ -78,20 +78,37 @@ def binary(primitive: Primitive, x: Any, y: Any) -> Any:
     return bind(primitive, broadcast(*promote(x, y)))
 
 
+_NUMBERS = *PYTHON_SCALARS, Literal
 _KINDS_BESIDE: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
 def promote(*args: Any) -> tuple[Any, ...]:
     """`args` in the one dtype that JAX's promotion gives them."""
     args = tuple([operand(x) for x in args])
-    return _converted(args, *result_type(*args))
+    return args if _common_dtype(args) is not None else _converted(args, *result_type(*args))
 
 
 def promote_inexact(*args: Any) -> tuple[Any, ...]:
     """`args` in one dtype, the default float type where they are all exact."""
     args = tuple([operand(x) for x in args])
+    common = _common_dtype(args)
+    if common is not None and is_inexact(common):
+        return args
     dtype, weak = result_type(*args)
     return _converted(args, inexact_dtype(dtype), weak)
+
+
+def _common_dtype(args: tuple[Any, ...]) -> Any:
+    """The dtype that `args` have, if they are arrays of one."""
+    dtype = None
+    for x in args:
+        if type(x) in _NUMBERS:
+            return None
+        own = aval_of(x).dtype
+        if dtype is not None and own != dtype:
+            return None
+        dtype = own
+    return dtype
 
 
 def result_type(*args: Any) -> tuple[Any, bool]:
@@ -117,7 +134,7 @@ def _converted(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]
 
 
 def _convert(x: Any, dtype: Any, weak: bool) -> Any:
-    if type(x) in PYTHON_SCALARS or type(x) is Literal:
+    if type(x) in _NUMBERS:
         return number(x.value if type(x) is Literal else x, dtype, weak)
     # A dtype that all operands have is weak only if they all are, without a conversion.
     return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype, weak)
@@ -143,14 +160,24 @@ def _bounds(dtype: Any) -> tuple[int, int]:
 
 def broadcast(*args: Any) -> tuple[Any, ...]:
     """`args` in the one shape that NumPy's rule gives them; scalars stay scalars beside arrays."""
-    shapes = tuple([aval_of(x).shape for x in args])
+    spreads = _spreads(*[aval_of(x).shape for x in args])
+    return tuple([x if p is None else p(x) for x, p in zip(args, spreads, strict=True)])
+
+
+@lru_cache(maxsize=4096)
+def _spreads(*shapes: Shape) -> tuple[BroadcastInDim | None, ...]:
+    """What gives arrays of `shapes` their common shape; None where nothing is to be done."""
     shape = broadcast_shapes(*shapes)
     return tuple(
         [
-            x if s == shape or not s else broadcast_to(x, shape)
-            for x, s in zip(args, shapes, strict=True)
+            None if not s or s == shape else BroadcastInDim(shape, _last_dims(len(s), len(shape)))
+            for s in shapes
         ]
     )
+
+
+def _last_dims(count: int, ndim: int) -> tuple[int, ...]:
+    return tuple(range(ndim - count, ndim))
 
 
 def broadcast_to(x: Any, shape: Shape) -> Any:
@@ -161,7 +188,7 @@ def broadcast_to(x: Any, shape: Shape) -> Any:
     lead = len(shape) - len(own)
     if lead < 0 or any(n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)):
         raise ShapeError(f"broadcast_to: {aval_of(x)!r} must broadcast to the shape; got {shape}")
-    return broadcast_in_dim(x, shape, tuple(range(lead, len(shape))))
+    return broadcast_in_dim(x, shape, _last_dims(len(own), len(shape)))
 
 
 @lru_cache(maxsize=4096)
