@@ -149,6 +149,11 @@ class Group:
         program = Program("block", list(inputs.values()), equations, outputs)
         return program, [list(atoms) for atoms in inputs]
 
+    def without(self, first: int, last: int) -> Group:
+        """The group without so many of its first and last parts."""
+        starts = self.starts[first : len(self.starts) - last]
+        return Group(self.flow, starts, self.length, self.results)
+
     def outputs(self, start: int) -> list[Var]:
         """The variables of what the part that begins at `start` gives."""
         return [self.flow.equations[start + i].outputs[n] for i, n in self.results]

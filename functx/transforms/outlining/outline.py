@@ -138,7 +138,7 @@ class _Round:
         """Put loops or calls in the place of the parts in `group`, where they pay."""
         runs = consecutive(group)
         if periodic:
-            runs = [run for run in runs if not self.roll(run, names)]
+            runs = [run for run in runs if not self.roll_most(run, names)]
         several = -(-self.worth.part // self.weight(group))
         if several == 1:
             left = [start for run in runs for start in run.starts]
@@ -150,20 +150,32 @@ class _Round:
             for wider in self.flow.groups(starts, several * group.length):
                 self.call(wider, names)
 
+    def roll_most(self, run: Group, names: Iterator[int]) -> bool:
+        """Whether a loop could be put in the place of the parts in `run`, or all but one at an end.
+
+        The first takes what was given where others take what a loop stacked; in reverse, the last.
+        """
+        starts = run.starts
+        some = starts, starts[:-1], starts[1:], starts[1:-1]
+        groups = [Group(run.flow, each, run.length, run.results) for each in some]
+        return any(self.roll(group, names) for group in groups)
+
     def roll(self, run: Group, names: Iterator[int]) -> bool:
         """Whether a loop could be put in the place of the parts in `run`."""
-        if len(run.starts) < self.worth.steps:
-            return False
-        loop = rolled(run, names, self.rewrite, self.known, self.ends)
-        if loop is None:
-            return False
-        if self.rewrite.first:
+        # What comes first and last is often given in another way than what lies between.
+        for run in (run.without(first, last) for first in (0, 1) for last in (0, 1)):
+            if len(run.starts) < self.worth.steps:
+                return False
+            loop = rolled(run, names, self.rewrite, self.known, self.ends)
+            if loop is None:
+                continue
+            if not self.rewrite.first:
+                self.instead.update({start: (run.length, []) for start in run.starts})
+                self.instead[run.starts[0]] = run.length, loop
+                begin, stop = run.starts[0], run.starts[-1] + run.length
+                self.ends[begin:stop] = [stop] * (stop - begin)
             return True
-        self.instead.update({start: (run.length, []) for start in run.starts})
-        self.instead[run.starts[0]] = run.length, loop
-        begin, stop = run.starts[0], run.starts[-1] + run.length
-        self.ends[begin:stop] = [stop] * (stop - begin)
-        return True
+        return False
 
     def call(self, group: Group, names: Iterator[int]) -> None:
         """Put calls of one program in the place of the parts in `group`."""

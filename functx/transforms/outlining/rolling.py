@@ -78,7 +78,7 @@ class _Roll:
         results = [self.group.outputs(start) for start in self.starts]
         self.places = {v: at for at, v in enumerate(results[0])}
         left = list(zip(block.inputs, operands, strict=True))
-        for fits in (self.const, self.carry, self.earlier, self.scalars, self.look_up):
+        for fits in (self.const, self.carry, self.earlier, self.look_up, self.scalars):
             left = [each for each in left if not fits(*each, results)]
         if left:
             return None
