@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
+from functx.core.budgets import MEMORY, memory_mode
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.registrations import rules_changed
 from functx.core.tracing import checking
@@ -14,31 +15,55 @@ from functx.core.tracing import checking
 
 def _choice(name: str, *words: str) -> Any:
     """A switch with a value among `words`, at first the first of them."""
-    value = words[0]
 
-    def given(_: Config) -> str:
-        return value
-
-    def change(_: Config, word: str) -> None:
-        nonlocal value
+    def check(word: Any) -> Any:
         if word not in words:
             raise ValueRangeError(f"config: {name} must be one of {words}; got {word!r}")
-        value = word
+        return word
+
+    return _switch(words[0], check)
+
+
+def _switch(value: Any, check: Callable[[Any], Any]) -> Any:
+    """A switch that is at first `value`, and then what `check` makes of what it is set to."""
+
+    def given(_: Config) -> Any:
+        return value
+
+    def change(_: Config, new: Any) -> None:
+        nonlocal value
+        value = check(new)
         rules_changed()
 
     return property(given, change)
 
 
 OUTLINE = "auto", "always", "never"
+SIMPLIFY = "auto", "always", "never"
 
 
-asked: ContextVar[str | None] = ContextVar("asked", default=None)
-"""What the function that is being traced asked for in place of `config.outline`."""
+class Wishes(NamedTuple):
+    """What a function asked for in place of switches of `config`; None where it did not."""
+
+    outline: str | None = None
+    memory: Any = None
+
+
+asked: ContextVar[Wishes] = ContextVar("asked", default=Wishes())  # noqa: B039 - a tuple
+"""What the function that is being traced asked for."""
 
 
 def outline_mode() -> str:
     """Whether repeats are outlined, by the function that is being traced or by `config`."""
-    return asked.get() or config.outline
+    return asked.get().outline or config.outline
+
+
+def memory_plan() -> Any:
+    """What derivatives keep, by the function that is being traced or by `config`.
+
+    "off", "min_cut", a `Budget`, or, while one is being met, a plan that is tried.
+    """
+    return asked.get().memory or config.memory
 
 
 class Config:
@@ -51,6 +76,9 @@ class Config:
     refused ("error") or counts as a copy ("copy").
     `outline`: whether what a program repeats is compiled once and called: where it pays ("auto"),
     wherever it can be ("always"), or not ("never").
+    `simplify`: whether programs are made simpler before they are compiled: where it pays ("auto"),
+    in every way ("always"), or not ("never").
+    `memory`: what derivatives keep of the forward computation, as `jit(memory=)` has it.
     The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
@@ -65,6 +93,8 @@ class Config:
     operator_vmap = _choice("operator_vmap", "sequential", "error")
     operator_aliases = _choice("operator_aliases", "error", "copy")
     outline = _choice("outline", *OUTLINE)
+    memory = _switch(MEMORY[0], lambda given: memory_mode("config", given) or MEMORY[0])
+    simplify = _choice("simplify", *SIMPLIFY)
 
     def update(self, name: str, value: Any) -> None:
         """Set a switch by name; raises ArgumentError for a name that is none."""

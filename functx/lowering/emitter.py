@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
 from functx.core.avals import ShapedArray
+from functx.core.config import config
 from functx.core.dtypes import is_complex, kind
 from functx.core.effects import Effect
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
 from functx.core.rewriting import rewritten
-from functx.lowering import callbacks, regions
+from functx.lowering import callbacks, meshes, regions
 from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost
 from functx.transforms.expand import opened_to_lower
 from functx.transforms.outlining.outline import Outline
+from functx.transforms.simplify.simplify import Simplify
 
 
 class LoweringContext:
@@ -110,6 +113,21 @@ class LoweringContext:
         outs = mlir.lower_fun(fun, multiple_results=several)(ctx, *values)
         return [_single(out) for out in outs] if several else _single(outs[0])
 
+    def barrier(self, values: Sequence[Any]) -> list[Any]:
+        """`values`, each there only when all are; nothing is merged across."""
+        return [*stablehlo.OptimizationBarrierOp(list(values)).results] if values else []
+
+    def across(self, axes: Sequence[Any], fun: Callable[..., Any], *values: Any) -> Any:
+        """What JAX's lowering makes of `fun`, a collective of JAX across the named `axes`."""
+        sizes = meshes.manual_axes(self.module.module_context)
+        for name in axes:
+            if name not in sizes:
+                raise meshes.not_on_devices(name, sizes, self.source)
+        # JAX looks a collective's axes up while it traces, and traces nothing within a call.
+        traced = jax.make_jaxpr(jax.jit(fun), axis_env=list(sizes.items()))
+        (eqn,) = traced(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.avals_in]).eqns
+        return self.via_jax(lambda *xs: eqn.primitive.bind(*xs, **eqn.params)[0], *values)
+
     def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
         """A call of `program`, emitted as a function of its own, once a module.
 
@@ -150,6 +168,7 @@ class ModuleEmitter:
         devices = getattr(module_context.axis_context, "num_devices", None)
         self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
         self.outline = Outline(outline if self.apart else "never")
+        self.simplify = Simplify(config.simplify)
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
@@ -265,6 +284,7 @@ class FunctionEmitter:
     def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
         program = parts_first(program, self.ctx.platforms)
+        program = rewritten(self.ctx.module.simplify, program)
         program = rewritten(self.ctx.module.outline, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:

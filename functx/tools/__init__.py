@@ -2,5 +2,6 @@
 
 from functx.tools.explain_nan import explain_nan
 from functx.tools.outlined import outlined
+from functx.tools.simplified import simplified
 
-__all__ = ["explain_nan", "outlined"]
+__all__ = ["explain_nan", "outlined", "simplified"]

@@ -1,0 +1,24 @@
+"""`simplified`: a program as it is lowered, made simpler, for reading."""
+
+from __future__ import annotations
+
+from functx.core.config import SIMPLIFY
+from functx.core.errors import ValueRangeError
+from functx.core.program import Program
+from functx.transforms.simplify.simplify import Simplify
+
+
+def simplified(program: Program, mode: str = "always") -> Program:
+    """`program` made simpler: what it computes, in fewer and cheaper equations.
+
+    `mode` is one of those of `functx.config.simplify`; what is lowered is by default what "auto"
+    gives. A program in which values change is returned as it is; see `functx.functionalize`.
+
+    >>> import functx
+    >>> program = functx.make_ir(lambda x: (x * 1 + x * 1, x - 0))(2.0)
+    >>> len(program), len(functx.tools.simplified(program))
+    (4, 1)
+    """
+    if mode not in SIMPLIFY:
+        raise ValueRangeError(f"simplified: mode must be one of {SIMPLIFY}; got {mode!r}")
+    return Simplify(mode)(program)

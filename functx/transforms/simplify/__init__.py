@@ -1,0 +1,1 @@
+"""Programs made smaller and quicker without a change of what they mean."""

@@ -1,0 +1,216 @@
+"""Sums of products, each made in the cheapest order: large products that are only summed vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from functx.core.editing import like
+from functx.core.interpret import forward, interpret
+from functx.core.program import Equation, Program, Var
+from functx.core.tracing import Tracer, trace
+from functx.ops.arithmetic import Mul
+from functx.ops.contraction import DotGeneral
+from functx.ops.joining import Concatenate
+from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
+from functx.transforms.simplify.factors import PASSES_ON
+from functx.transforms.simplify.orders import MOVED
+from functx.transforms.simplify.sums import Sum, is_sum, opened
+
+
+@dataclass(frozen=True)
+class Worth:
+    """From when on an order pays: for products of `elements`, if it costs `times` less."""
+
+    elements: int
+    times: float
+
+
+WORTH = {"auto": Worth(1024, 1.3), "always": Worth(2, 1.0)}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The rewrite to a program in which sums of products are made in the cheapest order.
+
+    A product is looked into only if it is larger than what it is made of. Values change in
+    rounding alone.
+    """
+
+    mode: str = "auto"
+
+    def __call__(self, program: Program) -> Program:
+        worth = WORTH.get(self.mode)
+        if worth is None or program.writes:
+            return program
+        flow = Flow(program, worth)
+        if not flow.large:
+            return program
+        chosen = flow.chosen()
+        if not chosen:
+            return program
+
+        def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
+            einsum = chosen.get(eqn)
+            return forward(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
+
+        def body(*args: Tracer) -> list[Tracer]:
+            values.update(zip(program.inputs, args, strict=True))
+            return interpret(program, args, remember, constant=lambda c: c)
+
+        values: dict[Any, Any] = {}
+
+        def remember(eqn: Equation, *args: Tracer) -> Sequence[Any]:
+            outs = step(eqn, *args)
+            values.update(zip(eqn.outputs, outs, strict=True))
+            return outs
+
+        made, _ = trace(body, program.in_avals, name=program.name)
+        return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
+
+
+class Flow:
+    """Where the large products of a program go."""
+
+    def __init__(self, program: Program, worth: Worth):
+        self.program, self.worth = program, worth
+        self.makers: dict[Any, Equation] = {}
+        # The large products, and for each value that they reach without being summed, which.
+        self.large: dict[Var, Equation] = {}
+        self.reached: dict[Any, frozenset[Var]] = {}
+        self.sums: list[Equation] = []
+        for eqn in program.equations:
+            for v in eqn.outputs:
+                self.makers[v] = eqn
+            kind_of = type(eqn.primitive)
+            if kind_of is DotGeneral or kind_of is Mul:
+                self.look_at(eqn)
+            elif self.reached:
+                if kind_of in PASSES_ON or kind_of is Concatenate:
+                    self.pass_on(eqn)
+                elif is_sum(eqn) and eqn.inputs[0] in self.reached:
+                    self.sums.append(eqn)
+
+    def look_at(self, eqn: Equation) -> None:
+        (out,) = eqn.outputs
+        of_dot = type(eqn.primitive) is DotGeneral
+        contract = of_dot and eqn.primitive.contract[0]  # type: ignore[attr-defined]
+        # A plain matrix product counts if it is far larger than what it is made of.
+        times = _FAR if contract and not eqn.primitive.batched[0] else 1  # type: ignore[attr-defined]
+        size = out.aval.size
+        if size >= self.worth.elements and size > times * sum(map(self.origin, eqn.inputs)):
+            self.large[out] = eqn
+            below = [self.reached[a] for a in eqn.inputs if a in self.reached]
+            self.reached[out] = frozenset({out}).union(*below)
+        elif not self.reached:
+            return
+        elif not contract:
+            self.pass_on(eqn)
+        elif any([a in self.reached for a in eqn.inputs]):
+            self.sums.append(eqn)
+
+    def origin(self, atom: Any) -> int:
+        """The number of elements that `atom` shows, however often it repeats them."""
+        while (eqn := self.makers.get(atom)) is not None:
+            if type(eqn.primitive) not in _SHAPES:
+                break
+            atom = eqn.inputs[0]
+        return int(atom.aval.size)
+
+    def pass_on(self, eqn: Equation) -> None:
+        found = [self.reached[a] for a in eqn.inputs if a in self.reached]
+        if found:
+            self.reached[eqn.outputs[0]] = frozenset().union(*found)
+
+    def chosen(self) -> dict[Equation, Sum]:
+        """The sums to make in another order, and how."""
+        times = self.worth.times
+        kept = self.needed_by(self.program.outputs, {*self.sums})
+        orders: dict[Equation, Any] = {}
+        pending = self.sums
+        while pending:
+            open_to = {v for v, found in self.reached.items() if not found <= kept}
+            pending = [eqn for eqn in pending if any([a in open_to for a in eqn.inputs])]
+            orders = {eqn: opened(eqn, self.makers, open_to) for eqn in pending}
+            closed = [
+                eqn
+                for eqn, found in orders.items()
+                if found is None or found.cost * times > self.made([eqn], kept) + self.reading(eqn)
+            ]
+            if not closed:
+                break
+            # What a sum reads as it is, others may read, too: those that read less come first.
+            missing = {eqn: self.products_of([eqn]) - kept for eqn in closed}
+            least = min(map(len, missing.values()))
+            for eqn, products in missing.items():
+                if len(products) == least:
+                    kept |= products
+                    pending.remove(eqn)
+        orders = {eqn: e for eqn, e in orders.items() if eqn in pending}
+        chosen: dict[Equation, Sum] = {}
+        for sums in self.groups([eqn for eqn in self.sums if eqn in orders]):
+            made = self.made(sums, kept)
+            alone = {e: orders[e] for e in sums if orders[e].cost * times < self.reading(e)}
+            apart = sum([orders[e].cost if e in alone else self.reading(e) for e in sums])
+            together = sum([orders[e].cost for e in sums])
+            better = together * times < made + apart
+            chosen.update({e: orders[e] for e in sums} if better else alone)
+        for eqn in self.sums:
+            if eqn not in chosen and eqn not in orders:
+                found = opened(eqn, self.makers, {*self.reached})
+                if found is not None and found.cost * times < self.reading(eqn):
+                    chosen[eqn] = found
+        return chosen
+
+    def products_of(self, eqns: Iterable[Equation]) -> set[Var]:
+        """The large products that some equations read."""
+        return {p for eqn in eqns for a in eqn.inputs for p in self.reached.get(a, ())}
+
+    def made(self, eqns: Iterable[Equation], kept: set[Var]) -> float:
+        """What it costs to make the products that some equations read, but those that are kept."""
+        return sum([self.cost(self.large[v]) for v in self.products_of(eqns) - kept])
+
+    def needed_by(self, outputs: Iterable[Any], sums: set[Equation]) -> set[Var]:
+        """The products that `outputs` or equations that cannot be opened up need."""
+        needed = {*outputs}
+        for eqn in self.program.equations:
+            if eqn not in sums and (len(eqn.outputs) != 1 or eqn.outputs[0] not in self.reached):
+                needed.update(eqn.inputs)
+        return set().union(*[found for v, found in self.reached.items() if v in needed])
+
+    def groups(self, sums: Sequence[Equation]) -> list[list[Equation]]:
+        """Sums in groups of those that have a product in common."""
+        groups: list[tuple[set[Var], list[Equation]]] = []
+        for eqn in sums:
+            products, members = self.products_of([eqn]), [eqn]
+            apart = []
+            for group in groups:
+                if group[0].isdisjoint(products):
+                    apart.append(group)
+                else:
+                    products |= group[0]
+                    members = group[1] + members
+            groups = [*apart, (products, members)]
+        return [members for _, members in groups]
+
+    def cost(self, eqn: Equation) -> float:
+        """What it costs to make a product."""
+        (out,) = eqn.outputs
+        depth = 1
+        if type(eqn.primitive) is DotGeneral:
+            depth = int(np.prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contract[0]]))
+        moved = out.aval.size + sum([self.origin(a) for a in eqn.inputs])
+        return 2.0 * out.aval.size * depth + MOVED * moved
+
+    def reading(self, eqn: Equation) -> float:
+        """What it costs to make a sum of the products as they are."""
+        if type(eqn.primitive) is DotGeneral:
+            return self.cost(eqn)
+        return float(MOVED * (eqn.outputs[0].aval.size + eqn.inputs[0].aval.size))
+
+
+_FAR = 4
+_SHAPES = frozenset({BroadcastInDim, Full, Reshape, PermuteDims})

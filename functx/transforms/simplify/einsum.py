@@ -1,0 +1,300 @@
+"""A sum of a product of factors, and the equations that compute it in the cheapest order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import DType, is_floating
+from functx.core.program import Literal
+from functx.ops.arithmetic import abs, div, mul, square
+from functx.ops.arithmetic import max as larger
+from functx.ops.comparison import gt
+from functx.ops.contraction import dot_general
+from functx.ops.conversion import convert_element_type
+from functx.ops.logical import bitwise_and
+from functx.ops.operands import literal
+from functx.ops.reductions import reduce_max, reduce_sum
+from functx.ops.selection import select
+from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape
+from functx.transforms.simplify.factors import Factor, Groups, Label, Product, resolved
+from functx.transforms.simplify.orders import MOST, best_order, pair_cost
+
+Labels = tuple[Label, ...]
+
+
+class Term(NamedTuple):
+    """Factors that are multiplied element by element into the first of them, which has all labels."""
+
+    labels: Labels
+    factors: tuple[Factor, ...]
+
+
+class Einsum:
+    """The sum over all labels but `out` of a product of `terms`, times what has no other labels.
+
+    `roots` are the terms of a value that is squared: each stands for itself twice, with the labels
+    in `again` in place of its own the second time. `outside` are factors along labels of `out`
+    alone, and `roots_outside` those of a value that is squared.
+    """
+
+    def __init__(self, aval: ShapedArray, out: Labels, shape: tuple[int, ...]):
+        self.aval, self.out, self.shape = aval, out, shape
+        self.terms: list[Term] = []
+        self.roots: list[tuple[Term, Labels]] = []
+        self.outside: list[Factor] = []
+        self.roots_outside: list[Factor] = []
+        self.count = 1
+        self.order: Any = None
+        self.cost = 0.0
+
+    @staticmethod
+    def of(product: Product, groups: Groups, aval: ShapedArray) -> Einsum | None:
+        """The sum of `product` over what is not in `groups`, the labels of the result's dimensions.
+
+        None for one of too many factors, or of squares of squares.
+        """
+        out = resolved([label for group in groups for label in group])
+        found = Einsum(aval, out, aval.shape)
+        factors = product.factors
+        squared = [range(s.first, s.second + s.count) for s in product.squares]
+        if sum(map(len, squared)) != len({i for run in squared for i in run}):
+            return None
+        if squared and not is_floating(aval.dtype):
+            squared = []
+        inside = {i for run in squared for i in run}
+        found.terms, found.outside = hosted(
+            [f for i, f in enumerate(factors) if i not in inside], {*out}
+        )
+        for s in product.squares if squared else ():
+            first, second = factors[s.first : s.second], factors[s.second : s.second + s.count]
+            again = dict(
+                pair
+                for f, g in zip(first, second, strict=True)
+                for pair in zip(f.labels(), g.labels(), strict=True)
+            )
+            terms, outside = hosted(first, {*out})
+            found.roots += [(t, tuple([again[x] for x in t.labels])) for t in terms]
+            found.roots_outside += outside
+        all_terms = found.all_terms()
+        if len(all_terms) > MOST:
+            return None
+        covered = {x for f in factors for x in f.labels()}
+        found.count = prod([x.size for x in resolved(product.summed) if x not in covered])
+        wanted = frozenset(out)
+        if all_terms:
+            found.cost, found.order = best_order([frozenset(x) for x in all_terms], wanted)
+            if len(all_terms) == 1:
+                found.cost = pair_cost(frozenset(all_terms[0]), frozenset(), wanted)
+        return found
+
+    def all_terms(self) -> list[Labels]:
+        """The labels of each term, those of a squared value twice."""
+        terms = [t.labels for t in self.terms]
+        for term, again in self.roots:
+            terms += [term.labels, again]
+        return terms
+
+    def emit(self, read: Callable[[Any], Any]) -> Any:
+        """The equations that compute the sum, from what `read` gives for each variable."""
+        dtype = self.aval.dtype
+        if self.roots and dtype.itemsize < 4:
+            dtype = np.dtype("float32")
+        work = _Work(read, dtype, self.out)
+        values = [work.term(t) for t in self.terms]
+        outside = [work.factor(f) for f in self.roots_outside]
+        for term, again in self.roots:
+            # Largest elements of 1, so that a square overflows only if that of the product does.
+            scaled, scale = work.scaled(work.term(term))
+            outside.append((scale, False))
+            values += [scaled, Value(scaled.array, again)]
+        result = work.ordered(self.order, values)
+        root = work.together(outside)
+        if root is not None:
+            result = work.times(work.times(result, root), root)
+        rest = work.together([work.factor(f) for f in self.outside])
+        if rest is not None:
+            result = work.times(result, rest)
+        if self.count != 1:
+            number = Value(literal(self.count, dtype), ())
+            result = work.times(result, number)
+        array = work.laid_out(result, self.out)
+        # A square that was multiplied out is a sum of terms that cancel.
+        if not self.terms and any([again != term.labels for term, again in self.roots]):
+            array = larger(array, 0.0)
+        array = reshape(array, self.shape)
+        if array.aval is not self.aval:
+            array = convert_element_type(array, self.aval.dtype, self.aval.weak_type)
+        return array
+
+
+def hosted(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list[Factor]]:
+    """`factors` as terms, and those along labels in `out` alone.
+
+    What divides is put to the smallest factor that has its labels.
+    """
+    outside = [f for f in factors if out.issuperset(f.labels())]
+    inside = [f for f in factors if not out.issuperset(f.labels())]
+    hosts = [[f] for f in inside if not f.divides]
+    for f in [f for f in inside if f.divides]:
+        labels = {*f.labels()}
+        fit = [h for h in hosts if labels.issubset(h[0].labels())]
+        if fit:
+            sorted(fit, key=lambda h: h[0].atom.aval.size)[0].append(f)
+        else:
+            hosts.append([f])
+    return [Term(h[0].labels(), tuple(h)) for h in hosts], outside
+
+
+class Value(NamedTuple):
+    """An array, or a literal, with a label along each dimension."""
+
+    array: Any
+    labels: Labels
+
+
+class _Work:
+    """The equations of a sum in the making."""
+
+    def __init__(self, read: Callable[[Any], Any], dtype: DType, out: Labels):
+        self.read, self.dtype, self.out = read, dtype, out
+
+    def factor(self, factor: Factor) -> tuple[Value, bool]:
+        """The array of a factor in the dtype of the sum, a label a dimension; whether it divides."""
+        atom = factor.atom
+        if type(atom) is Literal:
+            return Value(literal(atom.value, self.dtype), ()), factor.divides
+        array = self.read(atom)
+        if array.dtype != self.dtype:
+            array = convert_element_type(array, self.dtype)
+        labels = factor.labels()
+        return Value(reshape(array, tuple([x.size for x in labels])), labels), factor.divides
+
+    def term(self, term: Term) -> Value:
+        """The product of the factors of a term."""
+        first, divides = self.factor(term.factors[0])
+        if divides:
+            first = Value(div(1.0, first.array), first.labels)
+        for factor in term.factors[1:]:
+            value, _ = self.factor(factor)
+            wide = self.spread(value, first.labels)
+            first = Value(div(first.array, wide), first.labels)
+        return first
+
+    def scaled(self, value: Value) -> tuple[Value, Value]:
+        """`value` over its largest element at each index of the result, and that."""
+        kept = tuple([x for x in value.labels if x in self.out])
+        axes = tuple([d for d, x in enumerate(value.labels) if x not in self.out])
+        largest = reduce_max(abs(value.array), axes)
+        fit = bitwise_and(gt(largest, 0), gt(float("inf"), largest))
+        largest = Value(select(fit, largest, 1.0), kept)
+        small = div(value.array, self.spread(largest, value.labels))
+        return Value(small, value.labels), largest
+
+    def together(self, factors: Iterable[tuple[Value, bool]]) -> Value | None:
+        """The product of factors along labels of the result; None where there are none."""
+        product: Value | None = None
+        for value, divides in sorted(factors, key=lambda pair: pair[1]):
+            if product is None:
+                array = div(1.0, value.array) if divides else value.array
+                product = Value(array, value.labels)
+            else:
+                product = self.times(product, value, div if divides else mul)
+        return product
+
+    def times(self, x: Value | None, y: Value, operation: Any = mul) -> Value:
+        """`x` times `y` element by element, along the labels of both."""
+        if x is None:
+            return y
+        labels = (*x.labels, *[label for label in y.labels if label not in x.labels])
+        return Value(operation(self.spread(x, labels), self.spread(y, labels)), labels)
+
+    def ordered(self, tree: Any, values: Sequence[Value]) -> Value | None:
+        """The product of `values`, summed over all labels but the result's, in the order of `tree`."""
+        if tree is None:
+            return None
+        users: dict[Label, int] = dict.fromkeys(self.out, 1)
+        for value in values:
+            for label in value.labels:
+                users[label] = users.get(label, 0) + 1
+
+        def made(tree: Any) -> Value:
+            if type(tree) is int:
+                return self.summed(values[tree], users)
+            x, y = made(tree[0]), made(tree[1])
+            for label in x.labels:
+                if label in y.labels:
+                    users[label] -= 1
+            return self.pair(x, y, users)
+
+        return made(tree)
+
+    def summed(self, value: Value, users: dict[Label, int]) -> Value:
+        """`value` summed over the labels that nothing else has."""
+        axes = tuple([d for d, x in enumerate(value.labels) if users[x] == 1 and x not in self.out])
+        if not axes:
+            return value
+        labels = tuple([x for d, x in enumerate(value.labels) if d not in axes])
+        return Value(reduce_sum(value.array, axes), labels)
+
+    def pair(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
+        """`x` times `y`, summed over the labels that nothing else has."""
+        if self.comes_first(y, x):
+            x, y = y, x
+        shared = [label for label in x.labels if label in y.labels]
+        gone = [label for label in shared if users[label] == 1 and label not in self.out]
+        kept = [label for label in shared if label not in gone]
+        x_free = [label for label in x.labels if label not in shared]
+        y_free = [label for label in y.labels if label not in shared]
+        if ((x_free or y_free) and gone) or (x_free and y_free):
+
+            def places(labels: Iterable[Label]) -> tuple[Any, Any]:
+                labels = [*labels]
+                return (
+                    tuple([x.labels.index(label) for label in labels]),
+                    tuple([y.labels.index(label) for label in labels]),
+                )
+
+            array = dot_general(x.array, y.array, places(gone), places(kept))
+            return Value(array, (*kept, *x_free, *y_free))
+        wide, other = (y, x) if y_free else (x, y)
+        if other.array is wide.array and other.labels == wide.labels:
+            array = square(wide.array)
+        else:
+            array = mul(wide.array, self.spread(other, wide.labels))
+        axes = tuple([d for d, label in enumerate(wide.labels) if label in gone])
+        labels = tuple([label for label in wide.labels if label not in gone])
+        return Value(reduce_sum(array, axes) if axes else array, labels)
+
+    def comes_first(self, x: Value, y: Value) -> bool:
+        """Whether what `x` alone has lies before what `y` alone has in the result."""
+        places = [
+            [
+                self.out.index(label)
+                for label in a.labels
+                if label in self.out and label not in b.labels
+            ]
+            for a, b in ((x, y), (y, x))
+        ]
+        return bool(places[0] and places[1]) and min(places[0]) < min(places[1])
+
+    def spread(self, value: Value, labels: Labels) -> Any:
+        """`value` along `labels`, repeated along those that it lacks."""
+        if not value.labels:
+            return value.array
+        ordered = tuple([label for label in labels if label in value.labels])
+        array = permute_dims(value.array, tuple([value.labels.index(x) for x in ordered]))
+        places = tuple([d for d, label in enumerate(labels) if label in value.labels])
+        return broadcast_in_dim(array, tuple([x.size for x in labels]), places)
+
+    def laid_out(self, value: Value | None, labels: Labels) -> Any:
+        """`value` as an array along `labels`."""
+        if value is None:
+            value = Value(literal(1, self.dtype), ())
+        if not value.labels:
+            return full(tuple([x.size for x in labels]), value.array)
+        return self.spread(value, labels)

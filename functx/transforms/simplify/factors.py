@@ -1,0 +1,244 @@
+"""Values as products of factors: what is summed, scaled and reshaped, as one expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from functx.core.dtypes import is_floating
+from functx.core.program import Atom, Equation
+from functx.ops.arithmetic import Div, IntegerPow, Mul, Neg, Square
+from functx.ops.contraction import DotGeneral
+from functx.ops.conversion import ConvertElementType
+from functx.ops.operands import literal, without
+from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
+
+
+class Label:
+    """An index that runs over `size` values; one that a reshape takes apart has `parts`."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, size: int):
+        self.size = size
+        self.parts: Group = ()
+
+
+Group = tuple[Label, ...]
+Groups = tuple[Group, ...]
+
+
+def resolved(group: Iterable[Label]) -> Group:
+    """The labels of `group`, those that were taken apart replaced by their parts."""
+    found: list[Label] = []
+    for label in group:
+        if label.parts:
+            found += resolved(label.parts)
+        else:
+            found.append(label)
+    return tuple(found)
+
+
+def fresh(shape: Iterable[int]) -> Groups:
+    """A label of its own for each dimension, none for those of length 1."""
+    return tuple([() if n == 1 else (Label(n),) for n in shape])
+
+
+class Factor(NamedTuple):
+    """An array in a product: the labels along each of its dimensions, and whether it divides."""
+
+    atom: Atom
+    groups: Groups
+    divides: bool = False
+
+    def labels(self) -> Group:
+        return tuple([label for group in self.groups for label in resolved(group)])
+
+
+class SquaredRun(NamedTuple):
+    """Two runs of factors, from `first` and from `second` on, that are the same but for what is summed."""
+
+    first: int
+    second: int
+    count: int
+
+
+class Product:
+    """The factors of a value, opened up as far as the equations that made it allow.
+
+    Opened up are variables that `may_open` says so of; the rest are factors. `instead` gives
+    what stands in place of some variables.
+    """
+
+    def __init__(
+        self,
+        makers: dict[Any, Equation],
+        may_open: Callable[[Any], bool],
+        instead: dict[Any, Atom] | None = None,
+    ):
+        self.makers = makers
+        self.may_open = may_open
+        self.instead = instead or {}
+        self.factors: list[Factor] = []
+        self.squares: list[SquaredRun] = []
+        self.summed: list[Label] = []
+
+    def sum_over(self, shape: Iterable[int]) -> Groups:
+        """Labels along `shape` that are summed over."""
+        groups = fresh(shape)
+        self.summed += [label for group in groups for label in group]
+        return groups
+
+    def multiply(self, atom: Atom, groups: Groups) -> None:
+        """Take `atom`, with labels along its dimensions, as one more factor, or as several."""
+        atom = self.instead.get(atom, atom)
+        eqn = self.makers.get(atom)
+        if eqn is not None:
+            shown = type(eqn.primitive) in _SHOWN
+            if shown or self.may_open(atom):
+                rule = _RULES.get(type(eqn.primitive))
+                if rule is not None and rule(self, eqn.primitive, eqn.inputs, groups):
+                    return
+        self.factors.append(Factor(atom, groups))
+
+    def elementwise(self, inputs: Iterable[Any], groups: Groups) -> bool:
+        for atom in inputs:
+            self.multiply(atom, groups if atom.aval.ndim else ())
+        return True
+
+    def quotient(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        x, y = inputs
+        if not is_floating(x.aval.dtype):
+            return False
+        start = len(self.factors)
+        self.elementwise([y], groups)
+        # A quotient by a product would divide by each factor, of which one may be 0 alone.
+        if len(self.factors) != start + 1:
+            del self.factors[start:]
+            self.squares = [s for s in self.squares if s.first < start]
+            return False
+        self.factors[start] = self.factors[start]._replace(divides=True)
+        return self.elementwise([x], groups)
+
+    def negative(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        self.factors.append(Factor(literal(-1, inputs[0].aval.dtype), ()))
+        return self.elementwise(inputs, groups)
+
+    def power(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        return primitive.exponent == 2 and self.square(primitive, inputs, groups)
+
+    def square(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        (x,) = inputs
+        start = len(self.factors)
+        self.multiply(x, groups)
+        middle = len(self.factors)
+        self.multiply(x, groups)
+        self.squares.append(SquaredRun(start, middle, middle - start))
+        return True
+
+    def product(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        x, y = inputs
+        if x is y:
+            return self.square(primitive, [x], groups)
+        return self.elementwise(inputs, groups)
+
+    def contraction(
+        self, primitive: Any, inputs: list[Any], groups: Groups, shapes: Any = None
+    ) -> bool:
+        if primitive.precision is not None or primitive.preferred_element_type is not None:
+            return False
+        x, y = inputs
+        (xc, yc), (xb, yb) = primitive.contract, primitive.batched
+        shape = x.aval.shape if shapes is None else shapes[0]
+        summed = self.sum_over([shape[d] for d in xc])
+        x_free = without(range(x.aval.ndim), xc + xb)
+        y_free = without(range(y.aval.ndim), yc + yb)
+        batch, rest = groups[: len(xb)], groups[len(xb) :]
+        if x is y and (xc, xb) == (yc, yb) and not x_free:
+            of = dict(zip((*xc, *xb), (*summed, *batch), strict=True))
+            return self.square(primitive, [x], tuple([of[d] for d in range(len(shape))]))
+        for atom, dims, free, parts in (
+            (x, xc + xb, x_free, rest[: len(x_free)]),
+            (y, yc + yb, y_free, rest[len(x_free) :]),
+        ):
+            of = dict(zip((*dims, *free), (*summed, *batch, *parts), strict=True))
+            self.multiply(atom, tuple([of[d] for d in range(atom.aval.ndim)]))
+        return True
+
+    def broadcast(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        (x,) = inputs
+        dims = zip(x.aval.shape, primitive.dims, strict=True)
+        self.multiply(x, tuple([() if n == 1 else groups[d] for n, d in dims]))
+        return True
+
+    def full(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        self.multiply(inputs[0], ())
+        return True
+
+    def permuted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        place = {axis: i for i, axis in enumerate(primitive.axes)}
+        self.multiply(inputs[0], tuple([groups[place[d]] for d in range(len(groups))]))
+        return True
+
+    def reshaped(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        (x,) = inputs
+        regrouped = grouped_as(x.aval.shape, [label for group in groups for label in group])
+        if regrouped is None:
+            return False
+        self.multiply(x, regrouped)
+        return True
+
+    def converted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        (x,) = inputs
+        source, target = x.aval.dtype, primitive.dtype
+        wider = is_floating(source) and is_floating(target) and source.itemsize <= target.itemsize
+        # The widest dtype of the factors is the one that the product is made in.
+        if source != target and not (wider and source.itemsize < target.itemsize):
+            return False
+        self.multiply(x, groups)
+        return True
+
+
+def grouped_as(shape: tuple[int, ...], labels: list[Label]) -> Groups | None:
+    """`labels` in groups of the lengths `shape`, taking them apart where needed; None if it fails."""
+    flat = list(resolved(labels))
+    groups: list[Group] = []
+    for n in shape:
+        group: list[Label] = []
+        while n != 1:
+            if not flat:
+                return None
+            label = flat.pop(0)
+            if n % label.size == 0 and n:
+                group.append(label)
+                n //= label.size
+            elif label.size % n == 0 if n else False:
+                first, rest = Label(n), Label(label.size // n)
+                label.parts = first, rest
+                group.append(first)
+                flat.insert(0, rest)
+                n = 1
+            else:
+                return None
+        groups.append(tuple(group))
+    return None if flat else tuple(groups)
+
+
+_RULES: dict[Any, Callable[..., bool]] = {
+    Mul: Product.product,
+    Div: Product.quotient,
+    Neg: Product.negative,
+    Square: Product.square,
+    IntegerPow: Product.power,
+    DotGeneral: Product.contraction,
+    BroadcastInDim: Product.broadcast,
+    Full: Product.full,
+    PermuteDims: Product.permuted,
+    Reshape: Product.reshaped,
+    ConvertElementType: Product.converted,
+}
+_SHOWN = frozenset({BroadcastInDim, Full})
+"""What is opened up wherever it is found: the factor is then smaller, and as good."""
+
+PASSES_ON = frozenset(_RULES.keys() - {DotGeneral})
+"""What an operand may be opened up through."""

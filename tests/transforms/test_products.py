@@ -1,0 +1,385 @@
+"""Sums of products: made in the cheapest order, without the large products that are only summed."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as fnp
+from functx.core.checking import check_program
+from functx.transforms.simplify.contract import Contract
+from functx.transforms.simplify.factors import Label, grouped_as, resolved
+from functx.transforms.simplify.orders import best_order
+from tests.reference import evaluate
+
+
+def numbers(*shape, seed=0, scale=1.0, dtype="float32"):
+    random = np.random.RandomState(seed + sum(shape))
+    return (random.randn(*shape) * scale).astype(dtype)
+
+
+def largest(program):
+    """The number of elements of the largest value that a program computes."""
+    return max([v.aval.size for p in program.walk() for eqn in p for v in eqn.outputs], default=0)
+
+
+def contracted(f, *args, mode="always"):
+    """The program of `f` with its sums in the cheapest order, and its outputs against those of `f`."""
+    program = functx.make_ir(f)(*args)
+    simpler = Contract(mode)(program)
+    leaves = [*functx.tree.leaves(args), *program.captured]
+    check_program(simpler)
+    for a, b in zip(evaluate(program, leaves), evaluate(simpler, leaves), strict=True):
+        assert a.dtype == b.dtype
+        a, b = np.asarray(a, "complex128"), np.asarray(b, "complex128")
+        scale = max(1e-30, np.abs(a).max())
+        tolerance = {2: 2e-2, 4: 2e-5, 8: 1e-5, 16: 1e-5}[program.out_avals[0].dtype.itemsize]
+        np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance * scale)
+    return simpler
+
+
+B, I, O = 6, 8, 10  # noqa: E741
+X, Y = numbers(B, I), numbers(B, O)
+
+
+def outer(x, y):
+    return x[:, :, None] * y[:, None, :]
+
+
+SUMS = {
+    "squares": lambda g: fnp.sum(g**2, axis=(1, 2)),
+    "squares by product": lambda g: fnp.sum(g * g, axis=(1, 2)),
+    "squares flat": lambda g: fnp.sum(fnp.square(g.reshape(B, -1)), axis=1),
+    "squares in einsum": lambda g: fnp.einsum("bio,bio->b", g, g),
+    "scaled squares": lambda g: fnp.sum((-3.0 * g / (1.0 + X[:, :1, None] ** 2)) ** 2, axis=(1, 2)),
+    "sum": lambda g: fnp.sum(g, axis=0),
+    "weighted sum": lambda g: fnp.tensordot(X[:, 0], g, 1),
+    "weighted by broadcast": lambda g: fnp.sum(X[:, 1][:, None, None] * g, axis=0),
+    "divided": lambda g: fnp.sum(g / (1.0 + X[:, 1] ** 2)[:, None, None], axis=0),
+    "mean": lambda g: fnp.mean(g, axis=0),
+    "all": lambda g: fnp.sum(g),
+    "transposed": lambda g: fnp.sum(fnp.transpose(g, (2, 0, 1)), axis=1),
+    "flat sum": lambda g: fnp.sum(g.reshape(B, -1) * X[:, :1], axis=0).reshape(I, O),
+    "product of two": lambda g: fnp.sum(g * (2.0 * g[..., None][..., 0]), axis=(1, 2)),
+    "with a vector": lambda g: fnp.einsum("bio,o->bi", g, Y[0]),
+    "both": lambda g: (
+        fnp.sum(g**2, axis=(1, 2)),
+        fnp.sum(fnp.minimum(1.0, 1.0 / fnp.sqrt(fnp.sum(g**2, axis=(1, 2))))[:, None, None] * g, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_outer_products_that_are_only_summed_are_not_formed(name):
+    simpler = contracted(lambda x, y: SUMS[name](outer(x, y)), X, Y)
+    assert largest(simpler) < B * I * O, simpler
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_outer_products_of_batched_dots_are_not_formed_either(name):
+    simpler = contracted(lambda x, y: SUMS[name](functx.vmap(fnp.outer)(x, y)), X, Y)
+    assert largest(simpler) < B * I * O, simpler
+
+
+@pytest.mark.parametrize("name", [*SUMS])
+def test_sums_of_few_outer_products_are_not_formed(name):
+    # With one row in two of 8 and 10 columns, what is large is the matrix.
+    x, y = numbers(B, 2, 8), numbers(B, 2, 10)
+    simpler = contracted(lambda x, y: SUMS[name](fnp.einsum("bti,bto->bio", x, y)), x, y)
+    assert largest(simpler) < B * I * O or "squares" in name, simpler
+
+
+def test_a_matrix_of_many_rows_is_formed():
+    x, y = numbers(4, 64, 8), numbers(4, 64, 8)
+    f = lambda x, y: fnp.sum(fnp.einsum("bti,bto->bio", x, y) ** 2, axis=(1, 2))  # noqa: E731
+    program = functx.make_ir(f)(x, y)
+    assert Contract("always")(program) is program
+
+
+def test_the_norm_of_a_matrix_of_few_rows_is_taken_from_products_of_rows():
+    x, y = numbers(4, 3, 64), numbers(4, 3, 64)
+    f = lambda x, y: fnp.sum(fnp.einsum("bti,bto->bio", x, y) ** 2, axis=(1, 2))  # noqa: E731
+    simpler = contracted(f, x, y)
+    assert largest(simpler) < 4 * 64 * 64
+
+
+def test_a_norm_of_rows_that_cancel_is_not_negative():
+    x = np.repeat(numbers(4, 1, 64), 2, axis=1)
+    y = numbers(4, 1, 64)
+    y = np.concatenate([y, -y], axis=1)
+    f = lambda x, y: fnp.sqrt(fnp.sum(fnp.einsum("bti,bto->bio", x, y) ** 2, axis=(1, 2)))  # noqa: E731
+    program = Contract("always")(functx.make_ir(f)(x, y))
+    assert largest(program) < 4 * 64 * 64
+    (norm,) = functx.tree.leaves(program(x, y))
+    assert np.isfinite(norm).all() and (np.asarray(norm) >= 0).all()
+    assert float(norm.max()) < 1e-2
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int32"]
+)
+def test_sums_in_every_dtype(dtype, x64):
+    x, y = [(numbers(B, n) * (9 if "int" in dtype else 1)).astype(jnp.dtype(dtype)) for n in (I, O)]
+    for name in ("squares", "sum", "weighted sum" if dtype != "int32" else "all"):
+        if dtype == "int32":
+            f = lambda x, y: fnp.sum(outer(x, y), axis=0, dtype="int32")  # noqa: E731
+        elif "weighted" in name:
+            f = lambda x, y: fnp.einsum("b,bio->io", x[:, 0], outer(x, y))  # noqa: E731
+        else:
+            f = lambda x, y, name=name: SUMS[name](outer(x, y))  # noqa: E731
+        assert largest(contracted(f, x, y)) < B * I * O
+
+
+@pytest.mark.parametrize("high, low", [(1e30, 1e-30), (1e-30, 1e30), (1e18, 1.0), (1e-25, 1e-3)])
+def test_squares_of_large_and_small_numbers_neither_overflow_nor_vanish(high, low):
+    x, y = X * np.float32(high), Y * np.float32(low)
+    program = functx.make_ir(lambda x, y: SUMS["squares"](outer(x, y)))(x, y)
+    (a,), (b,) = [functx.tree.leaves(p(x, y)) for p in (program, Contract("always")(program))]
+    np.testing.assert_allclose(b, a, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_does_not_become_finite(value):
+    x = X.copy()
+    x[2, 3] = value
+    program = functx.make_ir(lambda x, y: SUMS["squares"](outer(x, y)))(x, Y)
+    (a,), (b,) = [functx.tree.leaves(p(x, Y)) for p in (program, Contract("always")(program))]
+    np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
+
+
+def test_zeros_have_the_norm_zero():
+    program = Contract("always")(
+        functx.make_ir(lambda x, y: SUMS["squares"](outer(x, y)))(X * 0, Y)
+    )
+    assert (np.asarray(functx.tree.leaves(program(X * 0, Y))[0]) == 0).all()
+
+
+def test_a_product_that_is_returned_is_formed_once():
+    def f(x, y):
+        g = functx.vmap(fnp.outer)(x, y)
+        return g, fnp.sum(g**2, axis=(1, 2)), fnp.sum(g, axis=0)
+
+    simpler = contracted(f, X, Y)
+    assert sum(eqn.primitive.name == "mul" and eqn.outputs[0].aval.ndim == 3 for eqn in simpler) == 1
+    assert all(eqn.outputs[0].aval.size < B * I * O for eqn in [*simpler][3:])
+
+
+def test_a_product_with_a_precision_of_its_own_is_left_alone():
+    f = lambda x, y: SUMS["squares"](  # noqa: E731
+        functx.lax.dot_general(x, y, (((), ()), ((0,), (0,))), precision="highest")
+    )
+    program = functx.make_ir(f)(X, Y)
+    assert Contract("always")(program) is program
+
+
+def test_programs_without_large_products_are_left_alone():
+    f = lambda w, x: fnp.sum(fnp.tanh(x @ w) ** 2)  # noqa: E731
+    for g in (f, functx.grad(f)):
+        program = functx.make_ir(g)(numbers(16, 32), numbers(64, 16))
+        assert Contract()(program) is program
+
+
+def test_small_products_are_not_worth_it_by_default():
+    program = functx.make_ir(lambda x, y: SUMS["squares"](outer(x, y)))(X, Y)
+    assert Contract()(program) is program
+
+
+def test_a_chain_of_products_starts_at_the_thin_end():
+    a, b, x = numbers(64, 2), numbers(2, 64), numbers(5, 64)
+    simpler = contracted(lambda a, b, x: x @ (a @ b), a, b, x)
+    assert largest(simpler) < 64 * 64
+
+
+def test_attention_without_softmax_is_linear_in_the_length():
+    q, k, v = [numbers(2, 256, 4, seed=i) for i in range(3)]
+    f = functx.vmap(lambda q, k, v: (q @ k.T) @ v)
+    assert largest(contracted(f, q, k, v, mode="auto")) < 2 * 256 * 256
+
+
+# Derivatives of each example, as they are used.
+
+
+def network(params, x):
+    for w, b in params[:-1]:
+        x = fnp.tanh(x @ w + b)
+    w, b = params[-1]
+    return x @ w + b
+
+
+def loss(params, x, y):
+    return fnp.mean((network(params, x) - y) ** 2)
+
+
+WIDTHS = 12, 16, 20, 3
+PARAMS = [(numbers(m, n, scale=0.3), numbers(n)) for m, n in itertools.pairwise(WIDTHS)]
+BATCH = numbers(32, WIDTHS[0]), numbers(32, WIDTHS[-1])
+PER_EXAMPLE = functx.vmap(functx.grad(loss), (None, 0, 0))
+FORMED = 32 * min(m * n for m, n in itertools.pairwise(WIDTHS[:3]))
+
+
+def norms(gradients):
+    leaves = functx.tree.leaves(gradients)
+    return fnp.sqrt(sum(fnp.sum(g**2, axis=tuple(range(1, g.ndim))) for g in leaves))
+
+
+def clipped_after(params, x, y):
+    gradients = PER_EXAMPLE(params, x, y)
+    scale = fnp.minimum(1.0, 0.5 / norms(gradients))
+    return functx.tree.map(lambda g: fnp.tensordot(scale, g, 1), gradients)
+
+
+def clipped_within(params, x, y):
+    def one(x, y):
+        gradients = functx.grad(loss)(params, x, y)
+        norm = fnp.sqrt(sum(fnp.sum(g**2) for g in functx.tree.leaves(gradients)))
+        return functx.tree.map(lambda g: g / fnp.maximum(1.0, norm / 0.5), gradients)
+
+    return functx.tree.map(lambda g: g.sum(axis=0), functx.vmap(one)(x, y))
+
+
+def clipped_by_einsum(params, x, y):
+    gradients = PER_EXAMPLE(params, x, y)
+    squares = [fnp.einsum("bn,bn->b", g, g) for g in map(_flat, functx.tree.leaves(gradients))]
+    scale = fnp.minimum(1.0, 0.5 / fnp.sqrt(sum(squares)))
+    return functx.tree.map(lambda g: fnp.einsum("b,b...->...", scale, g), gradients)
+
+
+def clipped_by_norm(params, x, y):
+    gradients = PER_EXAMPLE(params, x, y)
+    found = [fnp.linalg.norm(_flat(g), axis=1) for g in functx.tree.leaves(gradients)]
+    scale = fnp.minimum(1.0, 0.5 / fnp.linalg.norm(fnp.stack(found), axis=0))
+    return functx.tree.map(lambda g: fnp.tensordot(scale, g, 1), gradients)
+
+
+def clipped_in_jit(params, x, y):
+    gradients = functx.jit(PER_EXAMPLE)(params, x, y)
+    scale = fnp.minimum(1.0, 0.5 / functx.jit(norms)(gradients))
+    return functx.tree.map(lambda g: fnp.tensordot(scale, g, 1), gradients)
+
+
+def clipped_flat(params, x, y):
+    leaves, structure = functx.tree.flatten(PER_EXAMPLE(params, x, y))
+    rows = fnp.concatenate([_flat(g) for g in leaves], axis=1)
+    scale = fnp.minimum(1.0, 0.5 / fnp.sqrt(fnp.sum(rows**2, axis=1)))
+    return functx.tree.unflatten(structure, [fnp.tensordot(scale, g, 1) for g in leaves])
+
+
+def _flat(g):
+    return g.reshape(g.shape[0], -1)
+
+
+WAYS = [
+    clipped_after,
+    clipped_within,
+    clipped_by_einsum,
+    clipped_by_norm,
+    clipped_in_jit,
+    clipped_flat,
+]
+
+
+def clipped_by_hand():
+    rows = [
+        [np.asarray(g) for g in functx.tree.leaves(functx.grad(loss)(PARAMS, x, y))]
+        for x, y in zip(*BATCH, strict=True)
+    ]
+    total = None
+    for row in rows:
+        norm = np.sqrt(sum((g.astype("float64") ** 2).sum() for g in row))
+        row = [g * min(1.0, 0.5 / norm) for g in row]
+        total = row if total is None else [a + b for a, b in zip(total, row, strict=True)]
+    return total
+
+
+def temporary_bytes(f, *args):
+    return functx.jit(f).lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_clipped_gradients_never_form_those_of_each_example(way):
+    found = functx.tree.leaves(functx.jit(way)(PARAMS, *BATCH))
+    for a, b in zip(found, clipped_by_hand(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    program = functx.tools.simplified(functx.make_ir(way)(PARAMS, *BATCH))
+    assert largest(program) < FORMED, program
+
+
+def test_clipped_gradients_take_little_memory():
+    params = [
+        (numbers(m, n, scale=0.1), numbers(n)) for m, n in itertools.pairwise((64, 96, 96, 8))
+    ]
+    batch = numbers(64, 64), numbers(64, 8)
+    batch_by_parameters = 4 * 64 * 64 * 96
+    for way in (clipped_after, clipped_within):
+        assert temporary_bytes(way, params, *batch) < batch_by_parameters / 4
+
+
+def test_norms_take_little_memory():
+    f = lambda *args: norms(PER_EXAMPLE(*args))  # noqa: E731
+    params = [
+        (numbers(m, n, scale=0.1), numbers(n)) for m, n in itertools.pairwise((64, 96, 96, 8))
+    ]
+    batch = numbers(64, 64), numbers(64, 8)
+    assert temporary_bytes(f, params, *batch) < 4 * 64 * 64 * 96 / 4
+
+
+def test_norms_of_derivatives_in_layers_along_a_sequence():
+    def loss(params, x):
+        (v, b), w = params
+        return fnp.mean(fnp.tanh(x @ v + b) @ w)
+
+    params = (numbers(48, 64, scale=0.1), numbers(64)), numbers(64, 48, scale=0.1)
+    x = numbers(5, 4, 48)
+    f = lambda params, x: norms(functx.vmap(functx.grad(loss), (None, 0))(params, x))  # noqa: E731
+    assert largest(contracted(f, params, x)) < 5 * 48 * 64
+
+
+def test_derivatives_go_through_sums_of_products():
+    f = lambda *args: fnp.sum(norms(PER_EXAMPLE(*args)))  # noqa: E731
+    program = functx.make_ir(functx.grad(f))(PARAMS, *BATCH)
+    simpler = Contract("always")(program)
+    for a, b in zip(
+        functx.tree.leaves(program(PARAMS, *BATCH)),
+        functx.tree.leaves(simpler(PARAMS, *BATCH)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4)
+
+
+# Orders and labels.
+
+
+def test_the_best_order_of_a_chain_of_matrices():
+    i, j, k, m = [Label(n) for n in (2, 100, 100, 1)]
+    order = best_order([frozenset({i, j}), frozenset({j, k}), frozenset({k, m})], frozenset({i, m}))
+    assert sorted(map(str, order.tree)) == ["(2, 1)", "0"]
+
+
+def test_labels_are_taken_apart_as_reshapes_need():
+    wide = Label(12)
+    assert [g[0].size for g in grouped_as((3, 4), [wide])] == [3, 4]
+    assert [x.size for x in resolved([wide])] == [3, 4]
+    assert grouped_as((4, 3), [wide]) is None
+    assert grouped_as((1, 12, 1), [*resolved([wide])]) is not None
+
+
+def test_random_sums_of_products_mean_the_same(x64):
+    for seed in range(25):
+        random = np.random.RandomState(seed)
+        sizes = dict(zip("abcde", random.randint(2, 7, 5), strict=True))
+        terms = [
+            "".join(random.permutation(list("abcde"))[: random.randint(1, 4)]) for _ in range(4)
+        ]
+        arrays = [random.randn(*[sizes[c] for c in t]) for t in terms]
+        first = "".join(dict.fromkeys(terms[0] + terms[1]))
+        second = "".join(dict.fromkeys(first + terms[2]))
+        out = "".join(random.permutation(list(dict.fromkeys(second + terms[3])))[:2])
+
+        def f(*arrays, terms=terms, first=first, second=second, out=out):
+            x = fnp.einsum(f"{terms[0]},{terms[1]}->{first}", *arrays[:2])
+            y = fnp.einsum(f"{first},{terms[2]}->{second}", x, arrays[2])
+            return fnp.einsum(f"{second},{terms[3]}->{out}", y, arrays[3]), fnp.sum(y**2)
+
+        contracted(f, *arrays)
