@@ -132,6 +132,23 @@ class AxisSizeError(FunctxError, ValueError):
     """
 
 
+class UnboundAxisError(FunctxError, NameError):
+    """A collective names an axis that nothing around it binds.
+
+    Smallest failing code: `functx.lax.psum(1.0, "i")`.
+    Cure: call it in a function under `functx.vmap(axis_name=)` or `functx.shard_map`.
+    """
+
+
+class CollectiveError(FunctxError, NotImplementedError):
+    """A collective stands where the places along its axis do not all come to it.
+
+    Smallest failing code: `lax.while_loop` with a `psum` over an axis that `vmap` maps over
+    in its body, and a condition that is not the same in all of the mapped places.
+    Cure: let the choice be the same everywhere, for instance by `lax.pmax` of the condition.
+    """
+
+
 class InAxesError(FunctxError, ValueError, TypeError):
     """`in_axes` or `out_axes` does not fit the arguments or results of the function.
 

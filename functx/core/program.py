@@ -157,6 +157,15 @@ class Program:
         return found
 
     @property
+    def named_axes(self) -> frozenset[Any]:
+        """The named axes that something in the program works across."""
+        found: frozenset[Any] | None = self.memo.get("named axes")
+        if found is None:
+            found = frozenset().union(*[eqn.primitive.named_axes for eqn in self.equations])
+            self.memo["named axes"] = found
+        return found
+
+    @property
     def writes(self) -> bool:
         """Whether values change in it: such a program is made pure before anything else."""
         return Effect.WRITE in self.effects

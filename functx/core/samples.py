@@ -41,6 +41,7 @@ class Sample(NamedTuple):
     gradients: dict[int, Any] | None = None
     dtypes: Sequence[str] | None = None
     tolerance: tuple[float, str] | None = None
+    across: tuple[tuple[Any, int], ...] = ()
 
     def domain_of(self, i: int) -> Domain:
         """The bounds of operand `i`."""
@@ -56,6 +57,7 @@ def sample(
     gradients: dict[int, Any] | None = None,
     dtypes: Sequence[str] | None = None,
     tolerance: tuple[float, str] | None = None,
+    across: tuple[tuple[Any, int], ...] = (),
     **params: Any,
 ) -> Sample:
     """A sample of a primitive: `sample(f32[3, 4], axes=(0,))`.
@@ -74,8 +76,13 @@ def sample(
     place of differences, and so is how a convention at a kink is checked:
     `sample(f32[3], values={0: [-2.0, 0.0, 3.0]}, gradients={0: [-1.0, 0.0, 1.0]})`.
     `tolerance=(factor, reason)` multiplies the tolerances, and must say why.
+
+    What works across named axes is checked under a map over them: `across` gives their names
+    and lengths, and the operands have them as their first dimensions.
     """
-    return Sample(avals, params, domain, nonzero, distinct, values, gradients, dtypes, tolerance)
+    return Sample(
+        avals, params, domain, nonzero, distinct, values, gradients, dtypes, tolerance, across
+    )
 
 
 def retyped(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:

@@ -323,6 +323,10 @@ class _Execution:
     """A value as one that is known now; None for one that JAX is tracing."""
     key_words: Callable[[Any], Any]
     """The words of JAX's typed keys; anything else as it is."""
+    axis_size: Callable[[Any], int | None]
+    """The length of the axis of a name that JAX binds around this; None where it does not."""
+    axis_names: Callable[[], Sequence[Any]]
+    """The names of the axes that JAX maps over devices around this."""
 
 
 execution = _Execution()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from functx.core.axes import AxisNames, batched_names
 from functx.core.editing import applied
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -67,10 +68,11 @@ class BatchBackward:
     size: int
     in_dims: tuple[int | None, ...]
     wanted: tuple[int | None, ...]
+    names: AxisNames = field(default_factory=batched_names)
 
     def __call__(self, program: Program) -> Program:
         out_dims = tuple([0 if d is None else d for d in self.wanted])
-        batched = Batch(self.size, self.in_dims, out_dims)(program)
+        batched = Batch(self.size, self.in_dims, out_dims, names=self.names)(program)
 
         def body(*xs: Any) -> list[Any]:
             outs = applied(batched, xs)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx.core.avals import ShapedArray
+from functx.core.axes import Axis, batched_axis, batching_over, bound_axes, within
 from functx.core.program import Program
 from functx.core.storage import build_pure
 from functx.core.tracing import Builder, current_builder
@@ -102,6 +103,7 @@ class Deferred:
         self.custom, self.call, self.captures = custom, call, captures
         # Values captured from traces are looked up as if the call had not returned.
         self.home = current_builder.get()
+        self.axes = bound_axes()
         self.made: dict[Flow | None, tuple[Program, ...]] = {}
         self.key = (
             custom,
@@ -110,13 +112,14 @@ class Deferred:
             call.in_tree,
             tuple(call.avals),
             tuple([identity(x) for x in captures.values]),
+            self.axes,
         )
 
     def programs(self, flow: Flow) -> tuple[Program, ...]:
         """The programs of the rules, for the derivative that `flow` describes."""
         told = flow if self.custom.symbolic_zeros else None
         if told not in self.made:
-            with reopened(self.home):
+            with reopened(self.home), within(self.axes):
                 trace = RuleTrace(self.custom, self.home, forced=True)
                 traced = self.custom.traced_rules(self.call, trace, (), told)
             self.made[told] = self.custom.arranged(traced, self.captures)
@@ -137,10 +140,13 @@ class Changed(NamedTuple):
 
     rule: Any
     change: Callable[[tuple[Program, ...]], tuple[Program, ...]]
+    axis: Axis | None = None
 
     def programs(self, flow: Flow) -> tuple[Program, ...]:
         """The programs of the changed rules."""
-        return self.change(self.rule.programs(flow))
+        programs = self.rule.programs(flow)
+        with batching_over(self.axis):
+            return self.change(programs)
 
     def __repr__(self) -> str:
         return repr(self.rule)
@@ -153,7 +159,9 @@ def programs_of(rule: Any, flow: Flow) -> tuple[Program, ...]:
 
 def changed(rule: Any, change: Callable[[tuple[Program, ...]], tuple[Program, ...]]) -> Any:
     """The rule with its programs changed, later if they are deferred."""
-    return Changed(rule, change) if isinstance(rule, (Deferred, Changed)) else change(rule)
+    if isinstance(rule, (Deferred, Changed)):
+        return Changed(rule, change, batched_axis())
+    return change(rule)
 
 
 @contextmanager

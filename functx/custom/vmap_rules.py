@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from functx.core.avals import ShapedArray
+from functx.core.axes import AxisNames, batched_names
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import Tracer, trace
@@ -151,6 +152,7 @@ class InnerBatchRule:
     base: Any
     size: int
     dims: tuple[int | None, ...]
+    names: AxisNames = field(default_factory=batched_names)
 
     def decides(self, flags: Sequence[bool]) -> bool:
         return self.base.decides(flags)  # type: ignore[no-any-return]
@@ -164,7 +166,8 @@ class InnerBatchRule:
         avals = [without_axis(x.aval, d) for x, d in zip(args, dims, strict=True)]
         program = batched_program(self.base, size, flags, avals)
         ones = (1,) * len(program.outputs)
-        outs = apply(None, rewritten(Batch(self.size, dims, ones), program), args)
+        batch = Batch(self.size, dims, ones, names=self.names)
+        outs = apply(None, rewritten(batch, program), args)
         return outs, [True] * len(outs)
 
 

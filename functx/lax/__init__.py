@@ -4,6 +4,7 @@ from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
 from functx.lax.arrays import *
 from functx.lax.associative_scan import associative_scan
+from functx.lax.collectives import *
 from functx.lax.convolution import *
 from functx.lax.elementwise import *
 from functx.lax.losses import *

@@ -8,6 +8,45 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from functx.core.errors import UnboundAxisError
+from functx.core.tracing import execution
+
+
+def axis_size(name: Any) -> int | None:
+    """The length of the axis `name` that JAX binds around this; None where it binds none."""
+    try:
+        return int(jax.lax.axis_size(name))
+    except NameError:
+        return None
+
+
+def axis_names() -> Sequence[Any]:
+    """The names of the axes that JAX maps over devices around this."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+execution.axis_size = axis_size
+execution.axis_names = axis_names
+
+
+def manual_axes(module_context: Any) -> dict[Any, int]:
+    """The axes, with their lengths, that what is being lowered runs at each place of."""
+    context = module_context.axis_context
+    names = getattr(context, "manual_axes", ())
+    mesh = getattr(context, "mesh", None)
+    return {} if mesh is None else {n: size for n, size in mesh.shape.items() if n in names}
+
+
+def not_on_devices(name: Any, sizes: dict[Any, int], source: Any) -> UnboundAxisError:
+    """The error that a collective is run where nothing binds its axis."""
+    given = ", ".join(map(repr, sizes)) or "none"
+    return UnboundAxisError(
+        f"a collective must run within a map over its axis; got {name!r}, where the bound names "
+        f"are: {given}",
+        fix=f"Run the program within functx.vmap(f, axis_name={name!r}) or functx.shard_map.",
+        source=source,
+    )
+
 
 def on_mesh(aval: Any, mesh: Any, operands: Sequence[Any]) -> Any:
     """The type `aval` of an output computed from `operands` within `mesh`.

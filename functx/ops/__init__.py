@@ -16,6 +16,7 @@ from functx.ops.families import (
 from functx.ops import (  # noqa: F401
     arithmetic,
     callbacks,
+    collectives,
     comparison,
     complexes,
     conversion,

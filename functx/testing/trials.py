@@ -23,6 +23,7 @@ from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import Sample, draw, retyped
 from functx.core.tracing import execution, trace
+from functx.testing.across import primitive_of
 from functx.testing.derivatives import Array, central_difference, widest
 from functx.testing.sections import SIZES, Compiled, Dims, harness, listed, pullback
 
@@ -52,7 +53,7 @@ ACCEPTED = {
 def trials(primitive_class: type[Primitive], one: Sample, complex_too: bool = False) -> list[Trial]:
     """The sample in float64, or the widest dtype it can have; and in complex128 if asked."""
     with harness():
-        primitive = primitive_class(**one.params)
+        primitive = primitive_of(primitive_class, one)
         names = accepted(primitive, one)
         if not names:
             raise AssertionError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from functx.core.avals import ShapedArray
+from functx.core.axes import Axis, AxisNames, batched_axis, batched_names, batching_over
 from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
@@ -22,18 +23,21 @@ class Batch:
 
     `in_dims` gives the batch dimension of each input, None for one that all share;
     `out_dims` that of each output, None for one that must not depend on the batch.
+    What works across an axis of one of the `names` works across the batch, which by default is
+    called as that of the rule which asks for the rewrite.
     """
 
     size: int
     in_dims: tuple[int | None, ...]
     out_dims: tuple[int | None, ...]
+    names: AxisNames = field(default_factory=batched_names, kw_only=True)
 
     def __call__(self, program: Program) -> Program:
         return trace_batch(partial(self.emit, program), program, self.size, self.in_dims)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        outs = on_batches(program, args, self.in_dims)
+        outs = on_batches(program, args, self.in_dims, self.names.of(self.size))
         return [
             self.lay_out(i, x, dim, wanted)
             for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
@@ -58,12 +62,13 @@ class NaturalBatch:
 
     size: int
     in_dims: tuple[int | None, ...]
+    names: AxisNames = field(default_factory=batched_names, kw_only=True)
 
     def __call__(self, program: Program) -> tuple[Program, tuple[int | None, ...]]:
         out_dims: list[int | None] = []
 
         def body(*args: Any) -> list[Any]:
-            outs = on_batches(program, args, self.in_dims)
+            outs = on_batches(program, args, self.in_dims, self.names.of(self.size))
             out_dims.extend(dim for _, dim in outs)
             return [x for x, _ in outs]
 
@@ -79,12 +84,19 @@ def trace_batch(
 
 
 def on_batches(
-    program: Program, args: Sequence[Any], in_dims: Sequence[int | None]
+    program: Program,
+    args: Sequence[Any],
+    in_dims: Sequence[int | None],
+    axis: Axis | None = None,
 ) -> list[tuple[Any, int | None]]:
-    """What `program` makes of batches along `in_dims`: each output, and its batch dimension."""
+    """What `program` makes of batches along `in_dims`: each output, and its batch dimension.
+
+    `axis` is what the batches run over, by default what the rule at work batches over.
+    """
     pairs = zip(args, in_dims, strict=True)
     program = expand(program, "batch")
-    return interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
+    with batching_over(axis or batched_axis()):
+        return interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
 
 
 class BatchedOutput(Exception):
@@ -95,9 +107,9 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
     """What an equation makes of batches."""
     args = [x for x, _ in operands]
     dims = [dim for _, dim in operands]
-    if all(dim is None for dim in dims):
-        return [(out, None) for out in forward(eqn, *args)]
     primitive = eqn.primitive
+    if all(dim is None for dim in dims) and batched_names().name not in primitive.named_axes:
+        return [(out, None) for out in forward(eqn, *args)]
     result = primitive.batch(args, dims)
     try:
         out, out_dim = result

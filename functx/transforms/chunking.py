@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from functx.core.avals import ShapedArray
+from functx.core.axes import AxisNames
 from functx.core.errors import ValueRangeError
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
@@ -43,11 +44,16 @@ def in_chunks(chunk: int | None, size: int) -> TypeGuard[int]:
 
 @dataclass(frozen=True)
 class ChunkedBatch(Batch):
-    """As `Batch`, for `chunk` lanes at a time; with a chunk of 1 the program runs as it is."""
+    """As `Batch`, for `chunk` lanes at a time; with a chunk of 1 the program runs as it is.
+
+    What works across the axis needs all lanes at once, and gets them.
+    """
 
     chunk: int
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
+        if self.names.name in program.named_axes:
+            return super().emit(program, *args)
         mapped = [d is not None for d in self.in_dims]
         laid_out = [d is not None for d in self.out_dims]
         lane = rewired(
@@ -152,7 +158,8 @@ def on_basis(
             columns = [expand_dims(y, axis) for y, axis in zip(lane, axes, strict=True)]
         else:
             in_dims = (0,) * len(avals) + (None,) * len(consts)
-            columns = apply(Batch(each, in_dims, tuple(axes)), program, [*vectors, *consts])
+            batch = Batch(each, in_dims, tuple(axes), names=AxisNames())
+            columns = apply(batch, program, [*vectors, *consts])
         return [
             DynamicUpdateSlice()(x, y, *[first if d == axis else origin for d in range(x.ndim)])
             for x, y, axis in zip(found, columns, axes, strict=True)

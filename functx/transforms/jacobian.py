@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from functx.core import tree
+from functx.core.axes import AxisNames
 from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
@@ -168,7 +169,7 @@ class ForwardJacobian:
                 in_dims = (0,) * len(avals) + (None,) * len(residuals)
                 inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
                 out_dims = tuple([a.ndim for a in inexact])
-                batch = Batch(size, in_dims, out_dims)
+                batch = Batch(size, in_dims, out_dims, names=AxisNames())
                 found = apply(None, batch(tangent_program), [*columns, *residuals])
             return [
                 *outs,
@@ -208,7 +209,7 @@ class ReverseJacobian:
             else:
                 rows = standard_basis(own)
                 in_dims = (0,) * len(rows) + (None,) * (len(rest) + len(residuals))
-                batch = Batch(size, in_dims, (0,) * len(backward.outputs))
+                batch = Batch(size, in_dims, (0,) * len(backward.outputs), names=AxisNames())
                 found = apply(None, batch(backward), [*rows, *rest, *residuals])
             blocks = [split_first(x, [a.shape for a in own]) for x in found]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]

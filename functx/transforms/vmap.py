@@ -7,6 +7,7 @@ from operator import index
 from typing import Any
 
 from functx.core import tree
+from functx.core.axes import AxisNames, axis_names_in, bound_axes, check_name, within
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -40,7 +41,9 @@ def vmap(
     fun: Callable[..., Any] | None = None,
     in_axes: Any = 0,
     out_axes: Any = 0,
+    axis_name: Any = None,
     axis_size: int | None = None,
+    spmd_axis_name: Any = None,
     *,
     chunk_size: int | None = None,
 ) -> Any:
@@ -50,9 +53,11 @@ def vmap(
     call shares: an int for all, or a tuple with an entry an argument, each an int, None, or
     a tree prefix of the argument. Keyword arguments are mapped over their first axis.
     `out_axes` says likewise where the mapped axis goes in the results. All mapped axes must
-    have one length, which `axis_size` gives where nothing is mapped. With `chunk_size`, a loop
-    maps over that many places at a time, and takes memory for these alone; a size of 1 makes
-    it a plain loop.
+    have one length, which `axis_size` gives where nothing is mapped. By `axis_name`, collectives
+    such as `lax.psum` work across the mapped places. `spmd_axis_name` names the axes of a device
+    mesh over which the mapped axis lies, for `lax.with_sharding_constraint` inside. With
+    `chunk_size`, a loop maps over that many places at a time, and takes memory for these alone,
+    unless something works across them; a size of 1 makes it a plain loop.
 
     Raises InAxesError, OutAxesError, AxisError and AxisSizeError, by name of the argument, and
     ValueRangeError for other chunk sizes than positive ints.
@@ -72,6 +77,10 @@ def vmap(
         raise AxisSizeError(
             f"vmap({name_of(fun)}): axis_size must be a non-negative int; got {axis_size!r}"
         )
+    if axis_name is not None:
+        check_name(axis_name, f"vmap({name_of(fun)}): axis_name")
+    mesh_axes = () if spmd_axis_name is None else axis_names_in(spmd_axis_name)
+    names = AxisNames(axis_name, mesh_axes)
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
     if not isinstance(in_axes, (int, tuple, type(None))) or isinstance(in_axes, bool):
@@ -92,9 +101,11 @@ def vmap(
             aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
             for aval, dim in zip(avals, dims, strict=True)
         ]
-        traced = trace_call(fun, in_tree, lanes, "vmap")
-        if traced.by_layout and any(layouts := _layouts_of_lanes(leaves, dims)):
-            traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts)
+        named = () if axis_name is None else (names.of(size),)
+        with within((*bound_axes(), *named)):
+            traced = trace_call(fun, in_tree, lanes, "vmap")
+            if traced.by_layout and any(layouts := _layouts_of_lanes(leaves, dims)):
+                traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts)
         operands = [*leaves, *traced.captured]
         if traced.written and blocks_of(operands, traced.written):
             raise ArgumentError(
@@ -105,9 +116,9 @@ def vmap(
         out_dims = _out_dims_of_leaves(out_axes, traced, fun)
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
-        batch: Any = Batch(size, in_dims, out_dims)
+        batch: Any = Batch(size, in_dims, out_dims, names=names)
         if in_chunks(chunk_size, size):
-            batch = ChunkedBatch(size, in_dims, out_dims, chunk_size)
+            batch = ChunkedBatch(size, in_dims, out_dims, chunk_size, names=names)
         try:
             outs = traced.returned(operands, apply(batch, traced.program, operands))
         except BatchedOutput as error:

@@ -8,6 +8,7 @@ from functx.core.program import Program
 from functx.core.samples import f32
 from functx.ops.arithmetic import add
 from functx.ops.trigonometric import sin, tanh
+from functx.testing.across import primitive_of
 from functx.transforms.batching import Batch
 from functx.transforms.forward_mode import PushForward
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
@@ -34,7 +35,7 @@ def test_every_primitive_is_read_as_printed(cls, number):
     sample = cls.samples[number]
 
     def f(*args):
-        outs = cls(**sample.params)(*args)
+        outs = primitive_of(cls, sample)(*args)
         return outs if cls.multiple_results else [outs]
 
     check_round_trip(program_of(f, *sample.avals))

@@ -501,6 +501,28 @@ ROWS = {
         "DTypeError",
         "for a negative exponent; got i32[3]",
     ),
+    "across": (
+        {"primitive": Primitive.registry["psum"](("i",)), "axes": (("i", 4),)},
+        [f32[3]],
+        "ShapeError",
+        "operands must begin with the lengths of (('i', 4),); got f32[3]",
+    ),
+    "all_gather": ({"axes": ("i",), "sizes": (4,), "axis": 1}, [f32[3]], "AxisError", "got 1"),
+    "all_to_all": (
+        {"axes": ("i",), "sizes": (4,), "split": 0, "concat": 1},
+        [f32[6, 2]],
+        "ShapeError",
+        "dimension 0 must be a multiple of the 4 places that it is divided among; got f32[6,2]",
+    ),
+    "pmax": ({"axes": ("i",)}, [c64[3]], "DTypeError", "got c64[3]"),
+    "pmin": ({"axes": ("i",)}, [c64[3]], "DTypeError", "got c64[3]"),
+    "psum": ({"axes": ("i",)}, [bool_[3]], "DTypeError", "operands must be int or uint or float"),
+    "psum_scatter": (
+        {"axes": ("i",), "sizes": (4,), "axis": 0},
+        [f32[6]],
+        "ShapeError",
+        "must be a multiple of the 4 places",
+    ),
     "any_lane": ({}, [i32[()]], "DTypeError", "`live` must be boolean; got i32[]"),
     "stand_in": (
         {"along": False},
@@ -515,8 +537,8 @@ ROWS = {
 
 # Those that take any operand, and those whose operands are made by a transform.
 TAKE_ANYTHING = {
-    "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
-    "pure_callback", "read_before_write", "stop_gradient",
+    "axis_index", "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
+    "ppermute", "pure_callback", "read_before_write", "stop_gradient",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
     "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "scan",

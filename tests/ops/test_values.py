@@ -11,6 +11,7 @@ from functx.core.samples import draw, retyped
 from functx.core.tracing import trace
 from functx.lowering.call import executable
 from functx.ops.families import Elementwise
+from functx.testing.across import primitive_of
 from functx.testing.sections import QUICKLY, harness, inline
 from functx.testing.trials import accepted
 from tests import reference
@@ -25,7 +26,7 @@ def test_lower_gives_what_numpy_gives_in_every_dtype(case):
     cls, number = case
     one = cls.samples[number]
     with harness():
-        primitive = cls(**one.params)
+        primitive = primitive_of(cls, one)
         names = accepted(primitive, one)
         calls = [
             (primitive, draw(one, 1, DTYPES_BY_SHORT_NAME[n] if one.avals else None)) for n in names

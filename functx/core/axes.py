@@ -1,0 +1,115 @@
+"""Named axes: those that a function is traced within, and the one that is being batched."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from functx.core.errors import ArgumentError, UnboundAxisError, type_name
+from functx.core.tracing import execution
+
+
+class Axis(NamedTuple):
+    """An axis that has a name, None for one without, and its length.
+
+    It may lie over the axes `mesh_axes` of a device mesh.
+    """
+
+    name: Hashable
+    size: int
+    mesh_axes: tuple[Hashable, ...] = ()
+
+
+class AxisNames(NamedTuple):
+    """What an axis is called, whatever its length."""
+
+    name: Hashable = None
+    mesh_axes: tuple[Hashable, ...] = ()
+
+    def of(self, size: int) -> Axis:
+        """The axis of that length."""
+        return Axis(self.name, size, self.mesh_axes)
+
+
+_bound: ContextVar[tuple[Axis, ...]] = ContextVar("bound_axes", default=())
+_batched: ContextVar[Axis | None] = ContextVar("batched_axis", default=None)
+
+
+def bound_axes() -> tuple[Axis, ...]:
+    """The named axes around what is being traced, the innermost last."""
+    return _bound.get()
+
+
+@contextmanager
+def within(axes: Sequence[Axis]) -> Iterator[None]:
+    """Trace within `axes`, and no others."""
+    token = _bound.set(tuple(axes))
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def batched_axis() -> Axis | None:
+    """The axis that the rule at work batches over; None where no rule is."""
+    return _batched.get()
+
+
+def batched_names() -> AxisNames:
+    """What the axis is called that the rule at work batches over."""
+    axis = _batched.get()
+    return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes)
+
+
+@contextmanager
+def batching_over(axis: Axis | None) -> Iterator[None]:
+    """Let the rules at work batch over `axis`."""
+    token = _batched.set(axis)
+    try:
+        yield
+    finally:
+        _batched.reset(token)
+
+
+def axis_names_in(axis_name: Any) -> tuple[Hashable, ...]:
+    """The names that `axis_name` gives, one or a sequence of them."""
+    return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+
+
+def size_of(name: Any, op: str) -> int:
+    """The length of the axis `name` around what is being traced.
+
+    Raises UnboundAxisError where there is none, and ArgumentError for what cannot be a name.
+    """
+    check_name(name, op)
+    for axis in reversed(_bound.get()):
+        if axis.name == name:
+            return axis.size
+    found = execution.axis_size(name)
+    if found is not None:
+        return found
+    names = [axis.name for axis in _bound.get()] + list(execution.axis_names())
+    given = ", ".join(map(repr, dict.fromkeys(names))) or "none"
+    raise UnboundAxisError(
+        f"{op}: the axis must be bound around the call; got {name!r}, where the bound names are: "
+        f"{given}",
+        fix=f"Map the function that calls it: functx.vmap(f, axis_name={name!r}), or "
+        f"functx.shard_map over a mesh with the axis {name!r}.",
+    )
+
+
+def check_name(name: Any, what: str) -> None:
+    """Raise ArgumentError unless `name` can name an axis."""
+    try:
+        hash(name)
+    except TypeError:
+        pass
+    else:
+        if name is not None and not isinstance(name, (tuple, int)):
+            return
+    raise ArgumentError(
+        f"{what}: the name of an axis must be a string, or hashable and no number, tuple or None; "
+        f"got {type_name(name)} {name!r}"
+    )

@@ -1,0 +1,298 @@
+"""Collectives by JAX's names: what works across the places of named axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.axes import axis_names_in, size_of
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.tracing import aval_of
+from functx.ops.arithmetic import add, mul
+from functx.ops.collectives import (
+    AllGather,
+    AllToAll,
+    AxisIndex,
+    Groups,
+    Pmax,
+    Pmin,
+    Ppermute,
+    Psum,
+    PsumScatter,
+)
+from functx.ops.comparison import eq
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import PYTHON_SCALARS, canonical_axis
+from functx.ops.selection import select
+from functx.ops.shaping import expand_dims, squeeze, zeros_like
+
+__all__ = [
+    "all_gather",
+    "all_to_all",
+    "axis_index",
+    "axis_size",
+    "pbroadcast",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "pshuffle",
+    "psum",
+    "psum_scatter",
+    "pswapaxes",
+]
+
+
+def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The sum of each leaf of `x` over all places of the axis, or axes, `axis_name`.
+
+    With `axis_index_groups`, lists of places, over those of the group. A Python number is the
+    same in all of them: `psum(1, "i")` is the length of the axis. Booleans are counted.
+
+    Raises UnboundAxisError where nothing binds the axis.
+
+    >>> import functx, numpy
+    >>> share = lambda x: x / functx.lax.psum(x, "i")
+    >>> functx.vmap(share, axis_name="i")(numpy.array([1.0, 3.0])).tolist()
+    [0.25, 0.75]
+    """
+    names, sizes, groups = _axes("psum", axis_name, axis_index_groups)
+
+    def add_up(leaf: Any) -> Any:
+        if type(leaf) in PYTHON_SCALARS:
+            return leaf * prod(sizes)
+        if aval_of(leaf).dtype == bool:
+            leaf = convert_element_type(leaf, np.int32)
+        return Psum(names, groups)(leaf)
+
+    return tree.map(add_up, x)
+
+
+def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The mean of each leaf of `x` over all places of `axis_name`, or over those of a group."""
+    _, sizes, _ = _axes("pmean", axis_name, axis_index_groups)
+    total = psum(x, axis_name, axis_index_groups=axis_index_groups)
+    return tree.map(lambda leaf: leaf / prod(sizes), total)
+
+
+def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The largest of each leaf of `x` over all places of `axis_name`, or over those of a group.
+
+    Places that tie share the derivative.
+    """
+    return _extremum("pmax", Pmax, x, axis_name, axis_index_groups)
+
+
+def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The smallest of each leaf of `x` over all places of `axis_name`, or over those of a group.
+
+    Places that tie share the derivative.
+    """
+    return _extremum("pmin", Pmin, x, axis_name, axis_index_groups)
+
+
+def _extremum(op: str, primitive: Any, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+    names, _, groups = _axes(op, axis_name, axis_index_groups)
+
+    def choose(leaf: Any) -> Any:
+        return leaf if type(leaf) in PYTHON_SCALARS else primitive(names, groups)(leaf)
+
+    return tree.map(choose, x)
+
+
+def all_gather(
+    x: Any,
+    axis_name: Any,
+    *,
+    axis_index_groups: Any = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
+) -> Any:
+    """Each leaf of `x` from all places of `axis_name`, stacked along a new dimension `axis`.
+
+    With `tiled`, they are joined along the dimension `axis` that they have. Every place has the
+    result; with `to="invariant"`, `shard_map` knows that.
+    """
+    names, sizes, groups = _axes("all_gather", axis_name, axis_index_groups)
+    if to not in ("varying", "invariant"):
+        raise ValueRangeError(f'all_gather: to must be "varying" or "invariant"; got {to!r}')
+
+    def gather(leaf: Any) -> Any:
+        ndim = aval_of(leaf).ndim
+        along = canonical_axis(axis, ndim if tiled else ndim + 1)
+        leaf = leaf if tiled else expand_dims(leaf, (along,))
+        return AllGather(names, sizes, groups, along, to == "invariant")(leaf)
+
+    return tree.map(gather, x)
+
+
+def psum_scatter(
+    x: Any,
+    axis_name: Any,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Any = None,
+    tiled: bool = False,
+) -> Any:
+    """The sum of each leaf of `x` over all places, of which each place has the part of its number.
+
+    The parts lie along `scatter_dimension`, which then is gone. With `tiled` it stays, shorter by
+    a factor of the number of places.
+
+    Raises ShapeError for a dimension that cannot be divided so.
+    """
+    names, sizes, groups = _axes("psum_scatter", axis_name, axis_index_groups)
+
+    def scatter(leaf: Any) -> Any:
+        aval = aval_of(leaf)
+        along = canonical_axis(scatter_dimension, aval.ndim, "scatter_dimension")
+        if not tiled:
+            _check_as_long("psum_scatter", "scatter_dimension", along, aval, sizes)
+        out = PsumScatter(names, sizes, groups, along)(leaf)
+        return out if tiled else squeeze(out, (along,))
+
+    return tree.map(scatter, x)
+
+
+def all_to_all(
+    x: Any,
+    axis_name: Any,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Any = None,
+    tiled: bool = False,
+) -> Any:
+    """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` in each other's place.
+
+    Place number j gets the element j along `split_axis` of all places, stacked along the
+    dimension `concat_axis` of the result. With `tiled`, the parts of `split_axis` are joined
+    along the dimension `concat_axis`, and no dimension comes or goes.
+
+    Raises ShapeError for a dimension that cannot be divided so.
+    """
+    names, sizes, groups = _axes("all_to_all", axis_name, axis_index_groups)
+
+    def exchange(leaf: Any) -> Any:
+        aval = aval_of(leaf)
+        split = canonical_axis(split_axis, aval.ndim, "split_axis")
+        concat = canonical_axis(concat_axis, aval.ndim, "concat_axis")
+        if tiled:
+            return AllToAll(names, sizes, groups, split, concat)(leaf)
+        _check_as_long("all_to_all", "split_axis", split, aval, sizes)
+        if split == concat:
+            return AllToAll(names, sizes, groups, split, concat)(leaf)
+        if split < concat:
+            concat += 1
+        else:
+            split += 1
+        out = AllToAll(names, sizes, groups, split, concat)(expand_dims(leaf, (concat,)))
+        return squeeze(out, (split,))
+
+    return tree.map(exchange, x)
+
+
+def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+    """Each leaf of `x` with the axis `axis_name` and its dimension `axis` in each other's place."""
+    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
+
+
+def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
+    """Each leaf of `x` sent from place to place, by the pairs (source, destination) in `perm`.
+
+    A place that is no destination gets zeros.
+
+    Raises ValueRangeError for pairs with a place that does not exist, or one that is twice a
+    source or a destination.
+    """
+    names, sizes, _ = _axes("ppermute", axis_name, None)
+    try:
+        pairs = [(index(source), index(destination)) for source, destination in perm]
+    except TypeError:
+        raise ArgumentError(
+            f"ppermute: perm must be a sequence of pairs of integers; got {perm!r}"
+        ) from None
+    count = prod(sizes)
+    for each in zip(*pairs, strict=True):
+        if len(set(each)) != len(each) or not all(0 <= place < count for place in each):
+            raise ValueRangeError(
+                f"ppermute: perm must have each of the {count} places at most once as a source and "
+                f"once as a destination; got {perm}"
+            )
+    return tree.map(Ppermute(names, tuple(sorted(pairs))), x)
+
+
+def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+    """Each leaf of `x` from another place: place number j gets that of place `perm[j]`.
+
+    Raises ValueRangeError unless `perm` has every place once.
+    """
+    _, sizes, _ = _axes("pshuffle", axis_name, None)
+    if sorted(perm) != list(range(prod(sizes))):
+        raise ValueRangeError(
+            f"pshuffle: perm must have each of the {prod(sizes)} places once; got {perm}"
+        )
+    return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
+
+
+def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+    """Each leaf of `x` as it is at the place number `source`, in all places."""
+    here = eq(axis_index(axis_name), source)
+    return psum(tree.map(lambda leaf: select(here, leaf, zeros_like(leaf)), x), axis_name)
+
+
+def axis_index(axis_name: Any) -> Any:
+    """The number of the place along the axis `axis_name`, an int32; of several, the first counts most."""
+    number: Any = None
+    for name in axis_names_in(axis_name):
+        size = size_of(name, "axis_index")
+        here = AxisIndex(name, size)()
+        number = here if number is None else add(mul(number, size), here)
+    return number
+
+
+def axis_size(axis_name: Any) -> int:
+    """The number of places of the axis, or axes, `axis_name`, a Python int.
+
+    Raises UnboundAxisError where nothing binds the axis.
+    """
+    return prod([size_of(name, "axis_size") for name in axis_names_in(axis_name)])
+
+
+def _axes(op: str, axis_name: Any, groups: Any) -> tuple[tuple[Any, ...], tuple[int, ...], Groups]:
+    """The names, the numbers of places along them, or that in a group, and the groups."""
+    names = axis_names_in(axis_name)
+    sizes = tuple([size_of(name, op) for name in names])
+    if groups is None:
+        return names, sizes, None
+    try:
+        groups = tuple([tuple([index(place) for place in group]) for group in groups])
+    except TypeError:
+        raise ArgumentError(
+            f"{op}: axis_index_groups must be lists of integers; got {groups!r}"
+        ) from None
+    count = prod(sizes)
+    if sorted([place for group in groups for place in group]) != list(range(count)):
+        raise ValueRangeError(
+            f"{op}: axis_index_groups must have each of the {count} places once; got {groups}"
+        )
+    if len({len(group) for group in groups}) != 1:
+        raise ValueRangeError(
+            f"{op}: the groups of axis_index_groups must have one length; got {groups}"
+        )
+    return names, (len(groups[0]),), groups
+
+
+def _check_as_long(op: str, what: str, axis: int, aval: Any, sizes: tuple[int, ...]) -> None:
+    if aval.shape[axis] != prod(sizes):
+        raise ShapeError(
+            f"{op}: without `tiled`, the dimension {what} must be as long as there are places; got "
+            f"{aval!r}, whose dimension {axis} is {aval.shape[axis]}, for {prod(sizes)} places",
+            fix="Pass tiled=True to divide it in as many parts.",
+        )

@@ -1,0 +1,481 @@
+"""Collectives: what works across the places of named axes, mapped by `vmap` or on devices.
+
+Every place of an axis runs the same program. A batch along the axis makes a collective an
+operation on the whole batch; across devices, it is sent between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from jax import lax
+
+from functx.core.avals import ShapedArray
+from functx.core.axes import batched_axis, batched_names
+from functx.core.dtypes import real_dtype
+from functx.core.errors import CollectiveError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, i32, sample
+from functx.ops.arithmetic import div, mul
+from functx.ops.comparison import eq
+from functx.ops.conversion import convert_element_type
+from functx.ops.creation import iota
+from functx.ops.families import Constant, Linear, check_same_dtype
+from functx.ops.joining import concatenate
+from functx.ops.operands import check_axes, literal, without
+from functx.ops.reductions import reduce_max, reduce_min, reduce_sum
+from functx.ops.selection import select
+from functx.ops.shaping import (
+    PermuteDims,
+    Reshape,
+    broadcast_in_dim,
+    full,
+    moveaxis,
+    reshape,
+    zeros_like,
+)
+from functx.ops.slicing import insert, slice_in_dim
+
+Groups = tuple[tuple[int, ...], ...] | None
+Batched = tuple[Any, int | None]
+
+
+class Collective(Primitive, abstract=True):
+    """One operand, from every place of the named `axes`, or of each of the `groups` of places."""
+
+    axes: tuple[Hashable, ...]
+    accepts: ClassVar[str] = "biufc"
+
+    @property
+    def named_axes(self) -> frozenset[Any]:  # type: ignore[override]
+        return frozenset(self.axes)
+
+    def check(self, x: ShapedArray) -> None:
+        """Raise DTypeError for an operand of a kind that the operation does not take."""
+        check_same_dtype(self, (x,))
+
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Batched:
+        axis = batched_axis()
+        (x,), (dim,) = args, dims
+        if axis is None or axis.name not in self.axes:
+            assert dim is not None
+            return self.beside(x, dim)
+        if len(self.axes) > 1:
+            return self.one_of_several(x, dim)
+        groups: Groups = getattr(self, "groups", None)
+        if groups is None:
+            return self.together(x, dim, axis.size)
+        # Each group is an axis of its own.
+        x = repeated(x, axis.size) if dim is None else moveaxis(x, dim, 0)
+        found: list[Any] = []
+        for group in groups:
+            out, out_dim = self.together(picked(x, 0, group), 0, len(group))
+            found.append(
+                repeated(out, len(group)) if out_dim is None else moveaxis(out, out_dim, 0)
+            )
+        order = [place for group in groups for place in group]
+        return picked(concatenate(found, 0), 0, np.argsort(order).tolist()), 0
+
+    def one_of_several(self, x: Any, dim: int | None) -> Batched:
+        """The output when one of several axes becomes a batch: that of one axis after the other."""
+        name = batched_names().name
+        for each in self.one_by_one(x.aval if dim is None else without_dim(x.aval, dim)):
+            if dim is None and name not in each.named_axes:
+                x = each(x)
+            else:
+                x, dim = each.batch([x], [dim])
+        return x, dim
+
+    def one_by_one(self, x: ShapedArray) -> Sequence[Primitive]:
+        """Operations across one axis each that, one after the other, are this one."""
+        raise NotImplementedError
+
+    def beside(self, x: Any, dim: int) -> Batched:
+        """The output for a batch along `dim`, in all of whose lanes the operation is done."""
+        raise NotImplementedError
+
+    def together(self, x: Any, dim: int | None, size: int) -> Batched:
+        """The output when the only axis, or a group in it, is the dimension `dim` of a batch.
+
+        An `x` with None for `dim` is the same in all of the `size` places.
+        """
+        raise NotImplementedError
+
+    def lower(self, ctx: Any, x: Any) -> Any:
+        return ctx.across(self.axes, self.on_devices, x)
+
+    def on_devices(self, x: Any) -> Any:
+        """The operation as JAX has it."""
+        raise NotImplementedError
+
+
+class Reduced(Collective, abstract=True):
+    """Combines the operands of all places; each place has the result."""
+
+    groups: Groups = None
+
+    def abstract_eval(self, x):
+        self.check(x)
+        return x
+
+    def beside(self, x, dim):
+        return self(x), dim
+
+    def one_of_several(self, x, dim):
+        axis = batched_axis()
+        if self.groups is not None:
+            raise CollectiveError(
+                f"{self.name}: groups must be of places along one axis to be mapped by vmap; got "
+                f"groups along {self.axes}"
+            )
+        rest = type(self)(tuple([name for name in self.axes if name != axis.name]))
+        x, _ = self.together(x, dim, axis.size)
+        return rest(x), None
+
+
+class Psum(Reduced, Linear):
+    """The sum over all places of the axes."""
+
+    accepts = "iufc"
+    samples = (
+        sample(f32[4, 3], axes=("i",), across=(("i", 4),)),
+        sample(f32[4, 2], axes=("i",), groups=((0, 3), (2, 1)), across=(("i", 4),)),
+        sample(f32[2, 3, 2], axes=("i", "j"), across=(("i", 2), ("j", 3))),
+        sample(i32[4], axes=("i",), across=(("i", 4),)),
+    )
+
+    def transpose(self, ct, x):
+        return (self(ct),)
+
+    def together(self, x, dim, size):
+        if dim is None:
+            return mul(x, literal(size, x.dtype)), None
+        return reduce_sum(x, (dim,)), None
+
+    def on_devices(self, x):
+        return lax.psum(x, self.axes, axis_index_groups=self.groups)
+
+
+class ReducedExtremum(Reduced, abstract=True):
+    """The largest or smallest operand; places that tie share the derivative."""
+
+    accepts = "biuf"
+    samples = (
+        sample(f32[4, 3], axes=("i",), across=(("i", 4),), distinct=True),
+        sample(f32[4, 2], axes=("i",), groups=((0, 3), (2, 1)), across=(("i", 4),), distinct=True),
+        sample(
+            f32[4], axes=("i",), across=(("i", 4),), values={0: [2.0] * 4}, gradients={0: [1.0] * 4}
+        ),
+        sample(i32[4, 2], axes=("i",), across=(("i", 4),)),
+    )
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        out = self(x)
+        chosen = eq(x, out)
+        # Half floats cannot count far.
+        wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
+        add_up = Psum(self.axes, self.groups)
+        share = div(1.0, add_up(convert_element_type(chosen, wide)))
+        total = add_up(select(chosen, t, zeros_like(t)))
+        return out, mul(total, convert_element_type(share, x.dtype))
+
+
+class Pmax(ReducedExtremum):
+    """The largest over all places of the axes; nan if there is one."""
+
+    def together(self, x, dim, size):
+        return (x if dim is None else reduce_max(x, (dim,))), None
+
+    def on_devices(self, x):
+        return lax.pmax(x, self.axes, axis_index_groups=self.groups)
+
+
+class Pmin(ReducedExtremum):
+    """The smallest over all places of the axes; nan if there is one."""
+
+    def together(self, x, dim, size):
+        return (x if dim is None else reduce_min(x, (dim,))), None
+
+    def on_devices(self, x):
+        return lax.pmin(x, self.axes, axis_index_groups=self.groups)
+
+
+class Parted(Collective, Linear, abstract=True):
+    """Parts of operands, one for each place, change places.
+
+    `sizes` are the numbers of places along the axes, or that in a group. Of several axes, the
+    first counts most.
+    """
+
+    sizes: tuple[int, ...]
+    groups: Groups = None
+
+    def check_divisible(self, x: ShapedArray, axis: int) -> int:
+        """The length of a part, one of as many as there are places, of dimension `axis`."""
+        count = prod(self.sizes)
+        if x.shape[axis] % count:
+            raise ShapeError(
+                f"{self.name}: dimension {axis} must be a multiple of the {count} places that it "
+                f"is divided among; got {x!r}",
+                fix="Pad it, for instance with functx.numpy.pad.",
+            )
+        return x.shape[axis] // count
+
+
+class AllGather(Parted):
+    """The operands of all places, in their order, joined along the dimension `axis`.
+
+    If `invariant`, the result is known to be the same in all places.
+    """
+
+    axis: int
+    invariant: bool = False
+    samples = (
+        sample(f32[4, 3, 2], axes=("i",), axis=1, sizes=(4,), across=(("i", 4),)),
+        sample(
+            f32[4, 2], axes=("i",), axis=0, sizes=(2,), groups=((0, 3), (2, 1)), across=(("i", 4),)
+        ),
+        sample(f32[2, 3, 2], axes=("i", "j"), axis=0, sizes=(2, 3), across=(("i", 2), ("j", 3))),
+    )
+
+    def abstract_eval(self, x):
+        check_axes(self.name, self.axis, x.ndim)
+        return resized(x, self.axis, x.shape[self.axis] * prod(self.sizes))
+
+    def transpose(self, ct, x):
+        return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
+
+    def beside(self, x, dim):
+        axis = self.axis + (dim <= self.axis)
+        return AllGather(self.axes, self.sizes, self.groups, axis, self.invariant)(x), dim
+
+    def one_by_one(self, x):
+        each = zip(reversed(self.axes), reversed(self.sizes), strict=True)
+        return [AllGather((name,), (size,), None, self.axis) for name, size in each]
+
+    def together(self, x, dim, size):
+        x = repeated(x, size, self.axis) if dim is None else moveaxis(x, dim, self.axis)
+        return merged(x, self.axis), None
+
+    def on_devices(self, x):
+        return lax.all_gather(
+            x, self.axes, axis=self.axis, tiled=True, axis_index_groups=self.groups
+        )
+
+
+class PsumScatter(Parted):
+    """The sum over all places; each place has its part of the dimension `axis`."""
+
+    axis: int
+    accepts = "iufc"
+    samples = (
+        sample(f32[4, 3, 8], axes=("i",), axis=1, sizes=(4,), across=(("i", 4),)),
+        sample(
+            f32[4, 2], axes=("i",), axis=0, sizes=(2,), groups=((0, 3), (2, 1)), across=(("i", 4),)
+        ),
+        sample(f32[2, 3, 6], axes=("i", "j"), axis=0, sizes=(2, 3), across=(("i", 2), ("j", 3))),
+    )
+
+    def abstract_eval(self, x):
+        self.check(x)
+        check_axes(self.name, self.axis, x.ndim)
+        return resized(x, self.axis, self.check_divisible(x, self.axis))
+
+    def transpose(self, ct, x):
+        return (AllGather(self.axes, self.sizes, self.groups, self.axis)(ct),)
+
+    def beside(self, x, dim):
+        axis = self.axis + (dim <= self.axis)
+        return PsumScatter(self.axes, self.sizes, self.groups, axis)(x), dim
+
+    def one_by_one(self, x):
+        each = zip(self.axes, self.sizes, strict=True)
+        return [PsumScatter((name,), (size,), None, self.axis) for name, size in each]
+
+    def together(self, x, dim, size):
+        x = mul(x, literal(size, x.dtype)) if dim is None else reduce_sum(x, (dim,))
+        return divided(x, self.axis, (size,)), self.axis
+
+    def on_devices(self, x):
+        return lax.psum_scatter(
+            x,
+            self.axes,
+            scatter_dimension=self.axis,
+            tiled=True,
+            axis_index_groups=self.groups,
+        )
+
+
+class AllToAll(Parted):
+    """Part number j of dimension `split` goes to place j, which joins those it gets along `concat`."""
+
+    split: int
+    concat: int
+    samples = (
+        sample(f32[4, 3, 8], axes=("i",), split=1, concat=0, sizes=(4,), across=(("i", 4),)),
+        sample(f32[2, 4], axes=("i",), split=0, concat=0, sizes=(2,), across=(("i", 2),)),
+        sample(
+            f32[4, 2, 3],
+            axes=("i",),
+            split=0,
+            concat=1,
+            sizes=(2,),
+            groups=((0, 3), (2, 1)),
+            across=(("i", 4),),
+        ),
+        sample(
+            f32[2, 3, 6, 1],
+            axes=("i", "j"),
+            split=0,
+            concat=1,
+            sizes=(2, 3),
+            across=(("i", 2), ("j", 3)),
+        ),
+    )
+
+    def abstract_eval(self, x):
+        check_axes(self.name, self.split, x.ndim)
+        check_axes(self.name, self.concat, x.ndim)
+        x = resized(x, self.split, self.check_divisible(x, self.split))
+        return resized(x, self.concat, x.shape[self.concat] * prod(self.sizes))
+
+    def transpose(self, ct, x):
+        back = AllToAll(self.axes, self.sizes, self.groups, self.concat, self.split)
+        return (back(ct),)
+
+    def beside(self, x, dim):
+        split, concat = (k + (dim <= k) for k in (self.split, self.concat))
+        return AllToAll(self.axes, self.sizes, self.groups, split, concat)(x), dim
+
+    def one_by_one(self, x):
+        k, c, n = self.split, self.concat, len(self.sizes)
+        part = x.shape[k] // prod(self.sizes)
+        shape = (*x.shape[:k], *self.sizes, part, *x.shape[k + 1 :])
+        steps: list[Primitive] = [Reshape(shape)]
+        for i, (name, size) in enumerate(zip(self.axes, self.sizes, strict=True)):
+            steps.append(AllToAll((name,), (size,), None, k + i, k + i))
+        others = [*range(k), *range(k + n, len(shape))]
+        order = (*others[:c], *range(k, k + n), *others[c:])
+        after = self.abstract_eval(x)
+        return [*steps, PermuteDims(order), Reshape(after.shape)]
+
+    def together(self, x, dim, size):
+        x = repeated(x, size) if dim is None else moveaxis(x, dim, 0)
+        # The places that get the parts come first, then those that sent them.
+        x = moveaxis(divided(x, self.split + 1, (size,)), self.split + 1, 0)
+        return merged(moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
+
+    def on_devices(self, x):
+        return lax.all_to_all(
+            x, self.axes, self.split, self.concat, tiled=True, axis_index_groups=self.groups
+        )
+
+
+class Ppermute(Collective, Linear):
+    """The operand of another place, by the pairs (source, destination) in `perm`, or zeros."""
+
+    perm: tuple[tuple[int, int], ...]
+    samples = (
+        sample(f32[4, 3], axes=("i",), perm=((0, 1), (1, 2), (2, 3), (3, 0)), across=(("i", 4),)),
+        sample(f32[4], axes=("i",), perm=((3, 0), (0, 2)), across=(("i", 4),)),
+    )
+
+    def abstract_eval(self, x):
+        return x
+
+    def transpose(self, ct, x):
+        back = sorted([(destination, source) for source, destination in self.perm])
+        return (Ppermute(self.axes, tuple(back))(ct),)
+
+    def beside(self, x, dim):
+        return self(x), dim
+
+    def one_by_one(self, x):
+        raise CollectiveError(
+            f"ppermute: pairs over several axes must be sent between devices; got {self.axes} "
+            "under a vmap over one of them",
+            fix="Send over one axis after the other.",
+        )
+
+    def together(self, x, dim, size):
+        source = {to: place for place, to in self.perm}
+        if dim is None and len(source) == size:
+            return x, None
+        x = repeated(x, size) if dim is None else moveaxis(x, dim, 0)
+        return picked(x, 0, [source.get(to) for to in range(size)]), 0
+
+    def on_devices(self, x):
+        return lax.ppermute(x, self.axes, self.perm)
+
+
+class AxisIndex(Constant):
+    """The number of the place along the axis `axis`, which has `size` of them."""
+
+    axis: Hashable
+    size: int
+    samples = (sample(axis="i", size=4, across=(("i", 4),)),)
+
+    @property
+    def named_axes(self) -> frozenset[Any]:  # type: ignore[override]
+        return frozenset((self.axis,))
+
+    def abstract_eval(self):
+        return ShapedArray((), np.dtype("int32"))
+
+    def batch(self, args, dims):
+        return iota(np.dtype("int32"), self.size), 0
+
+    def lower(self, ctx):
+        return ctx.across((self.axis,), lambda: lax.axis_index(self.axis))
+
+
+def picked(x: Any, dim: int, places: Sequence[int | None]) -> Any:
+    """The elements of `x` at `places` along dimension `dim`, zeros where that is None."""
+    runs: list[list[int | None]] = []
+    for place in places:
+        last = runs[-1] if runs else []
+        follows = last and (
+            place is last[-1] is None or (place is not None and last[-1] == place - 1)
+        )
+        if follows:
+            last.append(place)
+        else:
+            runs.append([place])
+    parts = []
+    for run in runs:
+        if run[0] is None:
+            parts.append(full(insert(without(x.shape, (dim,)), dim, len(run)), literal(0, x.dtype)))
+        else:
+            parts.append(slice_in_dim(x, run[0], run[0] + len(run), axis=dim))
+    return parts[0] if len(parts) == 1 else concatenate(parts, dim)
+
+
+def repeated(x: Any, size: int, dim: int = 0) -> Any:
+    """`x`, `size` times along a new dimension `dim`."""
+    shape = insert(x.shape, dim, size)
+    return broadcast_in_dim(x, shape, without(range(len(shape)), (dim,)))
+
+
+def merged(x: Any, dim: int) -> Any:
+    """`x` with dimension `dim` and the next as one."""
+    return reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
+
+
+def divided(x: Any, dim: int, sizes: tuple[int, ...]) -> Any:
+    """`x` with dimension `dim` as several: of `sizes`, and of what is left."""
+    rest = x.shape[dim] // prod(sizes)
+    return reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))
+
+
+def resized(x: ShapedArray, dim: int, size: int) -> ShapedArray:
+    """The aval `x` with another length of dimension `dim`."""
+    return x.update(shape=(*x.shape[:dim], size, *x.shape[dim + 1 :]))
+
+
+def without_dim(x: ShapedArray, dim: int) -> ShapedArray:
+    """The aval `x` without dimension `dim`."""
+    return x.update(shape=without(x.shape, (dim,)))

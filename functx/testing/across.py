@@ -1,0 +1,102 @@
+"""What works across named axes, as something that the checks can take by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from functx.core.axes import AxisNames
+from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Program
+from functx.core.rewriting import apply, rewritten
+from functx.core.samples import Sample, f32, sample
+from functx.core.tracing import trace
+from functx.ops.collectives import Psum
+from functx.ops.shaping import batch_at
+from functx.transforms.batching import Batch, NaturalBatch
+from functx.transforms.call import TransposeIn
+from functx.transforms.forward_mode import PushForward
+from functx.transforms.reverse_mode import SplitVJP
+
+
+class Across(Primitive):
+    """The outputs of `primitive`, mapped over named axes: the first dimensions of all operands.
+
+    Each rule asks the rule of the primitive, and maps what that gives.
+    """
+
+    primitive: Any
+    axes: tuple[tuple[Hashable, int], ...]
+    samples = (sample(f32[4, 3], primitive=Psum(("i",)), axes=(("i", 4),)),)
+
+    @property
+    def linear(self) -> tuple[int, ...]:
+        """The operands that the operation may be linear in: none, if it has no transpose."""
+        return (0,) if self.primitive.has_rule("transpose") else ()
+
+    def program(self, *avals: Any) -> Program:
+        """The program of one place."""
+        n = len(self.axes)
+        lanes = [a.update(shape=a.shape[n:]) for a in avals]
+        return trace(lambda *xs: [self.primitive(*xs)], lanes, name=self.primitive.name)[0]
+
+    def mapped(self, program: Program, args: Any) -> list[Any]:
+        """What `program`, of one place, makes of `args` at all places."""
+        for name, size in reversed(self.axes):
+            dims = (0,) * len(program.inputs), (0,) * len(program.outputs)
+            program = Batch(size, *dims, names=AxisNames(name))(program)
+        return apply(None, program, args)
+
+    def abstract_eval(self, *avals):
+        lengths = tuple([n for _, n in self.axes])
+        if any(a.shape[: len(lengths)] != lengths for a in avals):
+            raise ShapeError(
+                f"across: operands must begin with the lengths of {self.axes}; got "
+                + ", ".join(map(repr, avals))
+            )
+        (out,) = self.program(*avals).out_avals
+        return out.update(shape=(*lengths, *out.shape))
+
+    def jvp(self, primals, tangents):
+        push = PushForward(tuple([t is not None for t in tangents]))
+        program = rewritten(push, self.program(*[x.aval for x in primals]))
+        given = [*primals, *[t for t in tangents if t is not None]]
+        outs = self.mapped(program, given)
+        return outs[0], outs[1] if len(outs) > 1 else None
+
+    def vjp(self, ct, out, args, active):
+        forward, backward = rewritten(
+            SplitVJP(tuple(active)), self.program(*[x.aval for x in args])
+        )
+        residuals = self.mapped(forward, args)[1:]
+        found = iter(self.mapped(backward, [ct, *residuals]))
+        return [next(found) if on else None for on in active]
+
+    def transpose(self, ct, *args):
+        linear = tuple([type(x) is LinearInput for x in args])
+        program = rewritten(TransposeIn(linear), self.program(*[x.aval for x in args]))
+        return self.mapped(program, [ct, *[x for x in args if type(x) is not LinearInput]])
+
+    def batch(self, args, dims):
+        lanes = [
+            x.aval if d is None else x.aval.update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
+            for x, d in zip(args, dims, strict=True)
+        ]
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        batch = NaturalBatch(size, (0,) * len(args), names=AxisNames())
+        program, (dim,) = rewritten(batch, self.program(*lanes))
+        # The batch goes in front in each place, behind the places.
+        n = len(self.axes)
+        moved = [batch_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
+        (out,) = self.mapped(program, moved)
+        return out, dim + n
+
+    def decompose(self, *args):
+        return self.mapped(self.program(*[x.aval for x in args]), args)[0]
+
+
+def primitive_of(cls: Callable[..., Any], one: Sample) -> Any:
+    """The primitive to check on a sample: across its named axes, if it has any."""
+    primitive = cls(**one.params)
+    return Across(primitive, one.across) if one.across else primitive
