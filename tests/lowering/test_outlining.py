@@ -264,6 +264,36 @@ def test_steps_and_lookups_are_transformed_in_the_open():
             assert Call not in kinds(program)
 
 
+def test_steps_are_one_loop_before_they_are_differentiated():
+    def solve(x, w, rows):
+        for t in range(STEPS):
+            x = x + 0.1 * fnp.sin(x @ w) + fnp.roll(x, 1) * rows[t]
+        return fnp.sum(x**2)
+
+    args = X, W, ROWS
+    with functx.config.set(outline="always"):
+        program = functx.make_ir(functx.grad(solve, (0, 1, 2)))(*args)
+        forward, backward = [e for e in program if type(e.primitive) is Scan]
+        # A row of ROWS for each step, and a cotangent of each, not of the whole in each step.
+        assert program.inputs[2] in forward.inputs
+        assert backward.outputs[-1].aval.shape == ROWS.shape
+        tangent = functx.make_ir(lambda *args: functx.jvp(solve, args, args))(*args)
+        assert kinds(tangent) == {Scan: 1}
+    check_equal(functx.grad(solve, (0, 1, 2)), *args)
+    check_equal(functx.hessian(lambda x: solve(x, W, ROWS)), X)
+
+
+def test_loops_that_stack_or_look_up_elsewhere_are_differentiated_in_the_open():
+    def backwards(x, rows):
+        for t in range(STEPS):
+            x = fnp.sin(x) + rows[STEPS - 1 - t]
+        return x
+
+    with functx.config.set(outline="always"):
+        for f, args in (backwards, (X, ROWS)), (time_steps, (W, ROWS)):
+            assert Scan not in kinds(functx.make_ir(functx.grad(squares(f), 1))(*args))
+
+
 def rows_of_weights(x, w):
     weights = [w * 0.5**i for i in range(5)]
     for i, each in enumerate(weights):

@@ -11,11 +11,10 @@ import numpy as np
 
 from functx.core.editing import like
 from functx.core.program import Atom, Equation, Program
-from functx.ops.slicing import Slice
 from functx.transforms.call import Call
 from functx.transforms.outlining.blocks import Flow, Group
 from functx.transforms.outlining.periods import Periodic, Repeat, repeats
-from functx.transforms.outlining.rolling import consecutive, rolled
+from functx.transforms.outlining.rolling import consecutive, looks_up, rolled
 from functx.transforms.outlining.rows import Part
 from functx.transforms.outlining.tokens import tokens_of
 
@@ -43,12 +42,13 @@ class Outline:
     """The rewrite to a program in which repeats worth it are calls of programs, or loops.
 
     What is called is not inlined by XLA either. A call stands where the equations stood, a loop
-    where the first of its steps did. The one that comes `first`, before transforms, makes calls
-    alone, and none of what is better transformed in the open.
+    where the first of its steps did. The one that comes `first`, before transforms, makes none
+    of what is better transformed in the open; without `loops`, it makes calls alone.
     """
 
     mode: str = "auto"
     first: bool = False
+    loops: bool = True
 
     def __call__(self, program: Program) -> Program:
         worth = WORTH.get(self.mode)
@@ -138,7 +138,7 @@ class _Round:
         """Put loops or calls in the place of the parts in `group`, where they pay."""
         runs = consecutive(group)
         if periodic:
-            runs = [run for run in runs if not self.roll_most(run, names)]
+            runs = [run for run in runs if not self.roll(run, names)]
         several = -(-self.worth.part // self.weight(group))
         if several == 1:
             left = [start for run in runs for start in run.starts]
@@ -150,16 +150,6 @@ class _Round:
             for wider in self.flow.groups(starts, several * group.length):
                 self.call(wider, names)
 
-    def roll_most(self, run: Group, names: Iterator[int]) -> bool:
-        """Whether a loop could be put in the place of the parts in `run`, or all but one at an end.
-
-        The first takes what was given where others take what a loop stacked; in reverse, the last.
-        """
-        starts = run.starts
-        some = starts, starts[:-1], starts[1:], starts[1:-1]
-        groups = [Group(run.flow, each, run.length, run.results) for each in some]
-        return any(self.roll(group, names) for group in groups)
-
     def roll(self, run: Group, names: Iterator[int]) -> bool:
         """Whether a loop could be put in the place of the parts in `run`."""
         # What comes first and last is often given in another way than what lies between.
@@ -169,7 +159,7 @@ class _Round:
             loop = rolled(run, names, self.rewrite, self.known, self.ends)
             if loop is None:
                 continue
-            if not self.rewrite.first:
+            if loop and self.rewrite.loops:
                 self.instead.update({start: (run.length, []) for start in run.starts})
                 self.instead[run.starts[0]] = run.length, loop
                 begin, stop = run.starts[0], run.starts[-1] + run.length
@@ -202,10 +192,8 @@ def in_the_open(block: Program) -> bool:
     and in a call would be one of the whole array.
     """
     given = {*block.inputs}
-    looked_up = [
-        e for e in block if type(e.primitive) is Slice or e.primitive.accumulate is not None
-    ]
-    return bool(block.effects) or any([e.inputs[0] in given for e in looked_up])
+    looked_up = [eqn for eqn in block if looks_up(eqn)]
+    return bool(block.effects) or any([eqn.inputs[0] in given for eqn in looked_up])
 
 
 def without_unused(equations: list[Equation], outputs: Sequence[Atom]) -> list[Equation]:

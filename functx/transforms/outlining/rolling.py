@@ -50,6 +50,8 @@ def rolled(
 
     What the loop stacks for later is entered in `known` for those who use it. `ends` says of each
     equation that was replaced where what stands in its place ends, and is 0 for the others.
+    Before transforms there are none for what is better transformed in the open: loops that stack
+    results, or look up parts of arrays other than rows in their order.
     """
     return _Roll(group, known, ends).equations(names, rewrite)
 
@@ -85,6 +87,11 @@ class _Roll:
         stacked = self.stacked(results)
         if stacked is None:
             return None
+        found: list[Equation] | None = [*self.looked_up, *block.equations]
+        if rewrite.first:
+            found = None if stacked or self.shown else self.by_rows(found)
+        if found is None:
+            return []
         carried = {at for _, _, at in self.carries}
         # What only the last part gives is carried, from a start that nothing looks at.
         for at, v in enumerate(results[-1]):
@@ -95,8 +102,7 @@ class _Roll:
         inputs += list(self.rows.values())
         outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
         outputs += [block.outputs[at] for at in stacked]
-        equations = [*self.looked_up, *block.equations]
-        body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
+        body = Program(f"step_{next(names)}", [v for v, _ in inputs], found, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
         finals = {each: results[-each[1]][each[0]] for each in map(self.origin, self.carries)}
         carries = [
@@ -213,6 +219,45 @@ class _Roll:
             self.looked_up += [shown, Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None)]
         return True
 
+    def by_rows(self, equations: list[Equation]) -> list[Equation] | None:
+        """`equations` given rows of the arrays they look up in; None where they look up others."""
+        wholes = {v: whole for whole, v in self.consts.items()}
+        places = {v: atoms for atoms, (v, _) in self.rows.items()}
+        found = []
+        for eqn in equations:
+            if not looks_up(eqn) or eqn.inputs[0] not in wholes:
+                found.append(eqn)
+                continue
+            source, *start = eqn.inputs
+            row = self.row(wholes[source], eqn, [places.get(at, (at,)) for at in start])
+            if row is None:
+                return None
+            found.append(eqn.replace(primitive=Reshape(eqn.outputs[0].aval.shape), inputs=[row]))
+        needed = {atom for eqn in found for atom in eqn.inputs}
+        self.rows = {atoms: row for atoms, row in self.rows.items() if row[0] in needed}
+        self.consts = {whole: v for whole, v in self.consts.items() if v in needed}
+        return found
+
+    def row(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
+        """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
+        if type(eqn.primitive) is not DynamicSlice:
+            return None
+        if not all([type(atom) is Literal for atoms in starts for atom in atoms]):
+            return None
+        first, stop = starts[0][0].value, starts[0][0].value + self.count
+        places = [[atom.value for atom in atoms] for atoms in starts]
+        shape = whole.aval.shape
+        full = eqn.outputs[0].aval.shape == (1, *shape[1:])
+        if not full or places[0] != [*range(first, stop)] or any(map(any, places[1:])):
+            return None
+        rows = whole
+        if self.count != shape[0]:
+            rest = [0] * (len(shape) - 1)
+            rows = self.new(Slice((first, *rest), (stop, *shape[1:])), [whole])
+        v = Var(whole.aval.update(shape=shape[1:]))
+        self.rows[(v,)] = v, rows
+        return v
+
     def position(self, places: tuple[int, ...]) -> Any:
         """Where a part begins along one axis: a number, or a row of all of them."""
         literals = tuple([index(at) for at in places])
@@ -267,6 +312,11 @@ class _Roll:
         v = Var(outs[0])
         self.before.append(Equation(primitive, operands, [v], None))
         return v
+
+
+def looks_up(eqn: Equation) -> bool:
+    """Whether the cotangent of the first operand is added in its place, as that of a part is."""
+    return type(eqn.primitive) is Slice or eqn.primitive.accumulate is not None
 
 
 def wide(count: int, aval: ShapedArray) -> ShapedArray:
