@@ -80,7 +80,10 @@ def outlined(program: Program) -> Program:
     """`program` with its repeats as calls, so that a transform rewrites each once."""
     if len(program.equations) < SHORTEST:
         return program
-    return rewritten(Outline(outline_mode(), first=True), program)  # type: ignore[no-any-return]
+    mode = outline_mode()
+    # Calls can be inlined again where they do not pay; loops cannot.
+    loops = mode == "always" or jax.default_backend() == "cpu"
+    return rewritten(Outline(mode, first=True, loops=loops), program)  # type: ignore[no-any-return]
 
 
 def literal_values(program: Program) -> list[Any]:
