@@ -162,7 +162,9 @@ def test_a_product_that_is_returned_is_formed_once():
         return g, fnp.sum(g**2, axis=(1, 2)), fnp.sum(g, axis=0)
 
     simpler = contracted(f, X, Y)
-    assert sum(eqn.primitive.name == "mul" and eqn.outputs[0].aval.ndim == 3 for eqn in simpler) == 1
+    assert (
+        sum(eqn.primitive.name == "mul" and eqn.outputs[0].aval.ndim == 3 for eqn in simpler) == 1
+    )
     assert all(eqn.outputs[0].aval.size < B * I * O for eqn in [*simpler][3:])
 
 
@@ -383,3 +385,34 @@ def test_random_sums_of_products_mean_the_same(x64):
             return fnp.einsum(f"{second},{terms[3]}->{out}", y, arrays[3]), fnp.sum(y**2)
 
         contracted(f, *arrays)
+
+
+def deep_loss(params, x):
+    for w, b, v in params:
+        h = x @ w + b
+        x = x + fnp.tanh(fnp.sin(h) * fnp.cos(h)) @ v
+    return fnp.sum(x**2)
+
+
+def test_norms_of_derivatives_of_blocks_that_were_outlined():
+    params = [(numbers(8, 8, seed=i), numbers(8), numbers(8, 8)) for i in range(8)]
+    x = numbers(32, 8)
+    with functx.config.set(outline="always"):
+        gradients = functx.vmap(functx.grad(deep_loss), (None, 0))
+        program = functx.make_ir(lambda *args: norms(gradients(*args)))(params, x)
+    assert any(eqn.primitive.name == "call" and eqn.primitive.apart for eqn in program)
+    simpler = Contract("always")(program)
+    check_program(simpler)
+    assert largest(program) >= 32 * 8 * 8 > largest(simpler)
+    leaves = functx.tree.leaves((params, x))
+    (a,), (b,) = [evaluate(p, leaves) for p in (program, simpler)]
+    np.testing.assert_allclose(b, a, rtol=1e-4)
+
+
+def test_norms_of_derivatives_that_are_computed_again():
+    f = functx.checkpoint(lambda params, x: deep_loss(params, x))
+    params = [(numbers(8, 8, seed=i), numbers(8), numbers(8, 8)) for i in range(2)]
+    gradients = functx.vmap(functx.grad(f), (None, 0))
+    simpler = contracted(lambda *args: norms(gradients(*args)), params, numbers(32, 8))
+    assert any(eqn.primitive.name == "checkpoint" and eqn.primitive.again for eqn in simpler)
+    assert largest(simpler) < 32 * 8 * 8

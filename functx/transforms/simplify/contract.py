@@ -18,6 +18,7 @@ from functx.ops.joining import Concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 from functx.transforms.simplify.factors import PASSES_ON
 from functx.transforms.simplify.orders import MOVED
+from functx.transforms.simplify.peel import peeled
 from functx.transforms.simplify.sums import Sum, is_sum, opened
 
 
@@ -46,9 +47,8 @@ class Contract:
         worth = WORTH.get(self.mode)
         if worth is None or program.writes:
             return program
-        flow = Flow(program, worth)
-        if not flow.large:
-            return program
+        flat = peeled(program, Reach(worth))
+        flow = Flow(flat, worth)
         chosen = flow.chosen()
         if not chosen:
             return program
@@ -58,8 +58,8 @@ class Contract:
             return forward(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
 
         def body(*args: Tracer) -> list[Tracer]:
-            values.update(zip(program.inputs, args, strict=True))
-            return interpret(program, args, remember, constant=lambda c: c)
+            values.update(zip(flat.inputs, args, strict=True))
+            return interpret(flat, args, remember, constant=lambda c: c)
 
         values: dict[Any, Any] = {}
 
@@ -70,6 +70,16 @@ class Contract:
 
         made, _ = trace(body, program.in_avals, name=program.name)
         return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The analysis of a program that finds its large products, as far as they are passed on."""
+
+    worth: Worth
+
+    def __call__(self, program: Program) -> set[Any]:
+        return {*Flow(program, self.worth).reached}
 
 
 class Flow:

@@ -1,0 +1,142 @@
+"""Products that programs within a program return: made outside of those, where sums see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.rewriting import rewritten
+from functx.custom.checkpoint import Checkpoint
+from functx.transforms.call import Call
+
+_ROUNDS = 4
+
+
+class Peeled(NamedTuple):
+    """A program without the products it returned, and what makes them of its inputs and outputs.
+
+    `places` are those of the outputs that `outside` makes. Its inputs are variables of the
+    program: inputs, or the last outputs of `inside`.
+    """
+
+    places: tuple[int, ...]
+    inside: Program
+    extra: list[Var]
+    outside: list[Equation]
+
+
+@dataclass(frozen=True)
+class Peel:
+    """The analysis of a program that takes off the products that it returns, if it does.
+
+    `reach` gives the variables of a program that are such products, as they are passed on.
+    """
+
+    reach: Callable[[Program], set[Any]]
+
+    def __call__(self, program: Program) -> Peeled | tuple[()]:
+        reached = self.reach(program)
+        places = tuple([i for i, atom in enumerate(program.outputs) if atom in reached])
+        if not places:
+            return ()
+        wanted: set[Any] = {program.outputs[i] for i in places}
+        outside: list[Equation] = []
+        for eqn in reversed(program.equations):
+            if any([v in wanted for v in eqn.outputs]) and eqn.outputs[0] in reached:
+                outside.append(eqn)
+                wanted.update(eqn.inputs)
+        made = {v for eqn in outside for v in eqn.outputs}
+        given = {*program.inputs}
+        needed = dict.fromkeys([a for e in outside for a in e.inputs if type(a) is Var])
+        extra = [v for v in needed if v not in made and v not in given]
+        kept = [atom for i, atom in enumerate(program.outputs) if i not in places]
+        outputs: list[Atom] = [*kept, *extra]
+        inside = Program(
+            program.name, program.inputs, remove_dead(program.equations, outputs), outputs
+        )
+        return Peeled(places, inside, extra, outside[::-1])
+
+
+def peeled(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
+    """`program` with the products that its calls return made outside, and calls that take some inlined."""
+    for _ in range(_ROUNDS):
+        if all(type(eqn.primitive) not in _HOLDERS for eqn in program.equations):
+            break
+        taken_off = _Walk(program, reach)
+        if not taken_off.changed:
+            break
+        program = Program(
+            program.name, program.inputs, taken_off.equations, taken_off.outputs(program.outputs)
+        )
+    return program
+
+
+class _Walk:
+    """One pass over the equations of a program, in which calls are opened up."""
+
+    def __init__(self, program: Program, reach: Callable[[Program], set[Any]]):
+        self.reach = reach
+        self.changed = False
+        self.equations: list[Equation] = []
+        self.names: dict[Any, Atom] = {}
+        reached = reach(program)
+        for eqn in program.equations:
+            if any([a in self.names for a in eqn.inputs]):
+                eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
+            primitive: Any = eqn.primitive
+            found: Any = ()
+            if type(primitive) in _HOLDERS and not primitive.effects:
+                found = rewritten(Peel(reach), primitive.program)
+            if found:
+                self.take_off(eqn, found)
+            elif (
+                type(primitive) is Call
+                and not primitive.apart
+                and any([a in reached for a in eqn.inputs])
+            ):
+                self.inline(eqn)
+            else:
+                self.equations.append(eqn)
+
+    def outputs(self, atoms: Sequence[Atom]) -> list[Atom]:
+        """What stands for each of `atoms` now."""
+        return [self.names.get(a, a) for a in atoms]
+
+    def take_off(self, eqn: Equation, found: Peeled) -> None:
+        """The call of what is left inside, and then what is made outside."""
+        self.changed = True
+        primitive: Any = eqn.primitive
+        program = primitive.program
+        env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
+        kept = [v for i, v in enumerate(eqn.outputs) if i not in found.places]
+        fresh = [Var(v.aval) for v in found.extra]
+        env.update(zip(found.extra, fresh, strict=True))
+        call = Call(found.inside, primitive.apart) if type(primitive) is Call else None
+        call = call or primitive.of(found.inside)
+        if kept or fresh:
+            self.equations.append(eqn.replace(primitive=call, outputs=[*kept, *fresh]))
+        self.repeat(found.outside, env)
+        for i in found.places:
+            self.names[eqn.outputs[i]] = env[program.outputs[i]]
+
+    def inline(self, eqn: Equation) -> None:
+        """The equations of the program in place of its call."""
+        self.changed = True
+        program = eqn.primitive.program  # type: ignore[attr-defined]
+        env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
+        self.repeat(program.equations, env)
+        for v, atom in zip(eqn.outputs, program.outputs, strict=True):
+            self.names[v] = env[atom] if type(atom) is Var else atom
+
+    def repeat(self, equations: Sequence[Equation], env: dict[Any, Atom]) -> None:
+        """Equations once more, with other variables."""
+        for eqn in equations:
+            outputs = [Var(v.aval) for v in eqn.outputs]
+            inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
+            env.update(zip(eqn.outputs, outputs, strict=True))
+            self.equations.append(eqn.replace(inputs=inputs, outputs=outputs))
+
+
+_HOLDERS = frozenset({Call, Checkpoint})
