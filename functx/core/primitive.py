@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, dataclass_transform
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from functx.core.avals import OfType, ShapedArray
 from functx.core.effects import NO_EFFECTS, Effects
@@ -39,6 +39,34 @@ def _param_key(value: Any) -> Any:
     if isinstance(value, tuple):
         return type(value), tuple([_param_key(part) for part in value])
     return type(value), value
+
+
+class _Instances:
+    """The instances of one primitive that are in use, by their parameters.
+
+    It holds neither: a parameter may, by what it remembers, hold the primitive itself.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, list[ref[Any]]] = {}
+
+    def find(self, key: Any) -> Any:
+        for each in tuple(self.found.get(hash(key), ())):
+            instance = each()
+            if instance is not None and instance._key == key:
+                return instance
+        return None
+
+    def add(self, instance: Any) -> None:
+        place = hash(instance._key)
+
+        def forget(gone: ref[Any]) -> None:
+            others = self.found[place]
+            others.remove(gone)
+            if not others:
+                del self.found[place]
+
+        self.found.setdefault(place, []).append(ref(instance, forget))
 
 
 def _field_types(cls: type[Primitive]) -> list[Any]:
@@ -101,7 +129,7 @@ class Primitive(metaclass=_PrimitiveType):
         inexact = any(word in str(own) for own in _field_types(cls) for word in _INEXACT)
         make = cls._make if inexact else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
-        cls._instances = WeakValueDictionary()  # type: ignore[attr-defined]
+        cls._instances = _Instances()  # type: ignore[attr-defined]
         cls.family, cls.used = abstract, False
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
@@ -119,16 +147,16 @@ class Primitive(metaclass=_PrimitiveType):
             raise TypeError(f"{cls.__name__} needs the parameters {missing}")
         values = {field: values[field] for field in cls.fields}
         key = tuple([_param_key(v) for v in values.values()])
-        self: Primitive | None = cls._instances.get(key)  # type: ignore[attr-defined]
+        self: Primitive | None = cls._instances.find(key)  # type: ignore[attr-defined]
         if self is None:
             self = object.__new__(cls)
-            self.__dict__.update(values, types={})
+            self.__dict__.update(values, types={}, _key=key)
             if not cls.used:
                 cls.used = True
             held = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
             if any(p.effects for p in held):
                 self.__dict__["effects"] = cls.effects.union(*[p.effects for p in held])
-            self = cls._instances.setdefault(key, self)  # type: ignore[attr-defined]
+            cls._instances.add(self)  # type: ignore[attr-defined]
         return self
 
     types: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
@@ -257,6 +285,14 @@ class Primitive(metaclass=_PrimitiveType):
 
     regroups: ClassVar[bool] = False
     """True: whether the outputs are views depends on how the first operand lies in memory."""
+
+    hoist: ClassVar[Callable[..., Any] | None] = None
+    """Optional `hoist(self, programs, extras, operands)`: other programs, which take constants too.
+
+    `programs` stand for those among the parameters, in their order; the first inputs of
+    `programs[i]` are new, for the atoms `extras[i]`, and never change while the operation runs.
+    Returns the primitive and its operands.
+    """
 
     def put_back(self, part: Any, index: int, x: Any, *args: Any) -> Any:
         """`x` with `part` in place of what output `index`, a view of it, shows.

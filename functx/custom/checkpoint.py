@@ -153,6 +153,9 @@ class Checkpoint(Primitive):
         """A checkpoint of another program, computed `again` or with this one."""
         return Checkpoint(program, self.apart, self.again or again, self.policy)
 
+    def hoist(self, programs, extras, operands):
+        return self.of(programs[0]), [*extras[0], *operands]
+
     def split(self, split: Any) -> Recomputation:
         """The two halves of a derivative, of which the second computes again."""
         return rewritten(Recompute(split, self.policy), self.program)  # type: ignore[no-any-return]

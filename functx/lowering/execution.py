@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,15 +14,17 @@ from functx.core.config import outline_mode
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
-from functx.core.program import Equation, Literal, Program, ProgramKey, Var, canonical_form
+from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import rewritten
 from functx.core.tracing import aval_of, execution
+from functx.core.unknown import Answer
 from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import executable
 from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
 from functx.ops.callbacks import OnHost
 from functx.transforms.effects import WithoutEffects
+from functx.transforms.literals import form_of, literals_of, packed, with_literals_as_inputs
 from functx.transforms.outlining.outline import SHORTEST, Outline
 
 programs = Cache("programs", 2048)
@@ -49,31 +52,47 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
     """What runs `rewrite(program)`, and the literals that it takes as further arguments.
 
     Found by the structure of `program`. A program that differs from an earlier one in its
-    literals alone is compiled once more, with the literals as inputs, and then never again.
+    literals alone is compiled once more, with the literals as inputs, and then never again;
+    but once for each way in which numbers answer what the rewrite asks of them.
     """
     key = rewrite, program.key
     compiled: Executable | None = programs.get(key)
     if compiled is not None:
         return compiled, ()
-    form = rewrite, ProgramKey(canonical_form(program, literal=_type_of_literal))
-    entry: Any = lifted.get(form)
-    if entry is None:
-        lifted.put(form, _NOT_YET)
-        repeated = program if rewrite is None else outlined(program)
-        compiled = executable(rewritten(rewrite, repeated))
-        programs.put(key, compiled)
-        return compiled, ()
-    if entry is _NOT_YET:
-        entry = executable(lift_literals(rewrite, program))
-        lifted.put(form, entry)
-    return entry, literal_values(program)
+    form = rewrite, form_of(program)
+    variants: list[Variant] | None = lifted.get(form)
+    if variants is None:
+        lifted.put(form, [])
+    else:
+        literals = literals_of(program)
+        numbers = [a.value for a in literals]
+        for answers, compiled in variants:
+            if all([answer.holds(numbers) for answer in answers]):
+                return compiled, packed(literals)
+        found = None
+        if len(variants) < VARIANTS:
+            found = with_literals_as_inputs(partial(_made, rewrite), program)
+        if found is not None:
+            compiled = executable(found.program)
+            variants.append(Variant(found.answers, compiled))
+            return compiled, packed(literals)
+    compiled = executable(_made(rewrite, program))
+    programs.put(key, compiled)
+    return compiled, ()
 
 
-_NOT_YET = object()
+VARIANTS = 8
 
 
-def _type_of_literal(literal: Literal) -> Any:
-    return literal.aval
+class Variant(NamedTuple):
+    """What runs a program with its literals as inputs, if they answer as those did."""
+
+    answers: Sequence[Answer]
+    compiled: Executable
+
+
+def _made(rewrite: Any, program: Program) -> Program:
+    return rewritten(rewrite, program if rewrite is None else outlined(program))  # type: ignore[no-any-return]
 
 
 def outlined(program: Program) -> Program:
@@ -86,41 +105,6 @@ def outlined(program: Program) -> Program:
     return rewritten(Outline(mode, first=True, loops=loops), program)  # type: ignore[no-any-return]
 
 
-def literal_values(program: Program) -> list[Any]:
-    return [
-        np.asarray(a.value, a.aval.dtype)[()] if not a.aval.weak_type else a.value
-        for eqn in program.equations
-        for a in eqn.inputs
-        if type(a) is Literal
-    ]
-
-
-def lift_literals(rewrite: Any, program: Program) -> Program:
-    """`rewrite(program)` with the literals of the equations of `program` as further inputs."""
-    lifted: dict[Literal, Var] = {}
-
-    # A rewrite knows how many inputs its program has, so literals become inputs after it: till
-    # then each is told apart by its number.
-    def number(atom: Any) -> Any:
-        if type(atom) is Var:
-            return atom
-        literal = Literal(atom.value, atom.aval)
-        literal.key = f"literal {len(lifted)}", atom.aval
-        lifted[literal] = Var(atom.aval)
-        return literal
-
-    def lift(atom: Any) -> Any:
-        return atom if type(atom) is Var else lifted.get(atom, atom)
-
-    def changed(equations: Sequence[Equation], change: Any) -> list[Equation]:
-        return [eqn.replace(inputs=[change(a) for a in eqn.inputs]) for eqn in equations]
-
-    numbered = changed(program.equations, number)
-    result = rewritten(rewrite, Program(program.name, program.inputs, numbered, program.outputs))
-    equations, outputs = changed(result.equations, lift), [lift(a) for a in result.outputs]
-    return Program(result.name, [*result.inputs, *lifted.values()], equations, outputs)
-
-
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     """`primitive(*args)` at once: NumPy arrays from NumPy arrays and numbers, else JAX arrays."""
     if primitive.view and len(args) == 1 and type(args[0]) is np.ndarray:
@@ -130,7 +114,13 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     avals = tuple([aval_of(x) for x in args])
     key = primitive, avals
     compiled = operations.get(key)
-    if compiled is None:
+    if compiled is None and primitive.hoist is not None:
+        program = _program_of(primitive, avals)
+
+        def compiled(*values: Any) -> list[Any]:
+            return run(None, program, values)
+
+    elif compiled is None:
         host = isinstance(primitive, OnHost)
         if host and not jax_is_tracing():
             return _call_now(primitive, args, avals)

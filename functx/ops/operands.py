@@ -12,6 +12,7 @@ from functx.core.dtypes import DType, is_complex, is_inexact
 from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import aval_of
+from functx.core.unknown import is_finite
 
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
@@ -46,7 +47,7 @@ def is_finite_literal(x: Any, but_zero: bool = False) -> bool:
     atom = getattr(x, "atom", x)
     if type(atom) is not Literal or (but_zero and not atom.value):
         return False
-    return bool(np.isfinite(atom.value))
+    return is_finite(atom.value)
 
 
 def match(*args: Any) -> tuple[Any, ...]:

@@ -126,6 +126,9 @@ class Call(Primitive):
         program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
         return self.again(program)(*args), out_dims
 
+    def hoist(self, programs, extras, operands):
+        return self.again(programs[0]), [*extras[0], *operands]
+
     def lower(self, ctx, *values):
         return ctx.call(self.program, values, self.apart)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +94,18 @@ class Cond(Primitive):
             outs[0].update(weak_type=all(a.weak_type for a in outs))
             for outs in zip(*[branch.out_avals for branch in self.branches], strict=True)
         ]
+
+    def hoist(self, programs, extras, operands):
+        # Every branch takes what any of them does.
+        branches = []
+        for program, own in zip(programs, extras, strict=True):
+            places = iter(program.inputs)
+            given = [
+                [next(places) if each is own else Var(a.aval) for a in each] for each in extras
+            ]
+            inputs = [*chain(*given), *places]
+            branches.append(Program(program.name, inputs, program.equations, program.outputs))
+        return Cond(tuple(branches)), [operands[0], *chain(*extras), *operands[1:]]
 
     def jvp(self, primals, tangents):
         index, *operands = primals

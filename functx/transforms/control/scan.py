@@ -130,6 +130,10 @@ class Scan(Primitive):
         """A scan of as many steps with another body."""
         return Scan(program, consts, carries, self.length, self.reverse ^ flipped, self.unroll)
 
+    def hoist(self, programs, extras, operands):
+        again = self.again(programs[0], self.consts + len(extras[0]), self.carries)
+        return again, [*extras[0], *operands]
+
     def trim(self, used):
         found = rewritten(Trim(self.consts, self.carries, tuple(used)), self.program)
         if found is None:

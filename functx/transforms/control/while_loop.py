@@ -110,6 +110,11 @@ class While(Primitive):
         """A loop of other programs with the means of this one for reverse mode."""
         return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
 
+    def hoist(self, programs, extras, operands):
+        m, n = self.condition_consts, self.body_consts
+        again = self.again(*programs, m + len(extras[0]), n + len(extras[1]))
+        return again, [*extras[0], *operands[:m], *extras[1], *operands[m:]]
+
     def bounded(self, steps: int) -> While:
         """This loop, known to run at most so many steps."""
         return While(

@@ -1,0 +1,74 @@
+"""Numbers that are not known yet while a program is rewritten, because they will be inputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Answer(NamedTuple):
+    """What a rewrite was told of the number at a place: it holds for numbers that answer alike."""
+
+    place: int
+    question: Callable[[Any, Any], Any]
+    other: Any
+    answer: bool
+
+    def holds(self, numbers: Sequence[Any]) -> bool:
+        """Whether the number at that place among `numbers` would have answered so."""
+        return bool(self.question(numbers[self.place], self.other)) == self.answer
+
+
+class Unknown:
+    """The value of a literal that will be an input: whoever compares it is told, and noted.
+
+    It becomes no Python number: what would compute with it raises TypeError.
+    """
+
+    __slots__ = ("answers", "number", "place")
+
+    def __init__(self, number: Any, place: int, answers: list[Answer]):
+        self.number, self.place, self.answers = number, place, answers
+
+    def ask(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
+        if type(other) is Unknown:
+            raise TypeError("two unknown numbers cannot be compared")
+        answer = bool(question(self.number, other))
+        self.answers.append(Answer(self.place, question, other, answer))
+        return answer
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.ask(operator.eq, other)
+
+    def __lt__(self, other: Any) -> bool:
+        return self.ask(operator.lt, other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.ask(operator.le, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.ask(operator.gt, other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.ask(operator.ge, other)
+
+    def __bool__(self) -> bool:
+        return self.ask(operator.ne, 0)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"number {self.place}"
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value`, a number that may be unknown, is finite."""
+    return value.ask(_finite) if type(value) is Unknown else bool(np.isfinite(value))
+
+
+def _finite(number: Any, _: None) -> Any:
+    return np.isfinite(number)
