@@ -111,6 +111,8 @@ class Primitive(metaclass=_PrimitiveType):
     """
     idle: ClassVar[tuple[str, ...]] = ()
     """The parameters whose programs do not run when the operation does."""
+    named_axes: ClassVar[frozenset[Any]] = frozenset()
+    """The named axes that the operation, or what a program among its parameters does, works across."""
     family: ClassVar[bool] = True
     """Whether the class is what primitives have in common, and none itself."""
     used: ClassVar[bool] = False
@@ -156,6 +158,8 @@ class Primitive(metaclass=_PrimitiveType):
             held = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
             if any(p.effects for p in held):
                 self.__dict__["effects"] = cls.effects.union(*[p.effects for p in held])
+            if any(axes := [p.named_axes for f in cls.fields for p in programs_in(values[f])]):
+                self.__dict__["named_axes"] = frozenset().union(*axes)
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
 
@@ -228,6 +232,13 @@ class Primitive(metaclass=_PrimitiveType):
     what is added goes to its place and the rest of the total is not touched.
     """
 
+    together: ClassVar[Callable[..., Any] | None] = None
+    """Optional static `together(parts, aval)`: the cotangent of an operand that several look at.
+
+    `parts` holds the primitive and the cotangent of the output of each of them, `aval` is the
+    operand's. For primitives with one operand, of which they look at a part.
+    """
+
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Where the cotangent of each operand can be other than zero, as a boolean array.
 
@@ -267,6 +278,14 @@ class Primitive(metaclass=_PrimitiveType):
 
     Returns it with the positions of the operands and of the outputs that it keeps; None when
     it needs them all. Asked whenever a program that holds such an equation is finished.
+    """
+
+    simplify: ClassVar[Callable[..., Any] | None] = None
+    """Optional `simplify(self, facts, *operands)`: what gives the very same output more simply.
+
+    Operands are atoms of a program, `facts` says how they were made (`functx.ops.identities`).
+    Returns an atom that the output equals (a number one that has it everywhere), or a primitive
+    and its operands, or None. For each value, nan and -0.0 too, the same bits must come out.
     """
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import canonical_dtype, is_integer, kind
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear
@@ -59,6 +60,17 @@ class Slice(Linear):
         ]
         return (pad(ct, 0, config),)
 
+    @staticmethod
+    def together(parts, aval):
+        return put_together([part.tile(ct) for part, ct in parts if ct.size], aval)
+
+    def tile(self, ct: Any) -> Tile:
+        """What is taken, `ct`, in its place, with zeros between."""
+        if self.strides:
+            ct = pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
+        limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
+        return Tile(self.start, limit, ct)
+
     def live_outputs(self, lives, args):
         (live,) = lives
         return live if live is None or not live.shape else self(live)
@@ -89,6 +101,62 @@ class Slice(Linear):
         strides = insert(self.strides, dim, 1) if self.strides else None
         start, limit = insert(self.start, dim, 0), insert(self.limit, dim, x.shape[dim])
         return Slice(start, limit, strides)(x), dim
+
+    def simplify(self, facts, x):
+        shape = x.aval.shape
+        strides = self.strides or (1,) * len(shape)
+        if self.start == (0,) * len(shape) and self.limit == shape and max(strides, default=1) == 1:
+            return x
+        if inner := facts.made_by(x, Full):
+            return Full(self.abstract_eval(x.aval).shape), inner.inputs
+        if inner := facts.made_by(x, Slice):
+            return inner.primitive.of(self), inner.inputs
+        if inner := facts.made_by(x, Concatenate):
+            return self.in_part(inner.primitive.axis, inner.inputs)
+        if inner := facts.made_by(x, Pad):
+            return self.in_interior(inner.primitive.config, inner.inputs[0])
+        return None
+
+    def of(self, then: Slice) -> Slice:
+        """This slice of an array, and the slice `then` of that, at once."""
+        own, other = self.strides or (1,) * len(self.start), then.strides or (1,) * len(then.start)
+        start = tuple([a + s * b for a, s, b in zip(self.start, own, then.start, strict=True)])
+        strides = tuple([s * t for s, t in zip(own, other, strict=True)])
+        counts = [
+            (b - a + t - 1) // t for a, b, t in zip(then.start, then.limit, other, strict=True)
+        ]
+        limit = tuple(
+            [
+                a + max((n - 1) * s + 1, 0) if n else a
+                for a, n, s in zip(start, counts, strides, strict=True)
+            ]
+        )
+        return Slice(start, limit, None if max(strides, default=1) == 1 else strides)
+
+    def in_part(self, axis: int, parts: Any) -> Any:
+        """The slice of the one of joined `parts` in which it lies, if it lies in one."""
+        begin = 0
+        for part in parts:
+            end = begin + part.aval.shape[axis]
+            if begin <= self.start[axis] < self.limit[axis] <= end:
+                start, limit = list(self.start), list(self.limit)
+                start[axis], limit[axis] = start[axis] - begin, limit[axis] - begin
+                return Slice(tuple(start), tuple(limit), self.strides), [part]
+            begin = end
+        return None
+
+    def in_interior(self, config: Any, x: Any) -> Any:
+        """The slice of a padded `x` of which no padding is seen, and none cut off, if it is so."""
+        lows = [low for low, _, _ in config]
+        start = tuple([a - low for a, low in zip(self.start, lows, strict=True)])
+        limit = tuple([b - low for b, low in zip(self.limit, lows, strict=True)])
+        inside = all(
+            [
+                inner == 0 and 0 <= a <= b <= n
+                for (_, _, inner), a, b, n in zip(config, start, limit, x.aval.shape, strict=True)
+            ]
+        )
+        return (Slice(start, limit, self.strides), [x]) if inside else None
 
     def lower(self, ctx, x):
         return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(self.steps))
@@ -155,6 +223,14 @@ class DynamicSlice(Primitive):
             sizes = insert(self.sizes, dim, x.shape[dim])
             return DynamicSlice(sizes)(x, *insert(indices, dim, zero_like(indices))), dim
         return batched_gather(x, dim, self.sizes, indices, index_dims), 0
+
+    def simplify(self, facts, x, *indices):
+        if any([type(i) is not Literal for i in indices]):
+            return None
+        sizes = list(zip(indices, self.sizes, x.aval.shape, strict=True))
+        start = tuple([min(max(int(i.value), 0), n - size) for i, size, n in sizes])
+        limit = tuple([a + size for a, size in zip(start, self.sizes, strict=True)])
+        return Slice(start, limit), [x]
 
     def lower(self, ctx, x, *indices):
         starts = common_indices(ctx, indices, ctx.avals_in[1:])
@@ -456,7 +532,8 @@ from functx.ops.comparison import lt
 from functx.ops.conversion import convert_element_type
 from functx.ops.gathering import gather
 from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
-from functx.ops.joining import concatenate, pad
+from functx.ops.joining import Concatenate, Pad, concatenate, pad
 from functx.ops.scatter_set import scatter
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, full, moveaxis, reshape, spread, zeros_like
+from functx.ops.shaping import Full, batch_at, full, moveaxis, reshape, spread, zeros_like
+from functx.ops.tiling import Tile, put_together

@@ -78,7 +78,7 @@ def backward_sweep(
         given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
             builder.source = derived(eqn.source)
-            if primitive.accumulate is not None:
+            if primitive.accumulate is not None or primitive.together is not None:
                 whole = primitive.live_operands(live, args)[0]
                 cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
                 continue
@@ -103,6 +103,22 @@ class Part(NamedTuple):
     ct: Any
     args: Sequence[Any]
     source: Any
+
+    def added_to(self, total: Any) -> Any:
+        """The total with this, None for zero."""
+        primitive, ct, args, _ = self
+        if total is not None and primitive.accumulate is not None:
+            return primitive.accumulate(total, ct, args)
+        own = primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
+        return own if total is None else add(total, own)
+
+
+def by_kind(parts: Sequence[Part]) -> dict[type[Primitive], list[Part]]:
+    """The parts by the class of their primitives."""
+    kinds: dict[type[Primitive], list[Part]] = {}
+    for part in parts:
+        kinds.setdefault(type(part.primitive), []).append(part)
+    return kinds
 
 
 class Cotangents:
@@ -146,12 +162,16 @@ class Cotangents:
             return total
         builder = current_builder.here()
         outer = builder.source
-        for primitive, ct, args, source in parts:
-            builder.source = source
-            if total is None:
-                total = primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
-            else:
-                total = primitive.accumulate(total, ct, args)  # type: ignore[misc]
+        for kind, alike in by_kind(parts).items():
+            builder.source = alike[0].source
+            if kind.together is not None and len(alike) > 1:
+                given = [(part.primitive, part.ct) for part in alike]
+                found = kind.together(given, alike[0].args[0].aval)
+                total = found if total is None else add(total, found)
+                continue
+            for part in alike:
+                builder.source = part.source
+                total = part.added_to(total)
         builder.source = outer
         return total
 

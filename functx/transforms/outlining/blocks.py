@@ -30,6 +30,14 @@ class Flow:
                 self.makers[v] = i, n
         self.last.update(dict.fromkeys(outputs, len(equations)))
 
+    def hidden(self, atom: Any, ends: Sequence[int]) -> bool:
+        """Whether `atom` is computed and used only inside of what was replaced.
+
+        `ends` says of each equation that was where what stands in its place ends, else 0.
+        """
+        place = self.makers.get(atom)
+        return place is not None and self.last.get(atom, -1) < ends[place[0]]
+
     def starts(self, repeat: Periodic) -> list[int]:
         """Where to cut what has a period: where the least goes from one part to the next."""
         first, length, period = repeat

@@ -11,11 +11,13 @@ import numpy as np
 
 from functx.core.editing import like
 from functx.core.program import Atom, Equation, Program
+from functx.ops.joining import Concatenate
 from functx.transforms.call import Call
 from functx.transforms.outlining.blocks import Flow, Group
+from functx.transforms.outlining.joins import joined
 from functx.transforms.outlining.periods import Periodic, Repeat, repeats
 from functx.transforms.outlining.rolling import consecutive, looks_up, rolled
-from functx.transforms.outlining.rows import Part
+from functx.transforms.outlining.rows import Part, part_shown
 from functx.transforms.outlining.tokens import tokens_of
 
 
@@ -96,6 +98,7 @@ class _Round:
             self.replace(group, step, names)
         if not self.instead:
             return None
+        self.join_rows()
         result: list[Equation] = []
         at = 0
         while at < len(self.old):
@@ -166,6 +169,19 @@ class _Round:
                 self.ends[begin:stop] = [stop] * (stop - begin)
             return True
         return False
+
+    def join_rows(self) -> None:
+        """Join rows of the stacks that loops made at once, where they are joined."""
+        for i, eqn in enumerate(self.old):
+            if type(eqn.primitive) is Concatenate and not self.ends[i] and i not in self.instead:
+                made = joined(eqn, self.shown)
+                if made is not None:
+                    self.instead[i] = 1, made
+
+    def shown(self, atom: Atom) -> Part | None:
+        """The part that `atom` shows of an array which is there after what was replaced."""
+        part = part_shown(atom, self.flow, self.known)
+        return None if part is None or self.flow.hidden(part.whole, self.ends) else part
 
     def call(self, group: Group, names: Iterator[int]) -> None:
         """Put calls of one program in the place of the parts in `group`."""

@@ -175,8 +175,7 @@ class _Roll:
         place = self.flow.makers.get(atom)
         if place is None:
             return True
-        inside = self.flow.last.get(atom, -1) < self.ends[place[0]]
-        return place[0] < self.starts[0] and not inside
+        return place[0] < self.starts[0] and not self.flow.hidden(atom, self.ends)
 
     def stack(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one a step."""

@@ -1,0 +1,99 @@
+"""Parts of an array put together, each copied once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from functx.core.avals import ShapedArray
+from functx.ops.arithmetic import add
+from functx.ops.joining import concatenate, pad
+from functx.ops.operands import literal, without
+from functx.ops.shaping import full, zeros_like
+
+Shape = tuple[int, ...]
+
+
+class Tile(NamedTuple):
+    """The values of the part of an array from `start` to before `limit`."""
+
+    start: Shape
+    limit: Shape
+    values: Any
+
+
+def put_together(tiles: Sequence[Tile], aval: ShapedArray) -> Any:
+    """The sum of `tiles` as an array that is zero elsewhere.
+
+    Those that lie beside one another are joined: to add each in a pass over the whole array
+    would take a time that grows with the square of their number.
+    """
+    tiles = summed(tiles)
+    for axis in reversed(range(aval.ndim)):
+        lanes: dict[Any, list[Tile]] = {}
+        for tile in tiles:
+            across = without(tile.start, (axis,)), without(tile.limit, (axis,))
+            lanes.setdefault(across, []).append(tile)
+        rows = [row for lane in lanes.values() for row in disjoint(lane, axis)]
+        tiles = summed([joined(row, axis, aval.shape[axis]) for row in rows])
+    if not tiles:
+        return zeros_like(aval)
+    total, *rest = [padded(tile, aval.shape) for tile in tiles]
+    for each in rest:
+        total = add(total, each)
+    return total
+
+
+def summed(tiles: Sequence[Tile]) -> list[Tile]:
+    """`tiles` with those of the same place added up."""
+    found: dict[Any, Tile] = {}
+    for tile in tiles:
+        place = tile.start, tile.limit
+        if place in found:
+            tile = Tile(*place, add(found[place].values, tile.values))
+        found[place] = tile
+    return list(found.values())
+
+
+def disjoint(lane: Sequence[Tile], axis: int) -> list[list[Tile]]:
+    """`lane` in as few rows as can be of tiles that do not overlap along `axis`, in order."""
+    rows: list[list[Tile]] = []
+    ends: list[tuple[int, int]] = []
+    for tile in sorted(lane, key=lambda tile: tile.start[axis]):
+        if ends and ends[0][0] <= tile.start[axis]:
+            _, at = heappop(ends)
+        else:
+            at = len(rows)
+            rows.append([])
+        rows[at].append(tile)
+        heappush(ends, (tile.limit[axis], at))
+    return rows
+
+
+def joined(row: Sequence[Tile], axis: int, length: int) -> Tile:
+    """One tile for those of a row, which reaches along all of `axis` if they are several."""
+    if len(row) == 1:
+        return row[0]
+    first = row[0]
+    pieces, end = [], 0
+    for tile in [*row, None]:
+        start = length if tile is None else tile.start[axis]
+        if start > end:
+            shape = list(first.values.shape)
+            shape[axis] = start - end
+            pieces.append(full(tuple(shape), literal(0, first.values.dtype)))
+        if tile is not None:
+            pieces.append(tile.values)
+            end = tile.limit[axis]
+    start, limit = list(first.start), list(first.limit)
+    start[axis], limit[axis] = 0, length
+    return Tile(tuple(start), tuple(limit), concatenate(pieces, axis))
+
+
+def padded(tile: Tile, shape: Shape) -> Any:
+    """The values of a tile with zeros around."""
+    if tile.values.shape == shape:
+        return tile.values
+    places = zip(tile.start, tile.limit, shape, strict=True)
+    return pad(tile.values, 0, [(start, n - limit, 0) for start, limit, n in places])

@@ -1,0 +1,108 @@
+"""Rows of one array that are joined again: parts of it, under another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from functx.core.program import Atom, Equation
+from functx.ops.joining import Concatenate
+from functx.ops.shaping import PermuteDims, Reshape, Rev
+from functx.ops.slicing import Slice
+from functx.transforms.outlining.rows import Part
+
+# From so many rows on, to cut them and to join them costs more than to move all of them at once.
+_SEVERAL = 4
+
+
+class Run(NamedTuple):
+    """`count` rows of `whole` one after another, from `first` on, forwards or backwards."""
+
+    whole: Atom
+    first: int
+    step: int
+    count: int
+
+
+def joined(eqn: Equation, shown: Callable[[Atom], Part | None]) -> list[Equation] | None:
+    """Equations that join what the concatenation `eqn` does, rows at once; None for no rows.
+
+    `shown` tells which part of an array that exists an operand is.
+    """
+    pieces = runs(eqn.inputs, shown)
+    if all([type(piece) is not Run for piece in pieces]):
+        return None
+    axis, made, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
+    at = 0
+    for piece in pieces:
+        if type(piece) is Run:
+            found = moved(piece, eqn.inputs[at].aval.shape, axis)
+            made += found
+            operands.append(found[-1].outputs[0])
+            at += piece.count
+        else:
+            operands.append(piece)
+            at += 1
+    made.append(eqn.replace(primitive=Concatenate(axis), inputs=operands))
+    return made
+
+
+def runs(operands: Sequence[Atom], shown: Callable[[Atom], Part | None]) -> list[Any]:
+    """The operands, with a `Run` in the place of rows that follow one another."""
+    rows = [row(shown(atom)) for atom in operands]
+    found: list[Any] = []
+    at = 0
+    while at < len(rows):
+        run = longest(rows, at)
+        if run is None or run.count < _SEVERAL:
+            found.append(operands[at])
+            at += 1
+        else:
+            found.append(run)
+            at += run.count
+    return found
+
+
+def row(part: Part | None) -> tuple[Atom, int] | None:
+    """The array of which `part` is one row, and which one; None for other parts."""
+    if part is None:
+        return None
+    whole, start, sizes = part
+    if not start or sizes != (1, *whole.aval.shape[1:]):
+        return None
+    return whole, start[0]
+
+
+def longest(rows: Sequence[tuple[Atom, int] | None], at: int) -> Run | None:
+    """The longest run that begins with the row `at`; None where that is no row."""
+    here = rows[at]
+    if here is None:
+        return None
+    whole, first = here
+    following = rows[at + 1] if at + 1 < len(rows) else None
+    step = -1 if following == (whole, first - 1) else 1
+    count = 1
+    while at + count < len(rows) and rows[at + count] == (whole, first + step * count):
+        count += 1
+    return Run(whole, first, step, count)
+
+
+def moved(run: Run, shape: tuple[int, ...], axis: int) -> list[Equation]:
+    """Equations for the rows of a run, each under `shape`, joined along `axis`."""
+    made: list[Equation] = []
+
+    def then(primitive: Any) -> None:
+        made.append(Equation.of(primitive, [made[-1].outputs[0] if made else run.whole]))
+
+    whole = run.whole.aval.shape
+    low = min(run.first, run.first + run.step * (run.count - 1))
+    limit = (low + run.count, *whole[1:])
+    then(Slice((low, *[0] * len(whole[1:])), limit))
+    if run.step < 0:
+        then(Rev((0,)))
+    then(Reshape((run.count, *shape)))
+    if prod(shape[:axis]) != 1:
+        then(PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
+    then(Reshape((*shape[:axis], run.count * shape[axis], *shape[axis + 1 :])))
+    return made
