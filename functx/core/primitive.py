@@ -29,7 +29,7 @@ class _PrimitiveType(type):
             ) from None
 
 
-_INEXACT = ("float", "complex", "Any", "object")
+_UNCACHED = ("float", "complex", "Any", "object", "Program")
 
 
 def _param_key(value: Any) -> Any:
@@ -56,6 +56,11 @@ class _Instances:
             if instance is not None and instance._key == key:
                 return instance
         return None
+
+    def values(self) -> list[Any]:
+        """The instances themselves."""
+        held = [each() for bucket in list(self.found.values()) for each in bucket]
+        return [instance for instance in held if instance is not None]
 
     def add(self, instance: Any) -> None:
         place = hash(instance._key)
@@ -127,9 +132,10 @@ class Primitive(metaclass=_PrimitiveType):
         ]
         cls.fields = (*cls.fields, *(field for field in own if field not in cls.fields))
         cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
-        # The cache takes 0.0 and -0.0 for one value, so classes with float fields go without.
-        inexact = any(word in str(own) for own in _field_types(cls) for word in _INEXACT)
-        make = cls._make if inexact else lru_cache(maxsize=4096, typed=True)(cls._make)
+        # The cache takes 0.0 and -0.0 for one value, so classes with float fields go without, and
+        # it would keep programs, with all that they remember.
+        uncached = any(word in str(own) for own in _field_types(cls) for word in _UNCACHED)
+        make = cls._make if uncached else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
         cls._instances = _Instances()  # type: ignore[attr-defined]
         cls.family, cls.used = abstract, False
@@ -187,6 +193,8 @@ class Primitive(metaclass=_PrimitiveType):
         outs = tuple(outs) if self.multiple_results else (outs,)
         if not all(type(aval) is ShapedArray for aval in outs):
             raise RuleError(f"{self.name}: `abstract_eval` must return avals; got {outs}")
+        if len(self.types) >= 1024:
+            self.types.clear()
         self.types[avals] = outs
         return outs
 
@@ -235,8 +243,8 @@ class Primitive(metaclass=_PrimitiveType):
     together: ClassVar[Callable[..., Any] | None] = None
     """Optional static `together(parts, aval)`: the cotangent of an operand that several look at.
 
-    `parts` holds the primitive and the cotangent of the output of each of them, `aval` is the
-    operand's. For primitives with one operand, of which they look at a part.
+    `parts` holds of each of them the primitive, the cotangent of the output and the place in the
+    user's code, `aval` is the operand's. For primitives with one operand, of which they look at a part.
     """
 
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
@@ -297,6 +305,8 @@ class Primitive(metaclass=_PrimitiveType):
         """
         raise self.missing("batch")
 
+    distinct: ClassVar[bool] = False
+    """True: two equal equations are meant to be two, and where they stand, so none is spared."""
     copies: ClassVar[bool] = False
     """True: the output is the operand, in memory of its own."""
     view: ClassVar[bool] = False

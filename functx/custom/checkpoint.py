@@ -140,6 +140,7 @@ class Checkpoint(Primitive):
     again: bool = False
     policy: Any = None
     multiple_results = True
+    distinct = True
     samples = (
         sample(f32[3], f32[3], dtypes=("f32",), program=_example()),
         sample(f32[3], f32[3], dtypes=("f32",), program=_example(), again=True),

@@ -16,8 +16,9 @@ from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer
 from functx.ops.comparison import eq, ge, gt, lt, ne
 from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape, where_live
+from functx.ops.identities import is_exact, is_number, same_number
 from functx.ops.logical import bitwise_and, bitwise_not
-from functx.ops.operands import is_finite_literal, match
+from functx.ops.operands import is_finite_literal, literal, match
 from functx.ops.selection import select
 
 BOOL = np.dtype("bool")
@@ -36,6 +37,10 @@ class Neg(Unary):
     def bounded(self, i, x):
         return True
 
+    def simplify(self, facts, x):
+        inner = facts.made_by(x, Neg)
+        return None if inner is None else inner.inputs[0]
+
     def lower(self, ctx, x):
         return stablehlo.negate(x)
 
@@ -49,6 +54,13 @@ class Add(Binary):
 
     def partial(self, i, t, out, x, y):
         return t
+
+    def simplify(self, facts, x, y):
+        # Adding +0 would make +0 of -0.
+        nothing = 0 if is_exact(x) else -0.0
+        if is_number(x, nothing):
+            return y
+        return x if is_number(y, nothing) else None
 
     def lower(self, ctx, x, y):
         return stablehlo.add(x, y)
@@ -67,6 +79,11 @@ class Sub(Binary):
     def bounded(self, i, x, y):
         return True
 
+    def simplify(self, facts, x, y):
+        if is_number(y, 0.0 if is_inexact(x.aval.dtype) else 0):
+            return x
+        return literal(0, x.aval.dtype) if x is y and is_exact(x) else None
+
     def lower(self, ctx, x, y):
         return stablehlo.subtract(x, y)
 
@@ -82,6 +99,14 @@ class Mul(Binary):
 
     def bounded(self, i, x, y):
         return is_finite_literal(y if i == 0 else x)
+
+    def simplify(self, facts, x, y):
+        for one, other in ((x, y), (y, x)):
+            if is_number(one, 1):
+                return other
+            if is_exact(x) and is_number(one, 0):
+                return one
+        return None
 
     def lower(self, ctx, x, y):
         return stablehlo.multiply(x, y)
@@ -100,6 +125,9 @@ class Div(Binary):
 
     def bounded(self, i, x, y):
         return i == 0 and is_finite_literal(y, but_zero=True)
+
+    def simplify(self, facts, x, y):
+        return x if is_number(y, 1) else None
 
     def lower(self, ctx, x, y):
         return stablehlo.divide(x, y)
@@ -175,6 +203,12 @@ class Abs(Unary):
     def bounded(self, i, x):
         return not is_complex(x.dtype)
 
+    def simplify(self, facts, x):
+        if facts.made_by(x, Abs) is not None:
+            return x
+        inner = facts.made_by(x, Neg)
+        return None if inner is None or is_exact(x) else (self, inner.inputs)
+
     def lower(self, ctx, x):
         return x if kind(ctx.avals_in[0].dtype) == "u" else stablehlo.abs(x)
 
@@ -215,6 +249,9 @@ class _Extremum(Binary, abstract=True):
     def wins(self, x: Any, y: Any, out: Any) -> Any:
         """Where the output is x and not y."""
         return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else self.beats(x, y)
+
+    def simplify(self, facts, x, y):
+        return x if same_number(x, y) else None
 
     def beats(self, x: Any, y: Any) -> Any:
         """Where x is the output and not y, for what is not complex."""
@@ -297,6 +334,9 @@ class Pow(Binary):
         base = select(bitwise_and(eq(x, 0), _not_negative(y)), 1, x)
         return mul(t, mul(log(base), out))
 
+    def simplify(self, facts, x, y):
+        return x if is_number(y, 1) and not is_complex(x.aval.dtype) else None
+
     def lower(self, ctx, x, y):
         source, target = ctx.avals_in[1], ctx.avals_in[0]
         if source.dtype != target.dtype:
@@ -335,6 +375,9 @@ class IntegerPow(Unary):
             return zeros_like(t)
         return mul(t, mul(integer_pow(x, n - 1), n)) if n != 1 else t
 
+    def simplify(self, facts, x):
+        return x if self.exponent == 1 else None
+
     def lower(self, ctx, x):
         one = ctx.constant(1, ctx.avals_in[0])
         n = -self.exponent if self.exponent < 0 else self.exponent
@@ -357,6 +400,12 @@ class Square(Unary):
 
     def derivative(self, out, x):
         return mul(x, 2)
+
+    def simplify(self, facts, x):
+        inner = facts.made_by(x, Neg) or facts.made_by(x, Abs)
+        if inner is None or kind(inner.inputs[0].aval.dtype) != "f":
+            return None
+        return self, inner.inputs
 
     def lower(self, ctx, x):
         if is_complex(ctx.avals_in[0].dtype):

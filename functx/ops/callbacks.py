@@ -30,6 +30,7 @@ class OnHost(Primitive, abstract=True):
     """What Python computes when the program runs, by `run`."""
 
     multiple_results = True
+    distinct = True
 
     @property
     def host_name(self) -> str:

@@ -89,6 +89,10 @@ class Real(_Part):
     def put_back(self, part, index, x):
         return complex(part, imag(x))
 
+    def simplify(self, facts, x):
+        inner = facts.made_by(x, Complex)
+        return None if inner is None else inner.inputs[0]
+
     def lower(self, ctx, x):
         return stablehlo.real(x)
 
@@ -109,6 +113,10 @@ class Imag(_Part):
         # Counted in elements of the part: it lies behind the real one.
         return 1
 
+    def simplify(self, facts, x):
+        inner = facts.made_by(x, Complex)
+        return None if inner is None else inner.inputs[1]
+
     def lower(self, ctx, x):
         return stablehlo.imag(x)
 
@@ -125,6 +133,10 @@ class Conj(Unary):
 
     def bounded(self, i, x):
         return True
+
+    def simplify(self, facts, x):
+        inner = facts.made_by(x, Conj)
+        return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
         return stablehlo.complex(stablehlo.real(x), stablehlo.negate(stablehlo.imag(x)))

@@ -11,10 +11,8 @@ from functx.core.dtypes import DType
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
-from functx.ops.arithmetic import add
 from functx.ops.families import check_same_dtype
 from functx.ops.operands import check_axes, without
-from functx.ops.shaping import permute_dims
 
 Dims = tuple[int, ...]
 
@@ -129,6 +127,24 @@ class DotGeneral(Primitive):
     def _with(self, contract: Any, batched: Any) -> DotGeneral:
         return DotGeneral(contract, batched, self.precision, self.preferred_element_type)
 
+    def permuted(self, axes: Dims, x: Any, y: Any) -> Any:
+        """The product with its dimensions in the order `axes`, as a primitive and its operands.
+
+        None where no order of the operands and of their batch dimensions gives it.
+        """
+        (xc, yc), (xb, yb) = self.contract, self.batched
+        batch = len(xb)
+        x_free = range(batch, batch + x.aval.ndim - len(xc) - batch)
+        y_free = range(x_free.stop, len(axes))
+        if sorted(axes[:batch]) != list(range(batch)):
+            return None
+        batched = tuple([xb[i] for i in axes[:batch]]), tuple([yb[i] for i in axes[:batch]])
+        if axes[batch:] == (*x_free, *y_free):
+            return self._with(self.contract, batched), [x, y]
+        if axes[batch:] == (*y_free, *x_free):
+            return self._with((yc, xc), batched[::-1]), [y, x]
+        return None
+
     def lower(self, ctx, x, y):
         (xc, yc), (xb, yb) = self.contract, self.batched
         if not xc and xb and ctx.platforms == ("cpu",):
@@ -191,4 +207,6 @@ def matmul(x: Any, y: Any) -> Any:
     return DotGeneral(((1,), (0,)))(x, y)
 
 
+from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
+from functx.ops.shaping import permute_dims

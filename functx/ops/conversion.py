@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import DType, canonical_dtype, is_inexact, kind
+from functx.core.dtypes import DType, canonical_dtype, is_inexact, kind, real_dtype
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
@@ -52,8 +53,42 @@ class ConvertElementType(Linear):
     def batch(self, args, dims):
         return self(*args), dims[0]
 
+    def simplify(self, facts, x):
+        target = canonical_dtype(self.dtype)
+        if x.aval.dtype == target and x.aval.weak_type == self.weak:
+            return x
+        inner = facts.made_by(x, ConvertElementType)
+        if inner is None:
+            return None
+        (given,) = inner.inputs
+        # Of what is out of range, integers get what the machine makes of it.
+        to_whole = kind(given.aval.dtype) in "fc" and kind(target) in "biu"
+        if not holds_exactly(x.aval.dtype, given.aval.dtype) or to_whole:
+            return None
+        return self, [given]
+
     def lower(self, ctx, x):
         return ctx.convert(x, ctx.avals_in[0], ctx.avals_out[0])
+
+
+def holds_exactly(wide: DType, dtype: DType) -> bool:
+    """Whether every number of `dtype` is one of `wide`."""
+    given, kept = kind(dtype), kind(wide)
+    if given == "b":
+        return True
+    if kept == "b" or (given in "fc" and kept in "iu") or (given == "c" and kept != "c"):
+        return False
+    if kept == "c":
+        return holds_exactly(real_dtype(wide), real_dtype(dtype))
+    if given == "f":
+        a, b = ml_dtypes.finfo(dtype), ml_dtypes.finfo(wide)
+        return bool(a.nmant <= b.nmant and a.maxexp <= b.maxexp and a.minexp >= b.minexp)
+    a = ml_dtypes.iinfo(dtype)
+    if kept == "f":
+        bits = ml_dtypes.finfo(wide).nmant + 1
+        return bool(-(2**bits) <= a.min and a.max <= 2**bits <= ml_dtypes.finfo(wide).max)
+    b = ml_dtypes.iinfo(wide)
+    return bool(b.min <= a.min and a.max <= b.max)
 
 
 class BitcastConvertType(Primitive):

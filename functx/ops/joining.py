@@ -83,6 +83,12 @@ class Concatenate(Linear):
         args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
+    def simplify(self, facts, *operands):
+        kept = [x for x in operands if x.aval.shape[self.axis]]
+        if len(kept) == 1:
+            return kept[0]
+        return (self, kept) if kept and len(kept) < len(operands) else None
+
     def lower(self, ctx, *operands):
         return stablehlo.concatenate(operands, self.axis)
 
@@ -232,6 +238,9 @@ class Pad(Linear):
 
     def inserted(self, dim: int) -> Pad:
         return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
+
+    def simplify(self, facts, x, value):
+        return x if all([entry == (0, 0, 0) for entry in self.config]) else None
 
     def lower(self, ctx, x, value):
         low, high, interior = zip(*self.config, strict=True) if self.config else ((), (), ())

@@ -8,13 +8,17 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.samples import bool_, i32, sample, u32
 from functx.ops.families import Bitwise
-from functx.ops.operands import match
+from functx.ops.identities import is_number, ones_of, same_number
+from functx.ops.operands import literal, match
 
 
 class And(Bitwise):
     """x & y."""
 
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
+
+    def simplify(self, facts, x, y):
+        return absorbed(x, y, neutral=ones_of(x.aval), final=0)
 
     def lower(self, ctx, x, y):
         return stablehlo.and_(x, y)
@@ -25,6 +29,9 @@ class Or(Bitwise):
 
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
+    def simplify(self, facts, x, y):
+        return absorbed(x, y, neutral=0, final=ones_of(x.aval))
+
     def lower(self, ctx, x, y):
         return stablehlo.or_(x, y)
 
@@ -34,6 +41,13 @@ class Xor(Bitwise):
 
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
+    def simplify(self, facts, x, y):
+        if x is y:
+            return literal(0, x.aval.dtype)
+        if is_number(x, 0):
+            return y
+        return x if is_number(y, 0) else None
+
     def lower(self, ctx, x, y):
         return stablehlo.xor(x, y)
 
@@ -42,6 +56,10 @@ class Not(Bitwise):
     """~x."""
 
     samples = sample(bool_[3, 4]), sample(i32[3])
+
+    def simplify(self, facts, x):
+        inner = facts.made_by(x, Not)
+        return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
         return stablehlo.not_(x)
@@ -95,6 +113,18 @@ class CountLeadingZeros(Bitwise):
 
     def lower(self, ctx, x):
         return stablehlo.count_leading_zeros(x)
+
+
+def absorbed(x: Any, y: Any, neutral: Any, final: Any) -> Any:
+    """What two operands come to where they are one, or one of them decides; None elsewhere."""
+    if same_number(x, y):
+        return x
+    for number, other in ((x, y), (y, x)):
+        if is_number(number, neutral):
+            return other
+        if is_number(number, final):
+            return literal(final, x.aval.dtype)
+    return None
 
 
 def bitwise_and(x: Any, y: Any) -> Any:

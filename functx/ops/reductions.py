@@ -26,6 +26,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
+from functx.ops.identities import is_exact
 from functx.ops.operands import canonical_axes, canonical_axis, check_axes, without
 
 
@@ -39,6 +40,12 @@ class Reduction(Primitive, abstract=True):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=without(x.shape, self.axes))
+
+    def without_units(self, x: Any) -> Any:
+        """`x` in the shape of the output, where each of its elements is one of the output's."""
+        if any([x.aval.shape[a] != 1 for a in self.axes]):
+            return None
+        return Reshape(without(x.aval.shape, self.axes)), [x]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -71,6 +78,10 @@ class ReduceSum(Reduction, Linear):
     def live_outputs(self, lives, args):
         (live,) = lives
         return live if live is None or not live.shape else reduce_or(live, self.axes)
+
+    def simplify(self, facts, x):
+        # A sum of one float begins at +0, and so makes +0 of -0.
+        return self.without_units(x) if is_exact(x) else None
 
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.AddOp, x, self.axes, 0)
@@ -108,6 +119,9 @@ class ReduceProd(Reduction):
         after = pad(cumprod(rows, len(lead), reverse=True), 1, [*keep, (-1, 1, 0)])
         beside = reshape(mul(before, after), tuple([x.shape[d] for d in order]))
         return permute_dims(beside, tuple([order.index(d) for d in range(x.ndim)]))
+
+    def simplify(self, facts, x):
+        return self.without_units(x)
 
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.MulOp, x, self.axes, 1)
@@ -163,6 +177,9 @@ class Extremum(Reduction, abstract=True):
         count = reduce_sum(convert_element_type(chosen, wide), self.axes)
         return convert_element_type(div(1.0, count), dtype)
 
+    def simplify(self, facts, x):
+        return self.without_units(x)
+
     def lower_extremum(self, ctx: Any, x: Any, operation: Any, fallback: Any, start: Any) -> Any:
         # StableHLO does not order complex numbers.
         if is_complex(ctx.avals_in[0].dtype):
@@ -196,6 +213,9 @@ class BitwiseReduction(Reduction, abstract=True):
         sample(i32[2, 3, 4], axes=(0, 2)),
         sample(u32[3], axes=(0,)),
     )
+
+    def simplify(self, facts, x):
+        return self.without_units(x)
 
 
 class ReduceAnd(BitwiseReduction):
@@ -397,6 +417,7 @@ from functx.ops.joining import pad
 from functx.ops.logical import bitwise_and
 from functx.ops.selection import select
 from functx.ops.shaping import (
+    Reshape,
     broadcast_in_dim,
     full_like,
     permute_dims,

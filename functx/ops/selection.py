@@ -9,11 +9,13 @@ from jax.extend.mlir.dialects import stablehlo
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_integer
 from functx.core.errors import ArgumentError, DTypeError
+from functx.core.program import Literal
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.comparison import ge, gt, lt
 from functx.ops.families import Elementwise, broadcast_scalar, check_same_dtype, elementwise_shape
-from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
+from functx.ops.identities import same_number
+from functx.ops.logical import Not, bitwise_and, bitwise_not, bitwise_or
 from functx.ops.operands import literal, match
 
 
@@ -55,6 +57,14 @@ class Select(Elementwise):
 
     def bounded(self, i, which, on_false, on_true):
         return True
+
+    def simplify(self, facts, which, on_false, on_true):
+        if same_number(on_false, on_true):
+            return on_true
+        if type(which) is Literal:
+            return on_true if which.value else on_false
+        inner = facts.made_by(which, Not)
+        return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
 
     def lower(self, ctx, which, on_false, on_true):
         return stablehlo.select(which, on_true, on_false)

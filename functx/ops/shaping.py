@@ -79,6 +79,23 @@ class BroadcastInDim(Linear):
         added, kept = self.added(x), dict(zip(self.dims, strides, strict=True))
         return tuple([0 if d in added else kept[d] for d in range(len(self.shape))])
 
+    def simplify(self, facts, x):
+        if x.aval.shape == self.shape:
+            return x
+        if x.aval.ndim == 0:
+            return Full(self.shape), [x]
+        if inner := facts.made_by(x, Full):
+            return Full(self.shape), inner.inputs
+        if inner := facts.made_by(x, BroadcastInDim):
+            dims = tuple([self.dims[d] for d in inner.primitive.dims])
+            return BroadcastInDim(self.shape, dims), inner.inputs
+        if inner := facts.made_by(x, Reshape):
+            (given,) = inner.inputs
+            lengths = [(n, d) for n, d in zip(x.aval.shape, self.dims, strict=True) if n != 1]
+            if given.aval.shape == tuple([n for n, _ in lengths]):
+                return BroadcastInDim(self.shape, tuple([d for _, d in lengths])), [given]
+        return None
+
     def lower(self, ctx, x):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64s(self.dims))
 
@@ -106,6 +123,9 @@ class Full(Linear):
     def batch(self, args, dims):
         (x,) = args
         return broadcast_in_dim(x, (x.shape[0], *self.shape), (0,)), 0
+
+    def simplify(self, facts, x):
+        return None if self.shape else x
 
     def lower(self, ctx, x):
         return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64s(()))
@@ -142,6 +162,15 @@ class Reshape(Linear):
         # An index of integers alone gives a scalar, which shares no memory.
         return regrouped(x.shape, strides, self.shape) if self.shape or not x.shape else None
 
+    def simplify(self, facts, x):
+        if x.aval.shape == self.shape:
+            return x
+        if inner := facts.made_by(x, Reshape):
+            return self, inner.inputs
+        if inner := facts.made_by(x, Full):
+            return Full(self.shape), inner.inputs
+        return None
+
     def lower(self, ctx, x):
         return stablehlo.reshape(ctx.out_types[0], x)
 
@@ -176,6 +205,18 @@ class PermuteDims(Linear):
     def layout(self, x, strides):
         return tuple([strides[a] for a in self.axes])
 
+    def simplify(self, facts, x):
+        if self.axes == tuple(range(len(self.axes))):
+            return x
+        if inner := facts.made_by(x, PermuteDims):
+            axes = inner.primitive.axes
+            return PermuteDims(tuple([axes[a] for a in self.axes])), inner.inputs
+        if inner := facts.made_by(x, Full):
+            return Full(tuple([x.aval.shape[a] for a in self.axes])), inner.inputs
+        if facts.used_once(x) and (inner := facts.made_by(x, DotGeneral)):
+            return inner.primitive.permuted(self.axes, *inner.inputs)
+        return None
+
     def lower(self, ctx, x):
         return stablehlo.transpose(x, ctx.i64s(self.axes))
 
@@ -208,6 +249,12 @@ class Rev(Linear):
 
     def offset(self, x, strides, index):
         return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
+
+    def simplify(self, facts, x):
+        if all([x.aval.shape[a] == 1 for a in self.axes]):
+            return x
+        inner = facts.made_by(x, Rev)
+        return inner.inputs[0] if inner is not None and inner.primitive is self else None
 
     def lower(self, ctx, x):
         return stablehlo.reverse(x, ctx.i64s(self.axes))
@@ -300,4 +347,5 @@ def batch_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
     return broadcast_in_dim(x, shape, tuple([d + (d >= wanted) for d in range(x.ndim)]))
 
 
+from functx.ops.contraction import DotGeneral
 from functx.ops.reductions import reduce_or, reduce_sum

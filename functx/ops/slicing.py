@@ -62,14 +62,14 @@ class Slice(Linear):
 
     @staticmethod
     def together(parts, aval):
-        return put_together([part.tile(ct) for part, ct in parts if ct.size], aval)
+        return put_together([part.tile(ct, use) for part, ct, use in parts if ct.size], aval)
 
-    def tile(self, ct: Any) -> Tile:
+    def tile(self, ct: Any, use: Any) -> Tile:
         """What is taken, `ct`, in its place, with zeros between."""
         if self.strides:
             ct = pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
-        return Tile(self.start, limit, ct)
+        return Tile(self.start, limit, ct, use)
 
     def live_outputs(self, lives, args):
         (live,) = lives
@@ -316,6 +316,7 @@ class ReadBeforeWrite(Primitive):
     """
 
     multiple_results = True
+    distinct = True
     samples = (sample(f32[3]), sample(f32[()]))
 
     def abstract_eval(self, x):

@@ -21,4 +21,4 @@ def simplified(program: Program, mode: str = "always") -> Program:
     """
     if mode not in SIMPLIFY:
         raise ValueRangeError(f"simplified: mode must be one of {SIMPLIFY}; got {mode!r}")
-    return Simplify(mode)(program)
+    return Simplify(mode, deep=True)(program)

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core import tree
+from functx.core.axes import batched_names
 from functx.core.dtypes import is_complex, is_integer
 from functx.core.effects import OF_LANES
-from functx.core.errors import ArgumentError, DTypeError, ShapeError, type_name
+from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.rewriting import apply, rewritten
@@ -26,7 +27,7 @@ from functx.ops.selection import clamp, select
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch, on_batches
-from functx.transforms.call import TransposeIn
+from functx.transforms.call import Call, TransposeIn
 from functx.transforms.calls import fresh, named_after, write_all_back
 from functx.transforms.control.branches import traced_branches
 from functx.transforms.control.lanes import (
@@ -52,6 +53,7 @@ from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
 from functx.transforms.parts import rewired
+from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -107,6 +109,11 @@ class Cond(Primitive):
             branches.append(Program(program.name, inputs, program.equations, program.outputs))
         return Cond(tuple(branches)), [operands[0], *chain(*extras), *operands[1:]]
 
+    def simplify(self, facts, index, *operands):
+        if type(index) is not Literal:
+            return None
+        return Call(self.branches[index.value]), operands
+
     def jvp(self, primals, tangents):
         index, *operands = primals
         varying = tuple([t is not None for t in tangents[1:]])
@@ -134,13 +141,13 @@ class Cond(Primitive):
         return split
 
     def forward(self, args, active):
-        split = self.split(SplitVJP(tuple(active[1:])))
+        split = self.split(planned(SplitVJP(tuple(active[1:]))))
         found = Cond(split.values)(*args)
         count = len(self.branches[0].outputs)
         return found[:count], split.known(args[1:], found[count:])
 
     def vjp(self, cts, known, args, active):
-        split = self.split(SplitVJP(tuple(active[1:])))
+        split = self.split(planned(SplitVJP(tuple(active[1:]))))
         given = inexact_cotangents(cts, self.branches[0].out_avals)
         return spread(Cond(split.rest)(args[0], *given, *known), active)
 
@@ -157,6 +164,12 @@ class Cond(Primitive):
         (index, *operands), (dim, *in_dims) = args, dims
         if dim is not None and self.effects & OF_LANES:
             return one_by_one(self, args, dims)
+        if dim is not None and (name := batched_names().name) in self.named_axes:
+            raise CollectiveError(
+                "cond: a choice must be the same in all places of an axis that a branch works "
+                f"across; got one that differs along {name!r}",
+                fix="Take the collective out of the branches, or choose with functx.numpy.where.",
+            )
         if dim is not None:
             along = [must_go_along(b, [d is None for d in in_dims]) for b in self.branches]
             program = rewritten(Chosen(self.branches, tuple(along)), self.branches[0])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from functx.core.editing import like
 from functx.core.interpret import forward, interpret
@@ -16,6 +15,7 @@ from functx.ops.arithmetic import Mul
 from functx.ops.contraction import DotGeneral
 from functx.ops.joining import Concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
+from functx.transforms.call import Call
 from functx.transforms.simplify.factors import PASSES_ON
 from functx.transforms.simplify.orders import MOVED
 from functx.transforms.simplify.peel import peeled
@@ -47,6 +47,8 @@ class Contract:
         worth = WORTH.get(self.mode)
         if worth is None or program.writes:
             return program
+        if not may_have_large(program, worth):
+            return program
         flat = peeled(program, Reach(worth))
         flow = Flow(flat, worth)
         chosen = flow.chosen()
@@ -70,6 +72,35 @@ class Contract:
 
         made, _ = trace(body, program.in_avals, name=program.name)
         return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
+
+
+def may_have_large(program: Program, worth: Worth) -> bool:
+    """Whether a product may be larger than what it is made of, as far as a glance tells."""
+    wide = {e.outputs[0] for e in program.equations if type(e.primitive) is BroadcastInDim}
+    outputs = {*program.outputs}
+    for eqn in program.equations:
+        kind_of = type(eqn.primitive)
+        if kind_of is DotGeneral:
+            x, y = eqn.inputs
+            (out,) = eqn.outputs
+            size, given = out.aval.size, x.aval.size + y.aval.size
+            # A matrix that is returned is needed as it is.
+            looked_into = not eqn.primitive.contract[0] or out not in outputs  # type: ignore[attr-defined]
+            large = size >= worth.elements and size > times_larger(eqn.primitive) * given
+            if large and looked_into:
+                return True
+        elif kind_of is Mul:
+            if wide and eqn.inputs[0] in wide and eqn.inputs[1] in wide:
+                return True
+        elif kind_of is Call or eqn.primitive.name == "checkpoint":
+            return True
+    return False
+
+
+def times_larger(product: Any) -> int:
+    """How many times as large as its operands together a product is at least to be looked into."""
+    # Of a plain matrix product the difference must be great.
+    return _FAR if product.contract[0] and not product.batched[0] else 1
 
 
 @dataclass(frozen=True)
@@ -108,8 +139,7 @@ class Flow:
         (out,) = eqn.outputs
         of_dot = type(eqn.primitive) is DotGeneral
         contract = of_dot and eqn.primitive.contract[0]  # type: ignore[attr-defined]
-        # A plain matrix product counts if it is far larger than what it is made of.
-        times = _FAR if contract and not eqn.primitive.batched[0] else 1  # type: ignore[attr-defined]
+        times = times_larger(eqn.primitive) if of_dot else 1
         size = out.aval.size
         if size >= self.worth.elements and size > times * sum(map(self.origin, eqn.inputs)):
             self.large[out] = eqn
@@ -142,9 +172,9 @@ class Flow:
         orders: dict[Equation, Any] = {}
         pending = self.sums
         while pending:
-            open_to = {v for v, found in self.reached.items() if not found <= kept}
-            pending = [eqn for eqn in pending if any([a in open_to for a in eqn.inputs])]
-            orders = {eqn: opened(eqn, self.makers, open_to) for eqn in pending}
+            looked_intoto = {v for v, found in self.reached.items() if not found <= kept}
+            pending = [eqn for eqn in pending if any([a in looked_intoto for a in eqn.inputs])]
+            orders = {eqn: opened(eqn, self.makers, looked_intoto) for eqn in pending}
             closed = [
                 eqn
                 for eqn, found in orders.items()
@@ -169,7 +199,9 @@ class Flow:
             better = together * times < made + apart
             chosen.update({e: orders[e] for e in sums} if better else alone)
         for eqn in self.sums:
-            if eqn not in chosen and eqn not in orders:
+            # Of what is there anyhow, sums of rows are not worth what cancels in them.
+            outer = all([not self.depth(self.large[v]) for v in self.products_of([eqn])])
+            if outer and eqn not in chosen and eqn not in orders:
                 found = opened(eqn, self.makers, {*self.reached})
                 if found is not None and found.cost * times < self.reading(eqn):
                     chosen[eqn] = found
@@ -206,14 +238,17 @@ class Flow:
             groups = [*apart, (products, members)]
         return [members for _, members in groups]
 
+    def depth(self, eqn: Equation) -> int:
+        """How many products are summed for an element of a large product; 0 without a sum."""
+        if type(eqn.primitive) is not DotGeneral or not eqn.primitive.contract[0]:
+            return 0
+        return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contract[0]])
+
     def cost(self, eqn: Equation) -> float:
         """What it costs to make a product."""
         (out,) = eqn.outputs
-        depth = 1
-        if type(eqn.primitive) is DotGeneral:
-            depth = int(np.prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contract[0]]))
         moved = out.aval.size + sum([self.origin(a) for a in eqn.inputs])
-        return 2.0 * out.aval.size * depth + MOVED * moved
+        return 2.0 * out.aval.size * max(self.depth(eqn), 1) + MOVED * moved
 
     def reading(self, eqn: Equation) -> float:
         """What it costs to make a sum of the products as they are."""

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
 from functx.core.rewriting import rewritten
-from functx.custom.checkpoint import Checkpoint
 from functx.transforms.call import Call
 
 _ROUNDS = 4
@@ -62,7 +61,7 @@ class Peel:
 def peeled(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
     """`program` with the products that its calls return made outside, and calls that take some inlined."""
     for _ in range(_ROUNDS):
-        if all(type(eqn.primitive) not in _HOLDERS for eqn in program.equations):
+        if all(eqn.primitive.name not in _HOLDERS for eqn in program.equations):
             break
         taken_off = _Walk(program, reach)
         if not taken_off.changed:
@@ -87,7 +86,7 @@ class _Walk:
                 eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
             primitive: Any = eqn.primitive
             found: Any = ()
-            if type(primitive) in _HOLDERS and not primitive.effects:
+            if primitive.name in _HOLDERS and not primitive.effects:
                 found = rewritten(Peel(reach), primitive.program)
             if found:
                 self.take_off(eqn, found)
@@ -113,8 +112,8 @@ class _Walk:
         kept = [v for i, v in enumerate(eqn.outputs) if i not in found.places]
         fresh = [Var(v.aval) for v in found.extra]
         env.update(zip(found.extra, fresh, strict=True))
-        call = Call(found.inside, primitive.apart) if type(primitive) is Call else None
-        call = call or primitive.of(found.inside)
+        params = {f: getattr(primitive, f) for f in primitive.fields}
+        call = type(primitive)(**params | {"program": found.inside})
         if kept or fresh:
             self.equations.append(eqn.replace(primitive=call, outputs=[*kept, *fresh]))
         self.repeat(found.outside, env)
@@ -139,4 +138,4 @@ class _Walk:
             self.equations.append(eqn.replace(inputs=inputs, outputs=outputs))
 
 
-_HOLDERS = frozenset({Call, Checkpoint})
+_HOLDERS = frozenset({"call", "checkpoint"})

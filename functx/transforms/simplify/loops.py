@@ -1,0 +1,148 @@
+"""Loops: what each step computes anew although it stays the same is computed before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
+from functx.ops.constants import Dense
+from functx.ops.creation import Iota
+from functx.ops.shaping import BroadcastInDim, Full
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.while_loop import While
+
+Found = tuple[list[Equation], Equation, dict[Var, Atom]]
+"""The equations before a loop, the loop, and what outputs of the old one are from then on."""
+
+
+def invariant(program: Program, fixed: set[Any]) -> list[Equation]:
+    """The equations of `program` that compute the same in each step, and pay outside of the loop.
+
+    `fixed` are the inputs that stay. What repeats elements or counts costs little to do again,
+    and outside would hold memory through the whole loop.
+    """
+    known = set(fixed)
+    moved: list[Equation] = []
+    cheap: dict[Any, Equation] = {}
+    for eqn in program.equations:
+        primitive = eqn.primitive
+        if primitive.effects or primitive.distinct:
+            continue
+        if not all([type(a) is Literal or a in known or a in cheap for a in eqn.inputs]):
+            continue
+        if isinstance(primitive, _CHEAP) or not any([type(a) is Var for a in eqn.inputs]):
+            cheap.update(dict.fromkeys(eqn.outputs, eqn))
+            continue
+        given = sum([a.aval.size for a in eqn.inputs if a in known])
+        if sum([v.aval.size for v in eqn.outputs]) > max(given, _SMALL):
+            continue
+        moved += _made_before(eqn, cheap)
+        moved.append(eqn)
+        known.update(eqn.outputs)
+    return list(dict.fromkeys(moved))
+
+
+def _made_before(eqn: Equation, cheap: dict[Any, Equation]) -> list[Equation]:
+    """The cheap equations that `eqn` needs, in order, which are done outside as well."""
+    needed: list[Equation] = []
+    pending = [cheap[a] for a in eqn.inputs if a in cheap]
+    while pending:
+        maker = pending.pop()
+        needed.append(maker)
+        pending += [cheap[a] for a in maker.inputs if a in cheap]
+    return needed[::-1]
+
+
+_CHEAP = (BroadcastInDim, Full, Iota, Dense)
+_SMALL = 64
+
+
+def moved_out(
+    program: Program, fixed: dict[Any, Atom]
+) -> tuple[list[Equation], Program, list[Atom]]:
+    """The equations of a body to do before the loop, the body without them, and what it takes more.
+
+    `fixed` gives the atoms outside for the inputs that stay. The new inputs come first.
+    """
+    moved = invariant(program, {*fixed})
+    env: dict[Any, Atom] = dict(fixed)
+    before = []
+    for eqn in moved:
+        outputs = [Var(v.aval) for v in eqn.outputs]
+        inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
+        env.update(zip(eqn.outputs, outputs, strict=True))
+        before.append(eqn.replace(inputs=inputs, outputs=outputs))
+    gone = {*moved}
+    left = [eqn for eqn in program.equations if eqn not in gone]
+    made = {v for eqn in moved for v in eqn.outputs}
+    read = {a for eqn in left for a in eqn.inputs} | {*program.outputs}
+    # What is cheap is made again inside, too, where it is needed.
+    again = [e for e in moved if isinstance(e.primitive, _CHEAP)]
+    cheap = {v for e in again for v in e.outputs}
+    taken = [v for eqn in moved for v in eqn.outputs if v in read and v in made - cheap]
+    body = Program(
+        program.name,
+        [*taken, *program.inputs],
+        remove_dead([*again, *left], program.outputs),
+        program.outputs,
+    )
+    return before, body, [env[v] for v in taken]
+
+
+def scan(eqn: Equation) -> Found | None:
+    """A scan whose steps compute nothing that stays the same, and carry nothing that does."""
+    loop: Any = eqn.primitive
+    program, n = loop.program, loop.consts
+    carried = program.inputs[n : n + loop.carries]
+    kept = [i for i, v in enumerate(carried) if program.outputs[i] is not v]
+    passed: dict[Var, Atom] = {}
+    inputs, outputs = list(eqn.inputs), list(eqn.outputs)
+    if len(kept) < loop.carries:
+        still = [i for i in range(loop.carries) if i not in kept]
+        passed = {outputs[i]: inputs[n + i] for i in still if _alike(outputs[i], inputs[n + i])}
+        if len(passed) < len(still):
+            return None
+        order = [*range(n), *[n + i for i in still], *[n + i for i in kept]]
+        order += range(n + loop.carries, len(inputs))
+        inputs, places = [inputs[i] for i in order], [program.inputs[i] for i in order]
+        kept_outputs = [*kept, *range(loop.carries, len(outputs))]
+        outputs = [outputs[i] for i in kept_outputs]
+        results = [program.outputs[i] for i in kept_outputs]
+        program = Program(program.name, places, program.equations, results)
+        n += len(still)
+        loop = loop.again(program, n, len(kept))
+    fixed = dict(zip(program.inputs[:n], inputs[:n], strict=True))
+    before, body, extra = moved_out(program, fixed)
+    if not before and not passed:
+        return None
+    if before:
+        loop, inputs = loop.hoist([body], [extra], inputs)
+    return before, eqn.replace(primitive=loop, inputs=list(inputs), outputs=outputs), passed
+
+
+def _alike(v: Var, atom: Atom) -> bool:
+    return v.aval is atom.aval
+
+
+def while_loop(eqn: Equation) -> Found | None:
+    """A loop whose condition and body compute nothing that stays the same in each step."""
+    loop: Any = eqn.primitive
+    shared, consts, _ = loop.groups(eqn.inputs)
+    carry = loop.body.inputs[loop.body_consts :]
+    fixed: dict[Any, Atom] = dict(zip(loop.body.inputs, consts, strict=False))
+    given = eqn.inputs[loop.condition_consts + loop.body_consts :]
+    in_condition: dict[Any, Atom] = dict(zip(loop.condition.inputs, shared, strict=False))
+    for i, (v, atom) in enumerate(zip(carry, given, strict=True)):
+        if loop.body.outputs[i] is v and v.aval is atom.aval:
+            fixed[v] = atom
+            in_condition[loop.condition.inputs[loop.condition_consts + i]] = atom
+    before, body, extra = moved_out(loop.body, fixed)
+    more, condition, needed = moved_out(loop.condition, in_condition)
+    if not before and not more:
+        return None
+    loop, inputs = loop.hoist([condition, body], [needed, extra], eqn.inputs)
+    return [*before, *more], eqn.replace(primitive=loop, inputs=list(inputs)), {}
+
+
+LOOPS: dict[Any, Callable[[Equation], Found | None]] = {Scan: scan, While: while_loop}

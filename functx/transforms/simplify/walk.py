@@ -1,0 +1,151 @@
+"""One walk through a program: each equation made simpler, looked up among earlier ones, or kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from functx.core.editing import like, with_subprograms
+from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
+from functx.ops.identities import Facts
+from functx.ops.shaping import Full
+from functx.transforms.simplify.fold import folded, may_fold
+from functx.transforms.simplify.loops import LOOPS
+
+_STEPS = 8
+
+
+def walked(program: Program, nested: Callable[[Program], Program] | None = None) -> Program:
+    """`program` without what is unused, done twice, or simpler in another way.
+
+    `nested` is done to the programs in its equations first.
+    """
+    walk = _Walk(program, nested)
+    for eqn in program.equations:
+        walk.take(eqn)
+    outputs = [walk.names.get(a, a) for a in program.outputs]
+    equations = remove_dead(walk.equations, outputs)
+    if not walk.changed and len(equations) == len(program.equations):
+        return program
+    return like(program, equations=equations, outputs=outputs)
+
+
+class _Walk:
+    """What is known of a program up to some equation of it."""
+
+    def __init__(self, program: Program, nested: Callable[[Program], Program] | None):
+        self.nested = nested
+        self.equations: list[Equation] = []
+        self.changed = False
+        self.names: dict[Any, Atom] = {}
+        self.makers: dict[Any, Equation] = {}
+        self.earlier: dict[Any, Equation] = {}
+        self.uses: dict[Any, int] = {}
+        uses = self.uses
+        for eqn in program.equations:
+            for atom in eqn.inputs:
+                uses[atom] = uses.get(atom, 0) + 1
+        for atom in program.outputs:
+            uses[atom] = uses.get(atom, 0) + 2
+        self.facts = Facts(self.makers, uses)
+
+    def take(self, eqn: Equation) -> None:
+        """Put what becomes of `eqn` behind what there is."""
+        names = self.names
+        for atom in eqn.inputs:
+            if atom in names:
+                eqn = eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs])
+                break
+        primitive = eqn.primitive
+        if primitive.multiple_results:
+            eqn = self.opened(eqn)
+            primitive = eqn.primitive
+        elif primitive.simplify is not None or primitive.scalars_broadcast:
+            simpler = self.simpler(eqn)
+            if simpler is None:
+                return
+            eqn, primitive = simpler, simpler.primitive
+        if not primitive.effects and not primitive.distinct:
+            key = primitive, *eqn.inputs
+            same = self.earlier.setdefault(key, eqn)
+            if same is not eqn and all(
+                [a.aval is b.aval for a, b in zip(same.outputs, eqn.outputs, strict=True)]
+            ):
+                self.stand_for(eqn.outputs, same.outputs)
+                return
+        self.equations.append(eqn)
+        for v in eqn.outputs:
+            self.makers[v] = eqn
+
+    def stand_for(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
+        """Let `atoms` be what is meant by `outputs` from here on."""
+        self.changed = True
+        for v, atom in zip(outputs, atoms, strict=True):
+            self.names[v] = atom
+            self.uses[atom] = self.uses.get(atom, 0) + self.uses.get(v, 0)
+
+    def simpler(self, eqn: Equation) -> Equation | None:
+        """What computes the output of `eqn` in the simplest way; None if it is there already."""
+        (out,) = eqn.outputs
+        for _ in range(_STEPS):
+            found: Any = None
+            if not out.aval.shape and may_fold(eqn):
+                found = folded(eqn)
+            elif eqn.primitive.simplify is not None:
+                found = eqn.primitive.simplify(self.facts, *eqn.inputs)
+            if found is None and eqn.primitive.scalars_broadcast and out.aval.shape:
+                found = self.with_scalars(eqn)
+            if found is None:
+                break
+            if type(found) is Literal and out.aval.shape:
+                found = Full(out.aval.shape), [found]
+            if type(found) is not tuple:
+                if found.aval is not out.aval:
+                    break
+                self.stand_for([out], [found])
+                return None
+            primitive, inputs = found
+            avals = tuple([atom.aval for atom in inputs])
+            (aval,) = primitive.types.get(avals) or primitive.out_types(avals)
+            if aval is not out.aval:
+                break
+            self.changed = True
+            eqn = eqn.replace(primitive=primitive, inputs=list(inputs))
+        return eqn
+
+    def with_scalars(self, eqn: Equation) -> Any:
+        """An elementwise operation on scalars in place of arrays filled with them, if it has any."""
+        shape = eqn.outputs[0].aval.shape
+        filled = [self.facts.made_by(a, Full) for a in eqn.inputs]
+        if all([f is None for f in filled]):
+            return None
+        inputs = [a if f is None else f.inputs[0] for a, f in zip(eqn.inputs, filled, strict=True)]
+        if any([a.aval.shape == shape for a in inputs]):
+            return eqn.primitive, inputs
+        return None
+
+    def opened(self, eqn: Equation) -> Equation:
+        """As `simpler`, for an equation with several outputs, or with programs."""
+        if self.nested is not None:
+            primitive = with_subprograms(eqn.primitive, self.nested)
+            if primitive is not eqn.primitive:
+                self.changed = True
+                eqn = eqn.replace(primitive=primitive)
+        rule = LOOPS.get(type(eqn.primitive))
+        if rule is not None:
+            moved = rule(eqn)
+            if moved is not None:
+                self.changed = True
+                before, eqn, passed = moved
+                for each in before:
+                    self.take(each)
+                self.stand_for([*passed], [*passed.values()])
+        if eqn.primitive.simplify is not None:
+            found = eqn.primitive.simplify(self.facts, *eqn.inputs)
+            if found is not None:
+                primitive, inputs = found
+                outs = primitive.out_types(tuple([atom.aval for atom in inputs]))
+                if all([aval is v.aval for aval, v in zip(outs, eqn.outputs, strict=True)]):
+                    self.changed = True
+                    eqn = eqn.replace(primitive=primitive, inputs=list(inputs))
+        return eqn
