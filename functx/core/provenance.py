@@ -41,6 +41,8 @@ class _Ours(dict[str, bool]):
 
     def __missing__(self, filename: str) -> bool:
         ours = filename.startswith(_PACKAGE) or f"{os.sep}jax{os.sep}_src{os.sep}" in filename
+        if len(self) >= 4096:
+            self.clear()
         self[filename] = ours = ours or filename in (f"<{__name__}>", contextlib.__file__)
         return ours
 

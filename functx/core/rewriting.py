@@ -56,6 +56,8 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
     result = memo.get(rewrite)
     if result is None:
         result = rewrite(program)
+        if len(memo) >= 512:
+            memo.clear()
         # A program that held itself would stay until a collection.
         memo[rewrite] = _ITSELF if result is program else result
     return program if result is _ITSELF else result

@@ -99,6 +99,8 @@ class UserRule:
         avals = tuple([x.aval for x in args[:own]])
         key = size, tuple(flags[:own]), avals
         if key not in self.made:
+            if len(self.made) >= 256:
+                self.made.clear()
             self.made[key] = self.traced(size, flags[:own], avals)
         program, out_flags = self.made[key]
         return apply(None, program, args), out_flags

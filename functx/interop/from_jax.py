@@ -77,7 +77,7 @@ class JaxCalls:
 
     def __init__(self, fun: Callable[..., Any]):
         self.fun = fun
-        self.flat = Cache(f"from_jax({name_of(fun)})", 64)
+        self.flat = Cache("from_jax functions", 64)
 
     def traced(self, args: Any, kwargs: Any) -> Any:
         """The result, as equations of the program being traced."""

@@ -2,58 +2,131 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
-from functx.core.registrations import forgotten_with_rules
+from functx.core.primitive import Primitive
+from functx.core.registrations import forgotten_with_rules, rules_changed
 
 
 class CacheInfo(NamedTuple):
-    """How often a cache was asked for what it had, for what it had not, and how much it holds."""
+    """How often a cache was asked for what it had, for what it had not, how much it holds and may."""
 
     hits: int
     misses: int
     size: int
+    limit: int
 
 
 class Cache:
-    """The most recently added `limit` entries, by key."""
+    """Up to `limit` entries by key, of which those that are no longer asked for go first."""
 
     all: ClassVar[WeakSet[Cache]] = WeakSet()
     """Those in use; the cache of a function that is gone is gone with it."""
 
     def __init__(self, name: str, limit: int):
         self.name, self.limit = name, limit
-        self.entries: OrderedDict[Any, Any] = OrderedDict()
+        # When the recent ones fill half of it, the others go: a hit need not keep an order.
+        self.recent: dict[Any, Any] = {}
+        self.older: dict[Any, Any] = {}
         self.hits = self.misses = 0
         Cache.all.add(self)
 
     def get(self, key: Any) -> Any:
-        found = self.entries.get(key)
+        found = self.recent.get(key)
         if found is None:
-            self.misses += 1
-        else:
-            self.hits += 1
+            found = self.older.pop(key, None) if self.older else None
+            if found is None:
+                self.misses += 1
+                return None
+            self.put(key, found)
+        self.hits += 1
         return found
 
     def put(self, key: Any, value: Any) -> None:
-        self.entries[key] = value
-        while len(self.entries) > self.limit:
-            self.entries.popitem(last=False)
+        if len(self.recent) >= self.limit // 2:
+            self.older, self.recent = self.recent, {}
+        self.recent[key] = value
 
     def clear(self) -> None:
-        self.entries.clear()
+        self.recent, self.older = {}, {}
         self.hits = self.misses = 0
 
+    def info(self) -> CacheInfo:
+        """What it was asked for, and what it holds."""
+        return CacheInfo(self.hits, self.misses, len(self.recent) + len(self.older), self.limit)
 
-def cache_info() -> dict[str, CacheInfo]:
-    """For each cache of functx, by name: hits, misses and size."""
-    return {c.name: CacheInfo(c.hits, c.misses, len(c.entries)) for c in Cache.all}
+
+class CacheTable(dict[str, CacheInfo]):
+    """Caches by name, printed as a table."""
+
+    def __repr__(self) -> str:
+        width = max(map(len, self), default=0)
+        rows = [f"{'':{width}}{'hits':>10}{'misses':>10}{'size':>10}{'limit':>10}"]
+        rows += [f"{n:{width}}" + "".join([f"{x:10}" for x in self[n]]) for n in self]
+        return "\n".join(rows)
+
+
+def cache_info() -> CacheTable:
+    """For each cache of functx, by name: hits, misses, size and limit; it prints as a table.
+
+    "programs" holds what was compiled for programs that ran outside `jit`, "numbers" the same with
+    the numbers in them as inputs, "operations" what was compiled for single operations,
+    and "jit" the programs of jitted functions that were called inside a trace. "primitives"
+    and "details" are many small tables in one row each.
+
+    >>> import functx
+    >>> functx.clear_caches()
+    >>> slope = functx.grad(lambda x: x * x)(3.0)
+    >>> slope = functx.grad(lambda x: x * x)(4.0)
+    >>> functx.cache_info()["programs"][:3]
+    (1, 1, 1)
+    """
+    found: dict[str, CacheInfo] = {}
+    for cache in Cache.all:
+        _count(found, cache.name, cache.info())
+    for name, table in _tables():
+        info = table.cache_info()
+        _count(found, name, CacheInfo(info.hits, info.misses, info.currsize, info.maxsize or 0))
+    return CacheTable(sorted(found.items()))
+
+
+def _count(found: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
+    """Add `info` to what was found by that name; its limit is that of a single one."""
+    before = found.get(name, CacheInfo(0, 0, 0, 0))
+    sums = [a + b for a, b in zip(before[:3], info[:3], strict=True)]
+    found[name] = CacheInfo(*sums, max(before.limit, info.limit))
+
+
+_Remembering = type(lru_cache(repr))
+
+
+def _tables() -> Iterator[tuple[str, Any]]:
+    """The tables that `functools.lru_cache` keeps for functions of functx."""
+    for cls in Primitive.registry.values():
+        if isinstance(cls._interned, _Remembering):  # type: ignore[attr-defined]
+            yield "primitives", cls._interned  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.startswith("functx."):
+            for value in list(vars(module).values()):
+                if isinstance(value, _Remembering) and value.__module__ == name:
+                    yield "details", value
+
+
+def clear_caches() -> None:
+    """Forget every compiled program; the next calls compile again.
+
+    What was compiled for jitted functions is forgotten too.
+    """
+    rules_changed()
+    for _, table in _tables():
+        table.cache_clear()
 
 
 @forgotten_with_rules
-def clear_caches() -> None:
-    """Forget every compiled program; the next calls compile again."""
+def _clear() -> None:
     for cache in Cache.all:
         cache.clear()

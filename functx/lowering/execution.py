@@ -28,7 +28,7 @@ from functx.transforms.literals import form_of, literals_of, packed, with_litera
 from functx.transforms.outlining.outline import SHORTEST, Outline
 
 programs = Cache("programs", 2048)
-lifted = Cache("lifted", 2048)
+lifted = Cache("numbers", 2048)
 operations = Cache("operations", 4096)
 
 

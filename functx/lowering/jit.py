@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import index
+from sys import getrefcount
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
 from weakref import WeakSet, proxy
 
 import jax
+from jax.extend.core import find_top_trace
 
 from functx.core import tree
 from functx.core.config import OUTLINE, asked
@@ -153,6 +155,19 @@ class _NewCaptures(Exception):
     """The trace met captured arrays that the call did not pass; the next call does."""
 
 
+def _owners(x: Any) -> int:
+    return getrefcount(x)
+
+
+_ALONE = max([_owners(x) for x in [object()]])
+"""The count for an object in a list that nothing else holds."""
+
+
+def _give_up_trace() -> None:
+    """Let JAX forget the trace it is at, which an exception would leave alive with its constants."""
+    find_top_trace(()).invalidate()
+
+
 class Compilation:
     """One jitted function: its JAX function, and the arrays that it captured so far."""
 
@@ -172,7 +187,7 @@ class Compilation:
         self.originals: list[Any] = []
         self.adopted = False
         self.writes = self.by_layout = False
-        self.traced = Cache(f"jit({name_of(fun)})", 256)
+        self.traced = Cache("jit", 256)
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
         # use and not at some later collection.
@@ -200,8 +215,11 @@ class Compilation:
         finally:
             current_builder.reset(token)
             asked.reset(asking)
-        hidden = [self.passed(x, captured) for x in traced.captured]
+        alone = [_owners(x) <= _ALONE for x in traced.captured]
+        pairs = zip(traced.captured, alone, strict=True)
+        hidden = [self.passed(x, captured, made_inside) for x, made_inside in pairs]
         if any(x is None for x in hidden):
+            _give_up_trace()
             raise _NewCaptures
         self.adopted = False
         outs = call_in_jax(traced.program, [*leaves, *hidden], self.outline)
@@ -209,10 +227,12 @@ class Compilation:
         out = tree.unflatten(traced.out_tree, outs[:own])
         if traced.by_layout and not self.by_layout:
             self.by_layout = True
+            _give_up_trace()
             raise _Writes
         if not traced.written and not self.writes:
             return out
         if not self.writes:
+            _give_up_trace()
             raise _Writes
         return out, dict(zip(traced.written, outs[own:], strict=True))
 
@@ -226,26 +246,29 @@ class Compilation:
         write_all_back(leaves, new)
         return out
 
-    def passed(self, x: Any, captured: Sequence[Any]) -> Any:
-        """The JAX argument that stands for the captured array `x`; None if it is a new one."""
+    def passed(self, x: Any, captured: Sequence[Any], made_inside: bool) -> Any:
+        """The JAX argument that stands for the captured array `x`; None if it is a new one.
+
+        One that the function makes itself is a constant: the next trace will make another.
+        """
         if isinstance(x, jax.core.Tracer):
             return x
         for i, original in enumerate(self.originals):
             if original is x:
                 return captured[i] if i < len(captured) else None
-        if self.adopted:
-            # New in every trace: the function makes it itself.
+        if made_inside or self.adopted:
             return x
         self.originals.append(x)
         return None
 
     def adopt(self) -> None:
-        """Pass the newly captured arrays from now on, as copies that nobody changes."""
+        """Pass the newly captured arrays from now on, those that may change as copies."""
         self.adopted = True
         new = self.originals[len(self.captured) :]
         # Arrays now, also while JAX is tracing the call.
         with jax.core.eval_context():
-            self.captured = (*self.captured, *[jax.numpy.array(x) for x in new])
+            copies = [x if isinstance(x, jax.Array) else jax.numpy.array(x) for x in new]
+        self.captured = (*self.captured, *copies)
 
     def check_arguments(self, args: Any, kwargs: Any) -> None:
         """Raise for arguments that JAX has refused, or will have, in its own words."""
@@ -267,6 +290,8 @@ class Compilation:
         flags += [k in donated[1] for k in sorted(keywords) for _ in tree.leaves(keywords[k])]
         refuse_shared(what, names, leaves, [i for i, on in enumerate(flags) if on])
         refuse_unusable(what, names, leaves)
+        captured = [f"c{i}`, which the function captured: `c{i}" for i in range(len(self.captured))]
+        refuse_unusable(what, captured, self.captured)
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
