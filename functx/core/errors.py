@@ -140,6 +140,14 @@ class UnboundAxisError(FunctxError, NameError):
     """
 
 
+class ReplicationError(FunctxError, ValueError):
+    """A result of `shard_map` is to be the same on devices where it differs.
+
+    Smallest failing code: `functx.shard_map(lambda x: x, mesh=mesh, in_specs=P("i"), out_specs=P())`.
+    Cure: name the axis in `out_specs`, or combine the places with `lax.psum` or `lax.pmean`.
+    """
+
+
 class CollectiveError(FunctxError, NotImplementedError):
     """A collective stands where the places along its axis do not all come to it.
 
@@ -457,6 +465,14 @@ class ParseError(FunctxError, ValueError):
 
     Smallest failing code: `functx.Program.parse("hello")`.
     Cure: pass what `str(program)` gave, edited within its grammar.
+    """
+
+
+class MemoryBudgetWarning(UserWarning):
+    """A derivative needs more memory than `jit(memory=)` or `config.memory` lets it have.
+
+    Smallest failing code: `functx.jit(functx.grad(f), memory=1)(x)`.
+    Cure: raise the budget to what the message says, or differentiate smaller batches.
     """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from functx.core.config import asked
 from functx.core.program import Program
 from functx.core.registrations import forgotten_with_rules, registrations
 from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
@@ -53,13 +54,15 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
     if program.rules != registrations.count:
         program.rules, program.memo = registrations.count, {}
     memo = program.memo
-    result = memo.get(rewrite)
+    plan = asked.get().memory
+    key = rewrite if plan is None else (plan, rewrite)
+    result = memo.get(key)
     if result is None:
         result = rewrite(program)
         if len(memo) >= 512:
             memo.clear()
         # A program that held itself would stay until a collection.
-        memo[rewrite] = _ITSELF if result is program else result
+        memo[key] = _ITSELF if result is program else result
     return program if result is _ITSELF else result
 
 
@@ -68,7 +71,7 @@ _ITSELF = object()
 
 def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     """`rewrite(program)`, remembered for all programs that equal this one."""
-    key = rewrite, program.key
+    key = asked.get().memory, rewrite, program.key
     result = _rewritten.get(key)
     if result is None:
         if len(_rewritten) >= 1024:

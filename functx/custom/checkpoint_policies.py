@@ -16,6 +16,7 @@ from typing import Any
 from functx.core.errors import ArgumentError, type_name
 from functx.ops.contraction import DotGeneral
 from functx.ops.gradients import Name
+from functx.transforms.planning.costs import recomputable
 
 Policy = Callable[..., bool]
 
@@ -25,6 +26,7 @@ __all__ = [
     "dots_saveable",
     "dots_with_no_batch_dims_saveable",
     "everything_saveable",
+    "min_cut",
     "nothing_saveable",
     "save_any_names_but_these",
     "save_anything_except_these_names",
@@ -53,6 +55,21 @@ def dots_with_no_batch_dims_saveable(primitive: Any, *_: Any, **__: Any) -> bool
     return isinstance(primitive, DotGeneral) and primitive.batched == ((), ())
 
 
+class MinCut:
+    """Save what is cheapest to compute the rest from: the fewest bytes, with nothing slow again.
+
+    The values are chosen together, by a cut through the program; see `functx.aot`. Where another
+    policy asks for a verdict on one equation, it saves what is slow to compute.
+    """
+
+    def __call__(self, primitive: Any, *_: Any, **__: Any) -> bool:
+        return not recomputable(primitive)
+
+    def __repr__(self) -> str:
+        return "min_cut"
+
+
+min_cut = MinCut()
 checkpoint_dots = dots_saveable
 checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 

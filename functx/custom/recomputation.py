@@ -12,11 +12,14 @@ from functx.core.editing import inline
 from functx.core.errors import ArgumentError, EffectError, type_name
 from functx.core.program import Atom, Equation, Program, Var, remove_dead, subprograms
 from functx.core.rewriting import rewritten
+from functx.custom.checkpoint_policies import MinCut
 from functx.ops.gradients import Name
 from functx.transforms.call import Call
 from functx.transforms.calls import name_of
 from functx.transforms.control.scan import Scan
 from functx.transforms.effects import WithoutEffects
+from functx.transforms.masked_split import MaskedHalf
+from functx.transforms.planning.planned import MIN_CUT, Divide, asking_for
 
 
 class Recomputation(NamedTuple):
@@ -60,7 +63,11 @@ class Recompute:
     policy: Any
 
     def __call__(self, program: Program) -> Recomputation:
-        values, rest = rewritten(self.split, program)
+        if isinstance(self.policy, MinCut):
+            return self.planned(program)
+        # What the policy decides, nothing else has decided before.
+        with asking_for("off"):
+            values, rest = rewritten(self.split, program)
         values = without_calls(values)
         count = len(program.outputs)
         outs, residuals = values.outputs[:count], values.outputs[count:]
@@ -79,6 +86,17 @@ class Recompute:
             parts.first(values, [*outs, *parts.saved]),
             Program(rest.name, inputs, remove_dead(equations, results), results),
         )
+
+    def planned(self, program: Program) -> Recomputation:
+        """The halves between which the cheapest values are saved, where the inputs cost nothing."""
+        masked = isinstance(self.split, MaskedHalf)
+        free = tuple(range(len(program.inputs)))
+        divide = Divide(self.split.whole if masked else self.split, MIN_CUT, free)
+        with asking_for(MIN_CUT):
+            halves = rewritten(divide, program).halves
+        values, rest = self.split.of(halves) if masked else halves
+        inputs = [*rest.inputs, *[Var(aval) for aval in program.in_avals]]
+        return Recomputation(values, Program(rest.name, inputs, rest.equations, rest.outputs))
 
     def divide(self, values: Program, residuals: Sequence[Atom]) -> Division:
         """What of `values` to save and what to compute again, to have the `residuals`."""

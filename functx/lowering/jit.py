@@ -16,7 +16,9 @@ import jax
 from jax.extend.core import find_top_trace
 
 from functx.core import tree
-from functx.core.config import OUTLINE, asked
+from functx.core.axes import bound_axes
+from functx.core.budgets import memory_mode
+from functx.core.config import OUTLINE, Wishes, asked
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, StaticArgumentError, ValueRangeError, type_name
 from functx.core.registrations import forgotten_with_rules
@@ -61,6 +63,7 @@ def jit(
     inline: bool = False,
     keep_unused: bool = False,
     outline: str | None = None,
+    memory: str | int | float | None = None,
 ) -> Any:
     """`fun`, traced and compiled once for each set of argument types, then run by XLA.
 
@@ -70,12 +73,16 @@ def jit(
     `in_shardings` and `out_shardings` are as in `jax.jit`. Inside a trace, the result makes
     one `call` equation; with `inline`, the equations of `fun`. `outline` says whether what the
     program repeats is compiled once and called ("auto", "always" or "never"), by default as
-    `functx.config.outline` does.
+    `functx.config.outline` does. `memory` says what derivatives keep of the forward computation:
+    all that they need ("off"), the cheapest values to compute the rest from ("min_cut"), or as
+    much as fits a budget for their temporaries, such as "2GiB", an int of bytes, or a float for
+    a fraction of what they take plainly; by default as `functx.config.memory` does.
 
     The result has `lower(...)`, whose result has `compile()`, `as_text()` and
     `cost_analysis()`; `eval_shape(...)`; and `clear_cache()`.
 
-    Raises StaticArgumentError for a static argument that cannot be hashed.
+    Raises StaticArgumentError for a static argument that cannot be hashed. Where a budget is too
+    small, MemoryBudgetWarning says what the least is, and that is taken.
 
     >>> import functx
     >>> float(functx.jit(lambda x: x * 2.0)(3.0))
@@ -107,7 +114,8 @@ def jit(
             f"got {', '.join(map(str, sorted(both, key=str)))} for both",
             fix="Donate arrays only; what is static is no array.",
         )
-    compiled = Compilation(fun, nums, names, options, outline)
+    wishes = Wishes(outline, memory_mode("jit", memory))
+    compiled = Compilation(fun, nums, names, options, wishes)
     dispatch, get_builder = compiled.dispatch, current_builder.get
     static = bool(nums or names)
 
@@ -179,9 +187,9 @@ class Compilation:
         nums: tuple[int, ...],
         names: tuple[str, ...],
         options: Any,
-        outline: str | None = None,
+        wishes: Wishes,
     ):
-        self.outline = outline
+        self.wishes = wishes
         self.fun, self.nums, self.names, self.options = fun, nums, names, options
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
@@ -204,7 +212,7 @@ class Compilation:
         """What JAX traces: the one equation that carries the program."""
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
-        token, asking = current_builder.set(None), asked.set(self.outline)
+        token, asking = current_builder.set(None), asked.set(self.asking())
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
             sharing = Sharing()
@@ -222,7 +230,7 @@ class Compilation:
             _give_up_trace()
             raise _NewCaptures
         self.adopted = False
-        outs = call_in_jax(traced.program, [*leaves, *hidden], self.outline)
+        outs = call_in_jax(traced.program, [*leaves, *hidden], self.wishes.outline)
         own = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:own])
         if traced.by_layout and not self.by_layout:
@@ -245,6 +253,11 @@ class Compilation:
         out, new = self.dispatch((self.captured, shared), *args, **kwargs)
         write_all_back(leaves, new)
         return out
+
+    def asking(self) -> Wishes:
+        """What is asked for while the function is traced, by it or by what it is in."""
+        around = asked.get()
+        return Wishes(self.wishes.outline or around.outline, self.wishes.memory or around.memory)
 
     def passed(self, x: Any, captured: Sequence[Any], made_inside: bool) -> Any:
         """The JAX argument that stands for the captured array `x`; None if it is a new one.
@@ -304,10 +317,15 @@ class Compilation:
             tuple(args[n] for n in self.nums if n < len(args)),
             tuple((k, kwargs[k]) for k in sorted(self.names) if k in kwargs),
         )
-        key = in_tree, tuple(avals), static, x64_enabled()
+        wishes = self.asking()
+        key = in_tree, tuple(avals), static, x64_enabled(), bound_axes(), wishes
         traced: TracedCall | None = self.traced.get(key)
         if traced is None:
-            traced = trace_call(fun, in_tree, avals, "jit")
+            asking = asked.set(wishes)
+            try:
+                traced = trace_call(fun, in_tree, avals, "jit")
+            finally:
+                asked.reset(asking)
             # Captured values of a trace do not outlive it.
             if not any(isinstance(x, (Tracer, jax.core.Tracer)) for x in traced.captured):
                 self.traced.put(key, traced)

@@ -29,6 +29,7 @@ from functx.transforms.marks import (
 )
 from functx.transforms.masked_split import SplitMasked, pulled_back, with_masks
 from functx.transforms.parts import Between, part_of
+from functx.transforms.planning.planned import computes_again, planned
 from functx.transforms.reverse_mode import Transpose
 
 
@@ -62,6 +63,12 @@ class Call(Primitive):
     def again(self, program: Program) -> Call:
         """A call of another program, kept apart as this one is."""
         return Call(program, self.apart)
+
+    def later(self, backward: Program, split: Any) -> Call:
+        """A call of `backward`, made by `split`, which may compute again what came before."""
+        return (
+            Rerun(backward, True) if computes_again(split, self.program) else self.again(backward)
+        )
 
     def results(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of `program` on `args`, by a call but for those that it just passes on."""
@@ -103,7 +110,7 @@ class Call(Primitive):
         return found[:count], spread(pushed, inexact), spread(masks, inexact)
 
     def forward(self, args, active):
-        values = rewritten(SplitMasked(tuple(active)), self.program).values
+        values = rewritten(planned(SplitMasked(tuple(active))), self.program).values
         outs = self.results(values, args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
@@ -113,7 +120,8 @@ class Call(Primitive):
 
     def vjp_masked(self, cts, lives, residuals, args, active):
         backward, given = pulled_back(active, self.program, cts, lives)
-        return with_masks(active, backward, self.again(backward)(*given, *residuals))
+        pull = self.later(backward, planned(SplitMasked(tuple(active))))
+        return with_masks(active, backward, pull(*given, *residuals))
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)
@@ -131,6 +139,21 @@ class Call(Primitive):
 
     def lower(self, ctx, *values):
         return ctx.call(self.program, values, self.apart)
+
+
+class Rerun(Call):
+    """A call that computes again what ran before it.
+
+    It is not merged with that, and does not begin before all its operands are there.
+    """
+
+    samples = (sample(f64[3], f64[3], program=_example(), apart=True),)
+
+    def again(self, program):
+        return Rerun(program, True)
+
+    def lower(self, ctx, *values):
+        return ctx.call(self.program, ctx.barrier(values), True)
 
 
 @dataclass(frozen=True)

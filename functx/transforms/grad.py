@@ -19,7 +19,7 @@ from functx.transforms.calls import (
     trace_call,
     with_options,
 )
-from functx.transforms.reverse_mode import ValueAndGrad
+from functx.transforms.planning.gradients import gradient_rewrite
 
 Argnums = int | Sequence[int]
 
@@ -102,7 +102,7 @@ def differentiated(
         wanted = set(chosen)
         active = tuple([i in wanted for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
-        outs = apply(ValueAndGrad(active, with_value), traced.program, operands)
+        outs = apply(gradient_rewrite(active, with_value), traced.program, operands)
         split = len(outs) - len(chosen)
         # Before the arguments are written to: a gradient may be one of them.
         gradients = fresh(outs[split:], operands)

@@ -40,7 +40,7 @@ from functx.transforms.grad import (
 from functx.transforms.jvp import check_outputs, jvp
 from functx.transforms.marks import chosen
 from functx.transforms.parts import first_outputs
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.planning.gradients import split_in_two
 
 
 def jacfwd(
@@ -194,7 +194,7 @@ class ReverseJacobian:
     chunk: int | None = None
 
     def __call__(self, program: Program) -> Program:
-        forward, backward = SplitVJP(self.active)(program)
+        forward, backward = split_in_two(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
             outs = apply(None, forward, args)

@@ -17,6 +17,7 @@ from functx.ops.shaping import full_like, spread
 from functx.transforms.marks import chosen, inexact_marks
 from functx.transforms.marks import spread as spread_to
 from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import Cotangents, backward_sweep, forward_sweep
 from functx.transforms.zeros import WithZeros
 
@@ -87,7 +88,15 @@ class MaskedHalf:
     masked: bool
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        halves = rewritten(SplitMasked(self.active), program)
+        return self.of(rewritten(self.whole, program))
+
+    @property
+    def whole(self) -> SplitMasked:
+        """The split whose halves these are."""
+        return SplitMasked(self.active)
+
+    def of(self, halves: Halves) -> tuple[Program, Program]:
+        """Those of `halves` that are wanted."""
         return halves.values, halves.masked if self.masked else halves.plain
 
 
@@ -102,7 +111,7 @@ def pulled_back(
     active: Sequence[bool], program: Program, cts: Sequence[Any], lives: Sequence[Any]
 ) -> tuple[Program, list[Any]]:
     """The program that pulls `cts` back, zero where `lives` do not hold, and its first operands."""
-    halves = rewritten(SplitMasked(tuple(active)), program)
+    halves = rewritten(planned(SplitMasked(tuple(active))), program)
     inexact = inexact_marks(program.out_avals)
     cts, lives = chosen(cts, inexact), chosen(lives, inexact)
     if any([live is not None for live in lives]):

@@ -14,7 +14,7 @@ from functx.ops.shaping import zeros_like
 from functx.transforms.calls import check_callable, fitting, fresh, name_of
 from functx.transforms.jvp import at_primals
 from functx.transforms.marks import inexact_marks, spread
-from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.planning.gradients import split_in_two
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -43,7 +43,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         raise GradientError(
             f"vjp({name_of(fun)}): an output must be inexact to have cotangents; got {out_avals[0]!r}"
         )
-    forward, backward = rewritten_alike(SplitVJP(given.varying), traced.program)
+    forward, backward = rewritten_alike(split_in_two(given.varying), traced.program)
     operands = [*given.leaves, *traced.captured]
     outs = apply(None, forward, operands)
     count = len(traced.program.outputs)

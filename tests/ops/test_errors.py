@@ -541,8 +541,8 @@ TAKE_ANYTHING = {
     "ppermute", "pure_callback", "read_before_write", "stop_gradient",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
-    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "scan",
-    "while",
+    "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "rerun",
+    "scan", "while",
 }  # fmt: skip
 
 

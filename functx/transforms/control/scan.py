@@ -55,6 +55,7 @@ from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
 from functx.transforms.parts import rewired
+from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
 
@@ -182,13 +183,19 @@ class Scan(Primitive):
         rows = split.arrays(carries, xs, found[self.carries :], self.reverse)
         return found[: len(self.program.outputs)], (invariant, rows)
 
-    def forward(self, args, active):
+    def split_vjp(self, active: Sequence[bool]) -> tuple[LoopSplit, tuple[bool, ...]]:
+        """The split for the derivative, and which operands vary; consts and rows are kept anyway."""
         flags, _ = self.varying(active)
-        return self.run_values(self.split(SplitVJP(flags)), args)
+        first, end = self.consts, self.consts + self.carries
+        free = (*range(first), *range(end, len(flags)))
+        return self.split(planned(SplitVJP(flags), free)), flags
+
+    def forward(self, args, active):
+        split, _ = self.split_vjp(active)
+        return self.run_values(split, args)
 
     def vjp(self, cts, known, args, active):
-        flags, _ = self.varying(active)
-        split = self.split(SplitVJP(flags))
+        split, flags = self.split_vjp(active)
         invariant, rows = known
         return self.pull_back(split.rest, split.kinds, flags, cts, invariant, rows, split.names)
 

@@ -23,6 +23,7 @@ from functx.transforms.effects import WithoutEffects, with_effects_on
 from functx.transforms.expand import expand
 from functx.transforms.marks import chosen, inexact_cotangents, inexact_marks, spread
 from functx.transforms.parts import rewired, used
+from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 
 STEP = ShapedArray((), INT)
@@ -181,7 +182,7 @@ class PullHalves:
     consts: int
 
     def __call__(self, body: Program) -> Halves:
-        halves: Halves = rewritten(SplitBody(SplitVJP(self.flags), self.consts), body)
+        halves: Halves = rewritten(SplitBody(planned(SplitVJP(self.flags)), self.consts), body)
         carries = OfVarying(tuple(body.out_avals), self.flags[self.consts :])
         return halves._replace(rest=carries(halves.rest))
 

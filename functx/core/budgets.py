@@ -1,0 +1,69 @@
+"""How much memory a derivative may take: what users may say, and what it means."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from functx.core.errors import ArgumentError, ValueRangeError, type_name
+
+MEMORY = "off", "min_cut"
+_UNITS = {"b": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("kmgt", 1)
+    for suffix, base in (("b", 1000), ("ib", 1024))
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The temporaries that a derivative may take: `bytes`, or a `fraction` of what it takes plainly."""
+
+    bytes: int = 0
+    fraction: float | None = None
+
+    def of(self, plain: int) -> int:
+        """The bytes, where the plain derivative takes so many."""
+        return self.bytes if self.fraction is None else int(self.fraction * plain)
+
+
+def memory_mode(what: str, given: Any) -> str | Budget | None:
+    """What `given` asks for: a word of `MEMORY` or a budget, None for None.
+
+    Raises ArgumentError and ValueRangeError for what is no such thing, in the name of `what`.
+    """
+    if given is None or isinstance(given, Budget):
+        return given
+    must = f"{what}: memory must be one of {MEMORY} or a budget"
+    fix = 'Give a size as "2GiB" or "500MB", an int of bytes, or a float from 0 to 1.'
+    if isinstance(given, str):
+        if given in MEMORY:
+            return given
+        found = _SIZE.fullmatch(given)
+        if found is None:
+            raise ValueRangeError(f"{must}; got {given!r}", fix=fix)
+        return Budget(int(float(found[1]) * _UNITS[found[2].lower()]))
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise ArgumentError(f"{must}; got {type_name(given)}", fix=fix)
+    if isinstance(given, int):
+        if given < 0:
+            raise ValueRangeError(f"{must} of no less than 0 bytes; got {given}", fix=fix)
+        return Budget(given)
+    if not 0 <= given <= 1:
+        raise ValueRangeError(
+            f"{must}, of which a float is a fraction from 0 to 1; got {given}", fix=fix
+        )
+    return Budget(fraction=given)
+
+
+def size_text(count: float) -> str:
+    """`1.5 MiB`: a number of bytes for reading."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            break
+        count /= 1024
+    else:
+        unit = "TiB"
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,0 +1,125 @@
+"""Joint programs: the outputs of a function and, from cotangents of them, its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.transforms.parts import reached_from
+
+
+class Joint(NamedTuple):
+    """A program that computes outputs from primals, and gradients from these and tangents.
+
+    Of its inputs the first `primals` are primals, and the others tangents, as the cotangents of
+    outputs are called here. The first `outputs` of its outputs are those of the function. What
+    is kept of the primals at `free` costs nothing, since they are kept anyway.
+    """
+
+    program: Program
+    primals: int
+    outputs: int
+    free: frozenset[Any] = frozenset()
+
+    @property
+    def tangents(self) -> list[Var]:
+        """The inputs that only the backward computation gets."""
+        return self.program.inputs[self.primals :]
+
+
+class Flow:
+    """Which equations of a joint program come before the backward computation, and who uses what."""
+
+    def __init__(self, joint: Joint):
+        self.joint, program = joint, joint.program
+        self.outputs, self.gradients = (
+            program.outputs[: joint.outputs],
+            program.outputs[joint.outputs :],
+        )
+        self.late = reached_from(joint.tangents, program.equations)
+        self.early = [e for e in program.equations if self.late.isdisjoint(e.inputs)]
+        self.makers = {v: eqn for eqn in self.early for v in eqn.outputs}
+
+    @cached_property
+    def required(self) -> set[Any]:
+        """The variables that equations for the outputs of the function make, or its primals."""
+        made = [v for eqn in needed_for(self.outputs, self.early) for v in eqn.outputs]
+        return {*self.joint.program.inputs[: self.joint.primals], *made}
+
+    @cached_property
+    def backward(self) -> list[Equation]:
+        """The equations that need tangents."""
+        return [e for e in self.joint.program.equations if not self.late.isdisjoint(e.inputs)]
+
+    @cached_property
+    def wanted(self) -> dict[Any, None]:
+        """The variables that the backward computation is given, by saving or by doing again."""
+        read = [a for eqn in self.backward for a in eqn.inputs]
+        return dict.fromkeys(
+            [a for a in (*read, *self.gradients) if type(a) is Var and a not in self.late]
+        )
+
+    @cached_property
+    def before(self) -> list[Equation]:
+        """The equations that what the backward computation is given needs."""
+        return needed_for(self.wanted, self.early)
+
+    @cached_property
+    def users(self) -> dict[Any, list[Equation]]:
+        """The equations that use each variable."""
+        users: dict[Any, list[Equation]] = {}
+        for eqn in self.joint.program.equations:
+            for atom in dict.fromkeys(eqn.inputs):
+                if type(atom) is Var:
+                    users.setdefault(atom, []).append(eqn)
+        return users
+
+
+def needed_for(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Equation]:
+    """The equations that `outputs` need, each as it is."""
+    needed: set[Any] = {*outputs}
+    kept = []
+    for eqn in reversed(equations):
+        if not needed.isdisjoint(eqn.outputs):
+            kept.append(eqn)
+            needed.update(eqn.inputs)
+    kept.reverse()
+    return kept
+
+
+def joined(values: Program, count: int, rests: Sequence[Program]) -> Joint:
+    """A split as one program: `values`, whose first `count` outputs are those of the function.
+
+    Each of `rests` takes cotangents, then what else `values` gives. Equations that compute the
+    same in the same way are one.
+    """
+    residuals = values.outputs[count:]
+    inputs, equations, outputs = list(values.inputs), list(values.equations), values.outputs[:count]
+    for rest in rests:
+        lead = len(rest.inputs) - len(residuals)
+        inputs += rest.inputs[:lead]
+        given: dict[Any, Atom] = dict(zip(rest.inputs[lead:], residuals, strict=True))
+        equations += [e.replace(inputs=[given.get(a, a) for a in e.inputs]) for e in rest]
+        outputs = [*outputs, *[given.get(a, a) for a in rest.outputs]]
+    whole = merged(Program(values.name, inputs, equations, outputs, in_names=values.in_names))
+    return Joint(whole, len(values.inputs), count)
+
+
+def merged(program: Program) -> Program:
+    """`program` with one equation in place of several that compute the same of the same."""
+    same: dict[Any, Atom] = {}
+    first: dict[Any, Equation] = {}
+    equations = []
+    for eqn in program.equations:
+        inputs = [same.get(a, a) for a in eqn.inputs]
+        key = eqn.primitive, *inputs
+        known = None if eqn.primitive.effects else first.setdefault(key, eqn)
+        if known is None or known is eqn:
+            equations.append(eqn.replace(inputs=inputs))
+        else:
+            same.update(zip(eqn.outputs, known.outputs, strict=True))
+    outputs = [same.get(a, a) for a in program.outputs]
+    equations = remove_dead(equations, outputs)
+    return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)

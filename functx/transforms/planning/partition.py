@@ -1,0 +1,155 @@
+"""Joint programs cut in two: a forward program, and a backward one with what the first saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from functx.core.errors import ProgramError
+from functx.core.printing import variable_names
+from functx.core.program import Equation, Program, Var, remove_dead
+from functx.transforms.planning.bans import Config
+from functx.transforms.planning.joint import Flow, Joint
+from functx.transforms.planning.saving import values_to_save
+
+
+class Partition(NamedTuple):
+    """A joint program in two.
+
+    `forward` takes the primals, and gives the outputs, then what is saved; `backward` takes
+    the tangents, then what is saved, and gives the gradients.
+    """
+
+    forward: Program
+    backward: Program
+
+
+def default_partition(joint: Joint) -> Partition:
+    """The partition that computes nothing again: all is saved that the outputs need anyway.
+
+    What the backward program uses of it, that is; sizes are part of a program, and not saved.
+    """
+    flow = Flow(joint)
+    needed: dict[Any, None] = {}
+    for eqn in needed_late(flow):
+        needed.update(dict.fromkeys(eqn.inputs))
+    needed.update(dict.fromkeys(flow.gradients))
+    return cut(joint, [v for v in in_order(joint) if v in needed and v in flow.required])
+
+
+def needed_late(flow: Flow) -> list[Equation]:
+    """The equations that are none of the forward computation's."""
+    pure = [eqn for eqn in flow.early if not eqn.primitive.effects]
+    return [*[e for e in pure if flow.required.isdisjoint(e.outputs)], *flow.backward]
+
+
+def min_cut_partition(joint: Joint, config: Config) -> Partition:
+    """The partition that keeps the cheapest values, and computes again what follows from them.
+
+    Without gradients there is nothing to choose, and it is the default one.
+    """
+    flow = Flow(joint)
+    if not flow.gradients or not flow.backward:
+        return default_partition(joint)
+    return cut(joint, values_to_save(joint, config))
+
+
+def in_order(joint: Joint) -> Iterable[Var]:
+    """The variables of a joint program in the order in which they are defined."""
+    yield from joint.program.inputs[: joint.primals]
+    for eqn in joint.program.equations:
+        yield from eqn.outputs
+
+
+def cut(joint: Joint, saved: Sequence[Var]) -> Partition:
+    """The partition in which `saved` is what is kept, as far as the backward program uses it.
+
+    Raises ProgramError, which names the variable, where the gradients need what can be neither
+    computed from these nor is among them.
+    """
+    program, flow = joint.program, Flow(joint)
+    equations = Recomputed(joint, saved).equations(flow.gradients)
+    read = {*flow.gradients, *[a for eqn in equations for a in eqn.inputs]}
+    saved = [v for v in saved if v in read]
+    outputs = [*flow.outputs, *saved]
+    late = {*flow.backward}
+    early = [eqn for eqn in program.equations if eqn not in late]
+    forward = Program(
+        program.name,
+        program.inputs[: joint.primals],
+        remove_dead(early, outputs),
+        outputs,
+        in_names=program.in_names,
+    )
+    return Partition(forward, renamed(f"pullback_{program.name}", joint, saved, equations))
+
+
+class Recomputed:
+    """The equations of a backward program, each done again just before it is first needed."""
+
+    def __init__(self, joint: Joint, saved: Iterable[Var]):
+        self.joint = joint
+        self.given: set[Any] = {*saved, *joint.tangents}
+        self.makers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
+
+    def equations(self, gradients: Iterable[Any]) -> list[Equation]:
+        """What computes `gradients`: what needs tangents in its own order, the rest as late as it can."""
+        flow = Flow(self.joint)
+        done: dict[Equation, None] = {}
+        for eqn in remaining(flow, gradients):
+            self.add(eqn.inputs, done)
+            done[eqn] = None
+        self.add(gradients, done)
+        return list(done)
+
+    def add(self, atoms: Iterable[Any], done: dict[Equation, None]) -> None:
+        """Add to `done` what makes `atoms` of what is given."""
+        pending = [a for a in atoms if type(a) is Var and a not in self.given]
+        while pending:
+            v = pending[-1]
+            eqn = self.makers.get(v)
+            if eqn is None or eqn.primitive.effects:
+                raise self.error(v)
+            if eqn not in done:
+                missing = [
+                    a
+                    for a in eqn.inputs
+                    if type(a) is Var and a not in self.given and self.makers.get(a) not in done
+                ]
+                if missing:
+                    pending += missing
+                    continue
+                done[eqn] = None
+            pending.pop()
+
+    def error(self, v: Var) -> ProgramError:
+        program = self.joint.program
+        eqn = self.makers.get(v)
+        maker = "an input" if eqn is None else eqn.primitive.name
+        names = variable_names(program)
+        return ProgramError(
+            f"partition: the backward program must be computable from what is saved; got "
+            f"`{names[v]}`: {v.aval!r}, made by {maker}, which is neither",
+            f"saved: {', '.join([names[a] for a in names if a in self.given]) or 'nothing'}",
+            source=None if eqn is None else eqn.source,
+        )
+
+
+def remaining(flow: Flow, gradients: Iterable[Any]) -> list[Equation]:
+    """The equations with tangents that `gradients` need, and those with effects."""
+    return remove_dead(flow.backward, [a for a in gradients if type(a) is Var])
+
+
+def renamed(
+    name: str, joint: Joint, saved: Sequence[Var], equations: Sequence[Equation]
+) -> Program:
+    """The backward program, with variables of its own for what the forward one has too."""
+    own: dict[Any, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
+    copies = []
+    for eqn in equations:
+        inputs = [own.get(a, a) for a in eqn.inputs]
+        outputs = [own.setdefault(v, Var(v.aval)) for v in eqn.outputs]
+        copies.append(eqn.replace(inputs=inputs, outputs=outputs))
+    outputs = [own.get(a, a) for a in joint.program.outputs[joint.outputs :]]
+    inputs = [own[v] for v in (*joint.tangents, *saved)]
+    return Program(name, inputs, remove_dead(copies, outputs), outputs)

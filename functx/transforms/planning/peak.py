@@ -1,0 +1,131 @@
+"""When arrays are in memory: an estimate of what a program needs besides its operands and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from functx.core.program import Equation, Program, Var, subprograms
+from functx.core.rewriting import rewritten
+from functx.ops.reductions import Reduction
+from functx.transforms.expand import opened_to_lower
+from functx.transforms.planning.costs import VIEWS, bytes_of, pointwise
+
+
+class Span(NamedTuple):
+    """That a variable is in memory from one equation to another, by their positions, both included."""
+
+    var: Var
+    start: int
+    end: int
+
+    @property
+    def bytes(self) -> int:
+        """What it takes there."""
+        return bytes_of(self.var.aval)
+
+
+class Timeline:
+    """Which arrays a program has in memory while each of its equations is computed.
+
+    Operands of the program are not counted, nor results unless `results` are. What is computed
+    element by element is in memory only if something else than that uses it, views never are.
+    """
+
+    def __init__(self, program: Program, results: bool = False):
+        self.program = program
+        self.position = {v: i for i, eqn in enumerate(program) for v in eqn.outputs}
+        self.kept = {a for a in program.outputs if type(a) is Var}
+        self.uncounted = set() if results else self.kept
+
+    @cached_property
+    def users(self) -> dict[Any, list[Equation]]:
+        """The equations that use each variable."""
+        users: dict[Any, list[Equation]] = {}
+        for eqn in self.program:
+            for atom in dict.fromkeys(eqn.inputs):
+                users.setdefault(atom, []).append(eqn)
+        return users
+
+    def in_memory(self, v: Var) -> bool:
+        """Whether `v`, an output of an equation, is ever in memory of its own."""
+        eqn = self.program.equations[self.position[v]]
+        if isinstance(eqn.primitive, VIEWS):
+            return False
+        return not pointwise(eqn.primitive) or not all([_fuses(e) for e in self.users.get(v, ())])
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Where each array is in memory, in the order in which they are made."""
+        last: dict[Any, int] = {}
+        found = []
+        end = len(self.program.equations) - 1
+        for i in range(end, -1, -1):
+            eqn = self.program.equations[i]
+            # What is computed where it is used needs its operands there.
+            until = i
+            for v in eqn.outputs:
+                used = end if v in self.kept else last.get(v, i)
+                if v in self.kept or self.in_memory(v):
+                    if v not in self.uncounted:
+                        found.append(Span(v, i, used))
+                else:
+                    until = max(until, used)
+            for atom in eqn.inputs:
+                last[atom] = max(until, last.get(atom, 0))
+        found.reverse()
+        return found
+
+    @cached_property
+    def inside(self) -> list[int]:
+        """What each equation needs for itself while it is computed."""
+        return [inner_bytes(eqn) for eqn in self.program]
+
+    @cached_property
+    def totals(self) -> list[int]:
+        """The bytes in memory while each equation is computed."""
+        changes = [0] * (len(self.program.equations) + 1)
+        for span in self.spans:
+            changes[span.start] += span.bytes
+            changes[span.end + 1] -= span.bytes
+        alive = accumulate(changes[:-1])
+        return [a + b for a, b in zip(alive, self.inside, strict=True)]
+
+    @property
+    def peak(self) -> int:
+        """The position of the equation at which most is in memory."""
+        totals = self.totals
+        return max(range(len(totals)), key=totals.__getitem__, default=0)
+
+    @property
+    def most(self) -> int:
+        """The bytes that are in memory there."""
+        return max(self.totals, default=0)
+
+
+def _fuses(eqn: Equation) -> bool:
+    return pointwise(eqn.primitive) or isinstance(eqn.primitive, Reduction)
+
+
+def temporary_bytes(program: Program) -> int:
+    """About what it takes to run `program`, besides its operands and results."""
+    return Timeline(program).most
+
+
+def with_results(program: Program) -> int:
+    """As `temporary_bytes`, with the results counted as well."""
+    return Timeline(program, results=True).most
+
+
+def inner_bytes(eqn: Equation) -> int:
+    """What the programs inside an equation, or those that it is made of, need for themselves."""
+    primitive = eqn.primitive
+    held: Sequence[Program] = subprograms(primitive)
+    if held:
+        # A round of a loop has results of its own.
+        count = with_results if hasattr(primitive, "carries") else temporary_bytes
+        return max([rewritten(count, program) for program in held])
+    opened = opened_to_lower(primitive, tuple([a.aval for a in eqn.inputs]))
+    return 0 if opened is None else rewritten(temporary_bytes, opened)  # type: ignore[no-any-return]

@@ -1,0 +1,67 @@
+"""Programs cut into sections: runs of equations as calls, so that each is computed again alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from functx.core.editing import like
+from functx.core.program import Equation, Program, Var
+from functx.transforms.call import Call
+from functx.transforms.planning.costs import bytes_of
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The rewrite to calls of about `count` sections that compute about as many bytes each.
+
+    They are cut where few bytes cross. A program with effects is left as it is.
+    """
+
+    count: int
+
+    def __call__(self, program: Program) -> Program:
+        if program.effects or len(program.equations) < 2 * self.count:
+            return program
+        cuts = [0, *self.cuts(program), len(program.equations)]
+        equations = [section(program, start, end) for start, end in pairwise(cuts) if end > start]
+        return like(program, equations=equations)
+
+    def cuts(self, program: Program) -> list[int]:
+        """Where sections begin, the first aside."""
+        made = list(accumulate([sum([bytes_of(v.aval) for v in e.outputs]) for e in program]))
+        crossing = crossing_bytes(program)
+        step = made[-1] / self.count
+        cuts = []
+        for n in range(1, self.count):
+            near = [i + 1 for i, b in enumerate(made[:-1]) if abs(b - n * step) <= step / 3]
+            near = [i for i in near if not cuts or i > cuts[-1]]
+            if near:
+                cuts.append(min(near, key=crossing.__getitem__))
+        return cuts
+
+
+def crossing_bytes(program: Program) -> list[int]:
+    """For each position, the bytes of what is made before it and used at it or later."""
+    changes = [0] * (len(program.equations) + 2)
+    position = {v: i for i, eqn in enumerate(program) for v in eqn.outputs}
+    last = dict(position)
+    for i, eqn in enumerate(program):
+        last.update({a: i for a in eqn.inputs if a in position})
+    for v, i in position.items():
+        changes[i + 1] += bytes_of(v.aval)
+        changes[last[v] + 1] -= bytes_of(v.aval)
+    return list(accumulate(changes))
+
+
+def section(program: Program, start: int, end: int) -> Equation:
+    """A call in place of the equations of `program` from `start` to before `end`."""
+    inside = program.equations[start:end]
+    made = {v for eqn in inside for v in eqn.outputs}
+    read = dict.fromkeys([a for eqn in inside for a in eqn.inputs if type(a) is Var])
+    later: set[Any] = {*program.outputs, *[a for e in program.equations[end:] for a in e.inputs]}
+    inputs = [v for v in read if v not in made]
+    outputs = [v for eqn in inside for v in eqn.outputs if v in later]
+    call = Call(Program("section", inputs, inside, outputs), True)
+    return Equation(call, list(inputs), outputs, inside[-1].source)
