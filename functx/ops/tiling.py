@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -16,27 +16,28 @@ Shape = tuple[int, ...]
 
 
 class Tile(NamedTuple):
-    """The values of the part of an array from `start` to before `limit`."""
+    """The values of the part of an array from `start` to before `limit`.
+
+    Tiles of the same `use` come from one place in the user's code.
+    """
 
     start: Shape
     limit: Shape
     values: Any
+    use: Any
 
 
 def put_together(tiles: Sequence[Tile], aval: ShapedArray) -> Any:
     """The sum of `tiles` as an array that is zero elsewhere.
 
     Those that lie beside one another are joined: to add each in a pass over the whole array
-    would take a time that grows with the square of their number.
+    would take a time that grows with the square of their number. Tiles of one use come first,
+    so that what the steps of a loop give becomes one array for each thing that a step does.
     """
-    tiles = summed(tiles)
-    for axis in reversed(range(aval.ndim)):
-        lanes: dict[Any, list[Tile]] = {}
-        for tile in tiles:
-            across = without(tile.start, (axis,)), without(tile.limit, (axis,))
-            lanes.setdefault(across, []).append(tile)
-        rows = [row for lane in lanes.values() for row in disjoint(lane, axis)]
-        tiles = summed([joined(row, axis, aval.shape[axis]) for row in rows])
+    for use in (lambda tile: tile.use), (lambda tile: None):
+        for axis in reversed(range(aval.ndim)):
+            tiles = wider(tiles, axis, aval.shape[axis], use)
+        tiles = summed(tiles)
     if not tiles:
         return zeros_like(aval)
     total, *rest = [padded(tile, aval.shape) for tile in tiles]
@@ -45,13 +46,22 @@ def put_together(tiles: Sequence[Tile], aval: ShapedArray) -> Any:
     return total
 
 
+def wider(tiles: Sequence[Tile], axis: int, length: int, use: Callable[[Tile], Any]) -> list[Tile]:
+    """Tiles for `tiles`, of which those of one use that lie beside one another along `axis` are one."""
+    lanes: dict[Any, list[Tile]] = {}
+    for tile in tiles:
+        across = without(tile.start, (axis,)), without(tile.limit, (axis,))
+        lanes.setdefault((across, use(tile)), []).append(tile)
+    return [joined(row, axis, length) for lane in lanes.values() for row in disjoint(lane, axis)]
+
+
 def summed(tiles: Sequence[Tile]) -> list[Tile]:
     """`tiles` with those of the same place added up."""
     found: dict[Any, Tile] = {}
     for tile in tiles:
         place = tile.start, tile.limit
         if place in found:
-            tile = Tile(*place, add(found[place].values, tile.values))
+            tile = Tile(*place, add(found[place].values, tile.values), tile.use)
         found[place] = tile
     return list(found.values())
 
@@ -88,7 +98,7 @@ def joined(row: Sequence[Tile], axis: int, length: int) -> Tile:
             end = tile.limit[axis]
     start, limit = list(first.start), list(first.limit)
     start[axis], limit[axis] = 0, length
-    return Tile(tuple(start), tuple(limit), concatenate(pieces, axis))
+    return Tile(tuple(start), tuple(limit), concatenate(pieces, axis), first.use)
 
 
 def padded(tile: Tile, shape: Shape) -> Any:

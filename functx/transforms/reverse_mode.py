@@ -165,7 +165,7 @@ class Cotangents:
         for kind, alike in by_kind(parts).items():
             builder.source = alike[0].source
             if kind.together is not None and len(alike) > 1:
-                given = [(part.primitive, part.ct) for part in alike]
+                given = [(part.primitive, part.ct, part.source) for part in alike]
                 found = kind.together(given, alike[0].args[0].aval)
                 total = found if total is None else add(total, found)
                 continue

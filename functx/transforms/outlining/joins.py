@@ -17,7 +17,7 @@ _SEVERAL = 4
 
 
 class Run(NamedTuple):
-    """`count` rows of `whole` one after another, from `first` on, forwards or backwards."""
+    """`count` rows of `whole` from `first` on, each `step` after the one before, or before it."""
 
     whole: Atom
     first: int
@@ -75,13 +75,15 @@ def row(part: Part | None) -> tuple[Atom, int] | None:
 
 
 def longest(rows: Sequence[tuple[Atom, int] | None], at: int) -> Run | None:
-    """The longest run that begins with the row `at`; None where that is no row."""
+    """The longest run that begins with the row `at`; None where there is none."""
     here = rows[at]
     if here is None:
         return None
     whole, first = here
     following = rows[at + 1] if at + 1 < len(rows) else None
-    step = -1 if following == (whole, first - 1) else 1
+    if following is None or following[0] is not whole or following[1] == first:
+        return None
+    step = following[1] - first
     count = 1
     while at + count < len(rows) and rows[at + count] == (whole, first + step * count):
         count += 1
@@ -96,9 +98,10 @@ def moved(run: Run, shape: tuple[int, ...], axis: int) -> list[Equation]:
         made.append(Equation.of(primitive, [made[-1].outputs[0] if made else run.whole]))
 
     whole = run.whole.aval.shape
-    low = min(run.first, run.first + run.step * (run.count - 1))
-    limit = (low + run.count, *whole[1:])
-    then(Slice((low, *[0] * len(whole[1:])), limit))
+    ends = run.first, run.first + run.step * (run.count - 1)
+    rest, gap = whole[1:], abs(run.step)
+    strides = (gap, *[1] * len(rest)) if gap > 1 else None
+    then(Slice((min(ends), *[0] * len(rest)), (max(ends) + 1, *rest), strides))
     if run.step < 0:
         then(Rev((0,)))
     then(Reshape((run.count, *shape)))

@@ -21,6 +21,7 @@ from functx.ops.shaping import Full, Reshape
 from functx.ops.slicing import DynamicSlice, Slice
 from functx.transforms.control.scan import Scan
 from functx.transforms.outlining.blocks import Group, index
+from functx.transforms.outlining.joins import joined
 from functx.transforms.outlining.rows import Part, part_shown
 
 # A stack in which most rows are never looked at may be this large, in bytes.
@@ -185,7 +186,17 @@ class _Roll:
             even = aval is _INDEX and (np.diff(numbers, 2) == 0).all()
             return self.evenly(numbers) if even else self.new(Dense(whole, numbers.tobytes()), [])
         pieces = [self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms]
-        return self.new(Concatenate(0), pieces)
+        whole = self.new(Concatenate(0), pieces)
+        parts = {piece: self.part(atom) for piece, atom in zip(pieces, atoms, strict=True)}
+        at_once = joined(self.before[-1], parts.get)
+        if at_once is not None:
+            self.before[-1:] = at_once
+        return whole
+
+    def part(self, atom: Atom) -> Part | None:
+        """The part that `atom` shows of an array that is there before the loop."""
+        part = part_shown(atom, self.flow, self.known)
+        return part if part is not None and self.is_known(part.whole) else None
 
     def evenly(self, numbers: Any) -> Var:
         """An array of indices that lie equally far apart."""
@@ -199,8 +210,8 @@ class _Roll:
         """As parts of one array, which the loop finds there."""
         parts = []
         for atom in atoms:
-            part = part_shown(atom, self.flow, self.known)
-            if part is None or not self.is_known(part.whole):
+            part = self.part(atom)
+            if part is None:
                 return False
             parts.append(part)
         whole, _, sizes = parts[0]
