@@ -43,6 +43,7 @@ from functx.interop.from_jax import from_jax
 from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
+from functx.lowering.shard_map import shard_map
 from functx.ops.callbacks import io_callback, pure_callback
 from functx.ops.gradients import checkpoint_name, stop_gradient
 from functx.transforms.decompose import decompose
@@ -101,6 +102,7 @@ __all__ = [
     "random",
     "remat",
     "scipy",
+    "shard_map",
     "stop_gradient",
     "testing",
     "tools",

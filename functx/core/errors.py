@@ -476,6 +476,14 @@ class MemoryBudgetWarning(UserWarning):
     """
 
 
+class RecompilationWarning(UserWarning):
+    """One call has compiled a function more often than a handful of times.
+
+    Smallest failing code: `for n in range(1, 9): functx.jit(f)(functx.numpy.ones(n))`.
+    Cure: pass arguments of few types, and jit a function once; the message says what differed.
+    """
+
+
 def type_name(value: Any) -> str:
     """The type of a value as messages show it: avals in short form, else the class."""
     aval = getattr(value, "aval", None)

@@ -12,6 +12,7 @@ from functx.lax.normalizations import *
 from functx.lax.precision import Precision
 from functx.lax.products import *
 from functx.lax.reductions import *
+from functx.lax.sharding import *
 from functx.lax.slicing import *
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, while_loop

@@ -16,7 +16,7 @@ from functx.core.rewriting import collection_paused
 from functx.lowering.arrays import jax_aval
 from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.emitter import ModuleEmitter, parts_first
-from functx.lowering.meshes import call_on_mesh, on_mesh
+from functx.lowering.meshes import call_on_mesh, meshes_in, on_devices, out_types
 from functx.transforms.parts import part_of
 
 functx_call = JaxPrimitive("functx_call")
@@ -26,17 +26,19 @@ functx_call.multiple_results = True
 class Carried:
     """A program as a parameter of JAX's: equal when it is the same object, whatever it holds.
 
-    `outline` says whether its repeats are outlined where `functx.config` is not to say it.
+    `outline` says whether its repeats are outlined where `functx.config` is not to say it, and
+    `checked` whether JAX keeps account of what varies over the axes of a mesh.
 
     JAX hashes the parameters of each equation as it traces; the structure of a program is for
     functx's own caches, where it is worth its cost.
     """
 
-    __slots__ = ("__weakref__", "outline", "program")
+    __slots__ = ("__weakref__", "checked", "outline", "program")
 
     def __init__(self, program: Program, outline: str | None = None):
         self.program = program
         self.outline = outline
+        self.checked = False
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -54,10 +56,11 @@ class Carried:
 
 @functx_call.def_effectful_abstract_eval
 def _abstract_eval(*avals: Any, program: Carried) -> tuple[list[Any], Any]:
-    outs = [jax_aval(aval) for aval in program.program.out_avals]
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty:
-        outs = [on_mesh(aval, mesh, avals) for aval in outs]
+    if mesh.empty:
+        outs = [jax_aval(aval) for aval in program.program.out_avals]
+    else:
+        outs = out_types(program, mesh, avals)
     return outs, jax_effects(program.program)
 
 
@@ -83,8 +86,10 @@ def call_in_jax(program: Program, args: Sequence[Any], outline: str | None = Non
     operands = [args[i] for i in kept]
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
+        if operands and meshes_in(program):
+            operands = on_devices(program, operands)
         outs: list[Any] = functx_call.bind(*operands, program=Carried(program, outline))
-        return outs
+        return outs if operands or not outs else on_devices(program, outs)
     return call_on_mesh(functx_call, mesh, operands, Carried(program, outline))
 
 

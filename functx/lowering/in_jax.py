@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import ad, batching, partial_eval
 
+from functx.core.axes import AxisNames
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, LinearityError
 from functx.core.program import Program
@@ -19,6 +20,7 @@ from functx.core.rewriting import collection_paused, rewritten
 from functx.core.tracing import execution
 from functx.lowering.call import Carried, call_in_jax, functx_call
 from functx.lowering.debugging import run_watched, watched
+from functx.lowering.meshes import as_varied, shares, sums
 from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.expand import expand
@@ -102,7 +104,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Carried) -
         operands = [given[k] for k in split.tangents] + [known[k] for k in split.residuals]
         found = call_in_jax(split.linear, operands)
         for i, t in zip(split.moving, found, strict=True):
-            out_tangents[i] = t
+            out_tangents[i] = as_varied(t, outs[i])
     return outs[:count], out_tangents
 
 
@@ -150,8 +152,11 @@ def _transpose(cts: Sequence[Any], *args: Any, program: Carried) -> Any:
     )
     with collection_paused():
         back: Transposed = rewritten(TransposeInJax(linear, given), program.program)
-    operands = [cts[i] for i in given] + [args[i] for i in back.known]
+    known, likes = [args[i] for i in back.known], [args[i].aval for i in back.linear]
+    own = [cts[i] for i in given]
+    operands = [*shares(program, own, [*known, *likes]), *known]
     found = call_in_jax(back.program, operands) if back.linear else []
+    found = sums(program, found, likes, [*own, *known, *likes])
     out: list[Any] = [None] * len(args)
     for i, ct in zip(back.linear, found, strict=True):
         out[i] = ct
@@ -159,11 +164,13 @@ def _transpose(cts: Sequence[Any], *args: Any, program: Carried) -> Any:
 
 
 def _batch(axis: Any, args: Sequence[Any], dims: Sequence[int | None], *, program: Carried) -> Any:
-    if all(dim is None for dim in dims):
+    if all(dim is None for dim in dims) and axis.name not in program.program.named_axes:
         outs = call_in_jax(program.program, args)
         return outs, [None] * len(outs)
     with collection_paused():
-        batched, out_dims = rewritten(NaturalBatch(axis.size, tuple(dims)), program.program)
+        names = AxisNames(axis.name, tuple(axis.spmd_name or ()))
+        batch = NaturalBatch(axis.size, tuple(dims), names=names)
+        batched, out_dims = rewritten(batch, program.program)
     return call_in_jax(batched, args), out_dims
 
 
@@ -177,10 +184,12 @@ def _without_unused(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
         return [True] * len(eqn.invars), eqn
     places = set(kept)
     used_inputs = [i in places for i in range(len(eqn.invars))]
+    carried = Carried(program, eqn.params["program"].outline)
+    carried.checked = eqn.params["program"].checked
     part = eqn.replace(
         invars=[eqn.invars[i] for i in kept],
         outvars=chosen(eqn.outvars, used),
-        params={"program": Carried(program, eqn.params["program"].outline)},
+        params={"program": carried},
     )
     return used_inputs, part
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, ManualAxisType, Mesh, NamedSharding, PartitionSpec
 
 from functx.core.errors import UnboundAxisError
+from functx.core.program import Program
 from functx.core.tracing import execution
+from functx.lowering.arrays import jax_aval
+from functx.ops.sharding import with_auto_axes
+from functx.transforms.varying import varying
 
 
 def axis_size(name: Any) -> int | None:
@@ -48,35 +53,71 @@ def not_on_devices(name: Any, sizes: dict[Any, int], source: Any) -> UnboundAxis
     )
 
 
-def on_mesh(aval: Any, mesh: Any, operands: Sequence[Any]) -> Any:
-    """The type `aval` of an output computed from `operands` within `mesh`.
+def meshes_in(program: Program) -> tuple[Any, ...]:
+    """The meshes of devices that something in `program` speaks of."""
+    found: tuple[Any, ...] | None = program.memo.get(meshes_in)
+    if found is None:
+        meshes = [
+            getattr(getattr(eqn.primitive, "sharding", eqn.primitive), "mesh", None)
+            for each in program.walk()
+            for eqn in each.equations
+        ]
+        found = tuple(dict.fromkeys([mesh for mesh in meshes if isinstance(mesh, Mesh)]))
+        program.memo[meshes_in] = found
+    return found
 
-    It varies over the manual axes that the operands vary over, and is not sharded explicitly.
+
+def on_devices(program: Program, values: Sequence[Any]) -> list[Any]:
+    """`values` such that JAX runs `program`, which takes or gives them, on the devices of its meshes.
+
+    JAX looks for devices in its own equations, and not in what these carry.
     """
-    manual = [a.manual_axis_type for a in operands if hasattr(a, "manual_axis_type")]
-    sharding = NamedSharding(mesh, PartitionSpec(*[None] * aval.ndim))
-    if not manual:
-        return aval.update(sharding=sharding)
-    varying = frozenset().union(*[m.varying for m in manual])
-    return aval.update(sharding=sharding, manual_axis_type=type(manual[0])(varying=varying))
+    values = list(values)
+    for mesh in meshes_in(program):
+        anywhere = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * jax.numpy.ndim(values[0]))
+        sharding = NamedSharding(with_auto_axes(mesh), anywhere)
+        values[0] = jax.lax.with_sharding_constraint(values[0], sharding)
+    return values
+
+
+def over(x: Any) -> frozenset[Any]:
+    """The manual axes of a mesh that a value of JAX, or a type, varies over."""
+    aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
+    return aval.manual_axis_type.varying  # type: ignore[no-any-return]
+
+
+def is_checked(program: Program, operands: Sequence[Any]) -> bool:
+    """Whether JAX keeps account here of what varies over which axes."""
+    if any(over(x) for x in operands):
+        return True
+    here = [name for name in axis_names() if name in program.named_axes]
+    return bool(here) and bool(over(jax.lax.axis_index(here[0])))
+
+
+def out_types(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]:
+    """The types of the outputs of a carried program on operands of these types, within `mesh`.
+
+    They vary over the manual axes that the program says, and are not sharded explicitly.
+    """
+    avals = [jax_aval(aval) for aval in program.program.out_avals]
+    avals = [a.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))) for a in avals]
+    if not program.checked:
+        return avals
+    found = varying(program.program, [over(a) for a in operands])
+    manual = frozenset(axis_names())
+    kinds = [ManualAxisType(varying=axes & manual) for axes in found]
+    return [a.update(manual_axis_type=kind) for a, kind in zip(avals, kinds, strict=True)]
 
 
 def call_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) -> list[Any]:
-    """`call` bound to operands that all vary over the same manual axes of `mesh`.
+    """`call` bound to operands within `mesh`.
 
     With explicit axes, an output has the sharding of the first operand of its shape that is
     sharded, else it is whole on every device.
     """
 
     def bind(*xs: Any) -> list[Any]:
-        types = [jax.typeof(x).manual_axis_type.varying for x in xs]
-        varying = frozenset().union(*types)
-        xs = tuple(
-            [
-                jax.lax.pcast(x, tuple(varying - own), to="varying") if own != varying else x
-                for x, own in zip(xs, types, strict=True)
-            ]
-        )
+        program.checked = is_checked(program.program, xs)
         outs: list[Any] = call.bind(*xs, program=program)
         return outs
 
@@ -90,3 +131,44 @@ def call_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
     out_specs = [specs.get(a.shape, PartitionSpec()) for a in program.program.out_avals]
     outs = jax.sharding.auto_axes(bind, out_sharding=out_specs)(*operands)
     return list(outs)
+
+
+def shares(program: Any, cts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """The cotangents such that each place has its share of what is the same in all of them.
+
+    Transposed with every place for itself, a program makes of these what `sums` adds up.
+    """
+    if not program.checked:
+        return list(cts)
+    axes = counted_axes(program, [*cts, *operands])
+    return [divided(ct, axes - over(ct)) for ct in cts]
+
+
+def divided(x: Any, axes: Iterable[Any]) -> Any:
+    """`x` divided by the number of places along the manual `axes`."""
+    count = prod([axis_size(name) or 1 for name in axes])
+    return x if count == 1 else x / count
+
+
+def sums(program: Any, cts: Sequence[Any], likes: Sequence[Any], operands: Sequence[Any]) -> Any:
+    """The cotangents of the linear operands `likes`, by what every place has of them."""
+    if not program.checked:
+        return cts
+    axes = counted_axes(program, operands)
+    found = []
+    for ct, like in zip(cts, likes, strict=True):
+        shared = tuple(sorted(axes - over(like), key=str))
+        found.append(as_varied(jax.lax.psum(ct, shared) if shared else ct, like))
+    return found
+
+
+def as_varied(x: Any, like: Any) -> Any:
+    """`x`, said to vary over all manual axes that `like` varies over."""
+    missing = tuple(sorted(over(like) - over(x), key=str))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def counted_axes(program: Any, values: Sequence[Any]) -> frozenset[Any]:
+    """The manual axes that values vary over, or that the program works across."""
+    named = program.program.named_axes & frozenset(axis_names())
+    return frozenset().union(named, *[over(x) for x in values])

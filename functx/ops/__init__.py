@@ -40,6 +40,7 @@ from functx.ops import (  # noqa: F401
     searching,
     selection,
     shaping,
+    sharding,
     slicing,
     sorting,
     special,

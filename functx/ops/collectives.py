@@ -57,6 +57,10 @@ class Collective(Primitive, abstract=True):
         """Raise DTypeError for an operand of a kind that the operation does not take."""
         check_same_dtype(self, (x,))
 
+    def varying(self, over: frozenset[Any]) -> frozenset[Any]:
+        """The axes along which the output differs, if the operand does along the axes `over`."""
+        return over | self.named_axes
+
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Batched:
         axis = batched_axis()
         (x,), (dim,) = args, dims
@@ -67,12 +71,12 @@ class Collective(Primitive, abstract=True):
             return self.one_of_several(x, dim)
         groups: Groups = getattr(self, "groups", None)
         if groups is None:
-            return self.together(x, dim, axis.size)
+            return self.on_batch(x, dim, axis.size)
         # Each group is an axis of its own.
         x = repeated(x, axis.size) if dim is None else moveaxis(x, dim, 0)
         found: list[Any] = []
         for group in groups:
-            out, out_dim = self.together(picked(x, 0, group), 0, len(group))
+            out, out_dim = self.on_batch(picked(x, 0, group), 0, len(group))
             found.append(
                 repeated(out, len(group)) if out_dim is None else moveaxis(out, out_dim, 0)
             )
@@ -97,7 +101,7 @@ class Collective(Primitive, abstract=True):
         """The output for a batch along `dim`, in all of whose lanes the operation is done."""
         raise NotImplementedError
 
-    def together(self, x: Any, dim: int | None, size: int) -> Batched:
+    def on_batch(self, x: Any, dim: int | None, size: int) -> Batched:
         """The output when the only axis, or a group in it, is the dimension `dim` of a batch.
 
         An `x` with None for `dim` is the same in all of the `size` places.
@@ -121,6 +125,9 @@ class Reduced(Collective, abstract=True):
         self.check(x)
         return x
 
+    def varying(self, over):
+        return over - self.named_axes if self.groups is None else over | self.named_axes
+
     def beside(self, x, dim):
         return self(x), dim
 
@@ -132,7 +139,7 @@ class Reduced(Collective, abstract=True):
                 f"groups along {self.axes}"
             )
         rest = type(self)(tuple([name for name in self.axes if name != axis.name]))
-        x, _ = self.together(x, dim, axis.size)
+        x, _ = self.on_batch(x, dim, axis.size)
         return rest(x), None
 
 
@@ -150,7 +157,7 @@ class Psum(Reduced, Linear):
     def transpose(self, ct, x):
         return (self(ct),)
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         if dim is None:
             return mul(x, literal(size, x.dtype)), None
         return reduce_sum(x, (dim,)), None
@@ -187,7 +194,7 @@ class ReducedExtremum(Reduced, abstract=True):
 class Pmax(ReducedExtremum):
     """The largest over all places of the axes; nan if there is one."""
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         return (x if dim is None else reduce_max(x, (dim,))), None
 
     def on_devices(self, x):
@@ -197,7 +204,7 @@ class Pmax(ReducedExtremum):
 class Pmin(ReducedExtremum):
     """The smallest over all places of the axes; nan if there is one."""
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         return (x if dim is None else reduce_min(x, (dim,))), None
 
     def on_devices(self, x):
@@ -246,6 +253,11 @@ class AllGather(Parted):
         check_axes(self.name, self.axis, x.ndim)
         return resized(x, self.axis, x.shape[self.axis] * prod(self.sizes))
 
+    def varying(self, over):
+        if self.invariant and self.groups is None:
+            return over - self.named_axes
+        return super().varying(over)
+
     def transpose(self, ct, x):
         return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
@@ -257,7 +269,7 @@ class AllGather(Parted):
         each = zip(reversed(self.axes), reversed(self.sizes), strict=True)
         return [AllGather((name,), (size,), None, self.axis) for name, size in each]
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         x = repeated(x, size, self.axis) if dim is None else moveaxis(x, dim, self.axis)
         return merged(x, self.axis), None
 
@@ -296,7 +308,7 @@ class PsumScatter(Parted):
         each = zip(self.axes, self.sizes, strict=True)
         return [PsumScatter((name,), (size,), None, self.axis) for name, size in each]
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         x = mul(x, literal(size, x.dtype)) if dim is None else reduce_sum(x, (dim,))
         return divided(x, self.axis, (size,)), self.axis
 
@@ -363,7 +375,7 @@ class AllToAll(Parted):
         after = self.abstract_eval(x)
         return [*steps, PermuteDims(order), Reshape(after.shape)]
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         x = repeated(x, size) if dim is None else moveaxis(x, dim, 0)
         # The places that get the parts come first, then those that sent them.
         x = moveaxis(divided(x, self.split + 1, (size,)), self.split + 1, 0)
@@ -401,7 +413,7 @@ class Ppermute(Collective, Linear):
             fix="Send over one axis after the other.",
         )
 
-    def together(self, x, dim, size):
+    def on_batch(self, x, dim, size):
         source = {to: place for place, to in self.perm}
         if dim is None and len(source) == size:
             return x, None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.axes import batched_axis
 from functx.core.dtypes import DType, is_complex, is_inexact
 from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError
 from functx.core.program import Literal, scalar_literal
@@ -130,6 +131,10 @@ def without(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
 
 
 def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
-    """The length of the batch that operands have along `dims`."""
-    size: int = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    return size
+    """The length of the batch that operands have along `dims`, or of the one at work."""
+    for x, d in zip(args, dims, strict=True):
+        if d is not None:
+            return x.shape[d]  # type: ignore[no-any-return]
+    axis = batched_axis()
+    assert axis is not None, "nothing is batched"
+    return axis.size

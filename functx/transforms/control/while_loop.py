@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from functx.core.avals import ShapedArray
+from functx.core.axes import batched_names
 from functx.core.effects import OF_LANES
+from functx.core.errors import CollectiveError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
@@ -240,6 +242,12 @@ class While(Primitive):
 
     def batch_each(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         """The outputs for a batch whose lanes stop each for itself, with their dimensions."""
+        if (name := batched_names().name) in self.named_axes:
+            raise CollectiveError(
+                "while: a condition must be the same in all places of an axis that the loop works "
+                f"across; got one that differs along {name!r}",
+                fix=f"Let all go on while any must: functx.lax.pmax(condition, {name!r}).",
+            )
         if self.effects & OF_LANES:
             return one_by_one(self, args, dims)
         (shared, consts, carry), (shared_dims, consts_dims, carry_dims) = (
