@@ -22,6 +22,7 @@ from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import executable
 from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
+from functx.lowering.recompilation import code_of, note
 from functx.ops.callbacks import OnHost
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.literals import form_of, literals_of, packed, with_literals_as_inputs
@@ -78,6 +79,7 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
             return compiled, packed(literals)
     compiled = executable(_made(rewrite, program))
     programs.put(key, compiled)
+    note(code_of(program), program.name, program, kind=type(rewrite))
     return compiled, ()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from operator import index
 from sys import getrefcount
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -29,6 +30,7 @@ from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
+from functx.lowering.recompilation import code_behind, note
 from functx.lowering.stages import Lowered, LoweredCall
 from functx.transforms.call import Call
 from functx.transforms.calls import (
@@ -180,6 +182,7 @@ class Compilation:
     """One jitted function: its JAX function, and the arrays that it captured so far."""
 
     all: ClassVar[WeakSet[Compilation]] = WeakSet()
+    numbers: ClassVar[Iterator[int]] = count()
 
     def __init__(
         self,
@@ -191,6 +194,7 @@ class Compilation:
     ):
         self.wishes = wishes
         self.fun, self.nums, self.names, self.options = fun, nums, names, options
+        self.number = next(Compilation.numbers)
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
         self.adopted = False
@@ -210,6 +214,7 @@ class Compilation:
 
     def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What JAX traces: the one equation that carries the program."""
+        static = self.static_text(args, kwargs)
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
         token, asking = current_builder.set(None), asked.set(self.asking())
@@ -230,6 +235,15 @@ class Compilation:
             _give_up_trace()
             raise _NewCaptures
         self.adopted = False
+        note(
+            code_behind(self.fun),
+            f"jit({name_of(self.fun)})",
+            traced.program,
+            self.number,
+            in_tree,
+            static,
+            kind="jit",
+        )
         outs = call_in_jax(traced.program, [*leaves, *hidden], self.wishes.outline)
         own = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:own])
@@ -356,6 +370,16 @@ class Compilation:
         # None has no leaves, and the others keep their places, and with them their names.
         dynamic = tuple([None if i in fixed else x for i, x in enumerate(args)])
         return fun, dynamic, {k: v for k, v in kwargs.items() if k not in fixed_names}
+
+    def static_text(self, args: Any, kwargs: Any) -> dict[str, str]:
+        """The static arguments of a call, by name, as messages show them."""
+        if not self.nums and not self.names:
+            return {}
+        code = code_behind(self.fun)
+        names = () if code is None else code.co_varnames
+        given = {names[n] if n < len(names) else f"{n}": args[n] for n in self.nums if n < len(args)}
+        given |= {k: x for k, x in kwargs.items() if k in self.names}
+        return {k: repr(_value(x))[:80] for k, x in given.items()}
 
     def hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments with static ones made such that they compare by value."""

@@ -1,0 +1,190 @@
+"""Calls in the user's code that compile again and again: told once, with what differed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import jax
+
+from functx.core.config import config
+from functx.core.dtypes import x64_enabled
+from functx.core.errors import RecompilationWarning
+from functx.core.program import Program, padded
+from functx.core.provenance import _is_ours, line_number, source_line, user_source
+from functx.core.registrations import forgotten_with_rules
+from functx.transforms.calls import InNames
+
+HANDFUL = 5
+"""So often may one call compile one function without a word."""
+
+_LONGEST = 200
+"""So many operations are remembered, to say which differs."""
+
+
+class Compiled(NamedTuple):
+    """What is remembered of one compilation, to tell it from the next."""
+
+    what: str
+    function: int | None
+    structure: Any
+    static: dict[str, str]
+    settings: dict[str, Any]
+    names: Sequence[str]
+    avals: Sequence[Any]
+    kinds: frozenset[type]
+    count: int
+    operations: Sequence[tuple[str, Any]]
+
+    @staticmethod
+    def of(
+        what: str,
+        program: Program,
+        function: int | None = None,
+        structure: Any = None,
+        static: dict[str, str] | None = None,
+    ) -> Compiled:
+        """That of `program`, made for `what`; `function` tells jitted ones apart."""
+        equations = program.equations
+        return Compiled(
+            what,
+            function,
+            structure,
+            static or {},
+            {
+                "jax_enable_x64": x64_enabled(),
+                "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
+                "config.outline": config.outline,
+            },
+            padded(program.in_names(), len(program.inputs)),
+            program.in_avals,
+            frozenset([type(eqn.primitive) for eqn in equations]),
+            len(equations),
+            [(repr(eqn.primitive), eqn.source) for eqn in equations[:_LONGEST]],
+        )
+
+    def like(self, before: Compiled) -> bool:
+        """Whether this may be the same function again, and not another one of the same code."""
+        same = self.function is not None and self.function == before.function
+        return same or self.kinds == before.kinds
+
+    def difference(self, before: Compiled) -> tuple[str, str]:
+        """What differs from the compilation `before`, and what to do about it."""
+        for name, was, now in _changes(before.settings, self.settings):
+            return f"{name}: {was} before, {now} now", "Set it once, before anything is compiled."
+        for name, was, now in _changes(before.static, self.static):
+            return (
+                f"static argument `{name}`: {was} before, {now} now",
+                "Let it be an argument that is not static, unless it decides a shape.",
+            )
+        if self.structure != before.structure:
+            return (
+                f"the structure of the arguments: {before.structure} before, {self.structure} now",
+                "Pass containers of the same keys, lengths and types each time.",
+            )
+        for name, was, now in zip(self.names, before.avals, self.avals, strict=False):
+            if was is not now:
+                return f"argument `{name}`: {was!r} before, {now!r} now", _cure(name, was, now)
+        if self.function != before.function:
+            return (
+                "the function: it is a new object each time",
+                "Call jit once, outside of what is called again, and pass what changes as arguments.",
+            )
+        return self.other_operations(before)
+
+    def other_operations(self, before: Compiled) -> tuple[str, str]:
+        """The difference of two programs that take the same."""
+        if self.count != before.count:
+            return (
+                f"the program: {before.count} operations before, {self.count} now",
+                "A Python int that decides its length compiles for each value: use "
+                "functx.lax.fori_loop or scan, or few lengths.",
+            )
+        for (was, _), (now, source) in zip_longest(
+            before.operations, self.operations, fillvalue=("", None)
+        ):
+            if was != now:
+                return (
+                    f"an operation: {was} before, {now} now, at {source_line(source)}",
+                    "A Python int that decides a shape, an index or an exponent compiles for each "
+                    "value: use few values, or an array.",
+                )
+        return (
+            "what it captured, or where the arguments lie",
+            "Pass as arguments what the function captures, placed alike each time.",
+        )
+
+
+def _cure(name: str, was: Any, now: Any) -> str:
+    if was.shape != now.shape:
+        return f"Pad `{name}` to one of a few shapes: every shape compiles."
+    if was.dtype != now.dtype:
+        return f"Convert `{name}` to one dtype."
+    return f"Only the weak type (~) of a Python number differs: convert `{name}` to an array."
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(name, before.get(name), x) for name, x in now.items() if before.get(name) != x]
+
+
+class _Call:
+    """A call in the user's code, and what it compiled last for one function."""
+
+    def __init__(self, *codes: Any):
+        # Calls are found by the identity of these.
+        self.codes = codes
+        self.count = 0
+        self.last: Compiled | None = None
+
+
+_calls: dict[Any, _Call] = {}
+forgotten_with_rules(_calls.clear)
+
+
+def note(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
+    """Count a compilation for a function with the code object `code`, and warn when it is time.
+
+    `kind` tells apart what one call compiles for one function; the rest is for `Compiled.of`.
+    """
+    source = user_source(2)
+    if code is None or source is None or _is_ours[code.co_filename]:
+        return
+    key = id(source[0]), source[1], id(code), kind
+    call = _calls.get(key)
+    if call is None:
+        if len(_calls) >= 1024:
+            _calls.clear()
+        call = _calls[key] = _Call(source[0], code)
+    if call.count > HANDFUL:
+        return
+    last, call.last = call.last, Compiled.of(*parts, **more)
+    if last is not None and not call.last.like(last):
+        return
+    call.count += 1
+    if call.count <= HANDFUL or last is None:
+        return
+    differs, cure = call.last.difference(last)
+    call.last = None
+    text = (
+        f"{parts[0]}: one call should compile a few times at most, since that takes far longer "
+        f"than to run; got {call.count} times\n  differing: {differs}\n"
+        f"  at {source_line(source)}\n  {cure}"
+    )
+    where = source[0].co_filename, line_number(source)
+    warnings.warn_explicit(text, RecompilationWarning, *where)
+
+
+def code_of(program: Program) -> Any:
+    """The code object of the function that `program` was traced from, if that is known."""
+    return program.in_names.code if type(program.in_names) is InNames else None
+
+
+def code_behind(fun: Any) -> Any:
+    """The code object of the function that `fun` wraps or calls, if it has one."""
+    while inner := getattr(fun, "__wrapped__", None) or getattr(fun, "func", None):
+        fun = inner
+    if not hasattr(fun, "__code__"):
+        fun = getattr(fun, "__func__", None) or type(fun).__call__
+    return getattr(fun, "__code__", None)
