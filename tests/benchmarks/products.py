@@ -1,7 +1,8 @@
 """Times batched products against JAX: `python -m tests.benchmarks.products [WORD ...]`.
 
-One line a case: the ratio of functx's time to JAX's in each dtype. Words choose the cases whose
-names contain one of them.
+One line a case: milliseconds and the ratio of functx's time to JAX's, in each dtype. Then derivatives
+of each example and what is computed from them, with the ratio of the bytes that are needed besides
+arguments and results. Words choose the cases whose names contain one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from tests.benchmarks.tasks import FUNCTX, JAX
+from tests.benchmarks.tasks import FUNCTX, JAX, SAMPLES, mlp_loss, normal
 
 DTYPES = {"f32": "float32", "f64": "float64", "bf16": ml_dtypes.bfloat16, "c64": "complex64"}
 ROUNDS, TURN = 9, 0.02
@@ -54,7 +55,10 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[[Any], Callable[...
     "empty contraction": (((256, 64, 0), (256, 0, 64)), lambda fx: fx.vmap(fx.np.matmul)),
     "inner": (((1024, 256), (1024, 256)), lambda fx: fx.vmap(fx.np.dot)),
     "shared matrix": (((128, 128), (256, 128)), lambda fx: fx.vmap(fx.np.matmul, (None, 0))),
-    "shared, column out": (((128, 128), (256, 128)), lambda fx: fx.vmap(fx.np.matmul, (None, 0), 1)),
+    "shared, column out": (
+        ((128, 128), (256, 128)),
+        lambda fx: fx.vmap(fx.np.matmul, (None, 0), 1),
+    ),
     "matrix-vector": (((64, 128, 128), (64, 128)), lambda fx: fx.vmap(fx.np.matmul)),
     "vector-matrix": (((64, 128), (64, 128, 128)), lambda fx: fx.vmap(fx.np.matmul)),
     "matrix-vector, small": (((2048, 8, 8), (2048, 8)), lambda fx: fx.vmap(fx.np.matmul)),
@@ -83,6 +87,62 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[[Any], Callable[...
 }
 
 
+def norms(fx: Any, leaves: list[Any]) -> Any:
+    """The norm of the derivatives of each example, of which `leaves` are the parts."""
+    squares = [fx.np.sum(g.reshape(g.shape[0], -1) ** 2, axis=1) for g in leaves]
+    return fx.np.sqrt(sum(squares))
+
+
+def clipped(fx: Any, leaves: list[Any]) -> list[Any]:
+    """The sum over examples of derivatives that are at most 1 long."""
+    scale = fx.np.minimum(1.0, 1.0 / norms(fx, leaves))
+    return [fx.np.tensordot(scale, g, 1) for g in leaves]
+
+
+def sequence_loss(fx: Any) -> Callable[..., Any]:
+    """The loss of two layers along a sequence, which an attention without parameters follows."""
+
+    def loss(params: Any, x: Any) -> Any:
+        v, w = params
+        h = fx.np.tanh(x @ v)
+        return fx.np.mean((fx.nn.softmax(h @ h.T, axis=-1) @ h @ w) ** 2)
+
+    return loss
+
+
+SEQUENCES = (normal(256, 256, scale=0.05), normal(256, 256, scale=0.05)), normal(32, 16, 256)
+
+
+def of_examples(what: Any, loss: Any, given: Any) -> Any:
+    """What `what` makes of the derivatives of each example, as a jitted function, and arguments."""
+    axes = (None, *[0] * (len(given) - 1))
+
+    def make(fx: Any) -> Any:
+        gradients = fx.vmap(fx.grad(loss(fx)), in_axes=axes)
+        return fx.jit(lambda *args: what(fx, jax.tree_util.tree_leaves(gradients(*args))))
+
+    return make, given
+
+
+def as_they_are(fx: Any, leaves: list[Any]) -> list[Any]:
+    return leaves
+
+
+# What of each example, for a framework, with its arguments, and the ratio of times wanted.
+EXAMPLES: dict[str, tuple[Any, float]] = {
+    "per_sample": (of_examples(as_they_are, mlp_loss, SAMPLES), 0.1),
+    "per_sample_norms": (of_examples(norms, mlp_loss, SAMPLES), 0.25),
+    "per_sample_clipped": (of_examples(clipped, mlp_loss, SAMPLES), 0.1),
+    "sequence_norms": (of_examples(norms, sequence_loss, SEQUENCES), 1.0),
+    "sequence_clipped": (of_examples(clipped, sequence_loss, SEQUENCES), 1.0),
+}
+
+
+def temporary_bytes(f: Any, args: Any) -> int:
+    found: int = f.lower(*args).compile().memory_analysis().temp_size_in_bytes
+    return found
+
+
 def operands(shapes: Any, dtype: Any) -> list[Any]:
     random = np.random.RandomState(0)
     return [jax.numpy.asarray((random.randn(*shape) * 0.1).astype(dtype)) for shape in shapes]
@@ -97,8 +157,11 @@ def seconds(run: Callable[[], Any], calls: int) -> float:
 
 def ratio(shapes: Any, make: Any, dtype: Any) -> tuple[float, float]:
     """The time of functx, and its ratio to JAX's: medians of turns."""
-    args = operands(shapes, dtype)
-    ours, theirs = [fx.jit(make(fx)) for fx in (FUNCTX, JAX)]
+    return compare(*[fx.jit(make(fx)) for fx in (FUNCTX, JAX)], operands(shapes, dtype))
+
+
+def compare(ours: Any, theirs: Any, args: Any) -> tuple[float, float]:
+    """The time of `ours`, and its ratio to that of `theirs`: medians of turns."""
     runs = [lambda: ours(*args), lambda: theirs(*args)]
     for run in runs:
         seconds(run, 2)
@@ -117,6 +180,17 @@ def main(words: list[str]) -> None:
             time_of, found = ratio(shapes, make, dtype)
             print(f"{time_of * 1e3:10.3f} {found:7.2f}", end="", flush=True)
         print(flush=True)
+    print(f"{'case':28}{'ms':>10}{'ratio':>8}{'wanted':>8}{'bytes':>12}{'ratio':>8}")
+    for name, ((make, args), wanted) in EXAMPLES.items():
+        if words and not any(word in name for word in words):
+            continue
+        ours, theirs = make(FUNCTX), make(JAX)
+        time_of, found = compare(ours, theirs, args)
+        own, other = temporary_bytes(ours, args), temporary_bytes(theirs, args)
+        print(
+            f"{name:28}{time_of * 1e3:10.3f}{found:8.3f}{wanted:8.2f}{own:12}{own / other:8.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

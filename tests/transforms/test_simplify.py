@@ -392,6 +392,17 @@ def test_what_stays_the_same_in_a_while_loop():
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+def test_what_repeats_what_was_moved_is_made_inside():
+    def f(w, x):
+        return functx.lax.fori_loop(0, 4, lambda i, c: fnp.tanh(c) + fnp.exp(w), x)
+
+    args = np.ones(3, "float32"), np.ones((50, 3), "float32")
+    program = simplified(functx.make_ir(f)(*args))
+    outside, inside = loop_names(program)
+    assert "exp" in outside and "broadcast_in_dim" in inside and "exp" not in inside
+    np.testing.assert_allclose(program(*args), f(*args), rtol=1e-6)
+
+
 def test_what_repeats_elements_stays_in_the_loop():
     def f(w, x):
         def body(i, c):

@@ -73,20 +73,12 @@ def moved_out(
         inputs = [env[a] if type(a) is Var else a for a in eqn.inputs]
         env.update(zip(eqn.outputs, outputs, strict=True))
         before.append(eqn.replace(inputs=inputs, outputs=outputs))
-    gone = {*moved}
-    left = [eqn for eqn in program.equations if eqn not in gone]
-    made = {v for eqn in moved for v in eqn.outputs}
-    read = {a for eqn in left for a in eqn.inputs} | {*program.outputs}
     # What is cheap is made again inside, too, where it is needed.
-    again = [e for e in moved if isinstance(e.primitive, _CHEAP)]
-    cheap = {v for e in again for v in e.outputs}
-    taken = [v for eqn in moved for v in eqn.outputs if v in read and v in made - cheap]
-    body = Program(
-        program.name,
-        [*taken, *program.inputs],
-        remove_dead([*again, *left], program.outputs),
-        program.outputs,
-    )
+    gone = {eqn for eqn in moved if not isinstance(eqn.primitive, _CHEAP)}
+    left = remove_dead([e for e in program.equations if e not in gone], program.outputs)
+    read = {a for eqn in left for a in eqn.inputs} | {*program.outputs}
+    taken = [v for eqn in moved if eqn in gone for v in eqn.outputs if v in read]
+    body = Program(program.name, [*taken, *program.inputs], left, program.outputs)
     return before, body, [env[v] for v in taken]
 
 

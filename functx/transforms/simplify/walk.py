@@ -139,6 +139,7 @@ class _Walk:
                 before, eqn, passed = moved
                 for each in before:
                     self.take(each)
+                eqn = eqn.replace(inputs=[self.names.get(a, a) for a in eqn.inputs])
                 self.stand_for([*passed], [*passed.values()])
         if eqn.primitive.simplify is not None:
             found = eqn.primitive.simplify(self.facts, *eqn.inputs)
