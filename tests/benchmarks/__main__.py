@@ -1,101 +1,72 @@
-"""Times functx against JAX, alternating in one process: `python -m tests.benchmarks [TASK ...]`.
+"""Times functx against JAX, in turns in one process: `python -m tests.benchmarks [TASK ... | all]`.
 
-With `--least` the least time of all turns is shown in place of the median, for a busy machine.
+Without tasks it lists them. The table is Markdown, as in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
-import os
-import statistics
-import subprocess
-import sys
-import time
+import argparse
+import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from tests.benchmarks.in_place import PAIRS
+from tests.benchmarks.measures import HEADER, Calls, Import, Options, Row, growth, machine
 from tests.benchmarks.networks import NETWORKS, temporary_bytes
-from tests.benchmarks.tasks import FUNCTX, JAX, TASKS
+from tests.benchmarks.repeats import GROWTH, REPEATS
+from tests.benchmarks.tasks import TASKS
 
-IMPORT_LIMIT = 60.0
-
-
-TURN = 0.03
-
-
-def seconds(run: Callable[[], Any], calls: int = 1) -> float:
-    """The time of one of `calls` calls, each finished before the next begins."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        jax.block_until_ready(_arrays(run()))
-    return (time.perf_counter() - start) / calls
-
-
-def _arrays(result: Any) -> Any:
-    return [x for x in jax.tree_util.tree_leaves(result) if isinstance(x, jax.Array)]
+MEASURES: dict[str, Callable[[], Any]] = {
+    **{name: lambda task=task: Calls(*task) for name, task in TASKS.items()},  # type: ignore[misc]
+    **REPEATS,
+    "import": Import,
+}
+SUITES = {
+    "all": list(MEASURES),
+    "repeats": list(REPEATS),
+    "quick": [*list(TASKS)[:9], "rnn64", "residual24"],
+}
 
 
-def compare(
-    ours: Callable[[], Any], theirs: Callable[[], Any], typical: Callable[..., float]
-) -> tuple[float, float]:
-    """The `typical` times of both, taken in turns, after a warm-up; about four seconds in all.
-
-    A turn lasts TURN seconds or one call, the longer: a call of microseconds right after the
-    other library's would be timed with the caches and the memory that the other left.
-    """
-    for _ in range(2):
-        calls = [max(1, int(TURN / seconds(run))) for run in (ours, theirs)]
-    once = sum(seconds(run, n) * n for run, n in zip((ours, theirs), calls, strict=True))
-    rounds = max(7, min(101, int(4.0 / once)))
-    pairs = [(seconds(ours, calls[0]), seconds(theirs, calls[1])) for _ in range(rounds)]
-    return typical(a for a, _ in pairs), typical(b for _, b in pairs)
+def rows_of(name: str, options: Options) -> list[Row]:
+    """What a task gives, and the temporary bytes of a whole network."""
+    rows = list(MEASURES[name]().rows(name, options))
+    if name in NETWORKS:
+        rows.append(Row(f"{name}_bytes", *temporary_bytes(name), 1.0, "bytes"))
+    return rows
 
 
-def import_milliseconds(module: str) -> float:
-    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
-    # Installed packages are compiled to bytecode; so is this one, by the first of the runs.
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    runs = [
-        float(
-            subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-            ).stdout
-        )
-        for _ in range(5)
-    ]
-    return 1e3 * min(runs)
-
-
-def main(names: list[str]) -> None:
-    typical = min if "--least" in names else statistics.median
-    names = [name for name in names if name != "--least"]
-    found: dict[str, tuple[float, float]] = {}
-    print(f"{'task':26}{'functx ms':>12}{'JAX ms':>12}{'ratio':>9}{'wanted':>9}")
-    for name in names or [*TASKS, "import"]:
-        if name == "import":
-            ours, theirs = import_milliseconds("functx"), import_milliseconds("jax")
-            print(
-                f"{name:26}{ours:12.1f}{theirs:12.1f}{ours - theirs:+9.0f}{IMPORT_LIMIT:+9.0f} ms"
-            )
-            continue
-        task, wanted = TASKS[name]
-        ours, theirs = found[name] = compare(task(FUNCTX), task(JAX), typical)
-        print(
-            f"{name:26}{ours * 1e3:12.4f}{theirs * 1e3:12.4f}{ours / theirs:9.3f}{wanted:9.3f}",
-            flush=True,
-        )
-        if name in NETWORKS:
-            own, other = temporary_bytes(name)
-            print(f"{name + ', bytes':26}{own:12}{other:12}{own / other:9.3f}{1.0:9.3f}")
-    for short, long in PAIRS:
-        if short in found and long in found:
-            growth = [b / a for a, b in zip(found[short], found[long], strict=True)]
-            print(
-                f"from {short} to {long}: functx {growth[0]:.1f} times, JAX {growth[1]:.1f} times"
-            )
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.benchmarks", description=__doc__)
+    parser.add_argument("tasks", nargs="*", help=f"names, or {', '.join(SUITES)}")
+    parser.add_argument("--least", action="store_true", help="the least time, for a busy machine")
+    parser.add_argument("--slow", action="store_true", help="wait minutes for JAX to compile")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long to time a task")
+    parser.add_argument(
+        "--json", action="store_true", help="lines of JSON, the last of a task says it is done"
+    )
+    given = parser.parse_args()
+    names = [name for word in given.tasks for name in SUITES.get(word, [word])]
+    if unknown := [name for name in names if name not in MEASURES]:
+        parser.error(f"no task is called {unknown[0]}")
+    if not names:
+        print("\n".join([*MEASURES, "", *(f"{k}: {len(v)} of them" for k, v in SUITES.items())]))
+        return
+    options = Options(given.least, given.slow, given.seconds)
+    if not given.json:
+        print(f"{machine()}\n\n{HEADER}")
+    found: list[Row] = []
+    for name in names:
+        for row in rows_of(name, options):
+            print(json.dumps(dataclasses.asdict(row)) if given.json else row, flush=True)
+            found.append(row)
+        if given.json:
+            print(json.dumps({"done": name}), flush=True)
+    lines = [growth(found, *pair) for pair in (*GROWTH, *PAIRS)]
+    if not given.json and any(lines):
+        print("\n" + "\n".join(line for line in lines if line))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
