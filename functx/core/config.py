@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from functx.core.budgets import MEMORY, memory_mode
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.registrations import rules_changed
-from functx.core.tracing import checking
+from functx.core.tracing import checking, execution
 
 
 def _choice(name: str, *words: str) -> Any:
@@ -36,6 +36,14 @@ def _switch(value: Any, check: Callable[[Any], Any]) -> Any:
         rules_changed()
 
     return property(given, change)
+
+
+def _setting_of_jax(name: str) -> Any:
+    """A switch that is one of JAX's by another name."""
+    return property(
+        lambda _: execution.jax_setting(name),
+        lambda _, value: execution.set_jax_setting(name, value),
+    )
 
 
 OUTLINE = "auto", "always", "never"
@@ -79,6 +87,9 @@ class Config:
     `simplify`: whether programs are made simpler before they are compiled: where it pays ("auto"),
     in every way ("always"), or not ("never").
     `memory`: what derivatives keep of the forward computation, as `jit(memory=)` has it.
+    `compilation_cache`: the directory in which compiled programs are kept for later processes, or
+    None. `compilation_cache_min_seconds` and `compilation_cache_min_bytes` say how long a program
+    must take to compile, and how large it must be, to be kept; to give a directory sets the first to 0.
     The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
@@ -95,6 +106,10 @@ class Config:
     outline = _choice("outline", *OUTLINE)
     memory = _switch(MEMORY[0], lambda given: memory_mode("config", given) or MEMORY[0])
     simplify = _choice("simplify", *SIMPLIFY)
+
+    compilation_cache = _setting_of_jax("compilation_cache")
+    compilation_cache_min_seconds = _setting_of_jax("compilation_cache_min_seconds")
+    compilation_cache_min_bytes = _setting_of_jax("compilation_cache_min_bytes")
 
     def update(self, name: str, value: Any) -> None:
         """Set a switch by name; raises ArgumentError for a name that is none."""

@@ -321,6 +321,10 @@ class _Execution:
     """The aval of an array of a type that the core does not know."""
     known: Callable[[Any], Any]
     """A value as one that is known now; None for one that JAX is tracing."""
+    jax_setting: Callable[[str], Any]
+    """The value of a switch of `functx.config` that is JAX's own."""
+    set_jax_setting: Callable[[str, Any], None]
+    """Set a switch of `functx.config` that is JAX's own."""
     key_words: Callable[[Any], Any]
     """The words of JAX's typed keys; anything else as it is."""
     axis_size: Callable[[Any], int | None]

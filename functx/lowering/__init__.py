@@ -1,5 +1,5 @@
 """How a program runs: StableHLO, the executables, jit, and the bridge to JAX."""
 
-from functx.lowering import arrays, execution, in_jax, keys
+from functx.lowering import arrays, disk, execution, in_jax, keys
 
-__all__ = ["arrays", "execution", "in_jax", "keys"]
+__all__ = ["arrays", "disk", "execution", "in_jax", "keys"]

@@ -1,0 +1,56 @@
+"""What was compiled, kept on disk for other processes: JAX's cache, by functx's switches."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+from functx.core.errors import ArgumentError, ValueRangeError, type_name
+from functx.core.tracing import execution
+
+_DIRECTORY = "jax_compilation_cache_dir"
+_SECONDS = "jax_persistent_cache_min_compile_time_secs"
+_BYTES = "jax_persistent_cache_min_entry_size_bytes"
+_NAMES = {
+    "compilation_cache": _DIRECTORY,
+    "compilation_cache_min_seconds": _SECONDS,
+    "compilation_cache_min_bytes": _BYTES,
+}
+
+
+def jax_setting(name: str) -> Any:
+    """The value of a switch of functx that is JAX's."""
+    return getattr(jax.config, _NAMES[name])
+
+
+def set_jax_setting(name: str, value: Any) -> None:
+    """Set a switch of functx that is JAX's."""
+    if name == "compilation_cache":
+        _keep_in(value)
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not value >= 0:
+        raise ValueRangeError(f"config: {name} must be a number that is not negative; got {value!r}")
+    jax.config.update(_NAMES[name], float(value) if _NAMES[name] == _SECONDS else int(value))
+
+
+def _keep_in(path: Any) -> None:
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(
+            f"config: compilation_cache must be the path of a directory, or None; "
+            f"got {type_name(path)}"
+        )
+    before = jax_setting("compilation_cache")
+    jax.config.update(_DIRECTORY, None if path is None else os.fspath(path))
+    if before is None and path is not None:
+        # JAX keeps what took it a second; most programs take functx less.
+        jax.config.update(_SECONDS, 0.0)
+    # What JAX found out of the directory at the first compilation, it would not look up again.
+    reset_cache()
+
+
+execution.jax_setting = jax_setting
+execution.set_jax_setting = set_jax_setting
