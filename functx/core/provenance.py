@@ -9,8 +9,10 @@ import os
 import re
 import sys
 from bisect import bisect_right
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 # The code object and the offset of the instruction in it that was running.
 Source = tuple[CodeType, int]
@@ -25,9 +27,30 @@ class Derived(tuple[CodeType, int]):
     __slots__ = ()
 
 
+class Pulled(Derived):
+    """The source of an equation that carries cotangents back through the one the user asked for."""
+
+    __slots__ = ()
+
+
 def derived(source: Source | None) -> Source | None:
     """`source`, marked as that of equations which a transform makes of the user's."""
-    return source if source is None or type(source) is Derived else Derived(source)
+    return source if source is None or isinstance(source, Derived) else Derived(source)
+
+
+def pulled(source: Source | None) -> Source | None:
+    """`source`, marked as that of equations of a backward computation."""
+    return source if source is None else Pulled(source)
+
+
+@lru_cache(maxsize=1024)
+def stretch(source: Source) -> tuple[CodeType, Any]:
+    """The stretch of code that was running, where it has one: alike for all runs of one operation.
+
+    Python may tell another instruction of it once it has run some times.
+    """
+    code, offset = source
+    return code, next(islice(code.co_positions(), offset // 2, None), offset)
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -12,7 +12,7 @@ from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var
-from functx.core.provenance import derived
+from functx.core.provenance import pulled, stretch
 from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace
 from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, where_live
@@ -77,7 +77,7 @@ def backward_sweep(
             there = [cts.live.pop(v, None) for v in eqn.outputs]
         given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
-            builder.source = derived(eqn.source)
+            builder.source = pulled(eqn.source)
             if primitive.accumulate is not None or primitive.together is not None:
                 whole = primitive.live_operands(live, args)[0]
                 cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
@@ -103,6 +103,11 @@ class Part(NamedTuple):
     ct: Any
     args: Sequence[Any]
     source: Any
+
+    @property
+    def use(self) -> Any:
+        """The place in the user's code that looks at the part."""
+        return None if self.source is None else stretch(self.source)
 
     def added_to(self, total: Any) -> Any:
         """The total with this, None for zero."""
@@ -165,7 +170,7 @@ class Cotangents:
         for kind, alike in by_kind(parts).items():
             builder.source = alike[0].source
             if kind.together is not None and len(alike) > 1:
-                given = [(part.primitive, part.ct, part.source) for part in alike]
+                given = [(part.primitive, part.ct, part.use) for part in alike]
                 found = kind.together(given, alike[0].args[0].aval)
                 total = found if total is None else add(total, found)
                 continue
