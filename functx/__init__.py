@@ -11,6 +11,7 @@ _collecting = _gc.isenabled()
 _gc.disable()
 
 from functx import (
+    aot,
     custom_batching,
     custom_derivatives,
     debug,
@@ -60,6 +61,7 @@ __all__ = [
     "Primitive",
     "Program",
     "ShapedArray",
+    "aot",
     "cache_info",
     "checkpoint",
     "checkpoint_name",

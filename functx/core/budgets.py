@@ -60,10 +60,10 @@ def memory_mode(what: str, given: Any) -> str | Budget | None:
 
 def size_text(count: float) -> str:
     """`1.5 MiB`: a number of bytes for reading."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            break
-        count /= 1024
-    else:
-        unit = "TiB"
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    power = 0
+    while abs(count) >= 1024 and power < len(_BINARY) - 1:
+        count, power = count / 1024, power + 1
+    return f"{count:.{int(power > 0)}f} {_BINARY[power]}"
+
+
+_BINARY = "B", "KiB", "MiB", "GiB", "TiB"

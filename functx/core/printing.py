@@ -246,7 +246,7 @@ def variable_names(program: Program) -> dict[Var, str]:
 
 def _names_by_source(equations: list[Equation]) -> dict[int, tuple[str, ...]]:
     """The names that the user's code gives the outputs of equations, by identity."""
-    plain = [e for e in equations if e.source is not None and type(e.source) is not Derived]
+    plain = [e for e in equations if e.source is not None and not isinstance(e.source, Derived)]
     found = {}
     for eqn, following in zip(plain, [*plain[1:], None], strict=False):
         if following is None or following.source != eqn.source:

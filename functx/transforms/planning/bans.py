@@ -100,7 +100,7 @@ class Bans:
     def slow(self, eqn: Equation) -> bool:
         """Whether what `eqn` does, or what it reads, is a reason to keep its outputs."""
         config, primitive = self.config, eqn.primitive
-        if isinstance(primitive, VIEWS):
+        if isinstance(primitive, VIEWS) or self.marked(eqn):
             return False
         if not config.quick(primitive):
             return True
@@ -112,6 +112,11 @@ class Bans:
             return True
         read = sum([bytes_of(a.aval) for a in eqn.inputs])
         return config.reductions and read >= SMALLER * sum([bytes_of(v.aval) for v in eqn.outputs])
+
+    def marked(self, eqn: Equation) -> bool:
+        """Whether `eqn` is to be done again whatever it costs; what has effects never is."""
+        again = self.flow.joint.recompute
+        return not eqn.primitive.effects and not again.isdisjoint(eqn.outputs)
 
     def written_late(self, v: Var) -> bool:
         """Whether the backward computation needs `v`, or a view of it, in memory."""
@@ -145,7 +150,8 @@ class Bans:
                 continue
             latest = max([self.order[e] for e in users])
             ends = self.first_unfusible(users, latest)
-            self.banned.update([e for e in self.fused_users(eqn) if self.order[e] > ends])
+            far = [e for e in self.fused_users(eqn) if self.order[e] > ends]
+            self.banned.update([e for e in far if not self.marked(e)])
 
     def first_unfusible(self, starts: list[Equation], latest: int) -> int:
         """When, from `starts` on, the first operation comes that cannot be fused; else `latest`."""
@@ -170,7 +176,8 @@ class Bans:
         """Ban an equation of each chain that is longer than what is worth doing again."""
         length: dict[Equation, int] = {}
         for eqn in self.flow.before:
-            if eqn in self.banned or not self.config.fusible(eqn.primitive):
+            fusible = self.config.fusible(eqn.primitive)
+            if eqn in self.banned or not fusible or self.marked(eqn):
                 continue
             makers = [self.flow.makers.get(a) for a in eqn.inputs]
             length[eqn] = 1 + max([length.get(e, 0) for e in makers if e is not None], default=0)

@@ -14,14 +14,16 @@ class Joint(NamedTuple):
     """A program that computes outputs from primals, and gradients from these and tangents.
 
     Of its inputs the first `primals` are primals, and the others tangents, as the cotangents of
-    outputs are called here. The first `outputs` of its outputs are those of the function. What
-    is kept of the primals at `free` costs nothing, since they are kept anyway.
+    outputs are called here. The first `outputs` of its outputs are those of the function. Of its
+    variables, those in `free` cost nothing to save, since they are kept anyway; those in
+    `recompute` are not saved, but computed again.
     """
 
     program: Program
     primals: int
     outputs: int
     free: frozenset[Any] = frozenset()
+    recompute: frozenset[Any] = frozenset()
 
     @property
     def tangents(self) -> list[Var]:

@@ -73,6 +73,8 @@ def cost(v: Var, flow: Flow, config: Config, distances: dict[Any, int]) -> int:
     """
     if v in flow.joint.free:
         return 0
+    if v in flow.joint.recompute:
+        return UNLIMITED
     weight = _FARTHER ** min(distances.get(v, _FARTHEST), _FARTHEST)
     maker = flow.makers.get(v)
     in_memory = maker is None or not (

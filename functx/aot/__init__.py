@@ -1,0 +1,19 @@
+"""Joint programs of a function and its gradient, and their partition in two."""
+
+from functx.aot.partitioning import (
+    Config,
+    Joint,
+    Partition,
+    default_partition,
+    joint_program,
+    min_cut_rematerialization_partition,
+)
+
+__all__ = [
+    "Config",
+    "Joint",
+    "Partition",
+    "default_partition",
+    "joint_program",
+    "min_cut_rematerialization_partition",
+]

@@ -1,0 +1,122 @@
+"""Joint programs, and what a forward program saves for a backward one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+from functx.core.errors import ArgumentError, GradientError, ValueRangeError, type_name
+from functx.transforms.calls import check_callable, name_of, named_after
+from functx.transforms.make_ir import make_ir
+from functx.transforms.marks import inexact_marks
+from functx.transforms.planning import partition
+from functx.transforms.planning.bans import Config
+from functx.transforms.planning.joint import Joint, joined
+from functx.transforms.planning.partition import Partition
+from functx.transforms.planning.tags import with_regions_open
+from functx.transforms.reverse_mode import SplitVJP
+
+__all__ = [
+    "Config",
+    "Joint",
+    "Partition",
+    "default_partition",
+    "joint_program",
+    "min_cut_rematerialization_partition",
+]
+
+
+def joint_program(fun: Callable[..., Any]) -> Callable[..., Joint]:
+    """The function that returns the `Joint` program of `fun` for the given arguments.
+
+    Its program takes the primals, the leaves of the arguments and what `fun` closes over, then a
+    tangent for each inexact output of `fun`; it returns the outputs, then the gradients in the
+    inexact primals. Regions under `functx.checkpoint` are opened up, and `recompute` holds what
+    they compute again. Arguments may be arrays, or anything with `shape` and `dtype`.
+
+    Raises GradientError for a function without inexact outputs.
+
+    >>> import functx, numpy
+    >>> joint = functx.aot.joint_program(functx.numpy.sin)(numpy.float32(1.0))
+    >>> joint.primals, len(joint.tangents), len(joint.program.outputs)
+    (1, 1, 2)
+    """
+    check_callable(fun, "joint_program")
+
+    def wrapper(*args: Any, **kwargs: Any) -> Joint:
+        program = make_ir(fun)(*args, **kwargs)
+        if not any(inexact_marks(program.out_avals)):
+            raise GradientError(
+                f"joint_program({name_of(fun)}): an output must be inexact to have a gradient; "
+                f"got {program.out_avals}"
+            )
+        values, backward = SplitVJP(tuple(inexact_marks(program.in_avals)))(program)
+        return with_regions_open(joined(values, len(program.outputs), [backward]))
+
+    return named_after(wrapper, fun, "joint_program")
+
+
+def default_partition(joint: Joint, num_fwd_outputs: int | None = None) -> Partition:
+    """`(forward, backward)`, where all is saved that the backward program uses of the forward one.
+
+    `forward` takes the primals and returns the outputs, then what is saved; `backward` takes the
+    tangents, then what is saved, and returns the gradients. Of an operation with several outputs
+    those are saved that are used. Sizes are part of programs, and never saved. Where something
+    is marked to be computed again, it is the partition by the cheapest cut. `num_fwd_outputs`,
+    how many outputs are those of the function, may be given where the joint program is another's.
+
+    Raises ArgumentError for what is no joint program, ProgramError where the gradients need what
+    cannot be had.
+    """
+    joint = checked("default_partition", joint, num_fwd_outputs)
+    if joint.recompute:
+        return partition.min_cut_partition(joint, Config())
+    return partition.default_partition(joint)
+
+
+def min_cut_rematerialization_partition(
+    joint: Joint, num_fwd_outputs: int | None = None, config: Config | None = None
+) -> Partition:
+    """`(forward, backward)` as `default_partition`, with the cheapest values saved.
+
+    They are those between the primals and the backward program that take the fewest bytes,
+    weighted by `1.1 ** distance`; the rest is computed again from them, just before it is used.
+    `config` says what may be. Without gradients it is the default partition.
+
+    >>> import functx, numpy
+    >>> np = functx.numpy
+    >>> joint = functx.aot.joint_program(lambda x: np.cos(np.cos(np.cos(x))))(numpy.ones(3))
+    >>> forward, backward = functx.aot.min_cut_rematerialization_partition(joint)
+    >>> len(forward.outputs), len(backward.inputs)
+    (2, 2)
+    """
+    what = "min_cut_rematerialization_partition"
+    if config is not None and not isinstance(config, Config):
+        raise ArgumentError(f"{what}: config must be a functx.aot.Config; got {type_name(config)}")
+    return partition.min_cut_partition(checked(what, joint, num_fwd_outputs), config or Config())
+
+
+def checked(what: str, joint: Any, outputs: Any) -> Joint:
+    """`joint`, with so many of its outputs those of the function."""
+    if not isinstance(joint, Joint):
+        raise ArgumentError(
+            f"{what}: the argument must be a joint program, with its tangents marked; got "
+            f"{type_name(joint)}",
+            fix="Make one with functx.aot.joint_program(f)(*args), or by functx.aot.Joint("
+            "program, primals, outputs).",
+        )
+    given = joint.outputs if outputs is None else outputs
+    count = len(joint.program.outputs)
+    try:
+        number = index(given)
+    except TypeError:
+        raise ArgumentError(
+            f"{what}: num_fwd_outputs must be an integer; got {type_name(given)}"
+        ) from None
+    if not 0 <= number <= count or not 0 <= joint.primals <= len(joint.program.inputs):
+        raise ValueRangeError(
+            f"{what}: a joint program must have the outputs and the primals that it is said to; "
+            f"got {number} of {count} outputs, {joint.primals} of {len(joint.program.inputs)} inputs"
+        )
+    return joint._replace(outputs=number)

@@ -1,0 +1,236 @@
+"""`memory`: what a function keeps in memory while it runs, and which of it a derivative asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.budgets import size_text
+from functx.core.editing import like, run_flat
+from functx.core.errors import ArgumentError, type_name
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Program, Var, subprograms
+from functx.core.provenance import Pulled, describe, pulled
+from functx.core.tracing import current_builder
+from functx.tools.memory_picture import picture
+from functx.transforms.call import Call, Rerun
+from functx.transforms.make_ir import make_ir
+from functx.transforms.planning.costs import bytes_of
+from functx.transforms.planning.peak import Timeline
+
+
+def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
+    """The function that tells what `fun(*args)` keeps in memory, as an object that prints as a table.
+
+    It says what a derivative in `fun` saves of the forward computation and where that was made,
+    about how much is in memory at most, and what that is. Arguments may be arrays, or have a
+    shape and a dtype; nothing is computed. The numbers are estimates: what the compiler makes of
+    a program is in `jit(fun).lower(*args).compile().memory_analysis()`. Repeats count as they are
+    differentiated, as calls, and a loop as one equation.
+
+    >>> import functx, numpy
+    >>> loss = lambda w, x: functx.numpy.sin(functx.numpy.sin(x @ w)).sum()
+    >>> use = functx.tools.memory(functx.grad(loss))(numpy.ones((4, 4)), numpy.ones((8, 4)))
+    >>> use.saved_bytes
+    256
+    """
+    if not callable(fun):
+        raise ArgumentError(f"memory: the argument must be a function; got {type_name(fun)}")
+
+    def wrapper(*args: Any, **kwargs: Any) -> MemoryUse:
+        return MemoryUse(opened(make_ir(fun)(*args, **kwargs)))
+
+    return wrapper
+
+
+class Value(NamedTuple):
+    """An array in memory: its type and bytes, what makes it, and the user's line that asked for it."""
+
+    aval: ShapedArray
+    bytes: int
+    operation: str
+    place: str
+    late: bool = False
+
+    def __str__(self) -> str:
+        return f"{size_text(self.bytes):>10}  {self.aval!r:20} {self.operation:24} {self.place}"
+
+
+class Moment(NamedTuple):
+    """One equation of a program, and the bytes in memory while it is computed.
+
+    `inside` of them are what the operation needs for itself.
+    """
+
+    operation: str
+    place: str
+    bytes: int
+    inside: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What `program` keeps in memory as it runs, besides its arguments."""
+
+    program: Program
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return Timeline(self.program, results=True)
+
+    @property
+    def argument_bytes(self) -> int:
+        """The bytes of the arguments, and of arrays that the function closes over."""
+        return sum(map(bytes_of, self.program.in_avals))
+
+    @property
+    def result_bytes(self) -> int:
+        """The bytes of the results."""
+        return sum(map(bytes_of, self.program.out_avals))
+
+    @cached_property
+    def saved(self) -> list[Value]:
+        """What is saved for backward computations, arguments aside, the largest first."""
+        backward = [eqn for eqn in self.program if is_late(eqn)]
+        wanted = {a for eqn in backward for a in eqn.inputs}
+        early = [eqn for eqn in self.program if not is_late(eqn)] if backward else []
+        found = [value_of(eqn, v) for eqn in early for v in eqn.outputs if v in wanted]
+        return sorted(found, key=lambda value: -value.bytes)
+
+    @property
+    def saved_bytes(self) -> int:
+        """The bytes of what is saved for backward computations."""
+        return sum([value.bytes for value in self.saved])
+
+    @cached_property
+    def timeline(self) -> list[Moment]:
+        """What is in memory at each equation, in order."""
+        line = self._timeline
+        return [
+            Moment(name_of(eqn.primitive), describe(eqn.source), total, inside)
+            for eqn, total, inside in zip(self.program, line.totals, line.inside, strict=True)
+        ]
+
+    @property
+    def peak_bytes(self) -> int:
+        """About the most that is in memory at once: temporaries and results."""
+        return self._timeline.most
+
+    @property
+    def temporary_bytes(self) -> int:
+        """About the most that is in memory at once besides arguments and results."""
+        return Timeline(self.program).most
+
+    @cached_property
+    def alive(self) -> list[Value]:
+        """What is in memory when it is most, the largest first."""
+        line = self._timeline
+        if not self.program.equations:
+            return []
+        at = line.peak
+        found = [
+            value_of(self.program.equations[span.start], span.var)
+            for span in line.spans
+            if span.start <= at <= span.end
+        ]
+        if line.inside[at]:
+            found.append(inside_of(self.program.equations[at], line.inside[at]))
+        return sorted(found, key=lambda value: -value.bytes)
+
+    def __str__(self) -> str:
+        at = f", at {self.timeline[self._timeline.peak].operation}" if self.timeline else ""
+        head = [
+            f"memory of {self.program.name}: at most about {size_text(self.peak_bytes)}{at}",
+            f"arguments {size_text(self.argument_bytes)}, results {size_text(self.result_bytes)}, "
+            f"saved for the backward computation {size_text(self.saved_bytes)}",
+        ]
+        lines = [*head, "", "saved:", *table(self.saved), "", "in memory at the peak:"]
+        return "\n".join([*lines, *table(self.alive)])
+
+    __repr__ = __str__
+
+    def svg(self) -> str:
+        """The timeline as a picture: an area for each array, over the equations, the peak marked."""
+        return picture(self)
+
+    def save(self, path: Any) -> None:
+        """Write the picture to a file."""
+        Path(path).write_text(self.svg(), encoding="utf-8")
+
+    _repr_svg_ = svg
+
+
+def table(values: Sequence[Value], most: int = 20) -> list[str]:
+    """A line for each kind of value, those alike on one line, the largest first."""
+    counts: dict[Value, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    rows = sorted(counts.items(), key=lambda item: -item[0].bytes * item[1])
+    lines = [f"{count:4} x {value}" if count > 1 else f"{'':7}{value}" for value, count in rows]
+    if len(lines) > most:
+        rest = sum([value.bytes * count for value, count in rows[most:]])
+        lines[most:] = [f"{'':7}{size_text(rest):>10}  in {len(rows) - most} others"]
+    return lines or ["       nothing"]
+
+
+def is_late(eqn: Equation) -> bool:
+    """Whether an equation is one of a backward computation."""
+    return isinstance(eqn.source, Pulled) or type(eqn.primitive) is Rerun
+
+
+def value_of(eqn: Equation, v: Var) -> Value:
+    """What there is to tell of `v`, which `eqn` makes: where a program makes it, of what does so there."""
+    late, place = is_late(eqn), eqn.outputs.index(v)
+    while True:
+        held = [p for p in subprograms(eqn.primitive) if len(p.outputs) == len(eqn.outputs)]
+        makers = [e for p in held for e in p if p.outputs[place] in e.outputs]
+        if not makers:
+            break
+        place = (
+            makers[0].outputs.index(held[0].outputs[place]) if makers[0] in held[0].equations else 0
+        )
+        eqn = makers[0]
+    return Value(v.aval, bytes_of(v.aval), name_of(eqn.primitive), describe(eqn.source), late)
+
+
+def inside_of(eqn: Equation, count: int) -> Value:
+    """The bytes that an operation needs for itself, as a value."""
+    aval = ShapedArray((count,), np.dtype("uint8"))
+    return Value(
+        aval, count, f"inside {name_of(eqn.primitive)}", describe(eqn.source), is_late(eqn)
+    )
+
+
+def name_of(primitive: Primitive) -> str:
+    """The name of an operation, and of the program that it runs."""
+    held = subprograms(primitive)
+    return f"{primitive.name} {held[0].name}" if held else primitive.name
+
+
+def late(program: Program) -> Program:
+    """`program` as one of a backward computation."""
+    return like(program, equations=[e.replace(source=pulled(e.source)) for e in program])
+
+
+def opened(program: Program, again: bool = True) -> Program:
+    """`program` with the calls opened up but for its repeats; with `again` those done again too.
+
+    What these do is all late.
+    """
+
+    def rule(eqn: Equation, *args: Any) -> Any:
+        call: Any = eqn.primitive
+        if not (again and type(call) is Rerun) and (type(call) is not Call or call.apart):
+            return NotImplemented
+        # The equations of the body keep their own lines.
+        current_builder.here().source = None
+        body = late(call.program) if type(call) is Rerun else call.program
+        return run_flat(opened(body, again and type(call) is Call), args)
+
+    return program.rewrite(rule)

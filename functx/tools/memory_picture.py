@@ -1,0 +1,155 @@
+"""A timeline of memory as an SVG picture, drawn by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
+
+from functx.core.budgets import size_text
+
+if TYPE_CHECKING:
+    from functx.tools.memory import MemoryUse
+
+WIDTH, HEIGHT = 960, 440
+LEFT, RIGHT, TOP, BOTTOM = 80, 20, 56, 40
+MOST = 200
+"""So many arrays get an area of their own; the smaller ones share one."""
+_EARLY = "#4c78a8", "#6f9bc8", "#9ecae9", "#3b6a96", "#88b4d8"
+_LATE = "#f58518", "#ffbf79", "#e0761a", "#f9a55b", "#d96b0b"
+_INSIDE, _REST = "#bab0ac", "#d8d3cf"
+
+
+def picture(use: MemoryUse) -> str:
+    """The picture of what is in memory over the equations of a program."""
+    moments = use.timeline
+    most = max(use.peak_bytes, 1)
+    areas = stacked(use)
+    across = (WIDTH - LEFT - RIGHT) / max(len(moments), 1)
+    up = (HEIGHT - TOP - BOTTOM) / most
+
+    def x(at: float) -> float:
+        return LEFT + at * across
+
+    def y(count: float) -> float:
+        return HEIGHT - BOTTOM - count * up
+
+    drawn = [
+        f'<g stroke="#ffffff" stroke-width="0.3">{"".join([a.drawn(x, y) for a in areas])}</g>'
+    ]
+    parts = [*head(use), *grid(most, y), *drawn, *marks(use, x, y), "</svg>"]
+    return "\n".join(parts) + "\n"
+
+
+Point = tuple[float, float]
+
+
+class Area:
+    """A value over some equations, each time on top of those drawn before it."""
+
+    def __init__(self, title: str, colour: str):
+        self.title, self.colour = title, colour
+        self.steps: list[tuple[int, int, int]] = []
+
+    def drawn(self, x: Any, y: Any) -> str:
+        """The area as a polygon that tells what it is."""
+        if not any([high > low for _, low, high in self.steps]):
+            return ""
+        upper = [p for i, _, high in self.steps for p in ((x(i), y(high)), (x(i + 1), y(high)))]
+        lower = [p for i, low, _ in self.steps for p in ((x(i), y(low)), (x(i + 1), y(low)))]
+        points = [f"{a:.1f},{b:.1f}" for a, b in (*corners(upper), *corners(lower)[::-1])]
+        return (
+            f'<polygon points="{" ".join(points)}" fill="{self.colour}">'
+            f"<title>{escape(self.title)}</title></polygon>"
+        )
+
+
+def corners(points: list[Point]) -> list[Point]:
+    """The points of a line without those on the way between two others of the same height."""
+    inner = zip(points, points[1:], points[2:], strict=False)
+    turns = [b for a, b, c in inner if not a[1] == b[1] == c[1]]
+    return [points[0], *turns, points[-1]]
+
+
+def stacked(use: MemoryUse) -> list[Area]:
+    """The areas of all values, one on top of the other at each equation."""
+    from functx.tools.memory import value_of
+
+    line, equations = use._timeline, use.program.equations
+    heights = [0] * len(equations)
+    large = {s.var for s in sorted(line.spans, key=lambda span: -span.bytes)[:MOST]}
+    rest, areas = [0] * len(equations), []
+    for span in line.spans:
+        if span.var not in large:
+            for i in range(span.start, span.end + 1):
+                rest[i] += span.bytes
+            continue
+        value = value_of(equations[span.start], span.var)
+        palette = _LATE if value.late else _EARLY
+        colour = palette[len(areas) % len(palette)]
+        areas.append(Area(" ".join(str(value).split()), colour))
+        lay(areas[-1], heights, range(span.start, span.end + 1), [span.bytes] * len(equations))
+    for title, colour, counts in (
+        ("smaller arrays", _REST, rest),
+        ("what the operation needs for itself", _INSIDE, line.inside),
+    ):
+        areas.append(Area(title, colour))
+        lay(areas[-1], heights, range(len(equations)), counts)
+    return areas
+
+
+def lay(area: Area, heights: list[int], steps: range, counts: list[int]) -> None:
+    """Lay `area` on what is there at `steps`, so many bytes high at each."""
+    for i in steps:
+        area.steps.append((i, heights[i], heights[i] + counts[i]))
+        heights[i] += counts[i]
+
+
+def head(use: MemoryUse) -> list[str]:
+    """The frame of the picture, its title, and what the colours mean."""
+    text = f"memory of {use.program.name}: at most about {size_text(use.peak_bytes)}"
+    legend = [("forward", _EARLY[0]), ("backward", _LATE[0]), ("inside an operation", _INSIDE)]
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        f'<text x="{LEFT}" y="22" font-size="15">{escape(text)}</text>',
+    ]
+    for i, (word, colour) in enumerate(legend):
+        at = LEFT + 130 * i
+        lines.append(f'<rect x="{at}" y="32" width="12" height="12" fill="{colour}"/>')
+        lines.append(f'<text x="{at + 18}" y="42" fill="#555555">{word}</text>')
+    return lines
+
+
+def grid(most: int, y: Any) -> list[str]:
+    """Lines at quarters of the most, with the bytes."""
+    lines = []
+    for quarter in range(5):
+        count = most * quarter / 4
+        at = y(count)
+        lines.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e4e4e4"/>'
+            f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#555555">'
+            f"{size_text(count)}</text>"
+        )
+    return lines
+
+
+def marks(use: MemoryUse, x: Any, y: Any) -> list[str]:
+    """The peak, and what the horizontal axis counts."""
+    moments, bottom = use.timeline, HEIGHT - BOTTOM
+    lines = [
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle" '
+        f'fill="#555555">{len(moments)} equations, in order</text>'
+    ]
+    if moments:
+        peak = use._timeline.peak
+        at, moment = x(peak + 0.5), moments[peak]
+        end = at > WIDTH * 0.6
+        label = escape(f"peak: {moment.operation}, {moment.place}")
+        lines.append(
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 4}" y2="{bottom}" stroke="#222222" '
+            f'stroke-dasharray="4 3"/><text x="{at + (-6 if end else 6):.1f}" y="{TOP + 8}" '
+            f'text-anchor="{"end" if end else "start"}">{label}</text>'
+        )
+    return lines

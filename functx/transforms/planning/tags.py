@@ -1,0 +1,71 @@
+"""Marks of what is to be computed again: regions that users put under a checkpoint, opened up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx.core.editing import like
+from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.transforms.planning.joint import Joint
+
+
+def with_regions_open(joint: Joint) -> Joint:
+    """`joint` with the equations of checkpoints in their place, and what those do again marked.
+
+    What a region is given stays unmarked, so that between two regions their boundary is saved.
+    """
+    if all(eqn.primitive.name != "checkpoint" for eqn in joint.program):
+        return joint
+    regions = Regions()
+    for eqn in joint.program:
+        regions.add(eqn, again=False)
+    outputs = [regions.read(a) for a in joint.program.outputs]
+    program = like(
+        joint.program, equations=remove_dead(regions.equations, outputs), outputs=outputs
+    )
+    return joint._replace(program=program, recompute=frozenset(regions.again - regions.given))
+
+
+class Regions:
+    """The equations of a program with checkpoints, each that is done again once, and marked."""
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+        self.first: dict[Any, Equation] = {}
+        self.same: dict[Any, Atom] = {}
+        self.again: set[Any] = set()
+        self.given: set[Any] = set()
+
+    def read(self, atom: Any) -> Atom:
+        """What stands for `atom`."""
+        return self.same.get(atom, atom)
+
+    def add(self, eqn: Equation, again: bool) -> None:
+        """Take `eqn`, which repeats an earlier one if `again`, among the equations."""
+        inputs = [self.read(a) for a in eqn.inputs]
+        if eqn.primitive.name == "checkpoint":
+            self.open(eqn, inputs)
+            return
+        key = eqn.primitive, *inputs
+        known = None if eqn.primitive.effects else self.first.get(key)
+        if known is not None:
+            self.same.update(zip(eqn.outputs, known.outputs, strict=True))
+            self.again.update(known.outputs if again else ())
+            return
+        self.equations.append(eqn.replace(inputs=inputs))
+        self.first[key] = self.equations[-1]
+
+    def open(self, eqn: Equation, inputs: list[Atom]) -> None:
+        """Take the equations of a checkpoint in its place."""
+        region: Any = eqn.primitive
+        if region.again:
+            self.given.update(inputs)
+        program: Program = region.program
+        own: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
+        for inner in program:
+            outputs = [Var(v.aval) for v in inner.outputs]
+            copy = inner.replace(inputs=[own.get(a, a) for a in inner.inputs], outputs=outputs)
+            own.update(zip(inner.outputs, outputs, strict=True))
+            self.add(copy, region.again)
+        results = [self.read(own.get(a, a)) for a in program.outputs]
+        self.same.update(zip(eqn.outputs, results, strict=True))
