@@ -416,3 +416,55 @@ def test_norms_of_derivatives_that_are_computed_again():
     simpler = contracted(lambda *args: norms(gradients(*args)), params, numbers(32, 8))
     assert any(eqn.primitive.name == "checkpoint" and eqn.primitive.again for eqn in simpler)
     assert largest(simpler) < 32 * 8 * 8
+
+
+LOOKUPS = {
+    "index": lambda table, ids: table[ids],
+    "take": lambda table, ids: fnp.take(table, ids, axis=0),
+    "clip": lambda table, ids: fnp.take(table, ids, axis=0, mode="clip"),
+    "embedding": lambda table, ids: functx.nn.embedding(ids, table),
+    "one hot": lambda table, ids: functx.nn.one_hot(ids, table.shape[0]) @ table,
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_derivatives_of_tables_are_not_formed_for_each_example(name):
+    def loss(table, w, ids):
+        return fnp.sum(fnp.tanh(LOOKUPS[name](table, ids) @ w) ** 2)
+
+    table, w = numbers(50, 8), numbers(8, 4)
+    ids = np.random.RandomState(0).randint(0, 6, (5, 4)).astype("int32")
+    ids[0], ids[1] = 3, -1 if name == "index" else 49
+
+    def norms_and_clipped(*args):
+        gradients = functx.vmap(functx.grad(loss, (0, 1)), (None, None, 0))(*args)
+        scale = fnp.minimum(1.0, 0.5 / norms(gradients))
+        return scale, [fnp.tensordot(scale, g, 1) for g in gradients]
+
+    simpler = contracted(norms_and_clipped, table, w, ids)
+    assert largest(simpler) < 5 * 50 * 8, simpler
+    if name != "one hot":
+        assert largest(simpler) == 50 * 8
+    jitted = functx.jit(norms_and_clipped)(table, w, ids)
+    with functx.config.set(simplify="never"):
+        plain = functx.jit(norms_and_clipped)(table, w, ids)
+    for a, b in zip(*map(functx.tree.leaves, (jitted, plain)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_beyond_a_table_are_left_out_or_moved_inside():
+    ids = np.array([[0, 60, 60], [-1, 2, 2]], "int32")
+    updates = numbers(2, 3, 4)
+    for mode in ("drop", "clip"):
+
+        def f(ids, updates, mode=mode):
+            numbers_ = functx.lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+            def one(i, u):
+                zeros = fnp.zeros((50, 4))
+                return functx.lax.scatter_add(zeros, i[:, None], u, numbers_, mode=mode)
+
+            g = functx.vmap(one)(ids, updates)
+            return fnp.sum(g**2, axis=(1, 2)), fnp.sum(g, axis=0)
+
+        assert largest(contracted(f, ids, updates)) == 50 * 4

@@ -14,9 +14,10 @@ from functx.core.tracing import Tracer, trace
 from functx.ops.arithmetic import Mul
 from functx.ops.contraction import DotGeneral
 from functx.ops.joining import Concatenate
+from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 from functx.transforms.call import Call
-from functx.transforms.simplify.factors import PASSES_ON
+from functx.transforms.simplify.factors import PASSES_ON, is_zero, row_of
 from functx.transforms.simplify.orders import MOVED
 from functx.transforms.simplify.peel import peeled
 from functx.transforms.simplify.sums import Sum, is_sum, opened
@@ -92,6 +93,10 @@ def may_have_large(program: Program, worth: Worth) -> bool:
         elif kind_of is Mul:
             if wide and eqn.inputs[0] in wide and eqn.inputs[1] in wide:
                 return True
+        elif kind_of is ScatterAdd:
+            (out,) = eqn.outputs
+            if out.aval.size >= worth.elements and out not in outputs:
+                return True
         elif kind_of is Call or eqn.primitive.name == "checkpoint":
             return True
     return False
@@ -129,6 +134,8 @@ class Flow:
             kind_of = type(eqn.primitive)
             if kind_of is DotGeneral or kind_of is Mul:
                 self.look_at(eqn)
+            elif kind_of is ScatterAdd:
+                self.look_at_rows(eqn)
             elif self.reached:
                 if kind_of in PASSES_ON or kind_of is Concatenate:
                     self.pass_on(eqn)
@@ -151,6 +158,19 @@ class Flow:
             self.pass_on(eqn)
         elif any([a in self.reached for a in eqn.inputs]):
             self.sums.append(eqn)
+
+    def look_at_rows(self, eqn: Equation) -> None:
+        (out,) = eqn.outputs
+        x, indices, updates = eqn.inputs
+        size = out.aval.size
+        if (
+            size >= self.worth.elements
+            and size > updates.aval.size
+            and row_of(eqn.primitive, x, indices, updates) is not None
+            and is_zero(x, self.makers)
+        ):
+            self.large[out] = eqn
+            self.reached[out] = frozenset({out})
 
     def origin(self, atom: Any) -> int:
         """The number of elements that `atom` shows, however often it repeats them."""
@@ -240,6 +260,8 @@ class Flow:
 
     def depth(self, eqn: Equation) -> int:
         """How many products are summed for an element of a large product; 0 without a sum."""
+        if type(eqn.primitive) is ScatterAdd:
+            return 1
         if type(eqn.primitive) is not DotGeneral or not eqn.primitive.contract[0]:
             return 0
         return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contract[0]])

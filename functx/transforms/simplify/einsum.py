@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,16 +13,18 @@ from functx.core.dtypes import DType, is_floating
 from functx.core.program import Literal
 from functx.ops.arithmetic import abs, div, mul, square
 from functx.ops.arithmetic import max as larger
-from functx.ops.comparison import gt
+from functx.ops.comparison import eq, ge, gt
 from functx.ops.contraction import dot_general
 from functx.ops.conversion import convert_element_type
+from functx.ops.indexing import ScatterDimensionNumbers
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import literal
 from functx.ops.reductions import reduce_max, reduce_sum
-from functx.ops.selection import select
+from functx.ops.scattering import scatter_add
+from functx.ops.selection import clamp, select
 from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape
 from functx.transforms.simplify.factors import Factor, Groups, Label, Product, resolved
-from functx.transforms.simplify.orders import MOST, best_order, pair_cost
+from functx.transforms.simplify.orders import MOST, best_order, pair_cost, size
 
 Labels = tuple[Label, ...]
 
@@ -87,7 +89,12 @@ class Einsum:
         found.count = prod([x.size for x in resolved(product.summed) if x not in covered])
         wanted = frozenset(out)
         if all_terms:
-            found.cost, found.order = best_order([frozenset(x) for x in all_terms], wanted)
+            chosen = [t.factors[0].chosen for t in found.terms]
+            chosen += [t.factors[0].chosen for t, _ in found.roots for _ in range(2)]
+            labels = [frozenset(x) for x in all_terms]
+            found.cost, found.order = best_order(labels, wanted, chosen)
+            if found.cost == inf or (len(all_terms) == 1 and chosen[0] is not None):
+                return None
             if len(all_terms) == 1:
                 found.cost = pair_cost(frozenset(all_terms[0]), frozenset(), wanted)
         return found
@@ -109,9 +116,11 @@ class Einsum:
         outside = [work.factor(f) for f in self.roots_outside]
         for term, again in self.roots:
             # Largest elements of 1, so that a square overflows only if that of the product does.
-            scaled, scale = work.scaled(work.term(term))
-            outside.append((scale, False))
-            values += [scaled, Value(scaled.array, again)]
+            value = work.term(term)
+            if value.chosen is None:
+                value, scale = work.scaled(value)
+                outside.append((scale, False))
+            values += [value, value._replace(labels=again)]
         result = work.ordered(self.order, values)
         root = work.together(outside)
         if root is not None:
@@ -139,7 +148,7 @@ def hosted(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list
     """
     outside = [f for f in factors if out.issuperset(f.labels())]
     inside = [f for f in factors if not out.issuperset(f.labels())]
-    hosts = [[f] for f in inside if not f.divides]
+    hosts = [[f] for f in inside if not f.divides and f.chosen is None]
     for f in [f for f in inside if f.divides]:
         labels = {*f.labels()}
         fit = [h for h in hosts if labels.issubset(h[0].labels())]
@@ -147,14 +156,19 @@ def hosted(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list
             sorted(fit, key=lambda h: h[0].atom.aval.size)[0].append(f)
         else:
             hosts.append([f])
+    hosts += [[f] for f in inside if f.chosen is not None]
     return [Term(h[0].labels(), tuple(h)) for h in hosts], outside
 
 
 class Value(NamedTuple):
-    """An array, or a literal, with a label along each dimension."""
+    """An array, or a literal, with a label along each dimension.
+
+    With `chosen`, the last label, what is meant is 1 where the array holds its number, else 0.
+    """
 
     array: Any
     labels: Labels
+    chosen: Label | None = None
 
 
 class _Work:
@@ -169,10 +183,22 @@ class _Work:
         if type(atom) is Literal:
             return Value(literal(atom.value, self.dtype), ()), factor.divides
         array = self.read(atom)
+        if factor.chosen is not None:
+            return self.numbers(factor, array), False
         if array.dtype != self.dtype:
             array = convert_element_type(array, self.dtype)
         labels = factor.labels()
         return Value(reshape(array, tuple([x.size for x in labels])), labels), factor.divides
+
+    def numbers(self, factor: Factor, array: Any) -> Value:
+        """The numbers of rows that a factor chooses; -1 for those of no row."""
+        label, labels = factor.chosen, factor.labels()
+        assert label is not None
+        array = reshape(array, tuple([x.size for x in labels[:-1]]))
+        clipped = clamp(0, array, label.size - 1)
+        if not factor.clips:
+            clipped = select(eq(clipped, array), array, literal(-1, array.dtype))
+        return Value(clipped, labels, label)
 
     def term(self, term: Term) -> Value:
         """The product of the factors of a term."""
@@ -235,6 +261,8 @@ class _Work:
 
     def summed(self, value: Value, users: dict[Label, int]) -> Value:
         """`value` summed over the labels that nothing else has."""
+        if value.chosen is not None:
+            return value
         axes = tuple([d for d, x in enumerate(value.labels) if users[x] == 1 and x not in self.out])
         if not axes:
             return value
@@ -243,6 +271,10 @@ class _Work:
 
     def pair(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
         """`x` times `y`, summed over the labels that nothing else has."""
+        if x.chosen is not None and y.chosen is not None:
+            return self.alike(x, y, users)
+        if x.chosen is not None or y.chosen is not None:
+            return self.rows(x, y, users) if x.chosen is not None else self.rows(y, x, users)
         if self.comes_first(y, x):
             x, y = y, x
         shared = [label for label in x.labels if label in y.labels]
@@ -269,6 +301,30 @@ class _Work:
         axes = tuple([d for d, label in enumerate(wide.labels) if label in gone])
         labels = tuple([label for label in wide.labels if label not in gone])
         return Value(reduce_sum(array, axes) if axes else array, labels)
+
+    def alike(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
+        """1 where two factors choose the same, else 0, summed over the labels that nothing else has."""
+        labels = tuple([*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels]])
+        first = self.spread(Value(x.array, x.labels[:-1]), labels)
+        second = self.spread(Value(y.array, y.labels[:-1]), labels)
+        same = bitwise_and(eq(first, second), ge(first, 0))
+        return self.summed(Value(convert_element_type(same, self.dtype), labels), users)
+
+    def rows(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
+        """`y` added up in the rows that `x` chooses."""
+        label, labels = x.chosen, x.labels[:-1]
+        assert label is not None
+        kept = [z for z in labels if users[z] > 1 or z in self.out]
+        gone = [z for z in labels if z not in kept]
+        free = [z for z in y.labels if z not in labels]
+        numbers = self.spread(Value(x.array, labels), (*kept, *gone))
+        values = self.spread(y, (*kept, *gone, *free))
+        lengths = [size(group) for group in (kept, gone, free)]
+        numbers, values = reshape(numbers, (*lengths[:2], 1)), reshape(values, tuple(lengths))
+        into = full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
+        found = scatter_add(into, numbers, values, _ROWS, mode="drop")
+        found = reshape(found, tuple([z.size for z in (*kept, label, *free)]))
+        return Value(found, (*kept, label, *free))
 
     def comes_first(self, x: Value, y: Value) -> bool:
         """Whether what `x` alone has lies before what `y` alone has in the result."""
@@ -298,3 +354,7 @@ class _Work:
         if not value.labels:
             return full(tuple([x.size for x in labels]), value.array)
         return self.spread(value, labels)
+
+
+_ROWS = ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
+"""Of numbers along (batch, row) and rows along (batch, row, column), into (batch, number, column)."""

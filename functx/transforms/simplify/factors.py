@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_floating
-from functx.core.program import Atom, Equation
+from functx.core.program import Atom, Equation, Literal
 from functx.ops.arithmetic import Div, IntegerPow, Mul, Neg, Square
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import literal, without
+from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 
 
@@ -45,14 +46,22 @@ def fresh(shape: Iterable[int]) -> Groups:
 
 
 class Factor(NamedTuple):
-    """An array in a product: the labels along each of its dimensions, and whether it divides."""
+    """An array in a product: the labels along each of its dimensions, and whether it divides.
+
+    With `chosen`, the array holds numbers, and the factor is 1 where that of the label `chosen` is
+    the one, else 0. With `clips`, numbers beyond the ends stand for those at the ends.
+    """
 
     atom: Atom
     groups: Groups
     divides: bool = False
+    chosen: Label | None = None
+    clips: bool = False
 
     def labels(self) -> Group:
-        return tuple([label for group in self.groups for label in resolved(group)])
+        """The labels that the factor varies with, `chosen` last."""
+        labels = [label for group in self.groups for label in resolved(group)]
+        return tuple(labels if self.chosen is None else [*labels, self.chosen])
 
 
 class SquaredRun(NamedTuple):
@@ -188,6 +197,36 @@ class Product:
         self.multiply(x, regrouped)
         return True
 
+    def rows(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        x, indices, updates = inputs
+        place = row_of(primitive, x, indices, updates)
+        if place is None or not is_zero(x, self.makers):
+            return False
+        label = resolved(groups[place])
+        if len(label) != 1:
+            return False
+        along: dict[int, Group] = dict(
+            zip(
+                primitive.start_indices_batching_dims,
+                [groups[d] for d in primitive.operand_batching_dims],
+                strict=True,
+            )
+        )
+        dims = range(indices.aval.ndim - 1)
+        left = [d for d in dims if d not in along]
+        along.update(zip(left, self.sum_over([indices.aval.shape[d] for d in left]), strict=True))
+        numbers = tuple([along[d] for d in dims])
+        outside = (place, *primitive.operand_batching_dims)
+        windows = iter([groups[d] for d in range(x.aval.ndim) if d not in outside])
+        scattered = iter(numbers)
+        self.factors.append(
+            Factor(indices, (*numbers, ()), False, label[0], primitive.mode == "clip")
+        )
+        inside = primitive.offset_dims
+        dims = range(updates.aval.ndim)
+        self.multiply(updates, tuple([next(windows if d in inside else scattered) for d in dims]))
+        return True
+
     def converted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
         (x,) = inputs
         source, target = x.aval.dtype, primitive.dtype
@@ -224,6 +263,25 @@ def grouped_as(shape: tuple[int, ...], labels: list[Label]) -> Groups | None:
     return None if flat else tuple(groups)
 
 
+def row_of(primitive: Any, x: Any, indices: Any, updates: Any) -> int | None:
+    """The dimension of `x` along which a scatter puts whole rows; None for other scatters."""
+    collapsed = primitive.collapsed_slice_dims
+    if len(collapsed) != 1 or collapsed != primitive.start_index_map:
+        return None
+    outside = (*collapsed, *primitive.operand_batching_dims)
+    whole = [updates.aval.shape[d] for d in primitive.offset_dims]
+    if whole != list(without(x.aval.shape, outside)) or indices.aval.shape[-1] != 1:
+        return None
+    return int(collapsed[0])
+
+
+def is_zero(atom: Any, makers: dict[Any, Equation]) -> bool:
+    """Whether `atom` is an array of zeros, as its equations show it."""
+    while (eqn := makers.get(atom)) is not None and type(eqn.primitive) in _SHOWN:
+        atom = eqn.inputs[0]
+    return type(atom) is Literal and atom.value == 0
+
+
 _RULES: dict[Any, Callable[..., bool]] = {
     Mul: Product.product,
     Div: Product.quotient,
@@ -236,9 +294,10 @@ _RULES: dict[Any, Callable[..., bool]] = {
     PermuteDims: Product.permuted,
     Reshape: Product.reshaped,
     ConvertElementType: Product.converted,
+    ScatterAdd: Product.rows,
 }
 _SHOWN = frozenset({BroadcastInDim, Full})
 """What is opened up wherever it is found: the factor is then smaller, and as good."""
 
-PASSES_ON = frozenset(_RULES.keys() - {DotGeneral})
+PASSES_ON = frozenset(_RULES.keys() - {DotGeneral, ScatterAdd})
 """What an operand may be opened up through."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from functx.transforms.simplify.factors import Label
@@ -29,13 +29,18 @@ def size(labels: Iterable[Label]) -> int:
     return prod([label.size for label in labels])
 
 
-def best_order(terms: Sequence[Labels], out: Labels) -> Order:
-    """The cheapest order for factors along `terms`, of which the labels not in `out` are summed."""
+def best_order(terms: Sequence[Labels], out: Labels, chosen: Sequence[Label | None] = ()) -> Order:
+    """The cheapest order for factors along `terms`, of which the labels not in `out` are summed.
+
+    `chosen` gives the label of factors that are 1 where it is one, else 0. The cost is infinite
+    where there is no order.
+    """
     count = len(terms)
     everything = (1 << count) - 1
-    found: dict[int, tuple[Order, Labels]] = {}
+    found: dict[int, tuple[Order, Labels, Label | None]] = {}
     for i, labels in enumerate(terms):
-        found[1 << i] = Order(0.0, i), labels & _needed(terms, out, 1 << i)
+        kept = labels & _needed(terms, out, 1 << i)
+        found[1 << i] = Order(0.0, i), kept, chosen[i] if chosen else None
     for subset in sorted(range(1, everything + 1), key=int.bit_count):
         if subset in found:
             continue
@@ -45,14 +50,15 @@ def best_order(terms: Sequence[Labels], out: Labels) -> Order:
         while part:
             rest = subset ^ part
             if part > rest:
-                (first, x), (second, y) = found[part], found[rest]
-                cost = first.cost + second.cost + pair_cost(x, y, needed)
+                (first, x, a), (second, y, b) = found[part], found[rest]
+                cost = first.cost + second.cost
+                cost += pair_cost(x, y, needed) if a is b is None else row_cost(x, y, needed, a, b)
                 if best is None or cost < best.cost:
                     best = Order(cost, (first.tree, second.tree))
                     kept = (x | y) & needed
             part = (part - 1) & subset
         assert best is not None
-        found[subset] = best, kept
+        found[subset] = best, kept, None
     return found[everything][0]
 
 
@@ -67,3 +73,16 @@ def pair_cost(x: Labels, y: Labels, needed: Labels) -> float:
     matrices = x - y and y - x and (x & y) - needed
     work = 2 * size(both) if matrices else ELEMENTWISE * size(both)
     return work + MOVED * (size(x) + size(y) + size(both & needed))
+
+
+def row_cost(x: Labels, y: Labels, needed: Labels, a: Label | None, b: Label | None) -> float:
+    """As `pair_cost`, where `x`, `y` or both are 1 where their labels `a` and `b` are chosen."""
+    if a is not None and b is not None:
+        # Where both choose the same.
+        both = (x | y) - {a}
+        return pair_cost(x - {a}, y - {a}, needed & both) if a is b and a not in needed else inf
+    label, rows, other = (a, x, y) if a is not None else (b, y, x)
+    assert label is not None
+    if label in other or label not in needed or not (rows - {label}) <= other:
+        return inf
+    return float(MOVED * (2 * size(other) + size((x | y) & needed)))
