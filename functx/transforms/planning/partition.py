@@ -89,7 +89,8 @@ class Recomputed:
 
     def __init__(self, joint: Joint, saved: Iterable[Var]):
         self.joint = joint
-        self.given: set[Any] = {*saved, *joint.tangents}
+        self.saved: set[Any] = {*saved}
+        self.given = self.saved | {*joint.tangents}
         self.makers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
 
     def equations(self, gradients: Iterable[Any]) -> list[Equation]:
@@ -130,7 +131,7 @@ class Recomputed:
         return ProgramError(
             f"partition: the backward program must be computable from what is saved; got "
             f"`{names[v]}`: {v.aval!r}, made by {maker}, which is neither",
-            f"saved: {', '.join([names[a] for a in names if a in self.given]) or 'nothing'}",
+            f"saved: {', '.join([names[a] for a in names if a in self.saved]) or 'nothing'}",
             source=None if eqn is None else eqn.source,
         )
 
