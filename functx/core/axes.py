@@ -14,12 +14,14 @@ from functx.core.tracing import execution
 class Axis(NamedTuple):
     """An axis that has a name, None for one without, and its length.
 
-    It may lie over the axes `mesh_axes` of a device mesh.
+    It may lie over the axes `mesh_axes` of a device mesh. With `counted`, it is one of a mesh
+    itself, and account is kept of what is the same in all of its places.
     """
 
     name: Hashable
     size: int
     mesh_axes: tuple[Hashable, ...] = ()
+    counted: bool = False
 
 
 class AxisNames(NamedTuple):
@@ -40,6 +42,19 @@ _batched: ContextVar[Axis | None] = ContextVar("batched_axis", default=None)
 def bound_axes() -> tuple[Axis, ...]:
     """The named axes around what is being traced, the innermost last."""
     return _bound.get()
+
+
+def counted_axes() -> tuple[tuple[Hashable, int], ...]:
+    """The axes of a mesh, with their lengths, whose places run what is being traced.
+
+    Those are left out of which no account is kept of what is the same in all places.
+    """
+    own = {axis.name: axis for axis in _bound.get()}
+    found = [(axis.name, axis.size) for axis in own.values() if axis.counted]
+    return (
+        *found,
+        *[(n, execution.axis_size(n) or 1) for n in execution.axis_names() if n not in own],
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from functx.core.avals import ShapedArray
 from functx.core.axes import batched_axis, batched_names
 from functx.core.editing import applied
-from functx.core.errors import ShapeError
+from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -46,7 +46,7 @@ Spec = tuple[Any, ...]
 
 def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
-        return [sin(mul(x, Psum(("i",))(y))), y]
+        return [mul(sin(x), Psum(("i",))(y)), y]
 
     return trace(body, [f64[3], f64[3]], name="example")[0]
 
@@ -97,7 +97,8 @@ class ShardMap(Primitive):
         pairs = zip(self.program.in_avals, self.in_specs, strict=True)
         wanted = [self.whole(aval, spec) for aval, spec in pairs]
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
-            raise ShapeError(
+            same = [a.dtype for a in avals] == [a.dtype for a in wanted]
+            raise (ShapeError if same else DTypeError)(
                 "shard_map: operands must have the types whose parts the program takes; got "
                 f"{', '.join(map(repr, avals))} for {', '.join(map(repr, wanted))}"
             )

@@ -14,7 +14,7 @@ from functx.core.program import Program
 from functx.core.tracing import execution
 from functx.lowering.arrays import jax_aval
 from functx.ops.sharding import with_auto_axes
-from functx.transforms.varying import varying
+from functx.transforms.varying import counted, varying
 
 
 def axis_size(name: Any) -> int | None:
@@ -118,6 +118,8 @@ def call_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
 
     def bind(*xs: Any) -> list[Any]:
         program.checked = is_checked(program.program, xs)
+        if program.checked:
+            program.program = counted(program.program, [over(x) for x in xs])
         outs: list[Any] = call.bind(*xs, program=program)
         return outs
 

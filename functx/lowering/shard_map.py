@@ -25,7 +25,7 @@ from functx.transforms.calls import (
     trace_call,
     with_options,
 )
-from functx.transforms.varying import varying
+from functx.transforms.varying import counted, varying
 
 
 def shard_map(
@@ -76,14 +76,16 @@ def shard_map(
         for name, aval, spec in zip(shown(), avals, own, strict=True):
             specs.append(_checked(f"{what}: `{name}`", aval, spec, on, names))
         locals_ = [_part(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
-        inside = (*bound_axes(), *[Axis(n, on.shape[n]) for n in names])
+        inside = (*bound_axes(), *[Axis(n, on.shape[n], counted=check_vma) for n in names])
         with within(inside):
             traced = trace_call(f, in_tree, locals_, "shard_map").without_writes(what)
         # What the function captures, every device has whole.
         specs += [((),) * a.ndim for a in traced.program.in_avals[len(specs) :]]
         outs = _out_specs(what, out_specs, traced, on, names)
         if check_vma:
-            _check_replicated(what, traced, specs, outs, names)
+            given = [frozenset([name for entry in spec for name in entry]) for spec in specs]
+            traced = traced._replace(program=counted(traced.program, given))
+            _check_replicated(what, traced, given, outs, names)
         mapped = ShardMap(traced.program, on, tuple(specs), outs, names)
         operands = [*leaves, *traced.captured]
         if any(type(x) is Tracer for x in operands):
@@ -169,12 +171,11 @@ def _paths(traced: TracedCall) -> list[str]:
 def _check_replicated(
     what: str,
     traced: TracedCall,
-    in_specs: Sequence[Spec],
+    given: Sequence[frozenset[Any]],
     out_specs: Sequence[Spec],
     names: Sequence[Any],
 ) -> None:
     """Raise ReplicationError for an output that differs along axes which its spec does not name."""
-    given = [frozenset([name for entry in spec for name in entry]) for spec in in_specs]
     found = varying(traced.program, given)
     for where, aval, spec, over in zip(
         _paths(traced), traced.out_avals, out_specs, found, strict=True

@@ -15,6 +15,7 @@ from functx.ops.families import (
 # The families first, since every file needs them; then whatever registers primitives.
 from functx.ops import (  # noqa: F401
     arithmetic,
+    boundaries,
     callbacks,
     collectives,
     comparison,

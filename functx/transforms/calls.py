@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
+from functx.core.axes import counted_axes
 from functx.core.dtypes import canonical_dtype, is_complex
 from functx.core.editing import like
 from functx.core.errors import (
@@ -36,6 +37,7 @@ from functx.core.storage import (
 )
 from functx.core.strides import Strides
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
+from functx.ops.boundaries import Boundary
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
 from functx.transforms.sharing import Block, blocks_of, refuse_around, traced_pair
@@ -220,6 +222,9 @@ def trace_call(
         leaves: list[Any] = list(tracers)
         for block in blocks:
             leaves = block.joined(leaves, differentiated)
+        on_devices = counted_axes() if differentiated else ()
+        for i in differentiated if on_devices else ():
+            leaves[i] = Boundary("argument", on_devices)(leaves[i], leaves[i])
         args, kwargs = tree.unflatten(in_tree, leaves)
         try:
             out = fun(*args, **kwargs)
@@ -239,6 +244,8 @@ def trace_call(
         for x in outs:
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
+        if on_devices:
+            outs = [Boundary("result", on_devices)(x, x) for x in outs]
         wrote, asked = builder.writes, builder.by_layout
         for i in [i for block in blocks if wrote for i, _ in block.members]:
             Write()(tracers[i], leaves[i])

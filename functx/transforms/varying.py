@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from math import prod
 from typing import Any
 
-from functx.core.program import Program, Var
+from functx.core.dtypes import is_complex
+from functx.core.editing import like, with_subprograms
+from functx.core.errors import CollectiveError
+from functx.core.program import Program, scalar_literal, subprograms
 from functx.core.rewriting import rewritten
-from functx.ops.collectives import AxisIndex, Collective
+from functx.ops.arithmetic import Mul
+from functx.ops.boundaries import Boundary
+from functx.ops.collectives import AxisIndex, Collective, Psum
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
@@ -30,21 +36,100 @@ class Varying:
     def __call__(self, program: Program) -> tuple[Axes, ...]:
         env: dict[Any, Axes] = dict(zip(program.inputs, self.given, strict=True))
         for eqn in program.equations:
-            given = [env[a] if type(a) is Var else NOWHERE for a in eqn.inputs]
-            env.update(
-                zip(
-                    eqn.outputs,
-                    of_outputs(eqn.primitive, given, len(eqn.outputs)),
-                    strict=True,
-                )
-            )
-        return tuple([env[a] if type(a) is Var else NOWHERE for a in program.outputs])
+            given = [env.get(a, NOWHERE) for a in eqn.inputs]
+            found = of_outputs(eqn.primitive, given, len(eqn.outputs))
+            env.update(zip(eqn.outputs, found, strict=True))
+        return tuple([env.get(a, NOWHERE) for a in program.outputs])
 
 
 def varying(program: Program, given: Sequence[Axes]) -> tuple[Axes, ...]:
     """The axes along which each output of `program` differs, if the inputs do along `given`."""
     found: tuple[Axes, ...] = rewritten(Varying(tuple(given)), program)
     return found
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The rewrite of what one place runs to what it is by the axes along which the inputs differ.
+
+    Cotangents are then summed and divided as the equations `Boundary` ask for.
+    """
+
+    given: tuple[Axes, ...]
+
+    def __call__(self, program: Program) -> Program:
+        if not has_boundary(program):
+            return program
+        env: dict[Any, Axes] = dict(zip(program.inputs, self.given, strict=True))
+        same: dict[Any, Any] = {}
+        equations = []
+        for eqn in program.equations:
+            inputs = [same.get(a, a) for a in eqn.inputs]
+            given = [env.get(a, NOWHERE) for a in inputs]
+            primitive = eqn.primitive
+            if type(primitive) is Boundary:
+                instead = in_place_of(primitive, inputs[0], given[1])
+                if instead is None:
+                    same[eqn.outputs[0]] = inputs[0]
+                    continue
+                primitive, inputs = instead
+            elif any(has_boundary(sub) for sub in subprograms(primitive)):
+                primitive = with_counted(primitive, given)
+            found = of_outputs(primitive, given[: len(inputs)], len(eqn.outputs))
+            env.update(zip(eqn.outputs, found, strict=True))
+            equations.append(eqn.replace(primitive=primitive, inputs=inputs))
+        return like(program, equations=equations, outputs=[same.get(a, a) for a in program.outputs])
+
+
+def counted(program: Program, given: Sequence[Axes]) -> Program:
+    """`program` with cotangents summed and divided as the axes ask along which the inputs differ."""
+    return rewritten(Counted(tuple(given)), program)  # type: ignore[no-any-return]
+
+
+def has_boundary(program: Program) -> bool:
+    """Whether a derivative begins or ends in `program`, at any depth."""
+    found: bool | None = program.memo.get(has_boundary)
+    if found is None:
+        found = program.memo[has_boundary] = any(
+            type(eqn.primitive) is Boundary for each in program.walk() for eqn in each.equations
+        )
+    return found
+
+
+def in_place_of(primitive: Boundary, x: Any, over: Axes) -> tuple[Any, list[Any]] | None:
+    """The operation and operands that stand for a boundary; None where it is `x`."""
+    shared = [(name, size) for name, size in primitive.axes if name not in over]
+    if primitive.passes or not shared:
+        return None
+    if primitive.kind == "sum":
+        return Psum(tuple([name for name, _ in shared])), [x]
+    count = prod([size for _, size in shared])
+    number = 1 / count + 0j if is_complex(x.aval.dtype) else 1 / count
+    return Mul(), [x, scalar_literal(number, x.aval.dtype, x.aval.weak_type, repr(number))]
+
+
+def with_counted(primitive: Any, given: Sequence[Axes]) -> Any:
+    """`primitive` with its programs as `counted` makes them."""
+    sets = of_programs(primitive, given)
+    if sets is None:
+        raise CollectiveError(
+            f"{primitive.name}: a derivative inside must not be taken within a map over devices; "
+            "got one",
+            fix="Take it outside of the operation, or pass check_vma=False.",
+        )
+    rest = iter(sets)
+    return with_subprograms(primitive, lambda program: counted(program, next(rest)))
+
+
+@singledispatch
+def of_programs(primitive: Any, given: Sequence[Axes]) -> Sequence[Sequence[Axes]] | None:
+    """The axes along which the inputs of each program of an equation differ, by its operands.
+
+    None where that is not known.
+    """
+    programs = subprograms(primitive)
+    one = len(programs) == 1 and len(programs[0].inputs) == len(given)
+    return [given] if one else None
 
 
 @singledispatch
@@ -61,6 +146,11 @@ def of_outputs(primitive: Any, given: Sequence[Axes], count: int) -> Sequence[Ax
 
 
 @of_outputs.register
+def _(primitive: Boundary, given: Sequence[Axes], count: int) -> Sequence[Axes]:
+    return [given[0] & given[1] if primitive.kind == "sum" else given[0]]
+
+
+@of_outputs.register
 def _(primitive: Collective, given: Sequence[Axes], count: int) -> Sequence[Axes]:
     return [primitive.varying(given[0])]
 
@@ -70,26 +160,38 @@ def _(primitive: AxisIndex, given: Sequence[Axes], count: int) -> Sequence[Axes]
     return [primitive.named_axes]
 
 
+@of_programs.register
+def _(primitive: Cond, given: Sequence[Axes]) -> Sequence[Sequence[Axes]]:
+    return [given[1:] for _ in primitive.branches]
+
+
 @of_outputs.register
 def _(primitive: Cond, given: Sequence[Axes], count: int) -> Sequence[Axes]:
     found = [varying(branch, given[1:]) for branch in primitive.branches]
     return [union([given[0], *outs]) for outs in zip(*found, strict=True)]
 
 
-@of_outputs.register
-def _(primitive: Scan, given: Sequence[Axes], count: int) -> Sequence[Axes]:
+@of_programs.register
+def _(primitive: Scan, given: Sequence[Axes]) -> Sequence[Sequence[Axes]]:
     n, m = primitive.consts, primitive.carries
     consts, carry, rows = given[:n], list(given[n : n + m]), given[n + m :]
     while True:
         outs = varying(primitive.program, [*consts, *carry, *rows])
         grown = [a | b for a, b in zip(carry, outs, strict=False)]
         if grown == carry:
-            return [*carry, *outs[m:]]
+            return [[*consts, *carry, *rows]]
         carry = grown
 
 
 @of_outputs.register
-def _(primitive: While, given: Sequence[Axes], count: int) -> Sequence[Axes]:
+def _(primitive: Scan, given: Sequence[Axes], count: int) -> Sequence[Axes]:
+    (inside,) = of_programs(primitive, given)  # type: ignore[misc]
+    n, m = primitive.consts, primitive.carries
+    return [*inside[n : n + m], *varying(primitive.program, inside)[m:]]
+
+
+@of_programs.register
+def _(primitive: While, given: Sequence[Axes]) -> Sequence[Sequence[Axes]]:
     m, n = primitive.condition_consts, primitive.condition_consts + primitive.body_consts
     carry = list(given[n:])
     while True:
@@ -97,8 +199,14 @@ def _(primitive: While, given: Sequence[Axes], count: int) -> Sequence[Axes]:
         outs = varying(primitive.body, [*given[m:n], *carry])
         grown = [a | b | stops for a, b in zip(carry, outs, strict=True)]
         if grown == carry:
-            return carry
+            return [[*given[:m], *carry], [*given[m:n], *carry]]
         carry = grown
+
+
+@of_outputs.register
+def _(primitive: While, given: Sequence[Axes], count: int) -> Sequence[Axes]:
+    _, inside = of_programs(primitive, given)  # type: ignore[misc]
+    return inside[primitive.body_consts :]
 
 
 def union(sets: Sequence[Axes]) -> Axes:

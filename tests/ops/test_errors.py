@@ -514,6 +514,12 @@ ROWS = {
         "ShapeError",
         "dimension 0 must be a multiple of the 4 places that it is divided among; got f32[6,2]",
     ),
+    "shard_map": (
+        Primitive.registry["shard_map"].samples[0].params,
+        [f64[3], f64[4]],
+        "ShapeError",
+        "operands must have the types whose parts the program takes; got f64[3], f64[4]",
+    ),
     "pmax": ({"axes": ("i",)}, [c64[3]], "DTypeError", "got c64[3]"),
     "pmin": ({"axes": ("i",)}, [c64[3]], "DTypeError", "got c64[3]"),
     "psum": ({"axes": ("i",)}, [bool_[3]], "DTypeError", "operands must be int or uint or float"),
@@ -537,8 +543,9 @@ ROWS = {
 
 # Those that take any operand, and those whose operands are made by a transform.
 TAKE_ANYTHING = {
-    "axis_index", "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
-    "ppermute", "pure_callback", "read_before_write", "stop_gradient",
+    "axis_index", "boundary", "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
+    "ppermute", "pure_callback", "read_before_write", "sharding_constraint",
+    "stop_gradient",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
     "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "rerun",
