@@ -468,3 +468,32 @@ def test_rows_beyond_a_table_are_left_out_or_moved_inside():
             return fnp.sum(g**2, axis=(1, 2)), fnp.sum(g, axis=0)
 
         assert largest(contracted(f, ids, updates)) == 50 * 4
+
+
+@pytest.mark.parametrize("same_start", [False, True])
+def test_norms_of_derivatives_of_layers_in_a_scan(same_start):
+    def loss(params, x):
+        def layer(h, p):
+            w, b = p
+            return h + fnp.tanh(h @ w + b), None
+
+        return fnp.sum(functx.lax.scan(layer, x, params)[0] ** 2)
+
+    params = numbers(3, 12, 12, scale=0.3), numbers(3, 12)
+    x = numbers(12) if same_start else numbers(8, 12)
+
+    def clipped(params, x):
+        g = functx.vmap(functx.grad(loss), (None, None if same_start else 0), axis_size=8)(
+            params, x
+        )
+        scale = fnp.minimum(1.0, 0.5 / norms(g))
+        return [fnp.tensordot(scale, a, 1) for a in g]
+
+    simpler = contracted(clipped, params, x)
+    assert largest(simpler) < 8 * 3 * 12 * 12, simpler
+    with functx.config.set(simplify="never"):
+        plain = functx.jit(clipped)(params, x)
+    with functx.config.set(simplify="always"):
+        found = functx.jit(clipped)(params, x)
+    for a, b in zip(found, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -16,10 +16,9 @@ from functx.ops.contraction import DotGeneral
 from functx.ops.joining import Concatenate
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
-from functx.transforms.call import Call
 from functx.transforms.simplify.factors import PASSES_ON, is_zero, row_of
 from functx.transforms.simplify.orders import MOVED
-from functx.transforms.simplify.peel import peeled
+from functx.transforms.simplify.peel import HOLDERS, peeled
 from functx.transforms.simplify.sums import Sum, is_sum, opened
 
 
@@ -97,7 +96,7 @@ def may_have_large(program: Program, worth: Worth) -> bool:
             (out,) = eqn.outputs
             if out.aval.size >= worth.elements and out not in outputs:
                 return True
-        elif kind_of is Call or eqn.primitive.name == "checkpoint":
+        elif eqn.primitive.name in HOLDERS:
             return True
     return False
 

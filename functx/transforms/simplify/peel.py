@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
 from functx.core.rewriting import rewritten
+from functx.transforms.batching import Batch, add_axis
 from functx.transforms.call import Call
+from functx.transforms.control.scan import Scan
 
 _ROUNDS = 4
 
@@ -30,10 +32,12 @@ class Peeled(NamedTuple):
 class Peel:
     """The analysis of a program that takes off the products that it returns, if it does.
 
-    `reach` gives the variables of a program that are such products, as they are passed on.
+    `reach` gives the variables of a program that are such products, as they are passed on. The
+    inputs at `hidden` are not known outside.
     """
 
     reach: Callable[[Program], set[Any]]
+    hidden: range = range(0)
 
     def __call__(self, program: Program) -> Peeled | tuple[()]:
         reached = self.reach(program)
@@ -47,7 +51,7 @@ class Peel:
                 outside.append(eqn)
                 wanted.update(eqn.inputs)
         made = {v for eqn in outside for v in eqn.outputs}
-        given = {*program.inputs}
+        given = {v for i, v in enumerate(program.inputs) if i not in self.hidden}
         needed = dict.fromkeys([a for e in outside for a in e.inputs if type(a) is Var])
         extra = [v for v in needed if v not in made and v not in given]
         kept = [atom for i, atom in enumerate(program.outputs) if i not in places]
@@ -61,7 +65,7 @@ class Peel:
 def peeled(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
     """`program` with the products that its calls return made outside, and calls that take some inlined."""
     for _ in range(_ROUNDS):
-        if all(eqn.primitive.name not in _HOLDERS for eqn in program.equations):
+        if all(eqn.primitive.name not in HOLDERS for eqn in program.equations):
             break
         taken_off = _Walk(program, reach)
         if not taken_off.changed:
@@ -86,8 +90,8 @@ class _Walk:
                 eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
             primitive: Any = eqn.primitive
             found: Any = ()
-            if primitive.name in _HOLDERS and not primitive.effects:
-                found = rewritten(Peel(reach), primitive.program)
+            if primitive.name in HOLDERS and not primitive.effects:
+                found = rewritten(Peel(reach, carried(primitive)), primitive.program)
             if found:
                 self.take_off(eqn, found)
             elif (
@@ -110,15 +114,35 @@ class _Walk:
         program = primitive.program
         env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
         kept = [v for i, v in enumerate(eqn.outputs) if i not in found.places]
-        fresh = [Var(v.aval) for v in found.extra]
+        rows = primitive.length if type(primitive) is Scan else None
+        fresh = [Var(add_axis(v.aval, None if rows is None else 0, rows or 0)) for v in found.extra]
         env.update(zip(found.extra, fresh, strict=True))
         params = {f: getattr(primitive, f) for f in primitive.fields}
         call = type(primitive)(**params | {"program": found.inside})
         if kept or fresh:
             self.equations.append(eqn.replace(primitive=call, outputs=[*kept, *fresh]))
-        self.repeat(found.outside, env)
+        if rows is None:
+            self.repeat(found.outside, env)
+        else:
+            self.repeat_rows(found, program, {*program.inputs[: primitive.consts]}, rows, env)
         for i in found.places:
             self.names[eqn.outputs[i]] = env[program.outputs[i]]
+
+    def repeat_rows(
+        self, found: Peeled, program: Program, consts: set[Any], rows: int, env: dict[Any, Atom]
+    ) -> None:
+        """What each step made, for all rows at once; `consts` are the same in each."""
+        made = {v for eqn in found.outside for v in eqn.outputs}
+        needed = dict.fromkeys(
+            [a for e in found.outside for a in e.inputs if type(a) is Var and a not in made]
+        )
+        outputs = list(dict.fromkeys([program.outputs[i] for i in found.places]))
+        one = Program(program.name, [*needed], found.outside, outputs)
+        dims = tuple([None if v in consts else 0 for v in needed])
+        whole = Batch(rows, dims, (0,) * len(outputs))(one)
+        inner: dict[Any, Atom] = dict(zip(whole.inputs, [env[v] for v in needed], strict=True))
+        self.repeat(whole.equations, inner)
+        env.update(zip(outputs, [inner[a] for a in whole.outputs], strict=True))  # type: ignore[arg-type]
 
     def inline(self, eqn: Equation) -> None:
         """The equations of the program in place of its call."""
@@ -138,4 +162,11 @@ class _Walk:
             self.equations.append(eqn.replace(inputs=inputs, outputs=outputs))
 
 
-_HOLDERS = frozenset({"call", "checkpoint"})
+def carried(primitive: Any) -> range:
+    """The operands of a loop that change from step to step without being rows."""
+    if type(primitive) is not Scan:
+        return range(0)
+    return range(primitive.consts, primitive.consts + primitive.carries)
+
+
+HOLDERS = frozenset({"call", "checkpoint", "scan"})
