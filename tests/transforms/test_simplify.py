@@ -414,6 +414,17 @@ def test_what_repeats_elements_stays_in_the_loop():
     assert "broadcast_in_dim" not in names(program) and "iota" not in names(program)
 
 
+def test_what_would_hold_more_memory_stays_in_the_loop():
+    w = np.ones((32, 32), "float16")
+
+    def f(w, x):
+        return functx.lax.fori_loop(0, 4, lambda i, c: c @ fnp.transpose(w.astype("float32")), x)
+
+    program = simplified(functx.make_ir(f)(w, np.ones((5, 32), "float32")))
+    outside, inside = loop_names(program)
+    assert "convert_element_type" in inside and "convert_element_type" not in outside
+
+
 def test_effects_stay_where_they_are():
     def f(x):
         def step(c, _):

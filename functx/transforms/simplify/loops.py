@@ -8,7 +8,8 @@ from typing import Any
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
 from functx.ops.constants import Dense
 from functx.ops.creation import Iota
-from functx.ops.shaping import BroadcastInDim, Full
+from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
+from functx.ops.slicing import Slice
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
 
@@ -19,23 +20,23 @@ Found = tuple[list[Equation], Equation, dict[Var, Atom]]
 def invariant(program: Program, fixed: set[Any]) -> list[Equation]:
     """The equations of `program` that compute the same in each step, and pay outside of the loop.
 
-    `fixed` are the inputs that stay. What repeats elements or counts costs little to do again,
-    and outside would hold memory through the whole loop.
+    `fixed` are the inputs that stay. What repeats or rearranges elements costs little to do again,
+    and outside would hold memory through the whole loop; so would what is larger than its operands.
     """
     known = set(fixed)
     moved: list[Equation] = []
     cheap: dict[Any, Equation] = {}
     for eqn in program.equations:
         primitive = eqn.primitive
-        if primitive.effects or primitive.distinct:
+        if primitive.effects or primitive.distinct or primitive.named_axes:
             continue
         if not all([type(a) is Literal or a in known or a in cheap for a in eqn.inputs]):
             continue
         if isinstance(primitive, _CHEAP) or not any([type(a) is Var for a in eqn.inputs]):
             cheap.update(dict.fromkeys(eqn.outputs, eqn))
             continue
-        given = sum([a.aval.size for a in eqn.inputs if a in known])
-        if sum([v.aval.size for v in eqn.outputs]) > max(given, _SMALL):
+        given = sum([_bytes(a) for a in eqn.inputs if a in known])
+        if sum(map(_bytes, eqn.outputs)) > max(given, _SMALL):
             continue
         moved += _made_before(eqn, cheap)
         moved.append(eqn)
@@ -54,8 +55,12 @@ def _made_before(eqn: Equation, cheap: dict[Any, Equation]) -> list[Equation]:
     return needed[::-1]
 
 
-_CHEAP = (BroadcastInDim, Full, Iota, Dense)
-_SMALL = 64
+_CHEAP = (BroadcastInDim, Full, Iota, Dense, Reshape, PermuteDims, Slice)
+_SMALL = 256
+
+
+def _bytes(atom: Atom) -> int:
+    return atom.aval.size * atom.aval.dtype.itemsize
 
 
 def moved_out(
