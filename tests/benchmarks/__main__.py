@@ -11,8 +11,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import functx
+from functx.core.config import OUTLINE
 from tests.benchmarks.in_place import PAIRS
-from tests.benchmarks.measures import HEADER, Calls, Import, Options, Row, growth, machine
+from tests.benchmarks.measures import (
+    HEADER,
+    Calls,
+    Import,
+    Options,
+    Row,
+    expect_recompilations,
+    growth,
+    machine,
+)
 from tests.benchmarks.networks import NETWORKS, temporary_bytes
 from tests.benchmarks.repeats import GROWTH, REPEATS
 from tests.benchmarks.tasks import TASKS
@@ -46,6 +57,7 @@ def main() -> None:
     parser.add_argument(
         "--json", action="store_true", help="lines of JSON, the last of a task says it is done"
     )
+    parser.add_argument("--outline", choices=OUTLINE, help="functx.config.outline")
     given = parser.parse_args()
     names = [name for word in given.tasks for name in SUITES.get(word, [word])]
     if unknown := [name for name in names if name not in MEASURES]:
@@ -53,6 +65,9 @@ def main() -> None:
     if not names:
         print("\n".join([*MEASURES, "", *(f"{k}: {len(v)} of them" for k, v in SUITES.items())]))
         return
+    expect_recompilations()
+    if given.outline:
+        functx.config.update("outline", given.outline)
     options = Options(given.least, given.slow, given.seconds)
     if not given.json:
         print(f"{machine()}\n\n{HEADER}")

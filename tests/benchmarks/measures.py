@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functx.core.errors import RecompilationWarning
 from tests.benchmarks.frameworks import FUNCTX, JAX
 
 TURN = 0.03
@@ -76,6 +78,11 @@ def shown(value: float | None, unit: str = "s") -> str:
     number = value / scale
     digits = 0 if number >= 100 else 1 if number >= 10 else 2
     return f"{number:.{digits}f} {name}"
+
+
+def expect_recompilations() -> None:
+    """Let functions be made anew and compiled again, which is what some tasks time."""
+    warnings.simplefilter("ignore", RecompilationWarning)
 
 
 def seconds(run: Run, calls: int = 1, finish: Callable[[Any], Any] | None = None) -> float:

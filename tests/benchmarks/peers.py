@@ -20,7 +20,7 @@ from typing import Any
 from tests.benchmarks import tasks
 from tests.benchmarks.frameworks import FRAMEWORKS
 from tests.benchmarks.limits import lines_of
-from tests.benchmarks.measures import machine, seconds, shown
+from tests.benchmarks.measures import expect_recompilations, machine, seconds, shown
 from tests.benchmarks.repeats import REPEATS
 
 Found = dict[str, float]
@@ -73,6 +73,7 @@ TASKS: dict[str, Callable[[Any], Found]] = {
 
 def alone(peer: str, names: list[str]) -> None:
     """Measure `names` on one peer, and print a line of JSON for each figure."""
+    expect_recompilations()
     fx = FRAMEWORKS[peer]()
     print(json.dumps({"version": fx.version}))
     for name in names:
