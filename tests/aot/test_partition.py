@@ -1,6 +1,7 @@
 """Joint programs cut in two: what is saved, what is computed again, and the same numbers."""
 
 import time
+from itertools import pairwise
 
 import numpy as onp
 import pytest
@@ -239,7 +240,7 @@ def test_the_backward_program_does_again_just_before_it_uses():
 
     _, backward = cut(f, ROWS, W, aggressive=True)
     places = [i for i, name in enumerate(names(backward)) if name == "tanh"]
-    assert len(places) == 3 and min(b - a for a, b in zip(places, places[1:], strict=False)) > 3
+    assert len(places) == 3 and min(b - a for a, b in pairwise(places)) > 3
 
 
 def test_effects_stay_where_they_are_and_happen_once():
@@ -289,7 +290,9 @@ def test_the_cheapest_cut_next_to_the_sink_is_found():
 
 def test_a_cut_that_saves_too_little_names_what_is_missing():
     joint = joint_program(lambda x: np.sin(np.exp(x)))(X)
-    with pytest.raises(ProgramError, match=r"`x`: f32\[3\], made by an input, which is neither") as e:
+    with pytest.raises(
+        ProgramError, match=r"`x`: f32\[3\], made by an input, which is neither"
+    ) as e:
         partition.cut(joint, [])
     assert "saved: nothing" in str(e.value)
 

@@ -14,13 +14,17 @@ from functx.core.program import Equation, Program
 from functx.core.rewriting import rewritten
 from functx.core.tracing import current_builder, trace
 from functx.ops.shaping import full_like
-from functx.transforms.call import Rerun
+from functx.transforms.call import Call, Rerun
 from functx.transforms.planning.budget import fitting_plan
 from functx.transforms.planning.joint import joined
 from functx.transforms.planning.planned import Plan, asking_for, computes_again, planned
 from functx.transforms.planning.sections import Sections
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 from functx.transforms.zeros import WithZeros
+
+
+# So many equations of a backward program are computed together at least.
+_STEP = 12
 
 
 def gradient_rewrite(active: tuple[bool, ...], with_value: bool) -> Any:
@@ -42,6 +46,15 @@ def in_sections(program: Program) -> Program:
     return rewritten(Sections(count), program) if count else program  # type: ignore[no-any-return]
 
 
+def step_by_step(backward: Program) -> Program:
+    """`backward` in sections, so that what is computed again waits for the cotangents it is for.
+
+    A compiler would do it all at first, since it needs none. Calls wait by themselves.
+    """
+    count = sum([not isinstance(eqn.primitive, Call) for eqn in backward]) // _STEP
+    return rewritten(Sections(count), backward) if count > 1 else backward  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class PlannedHalves:
     """As `SplitVJP`; the second program is one call where it computes again."""
@@ -59,7 +72,7 @@ class PlannedHalves:
         values, backward = rewritten(split, program)
         if not computes_again(split, program):
             return values, backward
-        call = Equation.of(Rerun(backward, True), backward.inputs)
+        call = Equation.of(Rerun(step_by_step(backward), True), backward.inputs)
         return values, like(backward, equations=[call], outputs=call.outputs)
 
 
@@ -101,7 +114,7 @@ class PlannedGradient:
         pull = rewritten(WithZeros(tuple(first)), backward)
         given = [full_like(found[0], 1), *found[count:]]
         again = computes_again(split, program)
-        grads = Rerun(pull, True)(*given) if again else applied(pull, given)
+        grads = Rerun(step_by_step(pull), True)(*given) if again else applied(pull, given)
         return [*found[0 if self.with_value else 1 : count], *grads]
 
 
