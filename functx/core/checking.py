@@ -15,6 +15,7 @@ from functx.core.errors import FunctxError, ProgramError
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text
 from functx.core.program import Equation, Literal, Program, Var, subprograms
+from functx.core.unknown import Unknown
 
 
 def check_program(program: Program) -> None:
@@ -96,6 +97,8 @@ def literal_problem(literal: Literal) -> str:
     """What is wrong with a literal, if anything is."""
     value, aval = literal.value, literal.aval
     of = kind(aval.dtype) if type(aval) is ShapedArray and aval.shape == () else ""
+    if of and type(value) is Unknown:
+        return ""
     if of and of in _KINDS.get(type(value), ""):
         try:
             with np.errstate(over="ignore"):
