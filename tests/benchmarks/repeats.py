@@ -93,21 +93,29 @@ def deep_transformer(count: int, wanted: float, size: tuple[int, int] = (8, 128)
     return Compiled(of, (params, text[:, :-1], text[:, 1:]), (wanted, 1.0))
 
 
-def solver(steps: int, gradient: bool = False, size: int = 1000) -> Compiled:
-    """Explicit steps of a diffusion with a reaction: unrolled, beside JAX's `scan` by hand."""
+def relaxation(fx: Any, u: Any, dt: Any) -> Any:
+    """An explicit step, of four operations."""
+    return u + dt * (fx.np.sin(u) - u)
+
+
+def diffusion(fx: Any, u: Any, dt: Any) -> Any:
+    """A midpoint step of a diffusion with a reaction, of some thirty operations."""
+
+    def slope(u: Any) -> Any:
+        return fx.np.roll(u, 1) - 2.0 * u + fx.np.roll(u, -1) + u * (1.0 - u)
+
+    return u + dt * slope(u + 0.5 * dt * slope(u))
+
+
+def solver(step: Callable[..., Any], steps: int, gradient: bool = False, size: int = 1000) -> Any:
+    """Explicit steps, unrolled, beside JAX's `scan` by hand."""
 
     def of(fx: Any) -> Callable[..., Any]:
-        def slope(u: Any) -> Any:
-            return fx.np.roll(u, 1) - 2.0 * u + fx.np.roll(u, -1) + u * (1.0 - u)
-
-        def step(u: Any, dt: Any) -> Any:
-            return u + dt * slope(u + 0.5 * dt * slope(u))
-
         def solve(u: Any, dt: Any) -> Any:
             if fx.name == "JAX":
-                return jax.lax.scan(lambda u, _: (step(u, dt), None), u, length=steps)[0]
+                return jax.lax.scan(lambda u, _: (step(fx, u, dt), None), u, length=steps)[0]
             for _ in range(steps):
-                u = step(u, dt)
+                u = step(fx, u, dt)
             return u
 
         if not gradient:
@@ -130,8 +138,10 @@ REPEATS: dict[str, Callable[[], Compiled]] = {
     "rnn64": lambda: unrolled_rnn(64, 1 / 20),
     "rnn256": lambda: unrolled_rnn(256, 1 / 20, recorded=(200.0, None)),
     "transformer12": lambda: deep_transformer(12, 1 / 8),
-    "solver1000": lambda: solver(1000),
-    "solver1000_grad": lambda: solver(1000, gradient=True),
+    "solver1000": lambda: solver(relaxation, 1000),
+    "solver1000_grad": lambda: solver(relaxation, 1000, gradient=True),
+    "diffusion1000": lambda: solver(diffusion, 1000),
+    "diffusion1000_grad": lambda: solver(diffusion, 1000, gradient=True),
 }
 # The shorter and the longer of two, and how many times longer that may take.
 GROWTH = [("rnn64_compile", "rnn256_compile", 1.3)]

@@ -15,7 +15,7 @@ PROGRAMS = {
     "residual": repeats.residual(2, 0.1),
     "rnn": repeats.unrolled_rnn(3, None, width=4),
     "transformer": repeats.deep_transformer(1, 0.1, size=(2, 8)),
-    "solver": repeats.solver(3, gradient=True, size=20),
+    "solver": repeats.solver(repeats.diffusion, 3, gradient=True, size=20),
 }
 
 
