@@ -77,9 +77,10 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
             compiled = executable(found.program)
             variants.append(Variant(found.answers, compiled))
             return compiled, packed(literals)
-    compiled = executable(_made(rewrite, program))
+    made = _made(rewrite, program)
+    compiled = executable(made)
     programs.put(key, compiled)
-    note(code_of(program), program.name, program, kind=type(rewrite))
+    note(code_of(program), program.name, program, kind=type(rewrite), avals=made.in_avals)
     return compiled, ()
 
 

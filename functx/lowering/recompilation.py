@@ -45,8 +45,12 @@ class Compiled(NamedTuple):
         function: int | None = None,
         structure: Any = None,
         static: dict[str, str] | None = None,
+        avals: Sequence[Any] | None = None,
     ) -> Compiled:
-        """That of `program`, made for `what`; `function` tells jitted ones apart."""
+        """That of `program`, made for `what`; `function` tells jitted ones apart.
+
+        `avals` are the types of the arguments, where the inputs have others.
+        """
         equations = program.equations
         return Compiled(
             what,
@@ -59,7 +63,7 @@ class Compiled(NamedTuple):
                 "config.outline": config.outline,
             },
             padded(program.in_names(), len(program.inputs)),
-            program.in_avals,
+            program.in_avals if avals is None else avals,
             frozenset([type(eqn.primitive) for eqn in equations]),
             len(equations),
             [(repr(eqn.primitive), eqn.source) for eqn in equations[:_LONGEST]],
