@@ -83,12 +83,12 @@ def holds_exactly(wide: DType, dtype: DType) -> bool:
     if given == "f":
         a, b = ml_dtypes.finfo(dtype), ml_dtypes.finfo(wide)
         return bool(a.nmant <= b.nmant and a.maxexp <= b.maxexp and a.minexp >= b.minexp)
-    a = ml_dtypes.iinfo(dtype)
+    whole = ml_dtypes.iinfo(dtype)
     if kept == "f":
         bits = ml_dtypes.finfo(wide).nmant + 1
-        return bool(-(2**bits) <= a.min and a.max <= 2**bits <= ml_dtypes.finfo(wide).max)
-    b = ml_dtypes.iinfo(wide)
-    return bool(b.min <= a.min and a.max <= b.max)
+        return bool(-(2**bits) <= whole.min and whole.max <= 2**bits <= ml_dtypes.finfo(wide).max)
+    room = ml_dtypes.iinfo(wide)
+    return bool(room.min <= whole.min and whole.max <= room.max)
 
 
 class BitcastConvertType(Primitive):

@@ -63,7 +63,7 @@ class Einsum:
         out = resolved([label for group in groups for label in group])
         found = Einsum(aval, out, aval.shape)
         factors = product.factors
-        squared = [range(s.first, s.second + s.count) for s in product.squares]
+        squared = [range(s.first, s.second + s.length) for s in product.squares]
         if sum(map(len, squared)) != len({i for run in squared for i in run}):
             return None
         if squared and not is_floating(aval.dtype):
@@ -73,7 +73,7 @@ class Einsum:
             [f for i, f in enumerate(factors) if i not in inside], {*out}
         )
         for s in product.squares if squared else ():
-            first, second = factors[s.first : s.second], factors[s.second : s.second + s.count]
+            first, second = factors[s.first : s.second], factors[s.second : s.second + s.length]
             again = dict(
                 pair
                 for f, g in zip(first, second, strict=True)
@@ -304,7 +304,7 @@ class _Work:
 
     def alike(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
         """1 where two factors choose the same, else 0, summed over the labels that nothing else has."""
-        labels = tuple([*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels]])
+        labels = (*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels])
         first = self.spread(Value(x.array, x.labels[:-1]), labels)
         second = self.spread(Value(y.array, y.labels[:-1]), labels)
         same = bitwise_and(eq(first, second), ge(first, 0))

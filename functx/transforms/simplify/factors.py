@@ -69,7 +69,7 @@ class SquaredRun(NamedTuple):
 
     first: int
     second: int
-    count: int
+    length: int
 
 
 class Product:
