@@ -7,13 +7,14 @@ from math import prod
 from functx.core.avals import ShapedArray
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, subprograms
+from functx.ops.arithmetic import Div, Pow, Rem
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
 from functx.ops.convolution import Convolution
 from functx.ops.creation import Iota
 from functx.ops.distributions import Draw, DrawWith
 from functx.ops.dropout import Dropout
-from functx.ops.families import Constant, Elementwise
+from functx.ops.families import Constant, Elementwise, Inexact
 from functx.ops.gradients import Name, StopGradient
 from functx.ops.joining import Concatenate, Pad, Split
 from functx.ops.losses import Loss
@@ -24,6 +25,7 @@ from functx.ops.reductions import Reduction
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev
 from functx.ops.slicing import DynamicSlice, Slice
 from functx.ops.softmax import LogSoftmax, Softmax
+from functx.ops.trigonometric import Atan2
 
 VIEWS = (
     BroadcastInDim,
@@ -40,6 +42,7 @@ VIEWS = (
 """What shows an array in another way: it costs nothing to do again."""
 _POINTWISE = (Elementwise, Constant, Concatenate, ConvertElementType, Full, Iota, Pad, *VIEWS)
 _CHEAP = (*_POINTWISE, Reduction, Normalization, Loss, Softmax, LogSoftmax)
+_SLOW = (Inexact, Atan2, Div, Pow, Rem)
 RANDOM = (RandomBits, RandomFoldIn, RandomSeed, RandomSplit, Draw, DrawWith, Dropout)
 
 # So many operations on numbers take as long as moving one byte.
@@ -64,6 +67,11 @@ def recomputable(primitive: Primitive) -> bool:
 def pointwise(primitive: Primitive) -> bool:
     """Whether a compiler computes it where its output is used, element by element."""
     return isinstance(primitive, _POINTWISE) and not primitive.effects
+
+
+def slow_pointwise(primitive: Primitive) -> bool:
+    """Whether a compiler does not compute it more than once though it could."""
+    return isinstance(primitive, _SLOW)
 
 
 def work_of(eqn: Equation) -> int:

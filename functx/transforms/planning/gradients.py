@@ -22,7 +22,6 @@ from functx.transforms.planning.sections import Sections
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 from functx.transforms.zeros import WithZeros
 
-
 # So many equations of a backward program are computed together at least.
 _STEP = 12
 

@@ -11,7 +11,7 @@ from functx.core.program import Equation, Program, Var, subprograms
 from functx.core.rewriting import rewritten
 from functx.ops.reductions import Reduction
 from functx.transforms.expand import opened_to_lower
-from functx.transforms.planning.costs import VIEWS, bytes_of, pointwise
+from functx.transforms.planning.costs import VIEWS, bytes_of, pointwise, slow_pointwise
 
 
 class Span(NamedTuple):
@@ -31,7 +31,8 @@ class Timeline:
     """Which arrays a program has in memory while each of its equations is computed.
 
     Operands of the program are not counted, nor results unless `results` are. What is computed
-    element by element is in memory only if something else than that uses it, views never are.
+    element by element is in memory only if something else than that uses it, or if it is slow and
+    used more than once; views never are.
     """
 
     def __init__(self, program: Program, results: bool = False):
@@ -51,10 +52,13 @@ class Timeline:
 
     def in_memory(self, v: Var) -> bool:
         """Whether `v`, an output of an equation, is ever in memory of its own."""
-        eqn = self.program.equations[self.position[v]]
-        if isinstance(eqn.primitive, VIEWS):
+        primitive = self.program.equations[self.position[v]].primitive
+        if isinstance(primitive, VIEWS):
             return False
-        return not pointwise(eqn.primitive) or not all([_fuses(e) for e in self.users.get(v, ())])
+        users = self.users.get(v, ())
+        # Each user would compute it for itself.
+        often = slow_pointwise(primitive) and len(users) > 1
+        return often or not pointwise(primitive) or not all([_fuses(e) for e in users])
 
     @cached_property
     def spans(self) -> list[Span]:
