@@ -12,6 +12,7 @@ import jax
 from functx.core.config import config
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import RecompilationWarning
+from functx.core.primitive import Primitive
 from functx.core.program import Program, padded
 from functx.core.provenance import _is_ours, line_number, source_line, user_source
 from functx.core.registrations import forgotten_with_rules
@@ -66,7 +67,7 @@ class Compiled(NamedTuple):
             program.in_avals if avals is None else avals,
             frozenset([type(eqn.primitive) for eqn in equations]),
             len(equations),
-            [(repr(eqn.primitive), eqn.source) for eqn in equations[:_LONGEST]],
+            [(_text(eqn.primitive), eqn.source) for eqn in equations[:_LONGEST]],
         )
 
     def like(self, before: Compiled) -> bool:
@@ -119,6 +120,19 @@ class Compiled(NamedTuple):
             "what it captured, or where the arguments lie",
             "Pass as arguments what the function captures, placed alike each time.",
         )
+
+
+def _text(primitive: Primitive) -> str:
+    """`primitive` with those of its parameters that are numbers, words or tuples of such."""
+    given = [(field, getattr(primitive, field)) for field in primitive.fields]
+    shown = ", ".join([f"{field}={value!r}" for field, value in given if _is_plain(value)])
+    return f"{primitive.name}[{shown}]"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, (int, float, complex, str))
 
 
 def _cure(name: str, was: Any, now: Any) -> str:

@@ -138,7 +138,12 @@ def ints_in_an_exponent():
         (shapes_of_a_pullback, "lambda", "argument `x`: f32[5] before, f32[6] now", "Pad `x`"),
         (lengths_of_a_batch, "lambda", "argument `x`: f32[5] before, f32[6] now", "Pad `x`"),
         (lengths_of_a_loop, "lambda", "5 operations before, 6 now", "functx.lax.fori_loop"),
-        (ints_in_a_shape, "lambda", "slice[start=(0,), limit=(5,)] before", "decides a shape"),
+        (
+            ints_in_a_shape,
+            "lambda",
+            "slice[start=(0,), limit=(5,)] before, slice[start=(0,), limit=(6,)] now, at test_recomp",
+            "decides a shape",
+        ),
         (ints_in_an_exponent, "lambda", "integer_pow[exponent=5] before", "an exponent"),
     ],
 )
