@@ -8,17 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from functx.core.avals import ShapedArray
 from functx.core.budgets import size_text
 from functx.core.editing import like, run_flat
 from functx.core.errors import ArgumentError, type_name
-from functx.core.primitive import Primitive
-from functx.core.program import Equation, Program, Var, subprograms
-from functx.core.provenance import Pulled, describe, pulled
+from functx.core.program import Equation, Program
+from functx.core.provenance import describe, pulled
 from functx.core.tracing import current_builder
 from functx.tools.memory_picture import picture
+from functx.tools.memory_values import Value, inside_of, is_late, name_of, value_of
 from functx.transforms.call import Call, Rerun
 from functx.transforms.make_ir import make_ir
 from functx.transforms.planning.costs import bytes_of
@@ -47,19 +44,6 @@ def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
         return MemoryUse(opened(make_ir(fun)(*args, **kwargs)))
 
     return wrapper
-
-
-class Value(NamedTuple):
-    """An array in memory: its type and bytes, what makes it, and the user's line that asked for it."""
-
-    aval: ShapedArray
-    bytes: int
-    operation: str
-    place: str
-    late: bool = False
-
-    def __str__(self) -> str:
-        return f"{size_text(self.bytes):>10}  {self.aval!r:20} {self.operation:24} {self.place}"
 
 
 class Moment(NamedTuple):
@@ -177,40 +161,6 @@ def table(values: Sequence[Value], most: int = 20) -> list[str]:
         rest = sum([value.bytes * count for value, count in rows[most:]])
         lines[most:] = [f"{'':7}{size_text(rest):>10}  in {len(rows) - most} others"]
     return lines or ["       nothing"]
-
-
-def is_late(eqn: Equation) -> bool:
-    """Whether an equation is one of a backward computation."""
-    return isinstance(eqn.source, Pulled) or type(eqn.primitive) is Rerun
-
-
-def value_of(eqn: Equation, v: Var) -> Value:
-    """What there is to tell of `v`, which `eqn` makes: where a program makes it, of what does so there."""
-    late, place = is_late(eqn), eqn.outputs.index(v)
-    while True:
-        held = [p for p in subprograms(eqn.primitive) if len(p.outputs) == len(eqn.outputs)]
-        makers = [e for p in held for e in p if p.outputs[place] in e.outputs]
-        if not makers:
-            break
-        place = (
-            makers[0].outputs.index(held[0].outputs[place]) if makers[0] in held[0].equations else 0
-        )
-        eqn = makers[0]
-    return Value(v.aval, bytes_of(v.aval), name_of(eqn.primitive), describe(eqn.source), late)
-
-
-def inside_of(eqn: Equation, count: int) -> Value:
-    """The bytes that an operation needs for itself, as a value."""
-    aval = ShapedArray((count,), np.dtype("uint8"))
-    return Value(
-        aval, count, f"inside {name_of(eqn.primitive)}", describe(eqn.source), is_late(eqn)
-    )
-
-
-def name_of(primitive: Primitive) -> str:
-    """The name of an operation, and of the program that it runs."""
-    held = subprograms(primitive)
-    return f"{primitive.name} {held[0].name}" if held else primitive.name
 
 
 def late(program: Program) -> Program:

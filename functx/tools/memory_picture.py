@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from functx.core.budgets import size_text
+from functx.tools.memory_values import value_of
 
 if TYPE_CHECKING:
     from functx.tools.memory import MemoryUse
@@ -72,12 +73,11 @@ def corners(points: list[Point]) -> list[Point]:
 
 def stacked(use: MemoryUse) -> list[Area]:
     """The areas of all values, one on top of the other at each equation."""
-    from functx.tools.memory import value_of
-
     line, equations = use._timeline, use.program.equations
     heights = [0] * len(equations)
     large = {s.var for s in sorted(line.spans, key=lambda span: -span.bytes)[:MOST]}
-    rest, areas = [0] * len(equations), []
+    rest = [0] * len(equations)
+    areas: list[Area] = []
     for span in line.spans:
         if span.var not in large:
             for i in range(span.start, span.end + 1):

@@ -179,7 +179,7 @@ class Bans:
             fusible = self.config.fusible(eqn.primitive)
             if eqn in self.banned or not fusible or self.marked(eqn):
                 continue
-            makers = [self.flow.makers.get(a) for a in eqn.inputs]
+            makers = [self.flow.makers.get(a) for a in eqn.inputs if type(a) is Var]
             length[eqn] = 1 + max([length.get(e, 0) for e in makers if e is not None], default=0)
             if length[eqn] > self.config.chain and not isinstance(eqn.primitive, VIEWS):
                 self.banned.add(eqn)

@@ -33,7 +33,7 @@ class Sections:
         made = list(accumulate([sum([bytes_of(v.aval) for v in e.outputs]) for e in program]))
         crossing = crossing_bytes(program)
         step = made[-1] / self.count
-        cuts = []
+        cuts: list[int] = []
         for n in range(1, self.count):
             near = [i + 1 for i, b in enumerate(made[:-1]) if abs(b - n * step) <= step / 3]
             near = [i for i in near if not cuts or i > cuts[-1]]
@@ -48,7 +48,7 @@ def crossing_bytes(program: Program) -> list[int]:
     position = {v: i for i, eqn in enumerate(program) for v in eqn.outputs}
     last = dict(position)
     for i, eqn in enumerate(program):
-        last.update({a: i for a in eqn.inputs if a in position})
+        last.update({a: i for a in eqn.inputs if type(a) is Var and a in position})
     for v, i in position.items():
         changes[i + 1] += bytes_of(v.aval)
         changes[last[v] + 1] -= bytes_of(v.aval)
