@@ -191,9 +191,9 @@ class Flow:
         orders: dict[Equation, Any] = {}
         pending = self.sums
         while pending:
-            looked_intoto = {v for v, found in self.reached.items() if not found <= kept}
-            pending = [eqn for eqn in pending if any([a in looked_intoto for a in eqn.inputs])]
-            orders = {eqn: opened(eqn, self.makers, looked_intoto) for eqn in pending}
+            open_to = {v for v, found in self.reached.items() if not found <= kept}
+            pending = [eqn for eqn in pending if any([a in open_to for a in eqn.inputs])]
+            orders = {eqn: opened(eqn, self.makers, open_to) for eqn in pending}
             closed = [
                 eqn
                 for eqn, found in orders.items()

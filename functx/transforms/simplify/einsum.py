@@ -44,8 +44,8 @@ class Einsum:
     alone, and `roots_outside` those of a value that is squared.
     """
 
-    def __init__(self, aval: ShapedArray, out: Labels, shape: tuple[int, ...]):
-        self.aval, self.out, self.shape = aval, out, shape
+    def __init__(self, aval: ShapedArray, out: Labels, precision: Any):
+        self.aval, self.out, self.precision = aval, out, precision
         self.terms: list[Term] = []
         self.roots: list[tuple[Term, Labels]] = []
         self.outside: list[Factor] = []
@@ -55,13 +55,16 @@ class Einsum:
         self.cost = 0.0
 
     @staticmethod
-    def of(product: Product, groups: Groups, aval: ShapedArray) -> Einsum | None:
+    def of(
+        product: Product, groups: Groups, aval: ShapedArray, precision: Any = None
+    ) -> Einsum | None:
         """The sum of `product` over what is not in `groups`, the labels of the result's dimensions.
 
-        None for one of too many factors, or of squares of squares.
+        None for one of too many factors, or of squares of squares. `precision` is that of matrix
+        products that it is made of.
         """
         out = resolved([label for group in groups for label in group])
-        found = Einsum(aval, out, aval.shape)
+        found = Einsum(aval, out, precision)
         factors = product.factors
         squared = [range(s.first, s.second + s.length) for s in product.squares]
         if sum(map(len, squared)) != len({i for run in squared for i in run}):
@@ -111,7 +114,7 @@ class Einsum:
         dtype = self.aval.dtype
         if self.roots and dtype.itemsize < 4:
             dtype = np.dtype("float32")
-        work = _Work(read, dtype, self.out)
+        work = _Work(read, dtype, self.out, self.precision)
         values = [work.term(t) for t in self.terms]
         outside = [work.factor(f) for f in self.roots_outside]
         for term, again in self.roots:
@@ -135,7 +138,7 @@ class Einsum:
         # A square that was multiplied out is a sum of terms that cancel.
         if not self.terms and any([again != term.labels for term, again in self.roots]):
             array = larger(array, 0.0)
-        array = reshape(array, self.shape)
+        array = reshape(array, self.aval.shape)
         if array.aval is not self.aval:
             array = convert_element_type(array, self.aval.dtype, self.aval.weak_type)
         return array
@@ -174,8 +177,8 @@ class Value(NamedTuple):
 class _Work:
     """The equations of a sum in the making."""
 
-    def __init__(self, read: Callable[[Any], Any], dtype: DType, out: Labels):
-        self.read, self.dtype, self.out = read, dtype, out
+    def __init__(self, read: Callable[[Any], Any], dtype: DType, out: Labels, precision: Any):
+        self.read, self.dtype, self.out, self.precision = read, dtype, out, precision
 
     def factor(self, factor: Factor) -> tuple[Value, bool]:
         """The array of a factor in the dtype of the sum, a label a dimension; whether it divides."""
@@ -291,7 +294,7 @@ class _Work:
                     tuple([y.labels.index(label) for label in labels]),
                 )
 
-            array = dot_general(x.array, y.array, places(gone), places(kept))
+            array = dot_general(x.array, y.array, places(gone), places(kept), self.precision)
             return Value(array, (*kept, *x_free, *y_free))
         wide, other = (y, x) if y_free else (x, y)
         if other.array is wide.array and other.labels == wide.labels:

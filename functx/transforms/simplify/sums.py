@@ -74,13 +74,15 @@ def opened(eqn: Equation, makers: Makers, open_to: set[Any]) -> Sum | None:
         return None
     pieces, axis = found
     parts = []
+    # Some machines round the operands of matrix products that do not ask for more.
+    precision = None if type(eqn.primitive) is DotGeneral else ("HIGHEST", "HIGHEST")
     for instead, shapes in pieces:
         product = Product(makers, open_to.__contains__, instead)
         groups = sum_into(product, eqn, shapes)
         if groups is None or any([f.atom in open_to for f in product.factors]):
             return None
         shape = tuple([group[0].size if group else 1 for group in groups])
-        einsum = Einsum.of(product, groups, out.aval.update(shape=shape))
+        einsum = Einsum.of(product, groups, out.aval.update(shape=shape), precision)
         if einsum is None:
             return None
         parts.append(einsum)
