@@ -205,7 +205,8 @@ def growth(rows: Sequence[Row], short: str, long: str, wanted: float | None = No
     a, b = found[short], found[long]
     ours = f"functx {b.ours / a.ours:.1f} times" if a.ours and b.ours else ""
     ours += f" (wanted {wanted})" if wanted else ""
-    theirs = f", JAX {b.theirs / a.theirs:.1f} times" if a.theirs and b.theirs else ""
+    measured = a.theirs and b.theirs and not b.recorded
+    theirs = f", JAX {b.theirs / a.theirs:.1f} times" if measured else ""
     return f"from `{short}` to `{long}`: {ours}{theirs}"
 
 
