@@ -97,8 +97,12 @@ def cache_info() -> CacheTable:
 def _count(found: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
     """Add `info` to what was found by that name; its limit is that of a single one."""
     before = found.get(name, CacheInfo(0, 0, 0, 0))
-    sums = [a + b for a, b in zip(before[:3], info[:3], strict=True)]
-    found[name] = CacheInfo(*sums, max(before.limit, info.limit))
+    found[name] = CacheInfo(
+        before.hits + info.hits,
+        before.misses + info.misses,
+        before.size + info.size,
+        max(before.limit, info.limit),
+    )
 
 
 _Remembering = type(lru_cache(repr))

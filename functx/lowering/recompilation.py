@@ -36,7 +36,7 @@ class Compiled(NamedTuple):
     names: Sequence[str]
     avals: Sequence[Any]
     kinds: frozenset[type]
-    count: int
+    length: int
     operations: Sequence[tuple[str, Any]]
 
     @staticmethod
@@ -101,9 +101,9 @@ class Compiled(NamedTuple):
 
     def other_operations(self, before: Compiled) -> tuple[str, str]:
         """The difference of two programs that take the same."""
-        if self.count != before.count:
+        if self.length != before.length:
             return (
-                f"the program: {before.count} operations before, {self.count} now",
+                f"the program: {before.length} operations before, {self.length} now",
                 "A Python int that decides its length compiles for each value: use "
                 "functx.lax.fori_loop or scan, or few lengths.",
             )

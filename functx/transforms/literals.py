@@ -81,7 +81,7 @@ class Hoisted:
         for i, sub in enumerate(programs):
             programs[i], literals = self.body(sub)
             extras.append([mark(a) for a in literals])
-        inputs = [mark(a) if self.takes(a) else a for a in eqn.inputs]
+        inputs = [mark(a) if self.takes(a) else a for a in eqn.inputs]  # type: ignore[arg-type]
         if any(extras):
             primitive, inputs = primitive.hoist(programs, extras, inputs)  # type: ignore[misc]
         return eqn.replace(primitive=primitive, inputs=inputs)
@@ -139,7 +139,7 @@ def with_literals_as_inputs(
 
     parts = _Parts([a.aval for a in numbers])
     equations = Hoisted(_is_unknown).equations(result, parts.part)
-    outputs = [parts.part(a) if _is_unknown(a) else a for a in result.outputs]
+    outputs = [parts.part(a) if _is_unknown(a) else a for a in result.outputs]  # type: ignore[arg-type]
     inputs = [*result.inputs, *parts.arrays.values()]
     final = Program(result.name, inputs, [*parts.equations, *equations], outputs)
     # Rules that hold programs which nothing can be hoisted out of.

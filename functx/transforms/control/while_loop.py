@@ -114,7 +114,8 @@ class While(Primitive):
 
     def hoist(self, programs, extras, operands):
         m, n = self.condition_consts, self.body_consts
-        again = self.again(*programs, m + len(extras[0]), n + len(extras[1]))
+        condition, body = programs
+        again = self.again(condition, body, m + len(extras[0]), n + len(extras[1]))
         return again, [*extras[0], *operands[:m], *extras[1], *operands[m:]]
 
     def bounded(self, steps: int) -> While:
