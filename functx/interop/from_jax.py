@@ -11,6 +11,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
+from functx.core.axes import bound_axes
 from functx.core.dtypes import SHORT_NAMES
 from functx.core.errors import ForeignCodeError
 from functx.core.program import Literal
@@ -19,6 +20,7 @@ from functx.core.tracing import Tracer, aval_of, check_no_tracers, current_build
 from functx.interop import (  # noqa: F401
     algebra,
     callbacks,
+    collectives,
     control,
     custom_rules,
     elementwise,
@@ -140,7 +142,8 @@ class FlatFunction:
 
     def jaxpr(self, avals: Sequence[Any]) -> tuple[Any, Results]:
         """The jaxpr on arguments of `avals`, and where its outputs stand in the result."""
-        if self.jitted is None:
+        if self.jitted is None or bound_axes():
+            # JAX is to know the axes that functx binds, and not to remember them.
             found = jaxpr_of(self.flat, avals)
             assert self.results is not None
             return found, self.results

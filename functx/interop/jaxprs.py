@@ -12,6 +12,7 @@ from jax.core import ShapedArray as JaxShapedArray
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, Literal
 
 from functx.core.avals import ShapedArray
+from functx.core.axes import bound_axes
 from functx.core.dtypes import SHORT_NAMES
 from functx.core.errors import DTypeError
 from functx.core.program import scalar_literal
@@ -104,7 +105,8 @@ def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """
     token = current_builder.set(None)
     try:
-        return jax.make_jaxpr(fun)(*to_jax(avals))
+        axes = [(axis.name, axis.size) for axis in bound_axes()]
+        return jax.make_jaxpr(fun, axis_env=axes or None)(*to_jax(avals))
     finally:
         current_builder.reset(token)
 

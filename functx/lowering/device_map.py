@@ -93,7 +93,7 @@ class ShardMap(Primitive):
         """The number of places along mesh axes."""
         return prod([self.mesh.shape[name] for name in names])
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: Any) -> Any:
         pairs = zip(self.program.in_avals, self.in_specs, strict=True)
         wanted = [self.whole(aval, spec) for aval, spec in pairs]
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
@@ -117,7 +117,7 @@ class ShardMap(Primitive):
         """The axes along which all places have the same part."""
         return tuple([name for name in self.axes if all(name not in entry for entry in spec)])
 
-    def trim(self, used):
+    def trim(self, used: Sequence[bool]) -> Any:
         if all(used):
             return None
         outputs = tuple([i for i, on in enumerate(used) if on])
@@ -128,7 +128,7 @@ class ShardMap(Primitive):
             outputs,
         )
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         flags = tuple([t is not None for t in tangents])
         values, linear = rewritten(Linearize(flags), self.program)
         outs, residuals, specs = self.run_first(values, primals)
@@ -149,19 +149,19 @@ class ShardMap(Primitive):
         found = first(*args)
         return found[:count], found[count:], specs
 
-    def forward(self, args, active):
+    def forward(self, args: Sequence[Any], active: Sequence[bool]) -> Any:
         values, _ = rewritten(SplitVJP(tuple(active)), self.program)
         outs, residuals, _ = self.run_first(values, args)
         return outs, residuals
 
-    def vjp(self, cts, residuals, args, active):
+    def vjp(self, cts: Any, residuals: Any, args: Any, active: Sequence[bool]) -> Any:
         values, backward = rewritten(SplitVJP(tuple(active)), self.program)
         specs = [self.kept(a) for a in values.out_avals[len(cts) :]]
         given = inexact_cotangents(cts, self.program.out_avals)
         back = rewritten(Unstack(len(given)), backward)
         return spread(self.pulled_back(back, active, given, residuals, specs), active)
 
-    def transpose(self, cts, *args):
+    def transpose(self, cts: Any, *args: Any) -> Any:
         linear = linear_marks(args)
         back = rewritten(TransposeIn(linear), expand(self.program, "transpose"))
         given = inexact_cotangents(cts, self.program.out_avals)
@@ -186,7 +186,7 @@ class ShardMap(Primitive):
         program = rewritten(OfShared(shares, sums), back)
         return self.again(program, [*ct_specs, *specs], own)(*cts, *rest)  # type: ignore[no-any-return]
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         size, axis = batch_size(args, dims), batched_axis()
         named = {name for spec in (*self.in_specs, *self.out_specs) for e in spec for name in e}
         over = () if axis is None else axis.mesh_axes
@@ -202,7 +202,7 @@ class ShardMap(Primitive):
         out_specs = [with_entry(s, d, over) for s, d in zip(self.out_specs, out_dims, strict=True)]
         return self.again(program, in_specs, out_specs)(*args), out_dims
 
-    def lower(self, ctx, *values):
+    def lower(self, ctx: Any, *values: Any) -> Any:
         several = len(self.out_specs) != 1
 
         def run(*xs: Any) -> Any:

@@ -122,8 +122,10 @@ def _specs_of(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[A
                 f"{what}: in_specs must be given for a traced argument; got none for `{name}`"
             )
         sharding = getattr(x, "sharding", None)
-        fits = isinstance(sharding, NamedSharding) and sharding.mesh.shape == mesh.shape
-        found.append(sharding.spec if fits else PartitionSpec())
+        if isinstance(sharding, NamedSharding) and sharding.mesh.shape == mesh.shape:
+            found.append(sharding.spec)
+        else:
+            found.append(PartitionSpec())
     return found
 
 

@@ -133,6 +133,7 @@ class Reduced(Collective, abstract=True):
 
     def one_of_several(self, x, dim):
         axis = batched_axis()
+        assert axis is not None
         if self.groups is not None:
             raise CollectiveError(
                 f"{self.name}: groups must be of places along one axis to be mapped by vmap; got "
@@ -239,7 +240,7 @@ class AllGather(Parted):
     If `invariant`, the result is known to be the same in all places.
     """
 
-    axis: int
+    axis: int  # type: ignore[misc]
     invariant: bool = False
     samples = (
         sample(f32[4, 3, 2], axes=("i",), axis=1, sizes=(4,), across=(("i", 4),)),
@@ -282,7 +283,7 @@ class AllGather(Parted):
 class PsumScatter(Parted):
     """The sum over all places; each place has its part of the dimension `axis`."""
 
-    axis: int
+    axis: int  # type: ignore[misc]
     accepts = "iufc"
     samples = (
         sample(f32[4, 3, 8], axes=("i",), axis=1, sizes=(4,), across=(("i", 4),)),
@@ -325,8 +326,8 @@ class PsumScatter(Parted):
 class AllToAll(Parted):
     """Part number j of dimension `split` goes to place j, which joins those it gets along `concat`."""
 
-    split: int
-    concat: int
+    split: int  # type: ignore[misc]
+    concat: int  # type: ignore[misc]
     samples = (
         sample(f32[4, 3, 8], axes=("i",), split=1, concat=0, sizes=(4,), across=(("i", 4),)),
         sample(f32[2, 4], axes=("i",), split=0, concat=0, sizes=(2,), across=(("i", 2),)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from functx.core.axes import AxisNames
@@ -48,7 +48,7 @@ class Across(Primitive):
             program = Batch(size, *dims, names=AxisNames(name))(program)
         return apply(None, program, args)
 
-    def abstract_eval(self, *avals):
+    def abstract_eval(self, *avals: Any) -> Any:
         lengths = tuple([n for _, n in self.axes])
         if any(a.shape[: len(lengths)] != lengths for a in avals):
             raise ShapeError(
@@ -58,14 +58,14 @@ class Across(Primitive):
         (out,) = self.program(*avals).out_avals
         return out.update(shape=(*lengths, *out.shape))
 
-    def jvp(self, primals, tangents):
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         push = PushForward(tuple([t is not None for t in tangents]))
         program = rewritten(push, self.program(*[x.aval for x in primals]))
         given = [*primals, *[t for t in tangents if t is not None]]
         outs = self.mapped(program, given)
         return outs[0], outs[1] if len(outs) > 1 else None
 
-    def vjp(self, ct, out, args, active):
+    def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
         forward, backward = rewritten(
             SplitVJP(tuple(active)), self.program(*[x.aval for x in args])
         )
@@ -73,12 +73,12 @@ class Across(Primitive):
         found = iter(self.mapped(backward, [ct, *residuals]))
         return [next(found) if on else None for on in active]
 
-    def transpose(self, ct, *args):
+    def transpose(self, ct: Any, *args: Any) -> Any:
         linear = tuple([type(x) is LinearInput for x in args])
         program = rewritten(TransposeIn(linear), self.program(*[x.aval for x in args]))
         return self.mapped(program, [ct, *[x for x in args if type(x) is not LinearInput]])
 
-    def batch(self, args, dims):
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         lanes = [
             x.aval if d is None else x.aval.update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
             for x, d in zip(args, dims, strict=True)
@@ -92,7 +92,7 @@ class Across(Primitive):
         (out,) = self.mapped(program, moved)
         return out, dim + n
 
-    def decompose(self, *args):
+    def decompose(self, *args: Any) -> Any:
         return self.mapped(self.program(*[x.aval for x in args]), args)[0]
 
 

@@ -3,10 +3,14 @@
 Each function of `CHECKS` raises unless its sentence, its name, is true.
 """
 
+import contextlib
+import io
 import json
+import runpy
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +23,7 @@ import functx.numpy as xp
 from functx import lax
 from functx.core.errors import ArgumentError, FunctxError, ReplicationError, ShapeError
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "15_many_devices.py"
 CHECKS = {}
 ALL = ("i", "j")
 X = np.arange(16, dtype="f").reshape(8, 2) / 7
@@ -322,6 +327,13 @@ def a_step_with_constraints_is_that_on_one_device():
     text = functx.jit(functx.grad(total)).lower(layers, X, TARGET).as_text()
     # On the value and on its cotangent.
     assert text.count("@Sharding") + text.count("sdy.sharding_constraint") >= 2, text
+
+
+@check
+def the_example_runs():
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert printed.getvalue().startswith("8 devices: loss 0.0"), printed.getvalue()
 
 
 # Constraints and arguments

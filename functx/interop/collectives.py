@@ -1,0 +1,88 @@
+"""Translations of collectives, within a map of functx over their axes, and of sharding constraints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx.core.axes import axis_names_in, size_of
+from functx.interop.jaxprs import ints
+from functx.interop.translation import translates
+from functx.ops.collectives import (
+    AllGather,
+    AllToAll,
+    AxisIndex,
+    Groups,
+    Pmax,
+    Pmin,
+    Ppermute,
+    Psum,
+    PsumScatter,
+)
+from functx.ops.shaping import expand_dims, squeeze
+from functx.ops.sharding import ShardingConstraint
+
+REDUCTIONS = {"psum": Psum, "psum_invariant": Psum, "pmax": Pmax, "pmin": Pmin}
+
+
+@translates(*REDUCTIONS)
+def reduced(eqn: Any, x: Any) -> Any:
+    axes = eqn.params["axes"]
+    if any(isinstance(axis, int) for axis in axes):
+        return NotImplemented
+    return REDUCTIONS[eqn.primitive.name](tuple(axes), groups_of(eqn))(x)
+
+
+@translates("pvary")
+def as_it_is(eqn: Any, x: Any) -> Any:
+    return x
+
+
+@translates("all_gather")
+def gathered(eqn: Any, x: Any) -> Any:
+    axis = eqn.params["all_gather_dimension"]
+    x = x if eqn.params["tiled"] else expand_dims(x, (axis,))
+    return AllGather(*places(eqn), axis)(x)
+
+
+@translates("reduce_scatter")
+def scattered(eqn: Any, x: Any) -> Any:
+    axis = eqn.params["scatter_dimension"]
+    out = PsumScatter(*places(eqn), axis)(x)
+    return out if eqn.params["tiled"] else squeeze(out, (axis,))
+
+
+@translates("all_to_all")
+def exchanged(eqn: Any, x: Any) -> Any:
+    split, concat = eqn.params["split_axis"], eqn.params["concat_axis"]
+    return AllToAll(*places(eqn), split, concat)(x)
+
+
+@translates("ppermute")
+def permuted(eqn: Any, x: Any) -> Any:
+    pairs = sorted([ints(pair) for pair in eqn.params["perm"]])
+    return Ppermute(axis_names_in(eqn.params["axis_name"]), tuple(pairs))(x)  # type: ignore[arg-type]
+
+
+@translates("axis_index")
+def numbered(eqn: Any) -> Any:
+    (name,) = axis_names_in(eqn.params["axis_name"])
+    return AxisIndex(name, size_of(name, "axis_index"))()
+
+
+@translates("sharding_constraint")
+def constrained(eqn: Any, x: Any) -> Any:
+    return ShardingConstraint(eqn.params["sharding"])(x)
+
+
+def places(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], Groups]:
+    """The names of the axes of an equation, the numbers of places along them, and its groups."""
+    names, groups = axis_names_in(eqn.params["axis_name"]), groups_of(eqn)
+    if groups is not None:
+        return names, (len(groups[0]),), groups
+    return names, tuple([size_of(name, eqn.primitive.name) for name in names]), None
+
+
+def groups_of(eqn: Any) -> Groups:
+    """The groups of places of an equation."""
+    groups = eqn.params.get("axis_index_groups")
+    return None if groups is None else tuple([ints(group) for group in groups])
