@@ -123,7 +123,11 @@ def _parts(cls: type[Primitive]) -> str:
 
 
 def _ours() -> dict[str, type[Primitive]]:
-    return {n: c for n, c in Primitive.registry.items() if c.__module__.startswith("functx.")}
+    return {
+        name: cls
+        for name, cls in Primitive.registry.items()
+        if cls.__module__.startswith("functx.") and not cls.__module__.startswith("functx.testing.")
+    }
 
 
 def _place(cls: type[Primitive]) -> str:
