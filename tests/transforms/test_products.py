@@ -497,3 +497,43 @@ def test_norms_of_derivatives_of_layers_in_a_scan(same_start):
         found = functx.jit(clipped)(params, x)
     for a, b in zip(found, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+SHARED = {
+    "in two places": lambda w, x: fnp.tanh(fnp.tanh(x @ w) @ w),
+    "difference": lambda w, x: fnp.tanh(x @ w) - fnp.sin(2.0 * x @ w),
+    "unrolled": lambda w, x: fnp.tanh(fnp.tanh(fnp.tanh(x @ w) @ w + x) @ w + x),
+    "along a sequence": lambda w, x: fnp.tanh(fnp.tanh(fnp.stack([x, -x]) @ w) @ w),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_norms_of_derivatives_by_weights_that_are_used_several_times(name):
+    loss = lambda w, x: fnp.sum(SHARED[name](w, x) ** 2)  # noqa: E731
+    gradients = functx.vmap(functx.grad(loss), (None, 0))
+
+    def clipped(w, x):
+        g = gradients(w, x)
+        scale = fnp.minimum(1.0, 0.5 / norms(g))
+        return scale, fnp.tensordot(scale, g, 1), fnp.tensordot(scale, -g / 2.0, 1)
+
+    simpler = contracted(clipped, numbers(24, 24, scale=0.2), numbers(7, 24))
+    assert largest(simpler) < 7 * 24 * 24, simpler
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_norms_of_derivatives_by_a_table_that_is_used_for_output_too(first):
+    def loss(table, ids):
+        x = fnp.tanh(table[ids])
+        scores = x @ table.T if first else fnp.sin(x) @ table.T
+        return fnp.sum(functx.nn.logsumexp(scores, axis=-1))
+
+    ids = np.random.RandomState(0).randint(0, 40, (6, 3)).astype("int32")
+
+    def clipped(table, ids):
+        g = functx.vmap(functx.grad(loss), (None, 0))(table, ids)
+        scale = fnp.minimum(1.0, 0.5 / norms(g))
+        return scale, fnp.tensordot(scale, g, 1)
+
+    simpler = contracted(clipped, numbers(40, 16), ids)
+    assert largest(simpler) < 6 * 40 * 16, simpler

@@ -11,7 +11,7 @@ from functx.core.editing import like
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, Var
 from functx.core.tracing import Tracer, trace
-from functx.ops.arithmetic import Mul
+from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.contraction import DotGeneral
 from functx.ops.joining import Concatenate
 from functx.ops.scattering import ScatterAdd
@@ -138,6 +138,10 @@ class Flow:
             elif self.reached:
                 if kind_of in PASSES_ON or kind_of is Concatenate:
                     self.pass_on(eqn)
+                elif kind_of is Add or kind_of is Sub:
+                    # The sum of a product and of something else is formed.
+                    if eqn.inputs[0] in self.reached and eqn.inputs[1] in self.reached:
+                        self.pass_on(eqn)
                 elif is_sum(eqn) and eqn.inputs[0] in self.reached:
                     self.sums.append(eqn)
 
@@ -166,10 +170,10 @@ class Flow:
             size >= self.worth.elements
             and size > updates.aval.size
             and row_of(eqn.primitive, x, indices, updates) is not None
-            and is_zero(x, self.makers)
+            and (x in self.reached or is_zero(x, self.makers))
         ):
             self.large[out] = eqn
-            self.reached[out] = frozenset({out})
+            self.reached[out] = frozenset({out}) | self.reached.get(x, frozenset())
 
     def origin(self, atom: Any) -> int:
         """The number of elements that `atom` shows, however often it repeats them."""

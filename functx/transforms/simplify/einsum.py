@@ -16,15 +16,25 @@ from functx.ops.arithmetic import max as larger
 from functx.ops.comparison import eq, ge, gt
 from functx.ops.contraction import dot_general
 from functx.ops.conversion import convert_element_type
+from functx.ops.creation import Iota
 from functx.ops.indexing import ScatterDimensionNumbers
+from functx.ops.joining import concatenate
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import literal
 from functx.ops.reductions import reduce_max, reduce_sum
 from functx.ops.scattering import scatter_add
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape
-from functx.transforms.simplify.factors import Factor, Groups, Label, Product, resolved
-from functx.transforms.simplify.orders import MOST, best_order, pair_cost, size
+from functx.transforms.simplify.factors import (
+    Factor,
+    Groups,
+    Joined,
+    Label,
+    Product,
+    resolved,
+    size,
+)
+from functx.transforms.simplify.orders import MOST, best_order, pair_cost
 
 Labels = tuple[Label, ...]
 
@@ -156,7 +166,7 @@ def hosted(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list
         labels = {*f.labels()}
         fit = [h for h in hosts if labels.issubset(h[0].labels())]
         if fit:
-            sorted(fit, key=lambda h: h[0].atom.aval.size)[0].append(f)
+            sorted(fit, key=lambda h: size(h[0].labels()))[0].append(f)
         else:
             hosts.append([f])
     hosts += [[f] for f in inside if f.chosen is not None]
@@ -183,6 +193,8 @@ class _Work:
     def factor(self, factor: Factor) -> tuple[Value, bool]:
         """The array of a factor in the dtype of the sum, a label a dimension; whether it divides."""
         atom = factor.atom
+        if type(atom) is Joined:
+            return self.joined(atom, factor.labels()), False
         if type(atom) is Literal:
             return Value(literal(atom.value, self.dtype), ()), factor.divides
         array = self.read(atom)
@@ -192,6 +204,28 @@ class _Work:
             array = convert_element_type(array, self.dtype)
         labels = factor.labels()
         return Value(reshape(array, tuple([x.size for x in labels])), labels), factor.divides
+
+    def joined(self, sum_of: Joined, labels: Labels) -> Value:
+        """The factors of the addends of a sum, one behind the other along the last dimension."""
+        shared, arrays = resolved(sum_of.shared), []
+        for factors, own in sum_of.addends:
+            along = (*shared, *resolved(own))
+            array = None
+            for value, divides in [self.dense(f) for f in factors]:
+                wide = self.spread(value, along)
+                array = wide if array is None else (div if divides else mul)(array, wide)
+            arrays.append(reshape(array, (*[x.size for x in shared], size(resolved(own)))))
+        return Value(concatenate(arrays, len(shared)), labels)
+
+    def dense(self, factor: Factor) -> tuple[Value, bool]:
+        """As `factor`, with the ones and zeros of a factor that chooses."""
+        value, divides = self.factor(factor)
+        if value.chosen is None:
+            return value, divides
+        shape = tuple([x.size for x in value.labels])
+        numbers = broadcast_in_dim(value.array, shape, tuple(range(len(shape) - 1)))
+        same = eq(numbers, Iota(value.array.dtype, shape, len(shape) - 1)())
+        return Value(convert_element_type(same, self.dtype), value.labels), divides
 
     def numbers(self, factor: Factor, array: Any) -> Value:
         """The numbers of rows that a factor chooses; -1 for those of no row."""

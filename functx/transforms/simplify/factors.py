@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_floating
 from functx.core.program import Atom, Equation, Literal
-from functx.ops.arithmetic import Div, IntegerPow, Mul, Neg, Square
+from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, Square, Sub
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import literal, without
@@ -52,7 +53,7 @@ class Factor(NamedTuple):
     the one, else 0. With `clips`, numbers beyond the ends stand for those at the ends.
     """
 
-    atom: Atom
+    atom: Any
     groups: Groups
     divides: bool = False
     chosen: Label | None = None
@@ -62,6 +63,17 @@ class Factor(NamedTuple):
         """The labels that the factor varies with, `chosen` last."""
         labels = [label for group in self.groups for label in resolved(group)]
         return tuple(labels if self.chosen is None else [*labels, self.chosen])
+
+
+class Joined(NamedTuple):
+    """An array that holds the factors of each addend of a sum, one behind the other.
+
+    `addends` gives the factors that are multiplied for each, and the labels that it alone has, which
+    share the last dimension. The dimensions before it have the labels in `shared`.
+    """
+
+    addends: tuple[tuple[tuple[Factor, ...], Group], ...]
+    shared: Group
 
 
 class SquaredRun(NamedTuple):
@@ -110,6 +122,16 @@ class Product:
                     return
         self.factors.append(Factor(atom, groups))
 
+    def atoms(self) -> Iterator[Any]:
+        """The variables and numbers that are multiplied."""
+        pending = [*self.factors]
+        while pending:
+            factor = pending.pop()
+            if type(factor.atom) is Joined:
+                pending += [f for factors, _ in factor.atom.addends for f in factors]
+            else:
+                yield factor.atom
+
     def elementwise(self, inputs: Iterable[Any], groups: Groups) -> bool:
         for atom in inputs:
             self.multiply(atom, groups if atom.aval.ndim else ())
@@ -128,6 +150,50 @@ class Product:
             return False
         self.factors[start] = self.factors[start]._replace(divides=True)
         return self.elementwise([x], groups)
+
+    def added(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        parts = [self.inner() for _ in inputs]
+        for part, atom in zip(parts, inputs, strict=True):
+            part.multiply(atom, groups)
+        return self.join(parts, groups)
+
+    def subtracted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+        parts = [self.inner() for _ in inputs]
+        for part, atom in zip(parts, inputs, strict=True):
+            part.multiply(atom, groups)
+        parts[1].factors.append(Factor(literal(-1, inputs[1].aval.dtype), ()))
+        return self.join(parts, groups)
+
+    def inner(self) -> Product:
+        """A product within this one."""
+        return Product(self.makers, self.may_open, self.instead)
+
+    def join(self, parts: list[Product], groups: Groups) -> bool:
+        """Take the sum of `parts`, products of two factors each, as one of two; False where it is none."""
+        outer = resolved([label for group in groups for label in group])
+        sides: list[list[Any]] = [[], []]
+        for part in parts:
+            pair = None if part.squares else in_two(part.factors)
+            if pair is None:
+                return False
+            kept = [frozenset(outer).intersection(side[0].labels()) for side in pair]
+            if sides[0] and kept != [first[2] for first, *_ in sides]:
+                pair, kept = pair[::-1], kept[::-1]
+                if kept != [first[2] for first, *_ in sides]:
+                    return False
+            own = [[x for x in side[0].labels() if x not in outer] for side in pair]
+            if {*own[0]} != {*own[1]}:
+                return False
+            for side, factors, found in zip(sides, pair, kept, strict=True):
+                side.append((tuple(factors), tuple(own[0]), found))
+        (together,) = self.sum_over([sum([size(own) for _, own, _ in sides[0]])])
+        for side in sides:
+            shared = tuple([x for x in outer if x in side[0][2]])
+            addends = tuple([(factors, own) for factors, own, _ in side])
+            self.factors.append(
+                Factor(Joined(addends, shared), (*[(x,) for x in shared], together))
+            )
+        return True
 
     def negative(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
         self.factors.append(Factor(literal(-1, inputs[0].aval.dtype), ()))
@@ -200,11 +266,21 @@ class Product:
     def rows(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
         x, indices, updates = inputs
         place = row_of(primitive, x, indices, updates)
-        if place is None or not is_zero(x, self.makers):
+        label = () if place is None else resolved(groups[place])
+        if place is None or len(label) != 1:
             return False
+        if not is_zero(x, self.makers):
+            parts = [self.inner(), self.inner()]
+            parts[0].multiply(x, groups)
+            parts[1].put_rows(primitive, inputs, groups, place)
+            return self.join(parts, groups)
+        self.put_rows(primitive, inputs, groups, place)
+        return True
+
+    def put_rows(self, primitive: Any, inputs: list[Any], groups: Groups, place: int) -> None:
+        """Take updates that are added into the rows of zeros along dimension `place`."""
+        x, indices, updates = inputs
         label = resolved(groups[place])
-        if len(label) != 1:
-            return False
         along: dict[int, Group] = dict(
             zip(
                 primitive.start_indices_batching_dims,
@@ -225,7 +301,6 @@ class Product:
         inside = primitive.offset_dims
         dims = range(updates.aval.ndim)
         self.multiply(updates, tuple([next(windows if d in inside else scattered) for d in dims]))
-        return True
 
     def converted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
         (x,) = inputs
@@ -263,6 +338,28 @@ def grouped_as(shape: tuple[int, ...], labels: list[Label]) -> Groups | None:
     return None if flat else tuple(groups)
 
 
+def in_two(factors: Sequence[Factor]) -> list[list[Factor]] | None:
+    """`factors` as two lists, in each of which the first has all labels; None where that is not so."""
+    whole = sorted([f for f in factors if not f.divides], key=lambda f: -len(f.labels()))
+    sides: list[list[Factor]] = []
+    for factor in [*whole, *[f for f in factors if f.divides]]:
+        labels = {*factor.labels()}
+        fit = [side for side in sides if labels.issubset(side[0].labels())]
+        # Two factors along the same labels are the two sides, if there are no others.
+        if fit and (len(sides) == 2 or len(labels) == 0 or factor.divides):
+            fit[-1].append(factor)
+        elif len(sides) < 2 and not factor.divides:
+            sides.append([factor])
+        else:
+            return None
+    return sides if len(sides) == 2 else None
+
+
+def size(labels: Iterable[Label]) -> int:
+    """How many elements an array along `labels` has."""
+    return prod([label.size for label in labels])
+
+
 def row_of(primitive: Any, x: Any, indices: Any, updates: Any) -> int | None:
     """The dimension of `x` along which a scatter puts whole rows; None for other scatters."""
     collapsed = primitive.collapsed_slice_dims
@@ -295,9 +392,11 @@ _RULES: dict[Any, Callable[..., bool]] = {
     Reshape: Product.reshaped,
     ConvertElementType: Product.converted,
     ScatterAdd: Product.rows,
+    Add: Product.added,
+    Sub: Product.subtracted,
 }
 _SHOWN = frozenset({BroadcastInDim, Full})
 """What is opened up wherever it is found: the factor is then smaller, and as good."""
 
-PASSES_ON = frozenset(_RULES.keys() - {DotGeneral, ScatterAdd})
+PASSES_ON = frozenset(_RULES.keys() - {DotGeneral, ScatterAdd, Add, Sub})
 """What an operand may be opened up through."""

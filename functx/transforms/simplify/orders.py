@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import inf, prod
+from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
-from functx.transforms.simplify.factors import Label
+from functx.transforms.simplify.factors import Label, size
 
 Labels = frozenset[Label]
 
@@ -23,10 +23,6 @@ class Order(NamedTuple):
 
     cost: float
     tree: Any
-
-
-def size(labels: Iterable[Label]) -> int:
-    return prod([label.size for label in labels])
 
 
 def best_order(terms: Sequence[Labels], out: Labels, chosen: Sequence[Label | None] = ()) -> Order:

@@ -79,7 +79,7 @@ def opened(eqn: Equation, makers: Makers, open_to: set[Any]) -> Sum | None:
     for instead, shapes in pieces:
         product = Product(makers, open_to.__contains__, instead)
         groups = sum_into(product, eqn, shapes)
-        if groups is None or any([f.atom in open_to for f in product.factors]):
+        if groups is None or any([atom in open_to for atom in product.atoms()]):
             return None
         shape = tuple([group[0].size if group else 1 for group in groups])
         einsum = Einsum.of(product, groups, out.aval.update(shape=shape), precision)
