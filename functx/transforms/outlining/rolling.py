@@ -88,10 +88,10 @@ class _Roll:
         stacked = self.stacked(results)
         if stacked is None:
             return None
-        found: list[Equation] | None = [*self.looked_up, *block.equations]
+        equations: list[Equation] | None = [*self.looked_up, *block.equations]
         if rewrite.first:
-            found = None if stacked or self.shown else self.by_rows(found)
-        if found is None:
+            equations = None if stacked or self.shown else self.by_rows(block.equations)
+        if equations is None:
             return []
         carried = {at for _, _, at in self.carries}
         # What only the last part gives is carried, from a start that nothing looks at.
@@ -103,7 +103,7 @@ class _Roll:
         inputs += list(self.rows.values())
         outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
         outputs += [block.outputs[at] for at in stacked]
-        body = Program(f"step_{next(names)}", [v for v, _ in inputs], found, outputs)
+        body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
         finals = {each: results[-each[1]][each[0]] for each in map(self.origin, self.carries)}
         carries = [
@@ -186,12 +186,14 @@ class _Roll:
             even = aval is _INDEX and (np.diff(numbers, 2) == 0).all()
             return self.evenly(numbers) if even else self.new(Dense(whole, numbers.tobytes()), [])
         pieces = [self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms]
-        whole = self.new(Concatenate(0), pieces)
-        parts = {piece: self.part(atom) for piece, atom in zip(pieces, atoms, strict=True)}
+        joint = self.new(Concatenate(0), pieces)
+        parts: dict[Any, Part | None] = {
+            piece: self.part(atom) for piece, atom in zip(pieces, atoms, strict=True)
+        }
         at_once = joined(self.before[-1], parts.get)
         if at_once is not None:
             self.before[-1:] = at_once
-        return whole
+        return joint
 
     def part(self, atom: Atom) -> Part | None:
         """The part that `atom` shows of an array that is there before the loop."""
@@ -229,12 +231,12 @@ class _Roll:
             self.looked_up += [shown, Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None)]
         return True
 
-    def by_rows(self, equations: list[Equation]) -> list[Equation] | None:
+    def by_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` given rows of the arrays they look up in; None where they look up others."""
-        wholes = {v: whole for whole, v in self.consts.items()}
-        places = {v: atoms for atoms, (v, _) in self.rows.items()}
+        wholes: dict[Any, Atom] = {v: whole for whole, v in self.consts.items()}
+        places: dict[Any, tuple[Any, ...]] = {v: atoms for atoms, (v, _) in self.rows.items()}
         found = []
-        for eqn in equations:
+        for eqn in [*self.looked_up, *equations]:
             if not looks_up(eqn) or eqn.inputs[0] not in wholes:
                 found.append(eqn)
                 continue
@@ -250,7 +252,7 @@ class _Roll:
 
     def row(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
         """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
-        if type(eqn.primitive) is not DynamicSlice:
+        if type(eqn.primitive) is not DynamicSlice or not starts:
             return None
         if not all([type(atom) is Literal for atoms in starts for atom in atoms]):
             return None
