@@ -367,7 +367,7 @@ def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
 
 def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
     """The equations that `outputs` need, each trimmed to what is needed of it."""
-    needed = {atom for atom in outputs if type(atom) is Var}
+    needed = set(outputs)
     kept: list[Equation] = []
     for eqn in reversed(equations):
         outs = eqn.outputs
@@ -377,9 +377,7 @@ def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equa
             if eqn.primitive.trim is not None:
                 eqn = trimmed(eqn, [v in needed for v in outs])
             kept.append(eqn)
-            for atom in eqn.inputs:
-                if type(atom) is Var:
-                    needed.add(atom)
+            needed.update(eqn.inputs)
     kept.reverse()
     return kept
 

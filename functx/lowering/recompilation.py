@@ -30,7 +30,7 @@ class Compiled(NamedTuple):
 
     what: str
     function: int | None
-    structure: Any
+    structure: str
     static: dict[str, str]
     settings: dict[str, Any]
     names: Sequence[str]
@@ -56,7 +56,8 @@ class Compiled(NamedTuple):
         return Compiled(
             what,
             function,
-            structure,
+            # As text, since what a tree holds besides its leaves may be large.
+            str(structure)[:1000],
             static or {},
             {
                 "jax_enable_x64": x64_enabled(),

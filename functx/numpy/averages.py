@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from functx.core.avals import Shape
@@ -44,9 +45,14 @@ def _averaged(a: Any, dtype: Any) -> tuple[Any, DType]:
 def _counted(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
     """How many elements there are along `axes`, or hold in the mask `where`."""
     if where is None or where is True:
-        return literal(math.prod([aval.shape[d] for d in axes]), dtype)
+        return _count(aval.shape, axes, dtype)
     mask = broadcast_to(ufuncs.boolean(where), aval.shape)
     return ops.reduce_sum(convert_element_type(mask, part_dtype(dtype)), axes)
+
+
+@lru_cache(maxsize=1024)
+def _count(shape: Shape, axes: Shape, dtype: DType) -> Any:
+    return literal(math.prod([shape[d] for d in axes]), dtype)
 
 
 def mean(

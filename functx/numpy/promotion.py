@@ -67,8 +67,12 @@ def binary(primitive: Primitive, x: Any, y: Any) -> Any:
     if type(x) is Tracer:
         aval = x.aval
         if type(y) is Tracer:
-            if aval is y.aval:
+            other = y.aval
+            if aval is other:
                 return bind(primitive, (x, y))
+            if aval.dtype == other.dtype:
+                a, b = _spreads(aval.shape, other.shape)
+                return bind(primitive, (x if a is None else a(x), y if b is None else b(y)))
         elif type(y) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
             return bind(primitive, (x, number(y, aval.dtype)))
     elif type(y) is Tracer:
