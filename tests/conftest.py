@@ -76,6 +76,13 @@ def pytest_configure(config):
 
 
 @pytest.fixture
+def all_kept():
+    """All is kept that derivatives need, for a test that looks at it, whatever the switches."""
+    with functx.config.set(memory="off"):
+        yield
+
+
+@pytest.fixture
 def golden(request):
     """Compare a text with the golden file of a name, or rewrite that with --update-golden."""
 

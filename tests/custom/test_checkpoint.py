@@ -44,6 +44,7 @@ def sines(program):
     return sum(e.primitive is Primitive.registry["sin"]() for p in program.walk() for e in p)
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_a_checkpoint_keeps_its_arguments_alone_and_computes_again():
     x = onp.ones(3, onp.float32)
 
@@ -184,6 +185,7 @@ def test_policies_made_alike_are_one():
     assert both(save("a"), policies.dots_saveable) == both(save("a"), policies.dots_saveable)
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_a_loop_of_a_checkpoint_keeps_its_carries_alone():
     def loss(x, f):
         return fx.lax.scan(lambda c, _: (f(c), None), x, length=5)[0].sum()

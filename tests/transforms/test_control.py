@@ -249,6 +249,7 @@ def test_a_linear_loop_transposes_with_known_carries():
     same(functx.vjp(lambda x: f(FUNCTX, x), XS[:, 0])[1](cts), wanted)
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_the_backward_loop_is_given_what_does_not_change_once():
     def loss(w, xs):
         return lax.scan(lambda h, x: (fnp.tanh(h @ w.T + x), None), H, xs)[0].sum()

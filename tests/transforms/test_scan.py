@@ -290,6 +290,7 @@ def rnn(w, u, b, h, xs):
     return lax.scan(step, h, xs)[1].sum()
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_states_that_are_returned_in_any_case_are_stacked_once():
     forwards, backwards = loops(functx.grad(rnn, (0, 1, 2, 3, 4)), M, M, M[0], H, V)
     assert stacked(forwards) == ["f32[2,3]"]
@@ -298,6 +299,7 @@ def test_states_that_are_returned_in_any_case_are_stacked_once():
     assert carried(backwards) == ["f32[2,3]"]
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_products_of_rows_are_summed_up_by_one_product_after_the_loop():
     program = functx.make_ir(functx.grad(rnn, (0, 1, 2)))(M, M, M[0], H, V)
     after = [eqn.primitive for eqn in program if eqn.primitive.name == "dot_general"]
@@ -314,6 +316,7 @@ def test_products_of_large_rows_are_summed_up_in_the_loop():
     assert len(stacked(forwards)) <= 1
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_what_does_not_depend_on_the_step_is_computed_once():
     def f(w, h):
         step = lambda h, _: (fnp.sin(fnp.exp(w) @ h), None)  # noqa: E731
@@ -370,6 +373,7 @@ def test_cotangents_that_are_zero_are_not_carried():
     assert functx.grad(f, 1)(M[0], M[0], M).tolist() == [0.0] * 3
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_rows_of_a_table_are_looked_up_again_and_summed_up_in_place():
     def f(table):
         def step(i, carry):
@@ -396,6 +400,7 @@ def plain_table(table):
 # Printing
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_the_loops_of_a_gradient_read_well(golden):
     text = str(functx.make_ir(functx.grad(rnn, (0, 1, 2)))(M, M, M[0], H, V))
     golden("grad_scan", re.sub(" *#.*", "", text))

@@ -188,7 +188,7 @@ class Scan(Primitive):
         flags, _ = self.varying(active)
         first, end = self.consts, self.consts + self.carries
         free = (*range(first), *range(end, len(flags)))
-        return self.split(planned(SplitVJP(flags), free)), flags
+        return self.split(planned(SplitVJP(flags), free, self.consts)), flags
 
     def forward(self, args, active):
         split, _ = self.split_vjp(active)

@@ -11,6 +11,7 @@ from functx.core.config import asked, memory_plan
 from functx.core.editing import like
 from functx.core.program import Atom, Program, Var
 from functx.core.rewriting import rewritten
+from functx.transforms.control.loop_split import unchanging
 from functx.transforms.parts import rewired
 from functx.transforms.planning.bans import Config
 from functx.transforms.planning.costs import bytes_of
@@ -57,19 +58,23 @@ class Divide:
     """The rewrite to the halves that `split` makes of a program, with the cheapest between them.
 
     They have the form that `split` gives them: the first returns the outputs, then what is kept,
-    which the others take last. Of the inputs those at `free` are kept anyway.
+    which the others take last. Of the inputs those at `free` are kept anyway; the first `consts`
+    are the same in all runs of the program, and what depends on them alone is kept once for all.
     """
 
     split: Any
     plan: Plan
-    free: Places
+    free: Places = ()
+    consts: int = 0
 
     def __call__(self, program: Program) -> Division:
         halves = self.split(program)
         values, *rests = halves
         count = len(program.outputs)
         joint = joined(values, count, rests)
-        kept_anyway = frozenset([joint.program.inputs[i] for i in self.free])
+        inputs = joint.program.inputs
+        fixed = unchanging(joint.program, {*inputs[: self.consts]}) if self.consts else set()
+        kept_anyway = frozenset([*fixed, *[inputs[i] for i in self.free]])
         parts = min_cut_partition(joint._replace(free=kept_anyway), self.plan.config)
         saved = parts.forward.outputs[count:]
         if kept_bytes(saved, kept_anyway) >= kept_bytes(values.outputs[count:], kept_anyway):
@@ -107,12 +112,12 @@ class Planned:
         return rewritten(self.divide, program).halves
 
 
-def planned(split: Any, free: Places = ()) -> Any:
+def planned(split: Any, free: Places = (), consts: int = 0) -> Any:
     """`split`, planned as derivatives are now; `split` itself where they keep all that they need."""
     plan = memory_plan()
     if plan == "off":
         return split
-    return Planned(Divide(split, plan if type(plan) is Plan else MIN_CUT, free))
+    return Planned(Divide(split, plan if type(plan) is Plan else MIN_CUT, free, consts))
 
 
 def computes_again(split: Any, program: Program) -> bool:
