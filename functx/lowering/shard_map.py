@@ -10,7 +10,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from functx.core import tree
 from functx.core.axes import Axis, bound_axes, within
-from functx.core.errors import ArgumentError, ReplicationError, TreeError, type_name
+from functx.core.effects import Effect
+from functx.core.errors import (
+    ArgumentError,
+    EffectError,
+    ReplicationError,
+    TreeError,
+    type_name,
+)
 from functx.core.rewriting import apply
 from functx.core.tracing import Tracer, trace
 from functx.lowering.device_map import ShardMap, Spec, spec_of
@@ -79,6 +86,11 @@ def shard_map(
         inside = (*bound_axes(), *[Axis(n, on.shape[n], counted=check_vma) for n in names])
         with within(inside):
             traced = trace_call(f, in_tree, locals_, "shard_map").without_writes(what)
+        if Effect.ORDERED in traced.program.effects:
+            raise EffectError(
+                f"{what}: effects on several devices must not be ordered; got some that are",
+                fix="Leave out ordered=True.",
+            )
         # What the function captures, every device has whole.
         specs += [((),) * a.ndim for a in traced.program.in_avals[len(specs) :]]
         outs = _out_specs(what, out_specs, traced, on, names)

@@ -223,8 +223,9 @@ def trace_call(
         for block in blocks:
             leaves = block.joined(leaves, differentiated)
         on_devices = counted_axes() if differentiated else ()
-        for i in differentiated if on_devices else ():
-            leaves[i] = Boundary("argument", on_devices)(leaves[i], leaves[i])
+        marked = {i: leaves[i] for i in differentiated if on_devices}
+        for i, x in marked.items():
+            leaves[i] = Boundary("argument", on_devices)(x, x)
         args, kwargs = tree.unflatten(in_tree, leaves)
         try:
             out = fun(*args, **kwargs)
@@ -247,6 +248,8 @@ def trace_call(
         if on_devices:
             outs = [Boundary("result", on_devices)(x, x) for x in outs]
         wrote, asked = builder.writes, builder.by_layout
+        for i in [i for i in marked if wrote and is_written(leaves[i])]:
+            Write()(marked[i], leaves[i])
         for i in [i for block in blocks if wrote for i, _ in block.members]:
             Write()(tracers[i], leaves[i])
         return outs
@@ -291,6 +294,15 @@ def trace_call(
     if values is not None:
         refuse_around(values, captured, pure.written)
     return TracedCall(pure.program, captured, out_tree, pure.written, by_layout)
+
+
+def is_written(x: Tracer) -> bool:
+    """Whether something is written to `x`, or to what shows it, in the program being traced."""
+    builder = x.builder
+    return any(
+        type(eqn.primitive) is Write and root_of(Tracer(eqn.inputs[0], builder)).atom is x.atom
+        for eqn in builder.equations
+    )
 
 
 def layouts_of(values: Sequence[Any]) -> Layouts:

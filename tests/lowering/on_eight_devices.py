@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 import functx
 import functx.numpy as xp
 from functx import lax
-from functx.core.errors import ArgumentError, FunctxError, ReplicationError, ShapeError
+from functx.core.errors import ArgumentError, EffectError, FunctxError, ReplicationError, ShapeError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "15_many_devices.py"
 CHECKS = {}
@@ -435,6 +435,37 @@ def maps_nest_with_vmap():
 
 
 @check
+def maps_stand_in_loops_and_branches():
+    specs = {"mesh": mesh_of(), "in_specs": P("i"), "out_specs": P("i")}
+    mapped = functx.shard_map(lambda v: v / lax.psum((v * v).sum(), "i"), **specs)
+
+    def body(library, f, x):
+        turn = lambda c, _: (f(c), None)  # noqa: E731
+        x = library.lax.scan(turn, x, None, length=2)[0]
+        return (library.lax.cond(x.sum() > 0, f, lambda x: x, x) ** 3).sum()
+
+    found = functx.value_and_grad(lambda x: body(functx, mapped, x))(X)
+    same(found, jax.value_and_grad(lambda x: body(jax, lambda x: x / (x * x).sum(), x))(X))
+
+
+@check
+def functions_write_in_place_on_each_device():
+    def fill(v):
+        v[0] = lax.psum(v[1], "i")
+        return (v**2).sum()
+
+    def both(v):
+        rows = v * 1.0
+        return functx.grad(fill)(rows), rows
+
+    specs = {"mesh": mesh_of(), "in_specs": P("i"), "out_specs": P("i")}
+    grads, rows = functx.shard_map(both, **specs)(X)
+    sums = X[1::2].sum(0)
+    same(rows, np.stack([row for x in X[1::2] for row in (sums, x)]))
+    same(grads, np.stack([row for x in X[1::2] for row in (0 * x, 2 * x + 8 * sums)]))
+
+
+@check
 def meshes_with_explicit_axes_are_taken():
     mesh = mesh_of(AxisType.Explicit)
     f = functx.shard_map(lambda v: lax.psum(v**2, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -473,6 +504,16 @@ def results_that_differ_are_refused():
     refused(ReplicationError, lambda: f(X), *parts)
     unchecked = functx.shard_map(lambda v: v, out_specs=P(), check_vma=False, **options)
     assert unchecked(X).shape == (2, 2)
+
+
+@check
+def effects_in_order_are_refused():
+    def noisy(v):
+        functx.debug.print("{}", v.sum(), ordered=True)
+        return v
+
+    f = functx.shard_map(noisy, mesh=mesh_of(), in_specs=P("i"), out_specs=P("i"))
+    refused(EffectError, lambda: f(X), "effects on several devices must not be ordered")
 
 
 @check
