@@ -20,7 +20,7 @@ random = np.random.RandomState(0)
 
 @pytest.fixture(autouse=True)
 def switched_by_the_test_alone():
-    with functx.config.set(outline="auto"):
+    with functx.config.set(outline="auto", memory="off"):
         yield
 
 

@@ -147,6 +147,7 @@ def test_without_a_batch_there_is_none_in_the_result():
     onp.testing.assert_allclose(logs, whole_logs[0], atol=1e-6)
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_a_gradient_is_one_equation_and_keeps_what_flash_attention_keeps():
     program = fx.make_ir(fx.grad(lambda q: dot_product_attention(q, K, V).sum()))(Q)
     names = [eqn.primitive.name for eqn in program]
