@@ -28,9 +28,10 @@ from functx.transforms.effects import WithoutEffects
 from functx.transforms.literals import form_of, literals_of, packed, with_literals_as_inputs
 from functx.transforms.outlining.outline import SHORTEST, Outline
 
-programs = Cache("programs", 2048)
-lifted = Cache("numbers", 2048)
-operations = Cache("operations", 4096)
+# On a CPU an executable takes 1.6 MB, even that of a single operation.
+programs = Cache("programs", 512)
+lifted = Cache("numbers", 1024)
+operations = Cache("operations", 512)
 
 
 Executable = Callable[..., list[Any]]
