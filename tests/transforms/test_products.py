@@ -340,14 +340,7 @@ def test_norms_of_derivatives_in_layers_along_a_sequence():
 
 def test_derivatives_go_through_sums_of_products():
     f = lambda *args: fnp.sum(norms(PER_EXAMPLE(*args)))  # noqa: E731
-    program = functx.make_ir(functx.grad(f))(PARAMS, *BATCH)
-    simpler = Contract("always")(program)
-    for a, b in zip(
-        functx.tree.leaves(program(PARAMS, *BATCH)),
-        functx.tree.leaves(simpler(PARAMS, *BATCH)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4)
+    contracted(functx.grad(f), PARAMS, *BATCH)
 
 
 # Orders and labels.
@@ -367,24 +360,48 @@ def test_labels_are_taken_apart_as_reshapes_need():
     assert grouped_as((1, 12, 1), [*resolved([wide])]) is not None
 
 
-def test_random_sums_of_products_mean_the_same(x64):
-    for seed in range(25):
+class Sums:
+    """A function of random arrays: products, squares, sums and differences, and sums over axes."""
+
+    def __init__(self, seed):
         random = np.random.RandomState(seed)
-        sizes = dict(zip("abcde", random.randint(2, 7, 5), strict=True))
-        terms = [
-            "".join(random.permutation(list("abcde"))[: random.randint(1, 4)]) for _ in range(4)
+        self.seed = seed
+        sizes = dict(zip("abcdef", random.randint(2, 7, 6), strict=True))
+        count = random.randint(3, 6)
+        self.terms = [
+            "".join(random.permutation([*sizes])[: random.randint(1, 4)]) for _ in range(count)
         ]
-        arrays = [random.randn(*[sizes[c] for c in t]) for t in terms]
-        first = "".join(dict.fromkeys(terms[0] + terms[1]))
-        second = "".join(dict.fromkeys(first + terms[2]))
-        out = "".join(random.permutation(list(dict.fromkeys(second + terms[3])))[:2])
+        self.arrays = [random.randn(*[sizes[c] for c in term]) for term in self.terms]
 
-        def f(*arrays, terms=terms, first=first, second=second, out=out):
-            x = fnp.einsum(f"{terms[0]},{terms[1]}->{first}", *arrays[:2])
-            y = fnp.einsum(f"{first},{terms[2]}->{second}", x, arrays[2])
-            return fnp.einsum(f"{second},{terms[3]}->{out}", y, arrays[3]), fnp.sum(y**2)
+    def __call__(self, *arrays):
+        random = np.random.RandomState(self.seed)
+        values = [*zip(arrays, self.terms, strict=True)]
+        outs = []
+        for _ in range(random.randint(2, 7)):
+            (x, s), (y, t) = [values[i] for i in random.randint(len(values), size=2)]
+            both = "".join(dict.fromkeys(s + t))
+            kind = random.randint(6)
+            if kind == 0:
+                values.append((fnp.einsum(f"{s},{t}->{both}", x, y), both))
+            elif kind == 1:
+                kept = "".join(random.permutation([*both])[: max(1, len(both) - random.randint(3))])
+                values.append((fnp.einsum(f"{s},{t}->{kept}", x, y), kept))
+            elif kind == 2:
+                values.append((x**2, s))
+            elif kind == 3:
+                values.append((fnp.einsum(f"{s}->{s[::-1]}", x) * -0.5, s[::-1]))
+            elif kind == 4:
+                values.append((x + y if s == t else x / (1.0 + fnp.abs(arrays[0]).sum()), s))
+            else:
+                outs.append(fnp.einsum(f"{s},{t}->{both[:1]}", x, y))
+        x, _ = values[-1]
+        return [*outs, fnp.sum(x**2), fnp.sum(x.reshape(x.shape[0], -1), axis=1)]
 
-        contracted(f, *arrays)
+
+def test_random_sums_of_products_mean_the_same(x64):
+    for seed in range(40):
+        f = Sums(seed)
+        contracted(f, *f.arrays)
 
 
 def deep_loss(params, x):
@@ -445,6 +462,8 @@ def test_derivatives_of_tables_are_not_formed_for_each_example(name):
     assert largest(simpler) < 5 * 50 * 8, simpler
     if name != "one hot":
         assert largest(simpler) == 50 * 8
+    if name != "index":
+        return
     jitted = functx.jit(norms_and_clipped)(table, w, ids)
     with functx.config.set(simplify="never"):
         plain = functx.jit(norms_and_clipped)(table, w, ids)
@@ -470,8 +489,7 @@ def test_rows_beyond_a_table_are_left_out_or_moved_inside():
         assert largest(contracted(f, ids, updates)) == 50 * 4
 
 
-@pytest.mark.parametrize("same_start", [False, True])
-def test_norms_of_derivatives_of_layers_in_a_scan(same_start):
+def test_norms_of_derivatives_of_layers_in_a_scan():
     def loss(params, x):
         def layer(h, p):
             w, b = p
@@ -480,12 +498,10 @@ def test_norms_of_derivatives_of_layers_in_a_scan(same_start):
         return fnp.sum(functx.lax.scan(layer, x, params)[0] ** 2)
 
     params = numbers(3, 12, 12, scale=0.3), numbers(3, 12)
-    x = numbers(12) if same_start else numbers(8, 12)
+    x = numbers(8, 12)
 
     def clipped(params, x):
-        g = functx.vmap(functx.grad(loss), (None, None if same_start else 0), axis_size=8)(
-            params, x
-        )
+        g = functx.vmap(functx.grad(loss), (None, 0))(params, x)
         scale = fnp.minimum(1.0, 0.5 / norms(g))
         return [fnp.tensordot(scale, a, 1) for a in g]
 
