@@ -21,6 +21,7 @@ INF = math.inf
 class Softplus(Inexact):
     """log(1 + exp(x)), without overflow."""
 
+    finite_slopes = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -37,6 +38,7 @@ class Softplus(Inexact):
 class LogSigmoid(Inexact):
     """-log(1 + exp(-x)), without overflow."""
 
+    finite_slopes = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -53,6 +55,7 @@ class LogSigmoid(Inexact):
 class Silu(Inexact):
     """x / (1 + exp(-x))."""
 
+    finite_slopes = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -71,6 +74,7 @@ class Silu(Inexact):
 class Mish(Inexact):
     """x tanh(log(1 + exp(x)))."""
 
+    finite_slopes = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -90,6 +94,7 @@ class Mish(Inexact):
 class Gelu(Inexact):
     """x times the normal distribution function at x, or the approximation of it by a tanh."""
 
+    finite_slopes = True
     approximate: bool
     accepts = "f"
     samples = (

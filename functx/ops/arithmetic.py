@@ -27,6 +27,7 @@ BOOL = np.dtype("bool")
 class Neg(Unary):
     """-x."""
 
+    finite_slopes = True
     accepts = "iufc"
     linear = (0,)
     samples = (sample(f32[3, 4]),)
@@ -48,6 +49,7 @@ class Neg(Unary):
 class Add(Binary):
     """x + y."""
 
+    finite_slopes = True
     accepts = "biufc"
     linear = (0, 1)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
@@ -69,6 +71,7 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
+    finite_slopes = True
     accepts = "iufc"
     linear = (0, 1)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
@@ -91,6 +94,7 @@ class Sub(Binary):
 class Mul(Binary):
     """x * y."""
 
+    finite_slopes = True
     linear = (0, 1)
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
@@ -170,6 +174,7 @@ class Sign(Unary):
 class Abs(Unary):
     """|x|, real for complex x; the derivative at 0 is 0."""
 
+    finite_slopes = True
     accepts = "iufc"
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
@@ -233,6 +238,8 @@ class Rem(Binary):
 
 class _Extremum(Binary, abstract=True):
     """The larger or the smaller operand; nan where either is, ties share the derivative."""
+
+    finite_slopes = True
 
     def partial(self, i, t, out, x, y):
         tie = select(eq(x, y), mul(t, 0.5), 0)
@@ -395,6 +402,7 @@ class IntegerPow(Unary):
 class Square(Unary):
     """x * x."""
 
+    finite_slopes = True
     accepts = "iufc"
     samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
 

@@ -24,6 +24,8 @@ class Elementwise(Primitive, abstract=True):
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()
     """The operands that the operation is linear in, the others fixed."""
+    finite_slopes: ClassVar[bool] = False
+    """Whether derivatives are finite wherever the operands and the output are."""
 
     def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
         """`t` times the derivative of the output with respect to operand `i`.

@@ -22,6 +22,7 @@ from functx.ops.operands import literal, match
 class Select(Elementwise):
     """`on_true` where `which` holds, else `on_false`; what is not taken has no influence."""
 
+    finite_slopes = True
     linear = (1, 2)
     samples = (
         sample(bool_[3, 4], f32[3, 4], f32[3, 4]),
@@ -73,6 +74,7 @@ class Select(Elementwise):
 class Clamp(Elementwise):
     """min(max(x, low), high); nan where any of the three is."""
 
+    finite_slopes = True
     accepts = "biuf"
     samples = (
         sample(f32[3, 4], f32[3, 4], f32[3, 4]),

@@ -22,6 +22,7 @@ from functx.ops.selection import select
 class Sin(Inexact):
     """The sine."""
 
+    finite_slopes = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -36,6 +37,7 @@ class Sin(Inexact):
 class Cos(Inexact):
     """The cosine."""
 
+    finite_slopes = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -87,6 +89,7 @@ class Acos(Inexact):
 class Atan(Inexact):
     """The angle in [-pi/2, pi/2] whose tangent is x."""
 
+    finite_slopes = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -149,6 +152,7 @@ class Cosh(Inexact):
 class Tanh(Inexact):
     """The hyperbolic tangent."""
 
+    finite_slopes = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):

@@ -294,6 +294,27 @@ def test_loops_that_stack_or_look_up_elsewhere_are_differentiated_in_the_open():
             assert Scan not in kinds(functx.make_ir(functx.grad(squares(f), 1))(*args))
 
 
+def test_gradients_stay_finite_where_the_result_of_steps_is_not_selected():
+    def roots(x):
+        y = x
+        for _ in range(STEPS):
+            y = fnp.sqrt(y) * 1.1
+        return fnp.where(x > 0, y, 0.0)
+
+    def waves(x):
+        y = x / (x > 0)
+        for _ in range(STEPS):
+            y = fnp.sin(y) * 1.1
+        return fnp.where(x > 0, y, 0.0)
+
+    x = np.float32([1.0, 2.0, 0.0, -1.0])
+    with functx.config.set(outline="always"):
+        for f in roots, waves:
+            assert Scan not in kinds(functx.make_ir(functx.grad(squares(f)))(x))
+            assert np.isfinite(functx.grad(squares(f))(x)).all()
+            assert np.isfinite(functx.jvp(f, (x,), (x,))[1]).all()
+
+
 def rows_of_weights(x, w):
     weights = [w * 0.5**i for i in range(5)]
     for i, each in enumerate(weights):

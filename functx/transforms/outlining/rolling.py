@@ -17,12 +17,14 @@ from functx.ops.arithmetic import Add, Mul
 from functx.ops.constants import Dense
 from functx.ops.creation import Iota
 from functx.ops.joining import Concatenate
+from functx.ops.selection import Select
 from functx.ops.shaping import Full, Reshape
 from functx.ops.slicing import DynamicSlice, Slice
 from functx.transforms.control.scan import Scan
 from functx.transforms.outlining.blocks import Group, index
 from functx.transforms.outlining.joins import joined
 from functx.transforms.outlining.rows import Part, part_shown
+from functx.transforms.outlining.slopes import stay_finite
 
 # A stack in which most rows are never looked at may be this large, in bytes.
 _SMALL_STACK = 1 << 16
@@ -52,7 +54,8 @@ def rolled(
     What the loop stacks for later is entered in `known` for those who use it. `ends` says of each
     equation that was replaced where what stands in its place ends, and is 0 for the others.
     Before transforms there are none for what is better transformed in the open: loops that stack
-    results, or look up parts of arrays other than rows in their order.
+    results, look up parts of arrays other than rows in their order, or need masks, which end at
+    a loop.
     """
     return _Roll(group, known, ends).equations(names, rewrite)
 
@@ -90,7 +93,8 @@ class _Roll:
             return None
         equations: list[Equation] | None = [*self.looked_up, *block.equations]
         if rewrite.first:
-            equations = None if stacked or self.shown else self.by_rows(block.equations)
+            apart = stacked or self.shown or self.needs_masks(block)
+            equations = None if apart else self.by_rows(block.equations)
         if equations is None:
             return []
         carried = {at for _, _, at in self.carries}
@@ -230,6 +234,11 @@ class _Roll:
         else:
             self.looked_up += [shown, Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None)]
         return True
+
+    def needs_masks(self, block: Program) -> bool:
+        """Whether a derivative of the loop may be nan for what is not selected after it."""
+        later = self.flow.equations[self.stop :]
+        return not stay_finite(block) or any(type(eqn.primitive) is Select for eqn in later)
 
     def by_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` given rows of the arrays they look up in; None where they look up others."""
