@@ -24,7 +24,7 @@ POLICIES = (
     "nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable",
 )  # fmt: skip
 PLANS: tuple[Any, ...] = "off", "min_cut", 0.5, 0.25, 0.0
-ROUNDS = 12
+ROUNDS = 6
 
 
 def block(fx: Any, x: Any, weights: Any) -> Any:

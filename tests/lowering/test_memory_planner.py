@@ -292,3 +292,17 @@ def test_what_is_no_budget_is_refused(given, error, text):
         fx.jit(mlp, memory=given)
     with pytest.raises(error, match=text):
         fx.config.update("memory", given)
+
+
+def test_the_policy_min_cut_saves_what_is_slow_and_repeats_the_rest():
+    def count(name, policy):
+        block = fx.checkpoint(lambda x: np.tanh(np.sin(x @ W)), policy=policy)
+        program = fx.make_ir(fx.value_and_grad(lambda x: np.sum(block(x))))(X)
+        return sum(e.primitive.name == name for p in program.walk() for e in p)
+
+    policies = fx.checkpoint_policies
+    assert count("dot_general", policies.min_cut) == count("dot_general", None) - 1 == 2
+    assert count("sin", policies.min_cut) == count("sin", policies.everything_saveable) + 1
+    assert repr(policies.min_cut) == "min_cut"
+    both = policies.save_from_both_policies(policies.min_cut, policies.nothing_saveable)
+    assert count("dot_general", both) == 2
