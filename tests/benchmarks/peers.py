@@ -3,8 +3,7 @@
 `python -m tests.benchmarks.peers [TASK ...] [--env PATH]`: PATH is a virtual environment in which
 JAX and the peers are installed (`pip install jax torch mlx[cpu] autograd`), by default this one.
 Each peer runs in a process of its own, task by task; a peer that lacks what a task needs, is not
-installed, or takes too long has no number. Without autograd's and PyTorch's words for loops,
-tasks are what all can write.
+installed, or takes too long has no number.
 """
 
 from __future__ import annotations
@@ -110,7 +109,8 @@ def main() -> None:
         for name, found in lines_of(command, names, given.limit):
             if isinstance(found, str):
                 print(f"{peer}: {name}: {found}", file=sys.stderr, flush=True)
-                table.setdefault(name, {})[peer] = found if found.startswith("over") else ""
+                row = next((task for task in table if task.startswith(name)), name)
+                table.setdefault(row, {})[peer] = found if found.startswith("over") else ""
                 continue
             for answer in found:
                 if "version" in answer:
