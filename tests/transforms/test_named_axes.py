@@ -210,14 +210,14 @@ def bodies(library, lax, np):
         def turn(c, y):
             return c * y + lax.psum(c * v, "i") / 10, lax.axis_index("i") * c
 
-        c, ys = library.lax.scan(turn, v, np.arange(3.0))
+        c, ys = library.lax.scan(turn, v, np.arange(3, dtype="float32"))
         return c + ys.sum()
 
     def loop_of_numbers(v):
         def turn(c, y):
             return c + lax.axis_index("i") * y, lax.psum(y, "i") * c
 
-        return v * library.lax.scan(turn, 1.0, np.arange(3.0))[1].sum()
+        return v * library.lax.scan(turn, 1.0, np.arange(3, dtype="float32"))[1].sum()
 
     def cond(v):
         taken = lax.psum(v, "i") > 3.0
