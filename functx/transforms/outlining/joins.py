@@ -17,12 +17,12 @@ _SEVERAL = 4
 
 
 class Run(NamedTuple):
-    """`count` rows of `whole` from `first` on, each `step` after the one before, or before it."""
+    """`length` rows of `whole` from `first` on, each `step` after the one before, or before it."""
 
     whole: Atom
     first: int
     step: int
-    count: int
+    length: int
 
 
 def joined(eqn: Equation, shown: Callable[[Atom], Part | None]) -> list[Equation] | None:
@@ -40,7 +40,7 @@ def joined(eqn: Equation, shown: Callable[[Atom], Part | None]) -> list[Equation
             found = moved(piece, eqn.inputs[at].aval.shape, axis)
             made += found
             operands.append(found[-1].outputs[0])
-            at += piece.count
+            at += piece.length
         else:
             operands.append(piece)
             at += 1
@@ -55,12 +55,12 @@ def runs(operands: Sequence[Atom], shown: Callable[[Atom], Part | None]) -> list
     at = 0
     while at < len(rows):
         run = longest(rows, at)
-        if run is None or run.count < _SEVERAL:
+        if run is None or run.length < _SEVERAL:
             found.append(operands[at])
             at += 1
         else:
             found.append(run)
-            at += run.count
+            at += run.length
     return found
 
 
@@ -98,14 +98,14 @@ def moved(run: Run, shape: tuple[int, ...], axis: int) -> list[Equation]:
         made.append(Equation.of(primitive, [made[-1].outputs[0] if made else run.whole]))
 
     whole = run.whole.aval.shape
-    ends = run.first, run.first + run.step * (run.count - 1)
+    ends = run.first, run.first + run.step * (run.length - 1)
     rest, gap = whole[1:], abs(run.step)
     strides = (gap, *[1] * len(rest)) if gap > 1 else None
     then(Slice((min(ends), *[0] * len(rest)), (max(ends) + 1, *rest), strides))
     if run.step < 0:
         then(Rev((0,)))
-    then(Reshape((run.count, *shape)))
+    then(Reshape((run.length, *shape)))
     if prod(shape[:axis]) != 1:
         then(PermuteDims((*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))))
-    then(Reshape((*shape[:axis], run.count * shape[axis], *shape[axis + 1 :])))
+    then(Reshape((*shape[:axis], run.length * shape[axis], *shape[axis + 1 :])))
     return made
