@@ -7,17 +7,8 @@ from typing import Any
 from functx.core.axes import axis_names_in, size_of
 from functx.interop.jaxprs import ints
 from functx.interop.translation import translates
-from functx.ops.collectives import (
-    AllGather,
-    AllToAll,
-    AxisIndex,
-    Groups,
-    Pmax,
-    Pmin,
-    Ppermute,
-    Psum,
-    PsumScatter,
-)
+from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum
+from functx.ops.exchanges import AllGather, AllToAll, Ppermute, PsumScatter
 from functx.ops.shaping import expand_dims, squeeze
 from functx.ops.sharding import ShardingConstraint
 

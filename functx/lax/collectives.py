@@ -14,19 +14,10 @@ from functx.core.axes import axis_names_in, size_of
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import add, mul
-from functx.ops.collectives import (
-    AllGather,
-    AllToAll,
-    AxisIndex,
-    Groups,
-    Pmax,
-    Pmin,
-    Ppermute,
-    Psum,
-    PsumScatter,
-)
+from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
+from functx.ops.exchanges import AllGather, AllToAll, Ppermute, PsumScatter
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
 from functx.ops.selection import select
 from functx.ops.shaping import expand_dims, squeeze, zeros_like

@@ -24,6 +24,7 @@ from functx.ops import (  # noqa: F401
     creation,
     cumulative,
     determinants,
+    exchanges,
     exponential,
     factorizations,
     fourier,
