@@ -175,7 +175,9 @@ _ALONE = max([_owners(x) for x in [object()]])
 
 def _give_up_trace() -> None:
     """Let JAX forget the trace it is at, which an exception would leave alive with its constants."""
-    find_top_trace(()).invalidate()
+    # Without jit, JAX traces for somebody else.
+    if not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        find_top_trace(()).invalidate()
 
 
 class Compilation:

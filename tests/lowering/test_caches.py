@@ -215,6 +215,13 @@ def test_a_captured_array_of_jax_is_passed_as_it_is():
         f(1.0)
 
 
+def test_captured_arrays_are_found_under_jax_without_jit():
+    array = jax.numpy.ones(4)
+    with jax.disable_jit():
+        assert jit(lambda x: (x * array).sum())(2.0) == 8.0
+        assert jax.grad(jit(lambda x: (x * array).sum()))(2.0) == 4.0
+
+
 def test_a_captured_numpy_array_is_copied_at_the_trace():
     array = np.ones(2)
     f = jit(lambda x: (x * array).sum())
