@@ -85,13 +85,18 @@ class _Walk:
         self.equations: list[Equation] = []
         self.names: dict[Any, Atom] = {}
         reached = reach(program)
+        returned = {*program.outputs}
         for eqn in program.equations:
             if any([a in self.names for a in eqn.inputs]):
                 eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
             primitive: Any = eqn.primitive
             found: Any = ()
             if primitive.name in HOLDERS and not primitive.effects:
-                found = rewritten(Peel(reach, carried(primitive)), primitive.program)
+                # What is returned from here as well is needed as it is.
+                if not returned.issuperset(eqn.outputs):
+                    found = rewritten(Peel(reach, carried(primitive)), primitive.program)
+                if found and all([eqn.outputs[i] in returned for i in found.places]):
+                    found = ()
             if found:
                 self.take_off(eqn, found)
             elif (
