@@ -162,6 +162,8 @@ def main() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if not given.cpu and jax.default_backend() != "gpu":
         sys.exit(f"no GPU: JAX runs on {jax.devices()[0].platform}; --cpu rehearses there")
+    if not given.cpu:
+        os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     report(until, given.cpu)
 
 
