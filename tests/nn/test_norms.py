@@ -185,7 +185,7 @@ def test_a_norm_and_its_backward_agree_with_what_they_decompose_into(name, x64):
         opened = rewritten(Expand(("lower",)), program)
         kept = {eqn.primitive.name for eqn in opened}
         assert not any("norm" in primitive for primitive in kept)
-        assert any("norm" in eqn.primitive.name for eqn in program)
+        assert any("norm" in eqn.primitive.name for each in program.walk() for eqn in each)
         whole = functx.jit(f)(*args)
         close(program(*args), functx.tree.leaves(whole))
         close(opened(*args), functx.tree.leaves(whole))
