@@ -117,7 +117,7 @@ def total(f):
 
 @check
 def collectives_are_those_of_jax():
-    same(on_devices(functx)(X), on_devices(jax, check_vma=False)(X))
+    same(on_devices(functx)(X), jax.jit(on_devices(jax, check_vma=False))(X))
 
 
 @check
@@ -537,13 +537,13 @@ def main():
     jax.config.update("jax_disable_most_optimizations", True)
     found = {}
     for name in sys.argv[1:] or CHECKS:
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             CHECKS[name]()
             said = ""
         except Exception:
             said = traceback.format_exc()
-        found[name] = said, time.perf_counter() - start
+        found[name] = said, time.process_time() - start
     print(json.dumps(found))
 
 

@@ -25,7 +25,7 @@ Y = np.arange(4, dtype="f") + 1
 def agree(make, *args):
     """`make(library, lax, numpy)` gives for functx what it gives for JAX."""
     found = make(functx, lax, xp)(*args)
-    wanted = make(jax, jax.lax, jnp)(*args)
+    wanted = jax.jit(make(jax, jax.lax, jnp))(*args)
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
     for x, y in pairs:
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
@@ -84,11 +84,13 @@ TRANSFORMS = {
     "vmap of a second derivative": lambda fx, f: mapped(fx, fx.jacfwd(fx.grad(total(f, fx)))),
     "vmap of grad of checkpoint": lambda fx, f: mapped(fx, fx.grad(fx.checkpoint(total(f, fx)))),
     "an unnamed vmap inside": lambda fx, f: (
-        lambda x: mapped(fx, fx.vmap(f))(np.stack([x, x * 2], 1))
+        lambda x: mapped(fx, fx.vmap(f))(fx.numpy.stack([x, x * 2], 1))
     ),
-    "an unnamed vmap around": lambda fx, f: lambda x: fx.vmap(mapped(fx, f))(np.stack([x, x * 2])),
+    "an unnamed vmap around": lambda fx, f: (
+        lambda x: fx.vmap(mapped(fx, f))(fx.numpy.stack([x, x * 2]))
+    ),
     "one of the same name around": lambda fx, f: (
-        lambda x: mapped(fx, mapped(fx, f))(np.stack([x, x * 2]))
+        lambda x: mapped(fx, mapped(fx, f))(fx.numpy.stack([x, x * 2]))
     ),
 }
 
