@@ -468,7 +468,7 @@ class ParseError(FunctxError, ValueError):
     """
 
 
-class MemoryBudgetWarning(UserWarning):
+class MemoryBudgetWarning(FunctxError, UserWarning):
     """A derivative needs more memory than `jit(memory=)` or `config.memory` lets it have.
 
     Smallest failing code: `functx.jit(functx.grad(f), memory=1)(x)`.

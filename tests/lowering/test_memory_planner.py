@@ -269,9 +269,10 @@ def test_a_smaller_budget_never_needs_more_and_what_fits_is_left_alone():
 
 
 def test_a_budget_that_is_too_small_is_a_warning_that_says_the_least():
-    with pytest.warns(MemoryBudgetWarning, match=r"given \d.* at least; got 1 B") as caught:
+    with pytest.warns(MemoryBudgetWarning, match=r"at least \d.* for temporaries; got 1 B") as caught:
         found = fx.jit(fx.grad(deep), memory=1)(*DEEP)
     assert caught[0].filename == __file__
+    assert "Raise the budget" in str(caught[0].message)
     close(found, plain(fx.grad(deep), *DEEP))
 
 

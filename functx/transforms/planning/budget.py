@@ -54,18 +54,21 @@ def fitting_plan(
     assert best is not None
     limit = budget.of(plain)
     warn(
-        f"memory: the derivative of {program.name} must be given {size_text(least * _MARGIN)} "
-        f"for temporaries at least; got {size_text(limit)}. It takes the least, where computing "
-        f"nothing again would take {size_text(plain * _MARGIN)}."
+        MemoryBudgetWarning(
+            f"memory: the derivative of {program.name} must be given at least "
+            f"{size_text(least * _MARGIN)} for temporaries; got {size_text(limit)}",
+            f"It takes the least; with nothing computed again it is {size_text(plain * _MARGIN)}.",
+            fix="Raise the budget, or differentiate smaller batches.",
+        )
     )
     return best
 
 
-def warn(text: str) -> None:
+def warn(warning: MemoryBudgetWarning) -> None:
     """Warn at the user's line."""
     frame = user_frame(sys._getframe(1))
     where = ("functx", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-    warnings.warn_explicit(text, MemoryBudgetWarning, *where)
+    warnings.warn_explicit(warning, MemoryBudgetWarning, *where)
 
 
 def fits(need: int, budget: Budget, plain: int) -> bool:
