@@ -1,16 +1,20 @@
-"""Translations of collectives, within a map of functx over their axes, and of sharding constraints."""
+"""Translations of collectives, of maps over devices, and of constraints on where arrays lie."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from functx.core.axes import axis_names_in, size_of
-from functx.interop.jaxprs import ints
-from functx.interop.translation import translates
+from jax.extend.core import ClosedJaxpr
+
+from functx.core.axes import Axis, axis_names_in, bound_axes, size_of, within
+from functx.core.tracing import aval_of
+from functx.interop.jaxprs import aval_from_jax, ints
+from functx.interop.translation import translate, translates
+from functx.lowering.device_map import ShardMap, spec_of
 from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum
 from functx.ops.exchanges import AllGather, AllToAll, Ppermute, PsumScatter
 from functx.ops.shaping import expand_dims, squeeze
-from functx.ops.sharding import ShardingConstraint
+from functx.ops.sharding import ShardingConstraint, with_auto_axes
 
 REDUCTIONS = {"psum": Psum, "psum_invariant": Psum, "pmax": Pmax, "pmin": Pmin}
 
@@ -63,6 +67,22 @@ def numbered(eqn: Any) -> Any:
 @translates("sharding_constraint")
 def constrained(eqn: Any, x: Any) -> Any:
     return ShardingConstraint(eqn.params["sharding"])(x)
+
+
+@translates("shard_map")
+def mapped(eqn: Any, *args: Any) -> Any:
+    params = eqn.params
+    mesh, jaxpr = with_auto_axes(params["mesh"]), params["jaxpr"]
+    names = tuple([name for name in mesh.axis_names if name in params["newly_manual_axes"]])
+    avals = [aval_from_jax(v.aval) for v in jaxpr.invars]
+    with within((*bound_axes(), *[Axis(name, mesh.shape[name]) for name in names])):
+        body = translate(ClosedJaxpr(jaxpr, ()), avals, "shard_map")
+    in_specs = [spec_of(s, a.ndim) for s, a in zip(params["in_specs"], avals, strict=True)]
+    in_specs += [((),) * aval_of(x).ndim for x in body.captured]
+    outs = body.program.out_avals
+    out_specs = [spec_of(s, a.ndim) for s, a in zip(params["out_specs"], outs, strict=True)]
+    device_map = ShardMap(body.program, mesh, tuple(in_specs), tuple(out_specs), names)
+    return device_map(*args, *body.captured)
 
 
 def places(eqn: Any) -> tuple[tuple[Any, ...], tuple[int, ...], Groups]:

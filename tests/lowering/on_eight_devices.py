@@ -241,6 +241,20 @@ def a_derivative_of_a_map_of_derivatives_is_that_of_jax():
     same(outer(functx, lax, xp)(W), outer(jax, jax.lax, jnp)(W))
 
 
+@check
+def maps_of_jax_become_maps_of_functx():
+    def body(w, x):
+        return jax.value_and_grad(lambda w: jax.lax.pmean(jnp.tanh(x @ w).mean(), ALL))(w)
+
+    specs = {"mesh": mesh_of(), "in_specs": (P(), P(ALL)), "out_specs": P()}
+    mapped = jax.shard_map(body, **specs)
+    own = functx.from_jax(mapped)
+    assert "shard_map[" in str(functx.make_ir(own)(W, X))
+    same(functx.jit(own)(W, X), mapped(W, X))
+    found = functx.grad(lambda w: own(w, X)[1].sum())(W)
+    same(found, jax.grad(lambda w: mapped(w, X)[1].sum())(W))
+
+
 # Training steps
 
 LAYERS = [np.sin(np.arange(12, dtype="f")).reshape(2, 6), np.cos(np.arange(6, dtype="f"))[:, None]]
