@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.program import Literal
+
 
 class Answer(NamedTuple):
     """What a rewrite was told of the number at a place: it holds for numbers that answer alike."""
@@ -28,10 +30,12 @@ class Unknown:
     It becomes no Python number: what would compute with it raises TypeError.
     """
 
-    __slots__ = ("answers", "number", "place")
+    __slots__ = ("answers", "lift", "number", "place")
 
-    def __init__(self, number: Any, place: int, answers: list[Answer]):
+    def __init__(self, number: Any, place: int, lift: int, answers: list[Answer]):
         self.number, self.place, self.answers = number, place, answers
+        # Tells it from one of another program, which may be looked for in the same tables.
+        self.lift = lift
 
     def ask(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
         if type(other) is Unknown:
@@ -62,7 +66,12 @@ class Unknown:
         return id(self)
 
     def __repr__(self) -> str:
-        return f"number {self.place}"
+        return f"number {self.place} of {self.lift}"
+
+
+def is_known_literal(atom: Any) -> bool:
+    """Whether `atom` is a number written in a program, and known."""
+    return type(atom) is Literal and type(atom.value) is not Unknown
 
 
 def is_finite(value: Any) -> bool:

@@ -51,10 +51,10 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
 
 
 def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[Any]]:
-    """What runs `rewrite(program)`, and the literals that it takes as further arguments.
+    """What runs `rewrite(program)`, and the numbers that it takes as further arguments.
 
     Found by the structure of `program`. A program that differs from an earlier one in its
-    literals alone is compiled once more, with the literals as inputs, and then never again;
+    literals alone is compiled once more, with those that differ as inputs, and then never again;
     but once for each way in which numbers answer what the rewrite asks of them.
     """
     key = rewrite, program.key
@@ -62,22 +62,13 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
     if compiled is not None:
         return compiled, ()
     form = rewrite, form_of(program)
-    variants: list[Variant] | None = lifted.get(form)
-    if variants is None:
-        lifted.put(form, [])
+    alike: Alike | None = lifted.get(form)
+    if alike is None:
+        lifted.put(form, Alike(literals_of(program)))
     else:
-        literals = literals_of(program)
-        numbers = [a.value for a in literals]
-        for answers, compiled in variants:
-            if all([answer.holds(numbers) for answer in answers]):
-                return compiled, packed(literals)
-        found = None
-        if len(variants) < VARIANTS:
-            found = with_literals_as_inputs(partial(_made, rewrite), program)
+        found = alike.compiled_for(rewrite, program)
         if found is not None:
-            compiled = executable(found.program)
-            variants.append(Variant(found.answers, compiled))
-            return compiled, packed(literals)
+            return found
     made = _made(rewrite, program)
     compiled = executable(made)
     programs.put(key, compiled)
@@ -88,11 +79,53 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
 VARIANTS = 8
 
 
-class Variant(NamedTuple):
-    """What runs a program with its literals as inputs, if they answer as those did."""
+class Alike:
+    """Programs that differ in their literals alone, of which the first had those `first`."""
 
+    def __init__(self, first: Sequence[Literal]):
+        self.first = first
+        self.differing: set[int] = set()
+        self.variants: list[Variant] = []
+
+    def compiled_for(
+        self, rewrite: Any, program: Program
+    ) -> tuple[Executable, Sequence[Any]] | None:
+        """What runs one of them, and its numbers; None where it has to be compiled as it is."""
+        literals = literals_of(program)
+        for variant in self.variants:
+            chosen = variant.numbers(literals)
+            if chosen is not None:
+                return variant.compiled, packed(chosen)
+        pairs = enumerate(zip(self.first, literals, strict=True))
+        self.differing |= {i for i, (a, b) in pairs if a != b}
+        if not self.differing or len(self.variants) == VARIANTS:
+            return None
+        places = sorted(self.differing)
+        found = with_literals_as_inputs(partial(_made, rewrite), program, places)
+        if found is None:
+            return None
+        kept = [None if i in self.differing else a for i, a in enumerate(literals)]
+        self.variants.append(Variant(kept, found.answers, executable(found.program)))
+        return self.variants[-1].compiled, packed([literals[i] for i in places])
+
+
+class Variant(NamedTuple):
+    """What runs programs with the literals `kept`, and others as inputs that answer as those did."""
+
+    kept: Sequence[Literal | None]
     answers: Sequence[Answer]
     compiled: Executable
+
+    def numbers(self, literals: Sequence[Literal]) -> list[Literal] | None:
+        """Those of `literals` that it takes; None if it is not for these."""
+        chosen = []
+        for kept, literal in zip(self.kept, literals, strict=True):
+            if kept is None:
+                chosen.append(literal)
+            elif kept is not literal and kept != literal:
+                return None
+        values = [a.value for a in chosen]
+        return chosen if all([answer.holds(values) for answer in self.answers]) else None
 
 
 def _made(rewrite: Any, program: Program) -> Program:

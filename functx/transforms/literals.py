@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from functx.core.unknown import Answer, Unknown
 from functx.ops.conversion import ConvertElementType
 from functx.ops.shaping import Reshape
 from functx.ops.slicing import Slice
+
+Places = frozenset[int]
 
 
 def form_of(program: Program) -> ProgramKey:
@@ -63,35 +66,48 @@ def literals_of(program: Program) -> list[Literal]:
 
 
 class Hoisted:
-    """Programs whose equations take the literals of the programs in them as operands."""
+    """Programs whose equations take some literals of the programs in them as operands."""
 
-    def __init__(self, wanted: Callable[[Literal], bool]):
-        self.wanted = wanted
-        self.bodies: dict[int, tuple[Program, Program, list[Literal]]] = {}
+    def __init__(self) -> None:
+        self.bodies: dict[Any, tuple[Program, Program, list[Literal]]] = {}
 
-    def equations(
-        self, program: Program, mark: Callable[[Literal], Any] = lambda a: a
-    ) -> list[Equation]:
-        """Those of `program`, its wanted literals and those from inside as `mark` has them."""
-        return [self.equation(eqn, mark) for eqn in program.equations]
+    def program(
+        self, program: Program, places: Places, mark: Callable[[Literal], Any]
+    ) -> tuple[list[Equation], list[Any]]:
+        """The equations and outputs of `program`, the literals at `places` as `mark` has them.
 
-    def equation(self, eqn: Equation, mark: Callable[[Literal], Any]) -> Equation:
-        primitive, extras = eqn.primitive, []
-        programs = [] if primitive.hoist is None else subprograms(primitive)
-        for i, sub in enumerate(programs):
-            programs[i], literals = self.body(sub)
-            extras.append([mark(a) for a in literals])
-        inputs = [mark(a) if self.takes(a) else a for a in eqn.inputs]  # type: ignore[arg-type]
-        if any(extras):
-            primitive, inputs = primitive.hoist(programs, extras, inputs)  # type: ignore[misc]
-        return eqn.replace(primitive=primitive, inputs=inputs)
+        The places are those of `literals_of`; literals from inside become operands.
+        """
+        at = 0
 
-    def takes(self, atom: Any) -> bool:
-        return type(atom) is Literal and self.wanted(atom)
+        def read(atom: Any) -> Any:
+            nonlocal at
+            if type(atom) is not Literal:
+                return atom
+            at += 1
+            return mark(atom) if at - 1 in places else atom
 
-    def body(self, program: Program) -> tuple[Program, list[Literal]]:
-        """`program` with further inputs in front, for its literals, and these."""
-        known = self.bodies.get(id(program))
+        equations = []
+        for eqn in program.equations:
+            primitive, extras = eqn.primitive, []
+            programs = [] if primitive.hoist is None else subprograms(primitive)
+            for i, sub in enumerate(programs):
+                end = at + len(literals_of(sub))
+                inside = frozenset([k - at for k in range(at, end) if k in places])
+                programs[i], literals = self.body(sub, inside)
+                extras.append([mark(a) for a in literals])
+                at = end
+            inputs = [read(a) for a in eqn.inputs]
+            if any(extras):
+                primitive, inputs = primitive.hoist(programs, extras, inputs)  # type: ignore[misc]
+            equations.append(eqn.replace(primitive=primitive, inputs=inputs))
+        return equations, [read(a) for a in program.outputs]
+
+    def body(self, program: Program, places: Places) -> tuple[Program, list[Literal]]:
+        """`program` with further inputs in front, for its literals at `places`, and these."""
+        if not places:
+            return program, []
+        known = self.bodies.get((id(program), places))
         if known is None:
             literals: list[Literal] = []
             inputs: list[Var] = []
@@ -101,10 +117,9 @@ class Hoisted:
                 inputs.append(Var(a.aval))
                 return inputs[-1]
 
-            equations = self.equations(program, read)
-            outputs = [read(a) if self.takes(a) else a for a in program.outputs]  # type: ignore[arg-type]
+            equations, outputs = self.program(program, places, read)
             changed = Program(program.name, [*inputs, *program.inputs], equations, outputs)
-            known = self.bodies[id(program)] = program, changed, literals
+            known = self.bodies[id(program), places] = program, changed, literals
         return known[1], known[2]
 
 
@@ -116,36 +131,40 @@ class WithInputs(NamedTuple):
 
 
 def with_literals_as_inputs(
-    rewrite: Callable[[Program], Program], program: Program
+    rewrite: Callable[[Program], Program], program: Program, places: Sequence[int]
 ) -> WithInputs | None:
-    """`rewrite(program)` with what `packed(literals_of(program))` gives as further inputs.
+    """`rewrite(program)` with the numbers at `places` in `literals_of(program)` as further inputs.
 
-    None where it cannot be, since a number has to be known to rewrite.
+    They come as `packed` gives them. None where it cannot be, since a number has to be known.
     """
     answers: list[Answer] = []
     numbers: list[Literal] = []
+    lift = next(_lifts)
 
     def number(literal: Literal) -> Literal:
         numbers.append(literal)
-        return Literal(Unknown(literal.value, len(numbers) - 1, answers), literal.aval)
+        unknown = Unknown(literal.value, len(numbers) - 1, lift, answers)
+        return Literal(unknown, literal.aval)
 
     # A rewrite knows how many inputs its program has, so literals become inputs after it.
-    equations = Hoisted(lambda a: True).equations(program, number)
-    outputs = [number(a) if type(a) is Literal else a for a in program.outputs]
+    equations, outputs = Hoisted().program(program, frozenset(places), number)
     try:
         result = rewrite(Program(program.name, program.inputs, equations, outputs))
     except TypeError:
         return None
 
     parts = _Parts([a.aval for a in numbers])
-    equations = Hoisted(_is_unknown).equations(result, parts.part)
-    outputs = [parts.part(a) if _is_unknown(a) else a for a in result.outputs]  # type: ignore[arg-type]
+    left = frozenset([i for i, a in enumerate(literals_of(result)) if _is_unknown(a)])
+    equations, outputs = Hoisted().program(result, left, parts.part)
     inputs = [*result.inputs, *parts.arrays.values()]
     final = Program(result.name, inputs, [*parts.equations, *equations], outputs)
     # Rules that hold programs which nothing can be hoisted out of.
     if any([_is_unknown(a) for each in final.walk() for eqn in each for a in eqn.inputs]):
         return None
     return WithInputs(final, tuple(dict.fromkeys(answers)))
+
+
+_lifts = count()
 
 
 def _is_unknown(atom: Any) -> bool:

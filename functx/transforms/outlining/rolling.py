@@ -13,6 +13,7 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.unknown import is_known_literal
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.constants import Dense
 from functx.ops.creation import Iota
@@ -185,7 +186,7 @@ class _Roll:
     def stack(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one a step."""
         whole = wide(self.count, aval)
-        if all([type(atom) is Literal for atom in atoms]):
+        if all([is_known_literal(atom) for atom in atoms]):
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
             even = aval is _INDEX and (np.diff(numbers, 2) == 0).all()
             return self.evenly(numbers) if even else self.new(Dense(whole, numbers.tobytes()), [])
@@ -263,7 +264,7 @@ class _Roll:
         """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
         if type(eqn.primitive) is not DynamicSlice or not starts:
             return None
-        if not all([type(atom) is Literal for atoms in starts for atom in atoms]):
+        if not all([is_known_literal(atom) for atoms in starts for atom in atoms]):
             return None
         first, stop = starts[0][0].value, starts[0][0].value + self.count
         places = [[atom.value for atom in atoms] for atoms in starts]
