@@ -213,6 +213,18 @@ def test_long_chains_are_cut():
     assert len(cut(f, X, distance=1, long_chains=False)[0].outputs) > 100
 
 
+def test_what_is_used_again_behind_a_product_is_kept():
+    def f(x, w):
+        h = np.exp(x)
+        return np.sin(np.sin(h @ w) + np.sin(np.cos(h)))
+
+    (near, _), (far, _) = [
+        cut(f, ROWS, W, far_apart=on, materialized=False) for on in (False, True)
+    ]
+    again = next(eqn.outputs[0] for eqn in far if eqn.primitive.name == "cos")
+    assert again in far.outputs and len(far.outputs) == len(near.outputs) + 1 == 5
+
+
 def test_checkpoints_mark_what_is_computed_again_and_their_boundary_is_saved():
     def region(x, w):
         return np.sin(np.tanh(x @ w))

@@ -12,13 +12,7 @@ from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Var
 from functx.ops.callbacks import OnHost
-from functx.transforms.planning.costs import (
-    RANDOM,
-    VIEWS,
-    bytes_of,
-    recomputable,
-    work_of,
-)
+from functx.transforms.planning.costs import RANDOM, VIEWS, bytes_of, recomputable, work_of
 from functx.transforms.planning.joint import Flow
 
 

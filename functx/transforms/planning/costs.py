@@ -28,17 +28,8 @@ from functx.ops.softmax import LogSoftmax, Softmax
 from functx.ops.trigonometric import Atan2
 
 VIEWS = (
-    BroadcastInDim,
-    Copy,
-    DynamicSlice,
-    Name,
-    PermuteDims,
-    Reshape,
-    Rev,
-    Slice,
-    Split,
-    StopGradient,
-)
+    BroadcastInDim, Copy, DynamicSlice, Name, PermuteDims, Reshape, Rev, Slice, Split, StopGradient,
+)  # fmt: skip
 """What shows an array in another way: it costs nothing to do again."""
 _POINTWISE = (Elementwise, Constant, Concatenate, ConvertElementType, Full, Iota, Pad, *VIEWS)
 _CHEAP = (*_POINTWISE, Reduction, Normalization, Loss, Softmax, LogSoftmax)

@@ -36,10 +36,8 @@ class Flow:
 
     def __init__(self, joint: Joint):
         self.joint, program = joint, joint.program
-        self.outputs, self.gradients = (
-            program.outputs[: joint.outputs],
-            program.outputs[joint.outputs :],
-        )
+        self.outputs = program.outputs[: joint.outputs]
+        self.gradients = program.outputs[joint.outputs :]
         self.late = reached_from(joint.tangents, program.equations)
         self.early = [e for e in program.equations if self.late.isdisjoint(e.inputs)]
         self.makers = {v: eqn for eqn in self.early for v in eqn.outputs}
