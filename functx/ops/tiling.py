@@ -88,10 +88,10 @@ def joined(row: Sequence[Tile], axis: int, length: int) -> Tile:
     first = row[0]
     pieces, end = [], 0
     for tile in [*row, None]:
-        start = length if tile is None else tile.start[axis]
-        if start > end:
+        here = length if tile is None else tile.start[axis]
+        if here > end:
             shape = list(first.values.shape)
-            shape[axis] = start - end
+            shape[axis] = here - end
             pieces.append(full(tuple(shape), literal(0, first.values.dtype)))
         if tile is not None:
             pieces.append(tile.values)
