@@ -8,10 +8,10 @@ from functools import singledispatch
 from math import prod
 from typing import Any
 
-from functx.core.dtypes import is_complex
+from functx.core.dtypes import is_complex, kind
 from functx.core.editing import like, with_subprograms
 from functx.core.errors import CollectiveError
-from functx.core.program import Program, scalar_literal, subprograms
+from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
 from functx.core.rewriting import rewritten
 from functx.ops.arithmetic import Mul
 from functx.ops.boundaries import Boundary
@@ -61,23 +61,27 @@ class Counted:
         if not has_boundary(program):
             return program
         env: dict[Any, Axes] = dict(zip(program.inputs, self.given, strict=True))
+        sizes = dict(
+            [axis for e in program if type(e.primitive) is Boundary for axis in e.primitive.axes]
+        )
         same: dict[Any, Any] = {}
         equations = []
         for eqn in program.equations:
             inputs = [same.get(a, a) for a in eqn.inputs]
             given = [env.get(a, NOWHERE) for a in inputs]
-            primitive = eqn.primitive
-            if type(primitive) is Boundary:
-                instead = in_place_of(primitive, inputs[0], given[1])
-                if instead is None:
-                    same[eqn.outputs[0]] = inputs[0]
-                    continue
-                primitive, inputs = instead
-            elif any(has_boundary(sub) for sub in subprograms(primitive)):
-                primitive = with_counted(primitive, given)
-            found = of_outputs(primitive, given[: len(inputs)], len(eqn.outputs))
-            env.update(zip(eqn.outputs, found, strict=True))
-            equations.append(eqn.replace(primitive=primitive, inputs=inputs))
+            steps = in_place_of(eqn.primitive, inputs[0] if inputs else None, given, sizes)
+            if not steps:
+                same[eqn.outputs[0]] = inputs[0]
+            for i, (primitive, others) in enumerate(steps):
+                if any(has_boundary(sub) for sub in subprograms(primitive)):
+                    primitive = with_counted(primitive, given)
+                last = i == len(steps) - 1
+                outputs = eqn.outputs if last else [Var(eqn.outputs[0].aval)]
+                operands = inputs if others is None else [inputs[0], *others]
+                given = [env.get(a, NOWHERE) for a in operands]
+                env.update(zip(outputs, of_outputs(primitive, given, len(outputs)), strict=True))
+                equations.append(Equation(primitive, operands, outputs, eqn.source))
+                inputs = outputs
         return like(program, equations=equations, outputs=[same.get(a, a) for a in program.outputs])
 
 
@@ -96,16 +100,42 @@ def has_boundary(program: Program) -> bool:
     return found
 
 
-def in_place_of(primitive: Boundary, x: Any, over: Axes) -> tuple[Any, list[Any]] | None:
-    """The operation and operands that stand for a boundary; None where it is `x`."""
-    shared = [(name, size) for name, size in primitive.axes if name not in over]
+Step = tuple[Any, Sequence[Any] | None]
+"""An operation, and its operands behind the value before; None for those of the equation."""
+
+
+def in_place_of(
+    primitive: Any, x: Any, given: Sequence[Axes], sizes: dict[Any, int]
+) -> Sequence[Step]:
+    """The operations that stand for an equation on `x` and others; none where its output is `x`."""
+    if type(primitive) is Psum and primitive.groups is None:
+        return summed(primitive.axes, x, given[0], sizes)
+    if type(primitive) is not Boundary:
+        return [(primitive, None)]
+    shared = [name for name, _ in primitive.axes if name not in given[1]]
     if primitive.passes or not shared:
-        return None
+        return []
     if primitive.kind == "sum":
-        return Psum(tuple([name for name, _ in shared])), [x]
-    count = prod([size for _, size in shared])
-    number = 1 / count + 0j if is_complex(x.aval.dtype) else 1 / count
-    return Mul(), [x, scalar_literal(number, x.aval.dtype, x.aval.weak_type, repr(number))]
+        return summed(shared, x, given[0], sizes)
+    return [(Mul(), [number_beside(x, 1 / prod([sizes[name] for name in shared]))])]
+
+
+def summed(names: Sequence[Any], x: Any, over: Axes, sizes: dict[Any, int]) -> Sequence[Step]:
+    """The sum of `x` along axes, without a message along those where it is the same."""
+    same = [name for name in names if name in sizes and name not in over]
+    rest = tuple([name for name in names if name not in same])
+    steps: list[Step] = [(Psum(rest), [])] if rest else []
+    if same:
+        steps.insert(0, (Mul(), [number_beside(x, prod([sizes[name] for name in same]))]))
+    return steps
+
+
+def number_beside(x: Any, value: Any) -> Any:
+    """The literal `value`, of the type of `x`."""
+    aval = x.aval
+    value = complex(value) if is_complex(aval.dtype) else value
+    value = float(value) if kind(aval.dtype) == "f" else value
+    return scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
 
 
 def with_counted(primitive: Any, given: Sequence[Axes]) -> Any:
