@@ -1380,6 +1380,11 @@ def Ppermute(x, perm):
     return out
 
 
+@in_groups
+def Vary(x):
+    return x
+
+
 @meaning
 def AxisIndex(x, axis, size):
     return np.arange(size)

@@ -11,7 +11,7 @@ from functx.core.tracing import aval_of
 from functx.interop.jaxprs import aval_from_jax, ints
 from functx.interop.translation import translate, translates
 from functx.lowering.device_map import ShardMap, spec_of
-from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum
+from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum, Vary
 from functx.ops.exchanges import AllGather, AllToAll, Ppermute, PsumScatter
 from functx.ops.shaping import expand_dims, squeeze
 from functx.ops.sharding import ShardingConstraint, with_auto_axes
@@ -28,8 +28,8 @@ def reduced(eqn: Any, x: Any) -> Any:
 
 
 @translates("pvary")
-def as_it_is(eqn: Any, x: Any) -> Any:
-    return x
+def varied(eqn: Any, x: Any) -> Any:
+    return Vary(tuple(eqn.params["axes"]))(x)
 
 
 @translates("all_gather")

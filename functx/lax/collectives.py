@@ -14,7 +14,7 @@ from functx.core.axes import axis_names_in, size_of
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import add, mul
-from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum
+from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum, Vary
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.exchanges import AllGather, AllToAll, Ppermute, PsumScatter
@@ -28,6 +28,7 @@ __all__ = [
     "axis_index",
     "axis_size",
     "pbroadcast",
+    "pcast",
     "pmax",
     "pmean",
     "pmin",
@@ -236,6 +237,18 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     """Each leaf of `x` as it is at the place number `source`, in all places."""
     here = eq(axis_index(axis_name), source)
     return psum(tree.map(lambda leaf: select(here, leaf, zeros_like(leaf)), x), axis_name)
+
+
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """`x`, of which each place of `axis_name` has a value of its own from here on.
+
+    `to` must be "varying". It matters to derivatives inside `shard_map`: the gradient in a value
+    that all places share is summed over them, and in what this makes of it, it is not.
+    """
+    names, _, _ = _axes("pcast", axis_name, None)
+    if to != "varying":
+        raise ValueRangeError(f'pcast: to must be "varying"; got {to!r}')
+    return tree.map(Vary(names), x)
 
 
 def axis_index(axis_name: Any) -> Any:

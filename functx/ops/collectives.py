@@ -206,6 +206,31 @@ class Pmin(ReducedExtremum):
         return lax.pmin(x, self.axes, axis_index_groups=self.groups)
 
 
+class Vary(Collective, Linear):
+    """The operand, which counts as one that differs from place to place."""
+
+    rearranges = True
+    samples = (sample(f32[4, 3], axes=("i",), across=(("i", 4),)),)
+
+    def abstract_eval(self, x):
+        return x
+
+    def transpose(self, ct, x):
+        return (self(ct),)
+
+    def beside(self, x, dim):
+        return self(x), dim
+
+    def one_by_one(self, x):
+        return [Vary((name,)) for name in self.axes]
+
+    def on_batch(self, x, dim, size):
+        return x, dim
+
+    def lower(self, ctx, x):
+        return x
+
+
 class AxisIndex(Constant):
     """The number of the place along the axis `axis`, which has `size` of them."""
 

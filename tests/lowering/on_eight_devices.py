@@ -183,6 +183,7 @@ def derivatives(library, lax, np):
         return {
             "far": library.value_and_grad(far, (0, 1))(w, x),
             "near": library.grad(near)(w, x),
+            "own": library.grad(near)(lax.pcast(w, ALL, to="varying"), x),
             "mean of near": lax.pmean(library.grad(near)(w, x), ALL),
             "mixed": library.grad(mixed, (0, 1))(w, x),
             "second": library.grad(square)(w, x),
@@ -197,7 +198,7 @@ def derivatives(library, lax, np):
     x = None
     shared, own = P(), P(ALL)
     specs = dict.fromkeys(("near", "mean of near", "second", "jit", "checkpoint", "scan"), shared)
-    specs |= {"far": (shared, (shared, own)), "mixed": (shared, own), "rows": own}
+    specs |= {"far": (shared, (shared, own)), "mixed": (shared, own), "rows": own, "own": own}
     specs |= {"vjp": shared, "jacrev": P()}
     return all_of, {"mesh": mesh_of(), "in_specs": (shared, own), "out_specs": specs}
 

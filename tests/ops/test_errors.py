@@ -545,7 +545,7 @@ ROWS = {
 TAKE_ANYTHING = {
     "axis_index", "boundary", "convert_element_type", "copy", "debug_callback", "dense", "io_callback", "name",
     "ppermute", "pure_callback", "read_before_write", "sharding_constraint",
-    "stop_gradient",
+    "stop_gradient", "vary",
 }  # fmt: skip
 MADE_BY_TRANSFORMS = {
     "call", "checkpoint", "cond", "custom_jvp", "custom_vjp", "custom_vmap", "jax_call", "rerun",
