@@ -13,6 +13,7 @@ PAGES = [
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.usefixtures("all_kept")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page, tmp_path, capsys):
     text = page.read_text()
@@ -31,6 +32,7 @@ def test_the_links_of_a_page_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.usefixtures("all_kept")
 def test_the_program_in_the_readme_is_what_its_code_prints(capsys):
     text = (ROOT / "README.md").read_text()
     code = BLOCK.search(text).group(1)
