@@ -78,7 +78,9 @@ def backward_sweep(
         given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
             builder.source = pulled(eqn.source)
-            if primitive.accumulate is not None or primitive.together is not None:
+            # What is more than half of an array lies beside no other part of its size.
+            beside = primitive.together is not None and 2 * given[0].size <= args[0].size
+            if beside or primitive.accumulate is not None:
                 whole = primitive.live_operands(live, args)[0]
                 cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
                 continue
