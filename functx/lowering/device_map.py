@@ -27,7 +27,7 @@ from functx.ops.shaping import expand_dims, squeeze
 from functx.ops.sharding import mesh_axes
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import NaturalBatch
-from functx.transforms.call import TransposeIn
+from functx.transforms.call import Rerun, TransposeIn
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.marks import (
@@ -39,6 +39,7 @@ from functx.transforms.marks import (
     spread,
 )
 from functx.transforms.parts import part_of
+from functx.transforms.planning.planned import computes_again, planned
 from functx.transforms.reverse_mode import SplitVJP
 
 Spec = tuple[Any, ...]
@@ -150,12 +151,15 @@ class ShardMap(Primitive):
         return found[:count], found[count:], specs
 
     def forward(self, args: Sequence[Any], active: Sequence[bool]) -> Any:
-        values, _ = rewritten(SplitVJP(tuple(active)), self.program)
+        values, _ = rewritten(planned(SplitVJP(tuple(active))), self.program)
         outs, residuals, _ = self.run_first(values, args)
         return outs, residuals
 
     def vjp(self, cts: Any, residuals: Any, args: Any, active: Sequence[bool]) -> Any:
-        values, backward = rewritten(SplitVJP(tuple(active)), self.program)
+        split = planned(SplitVJP(tuple(active)))
+        values, backward = rewritten(split, self.program)
+        if computes_again(split, self.program):
+            backward = rewritten(Later(), backward)
         specs = [self.kept(a) for a in values.out_avals[len(cts) :]]
         given = inexact_cotangents(cts, self.program.out_avals)
         back = rewritten(Unstack(len(given)), backward)
@@ -260,6 +264,17 @@ class Unstack:
         own, rest = program.in_avals[: self.first], program.in_avals[self.first :]
         avals = [*own, *[a.update(shape=(1, *a.shape)) for a in rest]]
         return trace(body, avals, name=program.name)[0]
+
+
+@dataclass(frozen=True)
+class Later:
+    """The rewrite to a program that calls the program, so that it computes again what it is to."""
+
+    def __call__(self, program: Program) -> Program:
+        def body(*args: Any) -> list[Any]:
+            return Rerun(program, True)(*args)  # type: ignore[no-any-return]
+
+        return trace(body, program.in_avals, name=program.name)[0]
 
 
 @dataclass(frozen=True)

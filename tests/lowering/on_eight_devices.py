@@ -425,6 +425,25 @@ def repeats_are_outlined_on_several_devices_when_asked_for():
 
 
 @check
+def what_each_device_keeps_is_planned():
+    def blocks(w, x):
+        for _ in range(3):
+            x = xp.exp(xp.sin(xp.tanh(x @ w) ** 2)) @ w.T
+        return lax.pmean((x**2).mean(), ALL)
+
+    specs = {"mesh": mesh_of(), "in_specs": (P(), P(ALL)), "out_specs": P()}
+    f = functx.grad(functx.shard_map(blocks, **specs))
+    plain, planned = functx.jit(f), functx.jit(f, memory="min_cut")
+    same(planned(W, X), plain(W, X))
+
+    def outputs(memory):
+        program = functx.make_ir(functx.jit(f, memory=memory))(W, X).inline()
+        return max(len(e.outputs) for e in program if e.primitive.name == "shard_map")
+
+    assert outputs("min_cut") < outputs("off")
+
+
+@check
 def loops_run_on_each_device():
     def body(library, lax, v):
         def turn(c, _):
