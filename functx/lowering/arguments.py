@@ -7,10 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
+from functx.core import tree
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import DonationError, ValueRangeError
 from functx.core.tracing import aval_of
+from functx.ops.sharding import check_spec
 
 
 def refuse_unusable(what: str, names: Sequence[str] | None, values: Sequence[Any]) -> None:
@@ -36,6 +39,18 @@ def refuse_unusable(what: str, names: Sequence[str] | None, values: Sequence[Any
                     fix="Pass a float, make it static, or turn 64-bit types on: "
                     'jax.config.update("jax_enable_x64", True).',
                 )
+
+
+def refuse_indivisible(
+    what: str, names: Sequence[str], args: tuple[Any, ...], shardings: Any
+) -> None:
+    """Raise ShapeError for an argument that its sharding does not divide into equal parts."""
+    if shardings is None:
+        return
+    flat = tree.flatten_prefix(shardings, args, f"{what}: in_shardings")
+    for name, x, sharding in zip(names, tree.leaves(args), flat, strict=False):
+        if isinstance(sharding, NamedSharding):
+            check_spec(f"{what}: `{name}`", aval_of(x), sharding.spec, sharding.mesh)
 
 
 def refuse_shared(

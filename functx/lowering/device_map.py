@@ -213,10 +213,12 @@ class ShardMap(Primitive):
             outs = call_in_jax(self.program, xs, ctx.module.outline.mode)
             return tuple(outs) if several else outs[0]
 
+        # Within another map JAX's mesh is the one of which some axes are mapped already.
+        here = jax.sharding.get_abstract_mesh()
         out_specs = tuple([PartitionSpec(*spec) for spec in self.out_specs])
         mapped = jax.shard_map(
             run,
-            mesh=self.mesh,
+            mesh=here if here.manual_axes else self.mesh,
             in_specs=tuple([PartitionSpec(*spec) for spec in self.in_specs]),
             out_specs=out_specs if several else out_specs[0],
             axis_names=set(self.axes),

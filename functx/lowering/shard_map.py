@@ -77,15 +77,19 @@ def shard_map(
             )
         shown = names_of(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
-        own = in_specs if in_specs is not None else _specs_of(what, leaves, on, shown)
-        own = own if in_specs is None else _flat(f"{what}: in_specs", _as_args(own, args), args)
-        specs = []
-        for name, aval, spec in zip(shown(), avals, own, strict=True):
-            specs.append(_checked(f"{what}: `{name}`", aval, spec, on, names))
-        locals_ = [_part(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
+        if in_specs is None:
+            given_specs = _specs_of(what, leaves, on, shown)
+        else:
+            prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+            given_specs = _flat(f"{what}: in_specs", prefix, args)
+        specs = [
+            _checked(f"{what}: `{name}`", aval, spec, on, names)
+            for name, aval, spec in zip(shown(), avals, given_specs, strict=True)
+        ]
+        parts = [_part(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
         inside = (*bound_axes(), *[Axis(n, on.shape[n], counted=check_vma) for n in names])
         with within(inside):
-            traced = trace_call(f, in_tree, locals_, "shard_map").without_writes(what)
+            traced = trace_call(f, in_tree, parts, "shard_map").without_writes(what)
         if Effect.ORDERED in traced.program.effects:
             raise EffectError(
                 f"{what}: effects on several devices must not be ordered; got some that are",
@@ -111,10 +115,6 @@ def shard_map(
         return tree.unflatten(traced.out_tree, found)
 
     return named_after(wrapper, f, "shard_map")
-
-
-def _as_args(in_specs: Any, args: Any) -> Any:
-    return tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
 
 def _flat(what: str, specs: Any, like: Any) -> list[Any]:

@@ -481,6 +481,11 @@ def maps_nest_with_vmap():
     same(functx.vmap(mapped(lambda v: lax.psum(v, "i")))(stacked), np.stack([sums, 2 * sums]))
     over = functx.vmap(mapped(lambda v: lax.psum(v, "i")), spmd_axis_name="j")
     same(over(stacked), np.stack([sums, 2 * sums]))
+    columns = {"in_specs": P("j"), "out_specs": P(), "axis_names": {"j"}}
+    each = functx.shard_map(lambda v: lax.psum(v, "j"), mesh=mesh_of(), **columns)
+    rows = {"in_specs": P("i"), "out_specs": P("i"), "axis_names": {"i"}}
+    within = functx.shard_map(each, mesh=mesh_of(), **rows)
+    same(within(X), X.reshape(4, 2, 2).sum(1))
     partial = functx.jit(mapped(lambda v: lax.psum(v, "i"), axis_names={"i"}))
     same(partial(X), sums)
     same(
@@ -545,6 +550,8 @@ def shapes_that_do_not_divide_are_refused():
     refused(ShapeError, lambda: f(X[:6]), "shard_map(lambda): `v`: " + text, "Pad it")
     rows = NamedSharding(mesh, P("i"))
     refused(ShapeError, lambda: lax.with_sharding_constraint(X[:6], rows), text)
+    jitted = functx.jit(lambda n, v: v, static_argnums=0, in_shardings=(rows,))
+    refused(ShapeError, lambda: jitted(1, {"a": X[:6]}), "jit(lambda): `v['a']`: " + text)
     scatter = functx.shard_map(
         lambda v: lax.psum_scatter(v, "i", tiled=True), mesh=mesh, in_specs=P("i"), out_specs=P("i")
     )
