@@ -27,7 +27,7 @@ from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
 from functx.core.tracing import Tracer, check_no_tracers, current_builder
 from functx.lowering import callbacks
-from functx.lowering.arguments import refuse_shared, refuse_unusable
+from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
 from functx.lowering.recompilation import code_behind, note
@@ -314,6 +314,8 @@ class Compilation:
         avals_of(leaves, "jit", self.fun, in_tree)
         check_no_tracers(leaves)
         names = names_of(self.fun, in_tree)()
+        own = tuple([x for i, x in enumerate(dynamic) if i not in self.nums])
+        refuse_indivisible(what, names, own, given[1:] if isinstance(given, tuple) else given)
         donated = self.options["donate_argnums"], self.options["donate_argnames"]
         flags = [i + 1 in donated[0] for i, x in enumerate(dynamic) for _ in tree.leaves(x)]
         flags += [k in donated[1] for k in sorted(keywords) for _ in tree.leaves(keywords[k])]
