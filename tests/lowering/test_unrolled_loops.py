@@ -178,7 +178,7 @@ def gradient(name, steps):
 
 @pytest.fixture(autouse=True)
 def switched_by_the_test_alone():
-    with functx.config.set(outline="never"):
+    with functx.config.set(outline="never", memory="off"):
         yield
 
 

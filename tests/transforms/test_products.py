@@ -14,6 +14,9 @@ from functx.transforms.simplify.factors import Label, grouped_as, resolved
 from functx.transforms.simplify.orders import best_order
 from tests.reference import evaluate
 
+# What computes again is a call, and products are not looked for across it.
+pytestmark = pytest.mark.usefixtures("all_kept")
+
 
 def numbers(*shape, seed=0, scale=1.0, dtype="float32"):
     random = np.random.RandomState(seed + sum(shape))
