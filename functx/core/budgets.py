@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
@@ -44,7 +45,7 @@ def memory_mode(what: str, given: Any) -> str | Budget | None:
         found = _SIZE.fullmatch(given)
         if found is None:
             raise ValueRangeError(f"{must}; got {given!r}", fix=fix)
-        return Budget(int(float(found[1]) * _UNITS[found[2].lower()]))
+        return Budget(int(Decimal(found[1]) * _UNITS[found[2].lower()]))
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise ArgumentError(f"{must}; got {type_name(given)}", fix=fix)
     if isinstance(given, int):

@@ -11,11 +11,20 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import kind
-from functx.core.errors import FunctxError, ProgramError
+from functx.core.errors import ArgumentError, FunctxError, ProgramError, type_name
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text
 from functx.core.program import Equation, Literal, Program, Var, subprograms
 from functx.core.unknown import Unknown
+
+
+def check_is_program(what: str, given: Any) -> None:
+    """Raise ArgumentError, in the name of `what`, unless `given` is a program."""
+    if not isinstance(given, Program):
+        raise ArgumentError(
+            f"{what}: the argument must be a program; got {type_name(given)}",
+            fix="Make one of a function with functx.make_ir(f)(*args).",
+        )
 
 
 def check_program(program: Program) -> None:

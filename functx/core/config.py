@@ -16,12 +16,14 @@ from functx.core.tracing import checking, execution
 def _choice(name: str, *words: str) -> Any:
     """A switch with a value among `words`, at first the first of them."""
 
-    def check(word: Any) -> Any:
-        if word not in words:
-            raise ValueRangeError(f"config: {name} must be one of {words}; got {word!r}")
-        return word
+    return _switch(words[0], lambda word: check_word(f"config: {name}", word, words))
 
-    return _switch(words[0], check)
+
+def check_word(what: str, word: Any, words: tuple[str, ...]) -> Any:
+    """`word`; raises ValueRangeError, in the name of `what`, if it is none of `words`."""
+    if not isinstance(word, str) or word not in words:
+        raise ValueRangeError(f"{what} must be one of {words}; got {word!r}")
+    return word
 
 
 def _switch(value: Any, check: Callable[[Any], Any]) -> Any:
@@ -113,16 +115,16 @@ class Config:
 
     def update(self, name: str, value: Any) -> None:
         """Set a switch by name; raises ArgumentError for a name that is none."""
-        if name.startswith("_") or not isinstance(getattr(type(self), name, None), property):
-            known = [n for n, value in vars(type(self)).items() if isinstance(value, property)]
-            raise ArgumentError(
-                f"config: a switch must be one of {', '.join(known)}; there is no switch {name!r}"
-            )
-        setattr(self, name, value)
+        _check_switch(name)
+        object.__setattr__(self, name, value)
+
+    __setattr__ = update
 
     @contextmanager
     def set(self, **switches: Any) -> Iterator[None]:
         """Switches for the length of a `with` block."""
+        for name in switches:
+            _check_switch(name)
         before = {name: getattr(self, name) for name in switches}
         try:
             for name, value in switches.items():
@@ -131,6 +133,14 @@ class Config:
         finally:
             for name, value in before.items():
                 setattr(self, name, value)
+
+
+def _check_switch(name: Any) -> None:
+    known = [n for n, value in vars(Config).items() if isinstance(value, property)]
+    if name not in known:
+        raise ArgumentError(
+            f"config: a switch must be one of {', '.join(known)}; there is no switch {name!r}"
+        )
 
 
 config = Config()

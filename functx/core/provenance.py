@@ -71,11 +71,15 @@ class _Ours(dict[str, bool]):
 
 
 _is_ours = _Ours()
+# What `dataclass` writes of a class, whose file is none.
+_OF_DATACLASS = "__create_fn__."
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame at or outside `frame` that runs the user's code."""
-    while frame is not None and _is_ours[frame.f_code.co_filename]:
+    while frame is not None and (
+        _is_ours[frame.f_code.co_filename] or frame.f_code.co_qualname.startswith(_OF_DATACLASS)
+    ):
         frame = frame.f_back
     return frame
 

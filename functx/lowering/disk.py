@@ -33,7 +33,9 @@ def set_jax_setting(name: str, value: Any) -> None:
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not value >= 0:
-        raise ValueRangeError(f"config: {name} must be a number that is not negative; got {value!r}")
+        raise ValueRangeError(
+            f"config: {name} must be a number that is not negative; got {value!r}"
+        )
     jax.config.update(_NAMES[name], float(value) if _NAMES[name] == _SECONDS else int(value))
 
 
@@ -42,6 +44,11 @@ def _keep_in(path: Any) -> None:
         raise ArgumentError(
             f"config: compilation_cache must be the path of a directory, or None; "
             f"got {type_name(path)}"
+        )
+    if path is not None and os.path.exists(path) and not os.path.isdir(path):
+        raise ValueRangeError(
+            f"config: compilation_cache must be the path of a directory, or None; "
+            f"got the file {os.fspath(path)!r}"
         )
     before = jax_setting("compilation_cache")
     jax.config.update(_DIRECTORY, None if path is None else os.fspath(path))

@@ -19,9 +19,9 @@ from jax.extend.core import find_top_trace
 from functx.core import tree
 from functx.core.axes import bound_axes
 from functx.core.budgets import memory_mode
-from functx.core.config import OUTLINE, Wishes, asked
+from functx.core.config import OUTLINE, Wishes, asked, check_word
 from functx.core.dtypes import x64_enabled
-from functx.core.errors import ArgumentError, StaticArgumentError, ValueRangeError, type_name
+from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
@@ -93,8 +93,8 @@ def jit(
     if fun is None:
         return with_options(jit, locals())
     check_callable(fun, "jit")
-    if outline not in (None, *OUTLINE):
-        raise ValueRangeError(f"jit: outline must be one of {OUTLINE}; got {outline!r}")
+    if outline is not None:
+        check_word("jit: outline", outline, OUTLINE)
     nums, names = _both(fun, static_argnums, static_argnames, "static")
     donated, donated_names = _both(fun, donate_argnums, donate_argnames, "donate")
     options = {
@@ -381,7 +381,9 @@ class Compilation:
             return {}
         code = code_behind(self.fun)
         names = () if code is None else code.co_varnames
-        given = {names[n] if n < len(names) else f"{n}": args[n] for n in self.nums if n < len(args)}
+        given = {
+            names[n] if n < len(names) else f"{n}": args[n] for n in self.nums if n < len(args)
+        }
         given |= {k: x for k, x in kwargs.items() if k in self.names}
         return {k: repr(_value(x))[:80] for k, x in given.items()}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functx.core.config import OUTLINE
-from functx.core.errors import ValueRangeError
+from functx.core.checking import check_is_program
+from functx.core.config import OUTLINE, check_word
 from functx.core.program import Program
 from functx.transforms.outlining.outline import Outline
 
@@ -23,7 +23,7 @@ def outlined(program: Program, mode: str = "auto") -> Program:
     >>> len(program), len(functx.tools.outlined(program))
     (200, 1)
     """
-    if mode not in OUTLINE:
-        raise ValueRangeError(f"outlined: mode must be one of {OUTLINE}; got {mode!r}")
+    check_word("outlined: mode", mode, OUTLINE)
+    check_is_program("outlined", program)
     found = Outline(mode)(program)
     return found.map_subprograms(lambda nested: outlined(nested, mode))

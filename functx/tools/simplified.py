@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functx.core.config import SIMPLIFY
-from functx.core.errors import ValueRangeError
+from functx.core.checking import check_is_program
+from functx.core.config import SIMPLIFY, check_word
 from functx.core.program import Program
 from functx.transforms.simplify.simplify import Simplify
 
@@ -19,6 +19,6 @@ def simplified(program: Program, mode: str = "always") -> Program:
     >>> len(program), len(functx.tools.simplified(program))
     (4, 1)
     """
-    if mode not in SIMPLIFY:
-        raise ValueRangeError(f"simplified: mode must be one of {SIMPLIFY}; got {mode!r}")
+    check_word("simplified: mode", mode, SIMPLIFY)
+    check_is_program("simplified", program)
     return Simplify(mode, deep=True)(program)

@@ -80,6 +80,8 @@ def vmap(
     if axis_name is not None:
         check_name(axis_name, f"vmap({name_of(fun)}): axis_name")
     mesh_axes = () if spmd_axis_name is None else axis_names_in(spmd_axis_name)
+    for name in mesh_axes:
+        check_name(name, f"vmap({name_of(fun)}): spmd_axis_name")
     names = AxisNames(axis_name, mesh_axes)
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)

@@ -321,6 +321,8 @@ def test_a_cut_that_saves_too_little_names_what_is_missing():
             "must be a functx.aot.Config; got str",
         ),
         (lambda: Config(recomputable_ops="sin"), ArgumentError, "names of primitives; got str"),
+        (lambda: Config(recomputable_ops=[np.sin]), ArgumentError, "got function among them"),
+        (lambda: Config(recomputable_ops={"sine"}), ValueRangeError, "no primitive 'sine'"),
         (lambda: joint_program(lambda x: 1)(X), GradientError, "must be inexact"),
     ],
 )

@@ -1,5 +1,6 @@
 import functools
 import threading
+from dataclasses import dataclass
 
 import pytest
 
@@ -207,6 +208,16 @@ class TestDescriptions:
     def test_the_caller_is_found(self):
         code, _ = user_source(1)
         assert code.co_name == "test_the_caller_is_found"
+
+    def test_who_makes_a_dataclass_is_the_caller(self):
+        @dataclass
+        class Made:
+            found: object = None
+
+            def __post_init__(self):
+                self.found = user_source(2)
+
+        assert Made().found[0].co_name == "test_who_makes_a_dataclass_is_the_caller"
 
     def test_the_caller_is_found_in_a_thread(self):
         found = []

@@ -7,6 +7,7 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
+from functx.core.budgets import memory_mode
 from functx.core.errors import ArgumentError, MemoryBudgetWarning, ValueRangeError
 from functx.transforms.call import Rerun
 from functx.transforms.planning.peak import temporary_bytes
@@ -269,7 +270,9 @@ def test_a_smaller_budget_never_needs_more_and_what_fits_is_left_alone():
 
 
 def test_a_budget_that_is_too_small_is_a_warning_that_says_the_least():
-    with pytest.warns(MemoryBudgetWarning, match=r"at least \d.* for temporaries; got 1 B") as caught:
+    with pytest.warns(
+        MemoryBudgetWarning, match=r"at least \d.* for temporaries; got 1 B"
+    ) as caught:
         found = fx.jit(fx.grad(deep), memory=1)(*DEEP)
     assert caught[0].filename == __file__
     assert "Raise the budget" in str(caught[0].message)
@@ -293,6 +296,10 @@ def test_what_is_no_budget_is_refused(given, error, text):
         fx.jit(mlp, memory=given)
     with pytest.raises(error, match=text):
         fx.config.update("memory", given)
+
+
+def test_a_budget_may_be_as_large_as_one_likes():
+    assert memory_mode("jit", "9" * 400 + "TiB").of(0) > 10**400
 
 
 def test_the_policy_min_cut_saves_what_is_slow_and_repeats_the_rest():

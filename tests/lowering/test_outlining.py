@@ -465,8 +465,18 @@ def test_a_mode_that_is_none_is_refused():
         functx.jit(layers, outline="all")
     with pytest.raises(ValueRangeError, match="outlined: mode must be one of"):
         outlined(program_of(layers, X, WEIGHTS), "all")
+    with pytest.raises(ValueRangeError, match="jit: outline must be one of"):
+        functx.jit(layers, outline=X)
+    with pytest.raises(ArgumentError, match="outlined: the argument must be a program; got func"):
+        outlined(layers)
     with pytest.raises(ArgumentError, match="there is no switch"):
         functx.config.update("outlines", "never")
+    with pytest.raises(ArgumentError, match="there is no switch"):
+        functx.config.outlines = "never"
+    with pytest.raises(ArgumentError, match="there is no switch"), functx.config.set(outlines=1):
+        pass
+    with pytest.raises(ArgumentError, match="there is no switch 3"):
+        functx.config.update(3, "never")
 
 
 def test_effects_keep_their_order(capfd):

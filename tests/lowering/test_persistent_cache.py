@@ -8,6 +8,7 @@ import jax
 import pytest
 
 import functx
+from functx.core.errors import ValueRangeError
 
 PROGRAM = """
 import sys
@@ -93,6 +94,11 @@ def test_another_process_compiles_nothing(tmp_path):
     assert {n for n in os.listdir(cache) if n.endswith("-cache")} == {
         n for n in kept if n.endswith("-cache")
     }
+
+
+def test_a_file_is_no_directory():
+    with pytest.raises(ValueRangeError, match="must be the path of a directory, or None; got the"):
+        functx.config.compilation_cache = __file__
 
 
 def test_the_switch_is_jax_s_own():

@@ -382,6 +382,9 @@ def test_what_cannot_be_a_name_is_refused():
             "the name of an axis",
         )
     refused(ArgumentError, lambda: lax.psum(Y, None), "the name of an axis must be a string")
+    refused(
+        ArgumentError, lambda: functx.vmap(xp.sin, spmd_axis_name=3), "vmap(sin): spmd_axis_name"
+    )
 
 
 def test_choices_that_differ_from_place_to_place_are_refused():

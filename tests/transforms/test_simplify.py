@@ -10,7 +10,7 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.checking import check_program
-from functx.core.errors import ValueRangeError
+from functx.core.errors import ArgumentError, ValueRangeError
 from functx.ops import (
     arithmetic,
     complexes,
@@ -489,6 +489,8 @@ def test_the_switch():
         functx.config.update("simplify", "sometimes")
     with pytest.raises(ValueRangeError, match=r"mode must be one of .* got 'some'"):
         simplified(program, "some")
+    with pytest.raises(ArgumentError, match="simplified: the argument must be a program; got func"):
+        simplified(f)
 
 
 def test_simpler_programs_keep_their_arguments():

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from functx.core.errors import ArgumentError, type_name
+from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Var
 from functx.ops.callbacks import OnHost
@@ -43,12 +43,16 @@ class Config:
 
     def __post_init__(self) -> None:
         ops = self.recomputable_ops
-        if ops is None or isinstance(ops, frozenset):
+        if ops is None:
             return
+        must = "Config: recomputable_ops must be names of primitives"
         if isinstance(ops, str) or not isinstance(ops, Collection):
-            raise ArgumentError(
-                f"Config: recomputable_ops must be names of primitives; got {type_name(ops)}"
-            )
+            raise ArgumentError(f"{must}; got {type_name(ops)}")
+        for name in ops:
+            if not isinstance(name, str):
+                raise ArgumentError(f"{must}; got {type_name(name)} among them")
+            if name not in Primitive.registry:
+                raise ValueRangeError(f"{must}; there is no primitive {name!r}")
         object.__setattr__(self, "recomputable_ops", frozenset(ops))
 
     def quick(self, primitive: Primitive) -> bool:
