@@ -476,7 +476,7 @@ class MemoryBudgetWarning(FunctxError, UserWarning):
     """
 
 
-class RecompilationWarning(UserWarning):
+class RecompilationWarning(FunctxError, UserWarning):
     """One call has compiled a function more often than a handful of times.
 
     Smallest failing code: `for n in range(1, 9): functx.jit(f)(functx.numpy.ones(n))`.

@@ -186,13 +186,15 @@ def note(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
         return
     differs, cure = call.last.difference(last)
     call.last = None
-    text = (
+    warning = RecompilationWarning(
         f"{parts[0]}: one call should compile a few times at most, since that takes far longer "
-        f"than to run; got {call.count} times\n  differing: {differs}\n"
-        f"  at {source_line(source)}\n  {cure}"
+        f"than to run; got {call.count} times",
+        f"differing: {differs}",
+        fix=cure,
+        source=source,
     )
     where = source[0].co_filename, line_number(source)
-    warnings.warn_explicit(text, RecompilationWarning, *where)
+    warnings.warn_explicit(warning, RecompilationWarning, *where)
 
 
 def code_of(program: Program) -> Any:
