@@ -79,20 +79,24 @@ def memory_plan() -> Any:
 class Config:
     """Switches that hold for the whole process.
 
-    `check_programs`: whether every program made is checked for scope and types.
-    `operator_vmap`: what `vmap` makes of a custom operator without a rule for it, one call
-    after the other ("sequential") or an error ("error").
-    `operator_aliases`: whether an array of JAX that a custom operator returns as it was given is
-    refused ("error") or counts as a copy ("copy").
-    `outline`: whether what a program repeats is compiled once and called: where it pays ("auto"),
-    wherever it can be ("always"), or not ("never").
-    `simplify`: whether programs are made simpler before they are compiled: where it pays ("auto"),
-    in every way ("always"), or not ("never").
-    `memory`: what derivatives keep of the forward computation, as `jit(memory=)` has it.
-    `compilation_cache`: the directory in which compiled programs are kept for later processes, or
-    None. `compilation_cache_min_seconds` and `compilation_cache_min_bytes` say how long a program
-    must take to compile, and how large it must be, to be kept; to give a directory sets the first to 0.
-    The 64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
+    - `check_programs`: whether every program made is checked for scope and types.
+    - `operator_vmap`: what `vmap` makes of a custom operator without a rule for it, one call
+      after the other ("sequential") or an error ("error").
+    - `operator_aliases`: whether an array of JAX that a custom operator returns as it was given is
+      refused ("error") or counts as a copy ("copy").
+    - `outline`: whether what a program repeats is compiled once and called: where it pays ("auto"),
+      wherever it can be ("always"), or not ("never").
+    - `simplify`: whether programs are made simpler before they are compiled: where it pays ("auto"),
+      in every way ("always"), or not ("never").
+    - `memory`: what derivatives keep of the forward computation, as `jit(memory=)` has it.
+    - `compilation_cache`: the directory in which compiled programs are kept for later processes, or
+      None. `compilation_cache_min_seconds` and `compilation_cache_min_bytes` say how long a program
+      must take to compile, and how large it must be, to be kept; to give a directory sets the first to 0.
+
+    Set one by assignment, by `update(name, value)`, or for the length of a block by
+    `with functx.config.set(outline="never")`. All but `check_programs` and those of the compilation
+    cache forget every compiled program when they are set, and at the end of a block once more. The
+    64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
     @property

@@ -75,8 +75,9 @@ def cache_info() -> CacheTable:
 
     "programs" holds what was compiled for programs that ran outside `jit`, "numbers" the same with
     the numbers in them as inputs, "operations" what was compiled for single operations,
-    and "jit" the programs of jitted functions that were called inside a trace. "primitives"
-    and "details" are many small tables in one row each.
+    and "jit" the programs of jitted functions that were called inside a trace; what a jitted
+    function compiled when it was called from outside is JAX's to count. "from_jax" holds
+    translated functions of JAX. "primitives" and "details" are many small tables in one row each.
 
     >>> import functx
     >>> functx.clear_caches()
