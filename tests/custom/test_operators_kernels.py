@@ -20,6 +20,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.ops.trigonometric import Sin
+from functx.testing import opcheck
 from tests.custom.operators import opaque, scope  # noqa: F401
 
 x = numpy.arange(3, dtype="float32")
@@ -258,6 +259,20 @@ def test_an_abstract_rule_states_types(out, message):
     op.def_abstract(out)
     with pytest.raises(OperatorRuleError, match=f"its abstract rule, registered at .*{message}"):
         jit(op)(x)
+
+
+def test_what_returns_nothing_needs_no_abstract_rule():
+    @custom_op("test::double", mutates_args=("x",), kernel="numpy")
+    def double(x: Array) -> None:
+        x *= 2
+
+    def doubled(x):
+        double(x)
+        return x.sum()
+
+    a = numpy.ones(3, "float32")
+    assert jit(doubled)(a) == 6.0 and a.tolist() == [2.0] * 3
+    assert opcheck(double, (a,))["test_faketensor"] == "SUCCESS"
 
 
 def test_an_abstract_rule_is_registered_once_and_one_that_fails_leaves_nothing():

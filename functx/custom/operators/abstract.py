@@ -96,11 +96,16 @@ def outside_of_traces() -> Iterator[None]:
 
 
 def results_of(call: OperatorEquation, avals: Sequence[ShapedArray]) -> Results:
-    """The types that `call` has on operands of `avals`, as its abstract rule says."""
+    """The types that `call` has on operands of `avals`, as its abstract rule says.
+
+    What returns nothing needs no rule.
+    """
     operator = call.operator
     rule = rule_of(operator, KIND)
     if rule is None:
-        refuse(call)
+        if operator.schema.returns:
+            refuse(call)
+        return Results((), ())
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
     args, kwargs = operator.arguments.called(call, structs)
     token = _context.set(AbstractContext(operator.qualname, rule))

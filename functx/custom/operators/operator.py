@@ -150,9 +150,9 @@ class Operator(registry.Registered):
         """Register the types of results, and return the function; or a decorator.
 
         `fun` gets the arguments with a `jax.ShapeDtypeStruct` for each array, and returns such
-        things in place of arrays (or numbers, for results that are numbers). In it,
-        `functx.library.get_ctx().new_dynamic_size(max=n)` stands for a length that depends on
-        values.
+        things in place of arrays (or numbers, for results that are numbers); an operator that
+        returns nothing needs none. In it, `functx.library.get_ctx().new_dynamic_size(max=n)`
+        stands for a length that depends on values.
 
         Raises RegistrationError for a second one, and for an operator with a decomposition.
         """
