@@ -367,6 +367,16 @@ def test_parts_of_arrays_that_are_given_are_not_stacked_again():
     assert xs in backwards.inputs
 
 
+def test_a_number_may_be_both_an_operand_and_the_place_of_a_row():
+    def f(x, rows, n):
+        for i, row in enumerate([rows[i] for i in range(4)]):
+            n = n * 2 + i
+            x = fnp.tanh(x + row) * n
+        return x
+
+    check_equal(f, normal(6), normal(4, 6), np.int32(1))
+
+
 def test_the_length_of_the_outlined_program_does_not_grow_with_the_steps():
     def steps(count):
         def f(w, xs):

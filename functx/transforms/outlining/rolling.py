@@ -76,7 +76,11 @@ class _Roll:
         self.consts: dict[Atom, Var] = {}
         # Each with its first value, and what the next is: a result by number, or another carry.
         self.carries: list[tuple[Var, Atom, int | Var]] = []
-        self.rows: dict[tuple[Any, ...], tuple[Var, Atom]] = {}
+        # Each with the array of which it is a row in each step; which numbers those are, if it is
+        # a number; and those that are places of look-ups, by their numbers.
+        self.rows: dict[Var, Atom] = {}
+        self.numbers: dict[Var, tuple[Atom, ...]] = {}
+        self.found_at: dict[tuple[Atom, ...], Var] = {}
 
     def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
         block, operands = self.group.program()
@@ -105,7 +109,7 @@ class _Roll:
                 self.carries.append((Var(v.aval), self.zeros(v.aval), at))
         inputs = [(v, operand) for operand, v in self.consts.items()]
         inputs += [(v, start) for v, start, _ in self.carries]
-        inputs += list(self.rows.values())
+        inputs += list(self.rows.items())
         outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
         outputs += [block.outputs[at] for at in stacked]
         body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
@@ -148,8 +152,13 @@ class _Roll:
         """As a number of its own for each step."""
         fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
         if fits:
-            self.rows[tuple(atoms)] = v, self.stack(v.aval, atoms)
+            self.take(v, tuple(atoms))
         return fits
+
+    def take(self, v: Var, numbers: tuple[Atom, ...]) -> None:
+        """Let `v` be one of `numbers` in each step."""
+        self.rows[v] = self.stack(v.aval, numbers)
+        self.numbers[v] = numbers
 
     def carry(self, v: Var, atoms: Sequence[Atom], results: Results, lag: int = 1) -> bool:
         """As what the step before computed, or the one `lag` steps before."""
@@ -244,19 +253,18 @@ class _Roll:
     def by_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` given rows of the arrays they look up in; None where they look up others."""
         wholes: dict[Any, Atom] = {v: whole for whole, v in self.consts.items()}
-        places: dict[Any, tuple[Any, ...]] = {v: atoms for atoms, (v, _) in self.rows.items()}
         found = []
         for eqn in [*self.looked_up, *equations]:
             if not looks_up(eqn) or eqn.inputs[0] not in wholes:
                 found.append(eqn)
                 continue
             source, *start = eqn.inputs
-            row = self.row(wholes[source], eqn, [places.get(at, (at,)) for at in start])
+            row = self.row(wholes[source], eqn, [self.numbers.get(at, (at,)) for at in start])
             if row is None:
                 return None
             found.append(eqn.replace(primitive=Reshape(eqn.outputs[0].aval.shape), inputs=[row]))
         needed = {atom for eqn in found for atom in eqn.inputs}
-        self.rows = {atoms: row for atoms, row in self.rows.items() if row[0] in needed}
+        self.rows = {v: rows for v, rows in self.rows.items() if v in needed}
         self.consts = {whole: v for whole, v in self.consts.items() if v in needed}
         return found
 
@@ -277,7 +285,7 @@ class _Roll:
             rest = [0] * (len(shape) - 1)
             rows = self.new(Slice((first, *rest), (stop, *shape[1:])), [whole])
         v = Var(whole.aval.update(shape=shape[1:]))
-        self.rows[(v,)] = v, rows
+        self.rows[v] = rows
         return v
 
     def position(self, places: tuple[int, ...]) -> Any:
@@ -285,10 +293,11 @@ class _Roll:
         literals = tuple([index(at) for at in places])
         if len({*places}) == 1:
             return literals[0]
-        if literals not in self.rows:
-            aval = literals[0].aval
-            self.rows[literals] = Var(aval), self.stack(aval, literals)
-        return self.rows[literals][0]
+        found = self.found_at.get(literals)
+        if found is None:
+            found = self.found_at[literals] = Var(literals[0].aval)
+            self.take(found, literals)
+        return found
 
     def stacked(self, results: Results) -> list[int] | None:
         """The results to be stacked, since what follows looks at those of several parts."""
