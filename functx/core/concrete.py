@@ -53,7 +53,8 @@ def refuse_if_differentiated(tracer: Tracer, asked: str) -> None:
         raise DifferentiatedValueError(
             f"{asked} needs a plain number; got {tracer.aval!r}, which {tracer.builder.owner} "
             "differentiates, and whose derivative would be lost",
-            fix="Use the array itself, or stop_gradient(x) first if no derivative is wanted.",
+            fix="Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
+            "if no derivative is wanted.",
         )
 
 

@@ -217,7 +217,8 @@ class DifferentiatedValueError(FunctxError, TypeError):
     """A value that is being differentiated was to become a plain number.
 
     Smallest failing code: `functx.grad(lambda x: float(x) ** 2)(1.0)`.
-    Cure: keep the array, or say `functx.stop_gradient(x)` first.
+    Cure: keep the array, with `functx.numpy` in place of `math`, or say
+    `functx.stop_gradient(x)` first.
     """
 
 
