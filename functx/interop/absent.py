@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,8 @@ def _refusal(original: ModuleType, module: ModuleType) -> Callable[[str], Any]:
         found = None if name.startswith("_") else vars(original).get(name)
         if found is not None:
             message += f"; {_instead(f'{original.__name__}.{name}', found)}"
+        elif isinstance(vars(sys.modules["functx"]).get(name), ModuleType):
+            message += f"; there is functx.{name}"
         raise AttributeError(message, name=name, obj=module)
 
     return refuse

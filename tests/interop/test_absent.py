@@ -39,6 +39,11 @@ def test_what_is_no_function_of_arrays_is_said_to_be_jax_s():
             getattr(where, name)
 
 
+def test_a_module_that_is_elsewhere_is_named():
+    with pytest.raises(AttributeError, match=r"no attribute 'random'; there is functx\.random"):
+        functx.numpy.random  # noqa: B018
+
+
 def test_a_name_that_nobody_has_gets_python_s_words():
     for where in (functx, functx.lax, functx.numpy):
         with pytest.raises(AttributeError) as error:
