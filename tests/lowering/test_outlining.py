@@ -344,6 +344,7 @@ def test_steps_on_the_same_weights_are_one_loop():
     program = outlined(program_of(time_steps, W, ROWS), "always")
     (loop,) = [e for e in program if type(e.primitive) is Scan]
     assert loop.primitive.length == STEPS
+    assert f"iota[dtype=i32, shape=({STEPS},)]" in str(program)
     assert functx.Program.parse(str(program)) == program
 
 

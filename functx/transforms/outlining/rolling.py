@@ -216,7 +216,7 @@ class _Roll:
 
     def evenly(self, numbers: Any) -> Var:
         """An array of indices that lie equally far apart."""
-        found = self.new(Iota("int32", (self.count,)), [])
+        found = self.new(Iota(_INDEX.dtype, (self.count,)), [])
         step = int(numbers[1] - numbers[0])
         if step != 1:
             found = self.new(Mul(), [found, index(step)])
