@@ -79,7 +79,7 @@ class _Roll:
         # Each with the array of which it is a row in each step; which numbers those are, if it is
         # a number; and those that are places of look-ups, by their numbers.
         self.rows: dict[Var, Atom] = {}
-        self.numbers: dict[Var, tuple[Atom, ...]] = {}
+        self.numbers: dict[Atom, tuple[Atom, ...]] = {}
         self.found_at: dict[tuple[Atom, ...], Var] = {}
 
     def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
