@@ -11,6 +11,8 @@ from functx.core.budgets import memory_mode
 from functx.core.errors import ArgumentError, MemoryBudgetWarning, ValueRangeError
 from functx.transforms.call import Rerun
 from functx.transforms.planning.peak import temporary_bytes
+from functx.transforms.planning.sections import Sections
+from tests.lowering.test_outlining import lines_run
 
 RANDOM = onp.random.RandomState(0)
 
@@ -314,3 +316,18 @@ def test_the_policy_min_cut_saves_what_is_slow_and_repeats_the_rest():
     assert repr(policies.min_cut) == "min_cut"
     both = policies.save_from_both_policies(policies.min_cut, policies.nothing_saveable)
     assert count("dot_general", both) == 2
+
+
+def test_the_effort_to_cut_into_sections_is_linear_in_the_length_of_the_program():
+    def effort(count):
+        def f(x):
+            for _ in range(count):
+                x = np.tanh(x) * 0.5
+            return x
+
+        program = fx.make_ir(f)(X)
+        found = Sections(count // 10)(program)
+        assert len(found) == count // 10
+        return lines_run(lambda: Sections(count // 10)(program)) / len(program)
+
+    assert effort(400) < 1.3 * effort(100)

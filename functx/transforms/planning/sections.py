@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -25,7 +26,11 @@ class Sections:
         if program.effects or len(program.equations) < 2 * self.count:
             return program
         cuts = [0, *self.cuts(program), len(program.equations)]
-        equations = [section(program, start, end) for start, end in pairwise(cuts) if end > start]
+        last = {atom: i for i, eqn in enumerate(program) for atom in eqn.inputs}
+        last.update(dict.fromkeys(program.outputs, len(program.equations)))
+        equations = [
+            section(program, start, end, last) for start, end in pairwise(cuts) if end > start
+        ]
         return like(program, equations=equations)
 
     def cuts(self, program: Program) -> list[int]:
@@ -35,8 +40,9 @@ class Sections:
         step = made[-1] / self.count
         cuts: list[int] = []
         for n in range(1, self.count):
-            near = [i + 1 for i, b in enumerate(made[:-1]) if abs(b - n * step) <= step / 3]
-            near = [i for i in near if not cuts or i > cuts[-1]]
+            first = bisect_left(made, (n - 1 / 3) * step) + 1
+            stop = bisect_right(made, (n + 1 / 3) * step) + 1
+            near = range(max(first, cuts[-1] + 1 if cuts else 1), min(stop, len(made)))
             if near:
                 cuts.append(min(near, key=crossing.__getitem__))
         return cuts
@@ -55,13 +61,15 @@ def crossing_bytes(program: Program) -> list[int]:
     return list(accumulate(changes))
 
 
-def section(program: Program, start: int, end: int) -> Equation:
-    """A call in place of the equations of `program` from `start` to before `end`."""
+def section(program: Program, start: int, end: int, last: dict[Any, int]) -> Equation:
+    """A call in place of the equations of `program` from `start` to before `end`.
+
+    `last` says where what is used is used last.
+    """
     inside = program.equations[start:end]
     made = {v for eqn in inside for v in eqn.outputs}
     read = dict.fromkeys([a for eqn in inside for a in eqn.inputs if type(a) is Var])
-    later: set[Any] = {*program.outputs, *[a for e in program.equations[end:] for a in e.inputs]}
     inputs = [v for v in read if v not in made]
-    outputs = [v for eqn in inside for v in eqn.outputs if v in later]
+    outputs = [v for eqn in inside for v in eqn.outputs if last.get(v, -1) >= end]
     call = Call(Program("section", inputs, inside, outputs), True)
     return Equation(call, list(inputs), outputs, inside[-1].source)
