@@ -55,7 +55,9 @@ def shard_map(
     Without `in_specs`, arrays keep their shardings; without `mesh`, it is that of `jax.set_mesh`.
 
     Derivatives of the mapped function are those of the whole computation. A derivative taken
-    inside is, as under `vmap`, that of the sum over all devices of what `f` returns there.
+    inside counts what is the same on all devices once, and is summed over them in what they share;
+    in `lax.pcast(x, axis_name, to="varying")` each device has its own. If `check_vma` is false it
+    is, as under `vmap`, that of the sum over all devices of what `f` returns there.
 
     Raises ShapeError for a dimension that does not divide into equal parts, ReplicationError for
     a result that differs along an axis which its spec does not name, and ArgumentError for specs

@@ -179,8 +179,12 @@ def check_callable(fun: Any, transform: str) -> None:
 
 
 def with_options(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """`transform` for a `fun` that is yet to come: a decorator. `options` are its arguments."""
-    return partial(transform, **{name: x for name, x in options.items() if name != "fun"})
+    """`transform` for a function that is yet to come: a decorator.
+
+    `options` are its arguments, of which the function is the first.
+    """
+    _, *named = options
+    return partial(transform, **{name: options[name] for name in named})
 
 
 def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:

@@ -509,6 +509,15 @@ def maps_stand_in_loops_and_branches():
 
 
 @check
+def a_decorator_makes_a_map():
+    @functx.shard_map(mesh=mesh_of(), in_specs=P("i"), out_specs=P("i"))
+    def doubled(v):
+        return 2 * v
+
+    same(doubled(X), 2 * X)
+
+
+@check
 def functions_write_in_place_on_each_device():
     def fill(v):
         v[0] = lax.psum(v[1], "i")
