@@ -48,12 +48,13 @@ def differentiated(tracer: Tracer) -> bool:
     return any(type(x) is Tracer and differentiated(x) for x in outer)
 
 
-def refuse_if_differentiated(tracer: Tracer, asked: str) -> None:
+def refuse_if_differentiated(tracer: Tracer, asked: str, instead: str = "") -> None:
     if differentiated(tracer):
         raise DifferentiatedValueError(
             f"{asked} needs a plain number; got {tracer.aval!r}, which {tracer.builder.owner} "
             "differentiates, and whose derivative would be lost",
-            fix="Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
+            fix=instead
+            or "Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
             "if no derivative is wanted.",
         )
 

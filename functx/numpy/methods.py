@@ -320,7 +320,7 @@ def _complex(self: Tracer) -> complex:
 def _format(self: Tracer, spec: str) -> str:
     if not spec:
         return repr(self)
-    refuse_if_differentiated(self, "formatting")
+    refuse_if_differentiated(self, "formatting", _INSTEAD_OF_FORMAT)
     return format(_scalar(self, "formatting", _INSTEAD_OF_FORMAT).item(), spec)
 
 

@@ -64,6 +64,11 @@ def test_plain_numbers_of_differentiated_values_are_refused(ask):
     assert "stop_gradient" in str(caught.value) and "grad(lambda)" in str(caught.value)
 
 
+def test_a_differentiated_value_is_printed_by_a_callback():
+    with pytest.raises(DifferentiatedValueError, match=r"functx\.debug\.print"):
+        grad(lambda x: print(f"{x:.2f}") or x)(1.0)
+
+
 def test_a_value_captured_from_outside_a_map_is_concrete_inside_it():
     def f(x):
         return vmap(lambda y: y * 2.0 if x > 0 else y)(xp.ones(3)).sum() * x
