@@ -34,8 +34,9 @@ def _switch(value: Any, check: Callable[[Any], Any]) -> Any:
 
     def change(_: Config, new: Any) -> None:
         nonlocal value
-        value = check(new)
-        rules_changed()
+        before, value = value, check(new)
+        if value != before:
+            rules_changed()
 
     return property(given, change)
 
@@ -95,7 +96,7 @@ class Config:
 
     Set one by assignment, by `update(name, value)`, or for the length of a block by
     `with functx.config.set(outline="never")`. All but `check_programs` and those of the compilation
-    cache forget every compiled program when they are set, and at the end of a block once more. The
+    cache forget every compiled program when they change, and at the end of a block once more. The
     64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 

@@ -340,3 +340,11 @@ def test_cache_info_shows_a_table_and_clear_caches_empties_it():
     with compilations() as count:
         f(X)
     assert count.n == 1
+
+
+def test_a_switch_set_to_what_it_was_forgets_nothing():
+    f = functx.jit(lambda x: x * 3.0)
+    f(1.0)
+    before = functx.cache_info()
+    with functx.config.set(outline=functx.config.outline, simplify=functx.config.simplify):
+        assert functx.cache_info() == before
