@@ -182,7 +182,9 @@ class PullHalves:
     consts: int
 
     def __call__(self, body: Program) -> Halves:
-        halves: Halves = rewritten(SplitBody(planned(SplitVJP(self.flags), consts=self.consts), self.consts), body)
+        halves: Halves = rewritten(
+            SplitBody(planned(SplitVJP(self.flags), consts=self.consts), self.consts), body
+        )
         carries = OfVarying(tuple(body.out_avals), self.flags[self.consts :])
         return halves._replace(rest=carries(halves.rest))
 
