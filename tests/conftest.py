@@ -47,6 +47,14 @@ def pytest_runtest_teardown():
 
 
 @pytest.fixture
+def optimised():
+    """XLA with all of its passes, for one test."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
 def x64():
     """64-bit types on, for one test."""
     with jax.enable_x64():

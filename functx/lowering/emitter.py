@@ -22,6 +22,7 @@ from functx.lowering import callbacks, meshes, regions
 from functx.lowering.overlap import PartsFirst
 from functx.ops.callbacks import OnHost
 from functx.transforms.expand import opened_to_lower
+from functx.transforms.outlining.distinct import Distinct
 from functx.transforms.outlining.outline import Outline
 from functx.transforms.simplify.simplify import Simplify
 
@@ -286,6 +287,7 @@ class FunctionEmitter:
         program = parts_first(program, self.ctx.platforms)
         program = rewritten(self.ctx.module.simplify, program)
         program = rewritten(self.ctx.module.outline, program)
+        program = rewritten(Distinct(), program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
             self.equation(eqn)

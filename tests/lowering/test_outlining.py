@@ -13,6 +13,7 @@ from functx.core.errors import ArgumentError, ValueRangeError
 from functx.tools import outlined
 from functx.transforms.call import Call
 from functx.transforms.control.scan import Scan
+from functx.transforms.outlining.distinct import Distinct
 from functx.transforms.outlining.outline import Outline
 
 random = np.random.RandomState(0)
@@ -582,3 +583,51 @@ def unlike(count):
         return x
 
     return f
+
+
+GIVES_ONE_VALUE_TWICE = """
+program f(x: f32[2,3], y: f32[2,3]):
+  a: f32[2,3], b: f32[2,3] = call[program=block, apart=True] x
+    program block(x: f32[2,3]):
+      a: f32[2,3] = sin x
+      b: f32[2,3] = sin x
+      return a, b
+  c: f32[2,3] = rev[axes=(0,)] b
+  d: f32[2,3] = cos y
+  e: f32[2,3] = mul a d
+  f: f32[2,3] = add c e
+  return f
+"""
+GETS_ONE_VALUE_TWICE = """
+program f(x: f32[2,3], y: f32[2,3]):
+  a: f32[2,3] = sin x
+  b: f32[2,3] = sin x
+  c: f32[2,3], d: f32[2,3], e: f32[2,3] = call[program=block, apart=True] a b y
+    program block(x: f32[2,3], y: f32[2,3], z: f32[2,3]):
+      a: f32[2,3] = rev[axes=(0,)] x
+      b: f32[2,3] = cos y
+      c: f32[2,3] = mul a b
+      return c, b, z
+  f: f32[2,3] = add c d
+  g: f32[2,3] = mul f e
+  return g
+"""
+
+
+@pytest.mark.parametrize("text", [GIVES_ONE_VALUE_TWICE, GETS_ONE_VALUE_TWICE])
+def test_a_call_that_is_kept_apart_gets_and_gives_no_value_twice(text, optimised):
+    program = functx.Program.parse(text)
+    x, y = normal(2, 3), normal(2, 3)
+    once = Distinct()(program)
+    (call,) = [eqn for eqn in once if type(eqn.primitive) is Call]
+    assert len({*call.inputs}) == len(call.inputs)
+    outputs = call.primitive.program.outputs
+    assert len({*outputs}) == len(outputs) == len(call.outputs)
+    np.testing.assert_allclose(once(x, y)[0], program(x, y)[0], rtol=1e-6)
+    (found,) = functx.jit(lambda x, y: program(x, y))(x, y)
+    sine = np.sin(x)
+    if text is GIVES_ONE_VALUE_TWICE:
+        wanted = sine[::-1] + sine * np.cos(y)
+    else:
+        wanted = (sine[::-1] * np.cos(sine) + np.cos(sine)) * y
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -2,7 +2,6 @@
 
 import re
 
-import jax
 import numpy
 import pytest
 
@@ -11,14 +10,6 @@ from functx import grad, jit, lax, vmap
 
 STEPS = 97
 LARGE = 1100
-
-
-@pytest.fixture
-def optimised():
-    """XLA with all of its passes, which are what copies."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 def by_fori_loop(x):
