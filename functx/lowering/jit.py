@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from operator import index
 from sys import getrefcount
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
 from weakref import WeakSet, proxy
 
@@ -21,7 +18,7 @@ from functx.core.axes import bound_axes
 from functx.core.budgets import memory_mode
 from functx.core.config import OUTLINE, Wishes, asked, check_word
 from functx.core.dtypes import x64_enabled
-from functx.core.errors import ArgumentError, StaticArgumentError, type_name
+from functx.core.errors import ArgumentError, type_name
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
@@ -32,6 +29,13 @@ from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
 from functx.lowering.recompilation import code_behind, note
 from functx.lowering.stages import Lowered, LoweredCall
+from functx.lowering.static_arguments import (
+    Names,
+    Numbers,
+    by_value,
+    positions_and_names,
+    value_of,
+)
 from functx.transforms.call import Call
 from functx.transforms.calls import (
     TracedCall,
@@ -48,9 +52,6 @@ from functx.transforms.calls import (
 )
 from functx.transforms.make_ir import eval_shape
 from functx.transforms.sharing import Block, shared_blocks, traced_pair
-
-Names = str | Sequence[str] | None
-Numbers = int | Sequence[int] | None
 
 
 def jit(
@@ -95,8 +96,8 @@ def jit(
     check_callable(fun, "jit")
     if outline is not None:
         check_word("jit: outline", outline, OUTLINE)
-    nums, names = _both(fun, static_argnums, static_argnames, "static")
-    donated, donated_names = _both(fun, donate_argnums, donate_argnames, "donate")
+    nums, names = positions_and_names(fun, static_argnums, static_argnames, "static")
+    donated, donated_names = positions_and_names(fun, donate_argnums, donate_argnames, "donate")
     options = {
         "static_argnums": tuple(n + 1 for n in nums),
         "static_argnames": names,
@@ -363,8 +364,8 @@ class Compilation:
         """The function of the arguments that are not static, and those, with None for the rest."""
         if not self.nums and not self.names:
             return self.fun, args, kwargs
-        fixed = {n: _value(args[n]) for n in self.nums if n < len(args)}
-        fixed_names = {k: _value(v) for k, v in kwargs.items() if k in self.names}
+        fixed = {n: value_of(args[n]) for n in self.nums if n < len(args)}
+        fixed_names = {k: value_of(v) for k, v in kwargs.items() if k in self.names}
 
         def fun(*dynamic: Any, **keywords: Any) -> Any:
             merged = [fixed.get(i, x) for i, x in enumerate(dynamic)]
@@ -385,18 +386,18 @@ class Compilation:
             names[n] if n < len(names) else f"{n}": args[n] for n in self.nums if n < len(args)
         }
         given |= {k: x for k, x in kwargs.items() if k in self.names}
-        return {k: repr(_value(x))[:80] for k, x in given.items()}
+        return {k: repr(value_of(x))[:80] for k, x in given.items()}
 
     def hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments with static ones made such that they compare by value."""
         if not self.nums and not self.names:
             return args, kwargs
         args = tuple(
-            _by_value(x, f"number {i}", self.fun) if i in self.nums else x
+            by_value(x, f"number {i}", self.fun) if i in self.nums else x
             for i, x in enumerate(args)
         )
         return args, {
-            k: _by_value(v, f"`{k}`", self.fun) if k in self.names else v for k, v in kwargs.items()
+            k: by_value(v, f"`{k}`", self.fun) if k in self.names else v for k, v in kwargs.items()
         }
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -444,98 +445,3 @@ class Compilation:
 def _clear_all() -> None:
     for compiled in list(Compilation.all):
         compiled.clear()
-
-
-class ByValue:
-    """A static argument that hashes by identity, compared by its attributes as well.
-
-    Without this, a change of an attribute would find what was compiled before the change.
-    """
-
-    __slots__ = ("snapshot", "value")
-
-    def __init__(self, value: Any):
-        self.value = value
-        self.snapshot = tuple((k, _fingerprint(v)) for k, v in sorted(vars(value).items()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByValue) and (
-            self.value is other.value and self.snapshot == other.snapshot
-        )
-
-    def __hash__(self) -> int:
-        return hash((id(self.value), self.snapshot))
-
-
-def _fingerprint(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        return type(value), id(value)
-    return type(value), value
-
-
-def _by_value(x: Any, which: str, fun: Callable[..., Any]) -> Any:
-    try:
-        hash(x)
-    except TypeError:
-        raise StaticArgumentError(
-            f"jit({name_of(fun)}): static arguments must be hashable; "
-            f"got {type_name(x)} for argument {which}",
-            fix="Pass a tuple, a frozen dataclass or another hashable value.",
-        ) from None
-    if isinstance(x, (Tracer, jax.Array)):
-        raise StaticArgumentError(
-            f"jit({name_of(fun)}): static arguments must be Python values; "
-            f"got {type_name(x)} for argument {which}",
-        )
-    by_identity = getattr(type(x), "__hash__", None) is object.__hash__ and hasattr(x, "__dict__")
-    return ByValue(x) if by_identity and not isinstance(x, _FIXED) else x
-
-
-_FIXED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
-
-
-def _value(x: Any) -> Any:
-    return x.value if type(x) is ByValue else x
-
-
-def _both(
-    fun: Callable[..., Any], numbers: Numbers, names: Names, what: str
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Positions and names of the same arguments, whichever of the two was given."""
-    if numbers is None and names is None:
-        return (), ()
-    nums = (
-        () if numbers is None else tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
-    )
-    words = () if names is None else (names,) if isinstance(names, str) else tuple(names)
-    for n in nums:
-        if isinstance(n, bool) or not isinstance(n, int):
-            raise ArgumentError(f"jit: {what}_argnums must be ints; got {n!r}")
-    try:
-        parameters = inspect.signature(fun).parameters
-    except (ValueError, TypeError):
-        return tuple(map(index, nums)), words
-    positional = [
-        p.name
-        for p in parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    if not open_ended and any(not -len(positional) <= n < len(positional) for n in nums):
-        raise ArgumentError(
-            f"jit({name_of(fun)}): {what}_argnums must name parameters; "
-            f"got {nums} for {len(positional)} of them"
-        )
-    keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if not keywords and (unknown := [w for w in words if w not in parameters]):
-        raise ArgumentError(
-            f"jit({name_of(fun)}): {what}_argnames must name parameters; got {unknown}"
-        )
-    nums = tuple(n % len(positional) if n < 0 else n for n in nums)
-    if names is None:
-        words = tuple(positional[n] for n in nums if n < len(positional))
-    if numbers is None:
-        nums = tuple(positional.index(w) for w in words if w in positional)
-    return nums, words

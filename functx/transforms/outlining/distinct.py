@@ -97,9 +97,8 @@ class Once:
             eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs]) for eqn in program.equations
         ]
         outputs = [names.get(a, a) for a in program.outputs]
-        kept = [v for i, v in enumerate(inputs) if self.places[i] == i]
-        inner = walked(Program(program.name, kept, equations, outputs))
-        given: dict[Any, Any] = {v: inputs.index(v) for v in kept}
+        given: dict[Any, Any] = {v: i for i, v in enumerate(inputs) if self.places[i] == i}
+        inner = walked(Program(program.name, [*given], equations, outputs))
         results: list[Any] = []
         made: list[Atom] = []
         for i, atom in enumerate(inner.outputs):

@@ -309,8 +309,7 @@ class _Roll:
             used = [self.flow.last.get(r[at], -1) >= self.stop for r in results]
             if not any(used):
                 continue
-            parts = [part_shown(r[at], self.flow, self.known) for r in results]
-            around = all([part is not None and self.is_known(part.whole) for part in parts])
+            around = all([self.part(r[at]) is not None for r in results])
             if around and at not in carried:
                 self.shown.append(at)
             elif any(used[: -carried.get(at, 1)]):
