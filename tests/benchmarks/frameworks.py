@@ -19,34 +19,25 @@ def _same(x: Any) -> Any:
     return x
 
 
-JAX = Namespace(
-    name="JAX",
-    version=jax.__version__,
-    np=jax.numpy,
-    nn=jax.nn,
-    lax=jax.lax,
-    grad=jax.grad,
-    vmap=jax.vmap,
-    jit=jax.jit,
-    hessian=jax.hessian,
-    trace=lambda f, *args: jax.make_jaxpr(f)(*args),
-    given=_same,
-    finish=jax.block_until_ready,
-)
-FUNCTX = Namespace(
-    name="functx",
-    version="",
-    np=functx.numpy,
-    nn=functx.nn,
-    lax=functx.lax,
-    grad=functx.grad,
-    vmap=functx.vmap,
-    jit=functx.jit,
-    hessian=functx.hessian,
-    trace=lambda f, *args: functx.make_ir(f)(*args),
-    given=_same,
-    finish=jax.block_until_ready,
-)
+def _namespace(name: str, version: str, fx: Any, trace: Any) -> Namespace:
+    return Namespace(
+        name=name,
+        version=version,
+        np=fx.numpy,
+        nn=fx.nn,
+        lax=fx.lax,
+        grad=fx.grad,
+        vmap=fx.vmap,
+        jit=fx.jit,
+        hessian=fx.hessian,
+        trace=lambda f, *args: trace(f)(*args),
+        given=_same,
+        finish=jax.block_until_ready,
+    )
+
+
+JAX = _namespace("JAX", jax.__version__, jax, jax.make_jaxpr)
+FUNCTX = _namespace("functx", "", functx, functx.make_ir)
 
 
 def converted(array: Callable[[Any], Any]) -> Callable[[Any], Any]:
