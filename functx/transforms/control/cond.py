@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch, on_batches
 from functx.transforms.call import Call, TransposeIn
 from functx.transforms.calls import fresh, named_after, write_all_back
+from functx.transforms.control.branch_splits import BranchSplit, JoinSplits
 from functx.transforms.control.branches import traced_branches
 from functx.transforms.control.lanes import (
     AnyLane,
@@ -52,7 +53,6 @@ from functx.transforms.control.tracing import (
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
-from functx.transforms.parts import rewired
 from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 
@@ -275,88 +275,6 @@ def _update_cond_if(
     kept = tuple([root if on else None for root, on in zip(roots, changed, strict=True)])
     branches = tuple([rewritten(Gated(kept, along), branch) for branch in primitive.branches])
     return Cond(branches)(args[0], live, *args[1:])  # type: ignore[no-any-return]
-
-
-class BranchSplit(NamedTuple):
-    """Branches split in two: their values, and the rest, which needs something of the values.
-
-    What it needs are the operands at the positions `passed`, and what `values` returns
-    behind its outputs.
-    """
-
-    values: tuple[Program, ...]
-    rest: tuple[Program, ...]
-    passed: tuple[int, ...]
-
-    def known(self, operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-        """The last operands of `rest`."""
-        return [*[operands[i] for i in self.passed], *saved]
-
-
-@dataclass(frozen=True)
-class JoinSplits:
-    """The rewrite of all of `branches`, each split by `rewrite`, to halves of common types.
-
-    Of what the branches save, values of one type share an output: only one branch runs.
-    The others fill it with zeros.
-    """
-
-    rewrite: Any
-    branches: tuple[Program, ...]
-
-    def __call__(self, _: Program) -> BranchSplit:
-        halves = [rewritten(self.rewrite, branch) for branch in self.branches]
-        count = len(self.branches[0].outputs)
-        passed: list[int] = []
-        slots: list[Any] = []
-        # For each branch: where each value that it saves comes from.
-        sources: list[list[tuple[bool, int]]] = []
-        for values, _rest in halves:
-            places: list[tuple[bool, int]] = []
-            taken: set[int] = set()
-            for atom in values.outputs[count:]:
-                if atom in values.inputs:
-                    position = values.inputs.index(atom)
-                    if position not in passed:
-                        passed.append(position)
-                    places.append((True, passed.index(position)))
-                    continue
-                aval = atom.aval.update(weak_type=False)
-                free = [i for i, a in enumerate(slots) if a is aval and i not in taken]
-                if not free:
-                    slots.append(aval)
-                    free = [len(slots) - 1]
-                taken.add(free[0])
-                places.append((False, free[0]))
-            sources.append(places)
-        operands = self.branches[0].in_avals
-        known = [*[operands[i] for i in passed], *slots]
-        values_of, rest_of = [], []
-        for (values, rest), places in zip(halves, sources, strict=True):
-            values_of.append(_saving(values, count, places, slots))
-            at = [i if is_passed else len(passed) + i for is_passed, i in places]
-            inputs = [Var(aval) for aval in known]
-            lead = len(rest.inputs) - len(at)
-            for i, v in zip(at, rest.inputs[lead:], strict=True):
-                inputs[i] = v
-            rest_of.append(rewired(rest, [*rest.inputs[:lead], *inputs], rest.outputs))
-        return BranchSplit(tuple(values_of), tuple(rest_of), tuple(passed))
-
-
-def _saving(
-    values: Program, count: int, places: Sequence[tuple[bool, int]], slots: Sequence[Any]
-) -> Program:
-    """`values` with what it returns behind its first `count` outputs put into `slots`."""
-
-    def body(*args: Any) -> list[Any]:
-        outs = apply(None, values, args)
-        saved = {
-            i: x for (is_passed, i), x in zip(places, outs[count:], strict=True) if not is_passed
-        }
-        filled = [saved[i] if i in saved else zeros_like(aval) for i, aval in enumerate(slots)]
-        return [*outs[:count], *filled]
-
-    return trace(body, values.in_avals, name=values.name)[0]
 
 
 class _Nothing:
