@@ -151,8 +151,7 @@ def _ours() -> dict[str, type[Primitive]]:
 
 def _place(cls: type[Primitive]) -> str:
     path = cls.__module__.replace(".", "/") + ".py"
-    line = inspect.getsourcelines(cls)[1]
-    return f"[{path}:{line}](../../{path}#L{line})"
+    return f"[{path}](../../{path})"
 
 
 def _entry(name: str, value: Callable[..., Any]) -> str:
