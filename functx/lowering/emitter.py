@@ -36,6 +36,8 @@ class LoweringContext:
         self.avals_in: list[ShapedArray] = []
         self.avals_out: list[ShapedArray] = []
         self.source: Source | None = None
+        self.constants: list[Any] = []
+        """The constants that the rule at work asked for."""
 
     @property
     def platforms(self) -> Sequence[str]:
@@ -56,7 +58,9 @@ class LoweringContext:
 
     def constant(self, value: Any, aval: ShapedArray) -> Any:
         """An array of `aval` with the number `value` everywhere."""
-        return self.scope.constant(value, aval)
+        constant = self.scope.constant(value, aval)
+        self.constants.append(constant)
+        return constant
 
     def convert(self, x: Any, source: ShapedArray, target: ShapedArray) -> Any:
         """The array `x` of `source` in the dtype of `target`."""
@@ -328,16 +332,12 @@ class FunctionEmitter:
         else:
             ctx = self.ctx
             ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]
-            ctx.source = eqn.source
+            ctx.source, ctx.constants = eqn.source, []
             results = primitive.lower(ctx, *operands)
             if not primitive.multiple_results:
                 results = [results]
             once = primitive.effects or isinstance(primitive, OnHost)
-            if (
-                not once
-                and key not in self.templates
-                and len(set(map(id, operands))) == len(operands)
-            ):
+            if not once and key not in self.templates and are_distinct(operands, ctx.constants):
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
 
@@ -355,6 +355,16 @@ class FunctionEmitter:
                     )
                 else:
                     operands[i] = self.literal(atom, wide)
+
+
+def are_distinct(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
+    """Whether the operands of an operation show which operand of the equation each of them is.
+
+    They do unless two operands of the equation are one value, or one is also a constant of the
+    rule. Python may hold one MLIR value in several objects, so values are compared, never objects.
+    """
+    values = set(operands)
+    return len(values) == len(operands) and values.isdisjoint(constants)
 
 
 class Template:

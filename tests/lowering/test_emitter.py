@@ -1,0 +1,67 @@
+"""Emitted operations that are repeated for later equations are repeated on the right operands."""
+
+import jax
+import pytest
+from jax.extend.mlir.dialects import stablehlo
+
+import functx
+from functx.core.primitive import Primitive
+
+
+class SameValue(Primitive, abstract=True):
+    """The operand: the very MLIR value, in another Python object."""
+
+    def abstract_eval(self, x):
+        return x
+
+    def lower(self, ctx, x):
+        return stablehlo.AddOp(x, x).operands[0]
+
+
+class SameValues(Primitive, abstract=True):
+    """Both operands, likewise."""
+
+    multiple_results = True
+
+    def abstract_eval(self, x, y):
+        return x, y
+
+    def lower(self, ctx, x, y):
+        return stablehlo.AddOp(x, y).operands
+
+
+class Between(Primitive, abstract=True):
+    """`x` between a number of its own and `y`."""
+
+    number: float
+    flipped: bool = False
+
+    def abstract_eval(self, x, y):
+        return x
+
+    def lower(self, ctx, x, y):
+        bound = ctx.constant(self.number, ctx.avals_in[0])
+        return stablehlo.clamp(*((y, x, bound) if self.flipped else (bound, x, y)))
+
+
+def renamed_by_jax(x):
+    same = jax.custom_batching.custom_vmap(lambda x: x)
+    same.def_vmap(lambda size, batched, x: (x, batched[0]))
+    return functx.from_jax(same)(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "right"),
+    [
+        (lambda x, y, z: (renamed_by_jax(x) + x, y + z), (2, 5)),
+        (lambda x, y, z: (SameValue()(x) + x, y + z, z - y, y - SameValue()(y)), (2, 5, 1, 0)),
+        (lambda x, y, z: (SameValues()(x, y)[1] - y, z - y), (0, 1)),
+        (lambda x, y, z: (SameValues()(x, x)[1] * x, z * y, y * z * x), (1, 6, 6)),
+        (lambda x, y, z: (Between(0.0)(x, 0.0), Between(0.0)(x, y)), (0, 1)),
+        (lambda x, y, z: (Between(9.0, True)(z, 9.0), Between(9.0, True)(x, y)), (9, 2)),
+        (lambda x, y, z: (Between(0.0)(x, x), Between(0.0)(y, x)), (1, 1)),
+    ],
+    ids=["custom_vmap", "value", "values", "twice", "least", "most", "operand-twice"],
+)
+def test_a_repeated_operation_takes_the_operands_of_its_own_equation(fun, right):
+    assert tuple(float(y) for y in functx.jit(fun)(1.0, 2.0, 3.0)) == right
