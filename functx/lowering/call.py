@@ -15,7 +15,7 @@ from functx.core.program import Program
 from functx.core.rewriting import collection_paused
 from functx.lowering.arrays import jax_aval
 from functx.lowering.callbacks import jax_effects, ordered_effect
-from functx.lowering.emitter import ModuleEmitter, parts_first
+from functx.lowering.emitter import ModuleEmitter
 from functx.lowering.meshes import call_on_mesh, meshes_in, on_devices, out_types
 from functx.transforms.parts import part_of
 
@@ -70,7 +70,7 @@ def _lower(ctx: Any, *values: Any, program: Carried) -> list[Any]:
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())
     with collection_paused():
-        outs = emitter.emit(parts_first(program.program, emitter.platforms, inline=True), values)
+        outs = emitter.emit(emitter.parts_first(program.program), values)
     if ordered:
         after = mlir.TokenSet({ordered_effect(): emitter.token})
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(after))

@@ -20,6 +20,7 @@ from functx.core.provenance import Source
 from functx.core.rewriting import rewritten
 from functx.lowering import callbacks, meshes, regions
 from functx.lowering.overlap import PartsFirst
+from functx.lowering.passes import chosen
 from functx.ops.callbacks import OnHost
 from functx.transforms.expand import opened_to_lower
 from functx.transforms.outlining.distinct import Distinct
@@ -173,7 +174,16 @@ class ModuleEmitter:
         devices = getattr(module_context.axis_context, "num_devices", None)
         self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
         self.outline = Outline(outline if self.apart else "never")
-        self.simplify = Simplify(config.simplify)
+        self.passes = passes = chosen.get()
+        self.fixes_parts = "parts_first" in passes and self.platforms == ("cpu",)
+        rewrites = [
+            ("parts_first", PartsFirst() if self.fixes_parts else None),
+            ("simplify", Simplify(config.simplify)),
+            ("outline", self.outline),
+            ("distinct", Distinct()),
+        ]
+        self.rewrites = [rewrite for name, rewrite in rewrites if name in passes]
+        self.repeats = "templates" in passes
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
@@ -258,23 +268,20 @@ class ModuleEmitter:
             args = list(block.arguments)
             if ordered:
                 self.token = args.pop()
-            outs = self.emit(parts_first(program, self.platforms, inline=True), args)
+            outs = self.emit(self.parts_first(program), args)
             func.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
+
+    def parts_first(self, program: Program) -> Program:
+        """`program`, of a whole function, with the parts fixed that it computes from their target."""
+        return rewritten(PartsFirst(inline=True) if self.fixes_parts else None, program)  # type: ignore[no-any-return]
 
 
 def keep_apart(call: Any) -> None:
     """Tell XLA not to inline a call."""
     kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
     call.operation.attributes["mhlo.frontend_attributes"] = kept
-
-
-def parts_first(program: Program, platforms: Sequence[str], inline: bool = False) -> Program:
-    """`program` with the parts fixed that it computes from what they are written into."""
-    if tuple(platforms) != ("cpu",):
-        return program
-    return rewritten(PartsFirst(inline), program)  # type: ignore[no-any-return]
 
 
 class FunctionEmitter:
@@ -288,10 +295,8 @@ class FunctionEmitter:
 
     def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
-        program = parts_first(program, self.ctx.platforms)
-        program = rewritten(self.ctx.module.simplify, program)
-        program = rewritten(self.ctx.module.outline, program)
-        program = rewritten(Distinct(), program)
+        for rewrite in self.ctx.module.rewrites:
+            program = rewritten(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
             self.equation(eqn)
@@ -337,7 +342,8 @@ class FunctionEmitter:
             if not primitive.multiple_results:
                 results = [results]
             once = primitive.effects or isinstance(primitive, OnHost)
-            if not once and key not in self.templates and are_distinct(operands, ctx.constants):
+            new = ctx.module.repeats and not once and key not in self.templates
+            if new and are_distinct(operands, ctx.constants):
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
 
