@@ -365,6 +365,7 @@ class _Shadow:
         self.own = own = Builder(builder.name, builder.kind, builder.parent)
         own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
         own.differentiated, own.in_names = builder.differentiated, builder.in_names
+        own.mapped, own.axis = builder.mapped, builder.axis
         self.form = PureForm([], [], [])
         self.told = 0
 

@@ -36,8 +36,12 @@ class Tracer(OfType):
     def weak_type(self) -> bool:
         return self.aval.weak_type
 
-    def __repr__(self) -> str:
-        return f"Traced<{self.aval!r}> in {self.builder.owner}"
+    def described(self) -> str:
+        """`Traced<f32[3]> in grad(loss)`: the type, and what it is traced by."""
+        ended = "" if self.builder.open else ", which has ended"
+        return f"Traced<{self.aval!r}> in {self.builder.owner}{ended}"
+
+    __repr__ = described
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -52,7 +56,9 @@ class Builder:
     """A program in the making.
 
     `kind` is the transform or function it is made for. `values` holds the concrete values
-    of inputs, where there are any, so that Python control flow can be decided.
+    of inputs, where there are any, so that Python control flow can be decided. `mapped` holds
+    the whole arrays, and the dimensions, of which inputs are one place along `axis`; `shown`
+    remembers what was printed.
     """
 
     def __init__(self, name: str = "f", kind: str = "trace", parent: Builder | None = None):
@@ -67,6 +73,9 @@ class Builder:
         self.memory: dict[Any, Any] = {}
         self.by_layout = False
         self.values: dict[Var, Any] = {}
+        self.mapped: dict[Var, tuple[Any, int | None]] = {}
+        self.axis: Any = None
+        self.shown: dict[Any, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
         self.in_names: Any = None
         self.source: Source | None = None if parent is None else parent.source
@@ -435,13 +444,15 @@ def trace(
     source: Source | None = None,
     from_roots: bool = False,
     layouts: Sequence[tuple[int, ...] | None] = (),
+    mapped: tuple[Any, Sequence[tuple[Any, int | None]]] | None = None,
 ) -> tuple[Program, list[Any]]:
     """The program of `fun`, which takes and returns flat sequences, and what it captured.
 
     The captured values are the program's last inputs. `values` are concrete inputs, known
     to Python control flow; `differentiated` the positions that a derivative is taken in.
     Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the
-    strides of inputs that do not lie in row-major order.
+    strides of inputs that do not lie in row-major order. `mapped` is a named axis, with the
+    array and the dimension of it that each input is one place of, None for one that all share.
     """
     builder = Builder(name, kind, current_builder.get())
     builder.source = source or builder.source
@@ -451,6 +462,9 @@ def trace(
     builder.layouts.update(zip(builder.inputs, layouts, strict=False))
     if values is not None:
         builder.values.update(zip(builder.inputs, values, strict=True))
+    if mapped is not None:
+        builder.axis = mapped[0]
+        builder.mapped.update(zip(builder.inputs, mapped[1], strict=True))
     builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
     return build(builder, fun, tracers)
 

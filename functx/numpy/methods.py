@@ -48,6 +48,7 @@ from functx.numpy.constants import can_cast
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
 from functx.ops.conversion import bitcast_convert_type, bits
 from functx.ops.mutation import Copy
+from functx.transforms.showing import formatted, text_of
 
 
 def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
@@ -250,10 +251,6 @@ _INSTEAD_OF_INDEX = (
     "Loop so many times with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
     "functx.lax.switch; for an argument that decides shapes, use static_argnums."
 )
-_INSTEAD_OF_FORMAT = (
-    'Print it when it has a value: functx.debug.print("{x:.3f}", x=x). An f-string without a format '
-    "shows its type."
-)
 _INSTEAD_OF_FLOAT = (
     "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
     "argument that is not an array, use static_argnums."
@@ -318,10 +315,7 @@ def _complex(self: Tracer) -> complex:
 
 
 def _format(self: Tracer, spec: str) -> str:
-    if not spec:
-        return repr(self)
-    refuse_if_differentiated(self, "formatting", _INSTEAD_OF_FORMAT)
-    return format(_scalar(self, "formatting", _INSTEAD_OF_FORMAT).item(), spec)
+    return formatted(self, spec) if spec else repr(self)
 
 
 def _item(self: Tracer, *args: Any) -> Any:
@@ -464,6 +458,7 @@ for _name, _fun in {
     "__index__": _index,
     "__float__": _float,
     "__complex__": _complex,
+    "__repr__": text_of,
     "__format__": _format,
     "__array__": _array,
     "__setitem__": mutation.set_item,

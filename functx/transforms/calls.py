@@ -209,6 +209,7 @@ def trace_call(
     blocks: Sequence[Block] = (),
     from_roots: bool = False,
     layouts: Layouts | None = None,
+    mapped: Any = None,
 ) -> TracedCall:
     """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
@@ -216,6 +217,7 @@ def trace_call(
     `blocks` says which arguments share memory; by default that is found out from `values`.
     Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the strides
     of arguments that do not lie in row-major order; by default they are found out likewise.
+    `mapped` is as `trace` has it.
     """
     out_tree: Any = None
     wrote = asked = False
@@ -268,6 +270,7 @@ def trace_call(
         in_names=names_of(fun, in_tree),
         from_roots=from_roots,
         layouts=layouts or (),
+        mapped=mapped,
     )
     if not wrote or kind == "make_ir":
         return TracedCall(program, captured, out_tree)
@@ -294,6 +297,7 @@ def trace_call(
             blocks=found,
             from_roots=roots,
             layouts=layouts,
+            mapped=mapped,
         )
     if values is not None:
         refuse_around(values, captured, pure.written)

@@ -104,10 +104,11 @@ def vmap(
             for aval, dim in zip(avals, dims, strict=True)
         ]
         named = () if axis_name is None else (names.of(size),)
+        mapped = names.of(size), [*zip(leaves, dims, strict=True)]
         with within((*bound_axes(), *named)):
-            traced = trace_call(fun, in_tree, lanes, "vmap")
+            traced = trace_call(fun, in_tree, lanes, "vmap", mapped=mapped)
             if traced.by_layout and any(layouts := _layouts_of_lanes(leaves, dims)):
-                traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts)
+                traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts, mapped=mapped)
         operands = [*leaves, *traced.captured]
         if traced.written and blocks_of(operands, traced.written):
             raise ArgumentError(

@@ -64,11 +64,6 @@ def test_plain_numbers_of_differentiated_values_are_refused(ask):
     assert "stop_gradient" in str(caught.value) and "grad(lambda)" in str(caught.value)
 
 
-def test_a_differentiated_value_is_printed_by_a_callback():
-    with pytest.raises(DifferentiatedValueError, match=r"functx\.debug\.print"):
-        grad(lambda x: print(f"{x:.2f}") or x)(1.0)
-
-
 def test_a_value_captured_from_outside_a_map_is_concrete_inside_it():
     def f(x):
         return vmap(lambda y: y * 2.0 if x > 0 else y)(xp.ones(3)).sum() * x
@@ -90,7 +85,6 @@ def test_a_value_that_jit_lacks_is_asked_for_with_a_cure_for_the_asking():
     cures = {
         "fori_loop": lambda n: [0 for _ in range(n)],
         "functx.lax.switch": lambda n: [1, 2][n],
-        "functx.debug.print": lambda n: f"{n:.3f}",
         "functx.numpy in place of math": lambda n: math.sin(n),
     }
     for cure, f in cures.items():

@@ -1,0 +1,154 @@
+"""The values of traced arrays as text: found on demand, with all lanes of a `vmap`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.axes import AxisNames
+from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
+from functx.core.rewriting import rewritten
+from functx.core.storage import pure_atom
+from functx.core.tracing import Builder, Tracer, current_builder, execution
+from functx.ops.callbacks import OnHost
+from functx.transforms.batching import Batch
+from functx.transforms.call import Call
+
+
+class Shown(NamedTuple):
+    """A value with an axis in front for each of `maps`, the `vmap`s that map it, outermost first."""
+
+    value: Any
+    maps: tuple[Builder, ...] = ()
+
+
+def shown(tracer: Tracer) -> Shown | None:
+    """The value of a traced array, with all lanes; None where there is none to show.
+
+    Nothing is appended to a program, and neither an effect nor a callback takes place.
+    """
+    # What an evaluation raises, the program will raise when it runs.
+    try:
+        return _shown(tracer.builder, tracer.atom) if tracer.builder.open else None
+    except Exception:
+        return None
+
+
+def text_of(tracer: Tracer) -> str:
+    """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, what `print` and `repr` say."""
+    plain = tracer.described()
+    found = shown(tracer)
+    if found is None:
+        return plain
+    text = str(found.value)
+    lanes = " x ".join([str(b.axis.size) for b in found.maps])
+    what = f"{lanes} lanes" if lanes else "value"
+    return f"{plain} with {what}{chr(10) if chr(10) in text else ' '}{text}"
+
+
+def formatted(tracer: Tracer, spec: str) -> str:
+    """`Traced<1.500>`: what an f-string with a format shows; the type where there is no value."""
+    found = shown(tracer)
+    if found is None:
+        return f"Traced<{tracer.aval!r}>"
+    elements = {"all": lambda x: format(x.item(), spec)}
+    value = np.asarray(found.value)
+    text = np.array2string(value, formatter=elements) if value.ndim else elements["all"](value)
+    return f"Traced<{text}>"
+
+
+def _shown(builder: Builder, atom: Atom) -> Shown | None:
+    builder, atom = pure_atom(builder, atom)
+    memo = builder.shown
+    needed: set[Var] = set()
+    positions: set[int] = set()
+    pending = [atom]
+    while pending:
+        a = pending.pop()
+        if type(a) is Literal or a in memo or a in needed:
+            continue
+        needed.add(a)  # type: ignore[arg-type]
+        position = builder.producer(a)
+        if position is not None:
+            if not _is_quiet(eqn := builder.equations[position]):
+                return None
+            positions.add(position)
+            pending += eqn.inputs
+            continue
+        found = _input(builder, a)
+        if found is None:
+            return None
+        memo[a] = found
+    for position in sorted(positions):
+        eqn = builder.equations[position]
+        memo.update(zip(eqn.outputs, _outputs(builder, eqn), strict=True))
+    return _read(memo, atom)
+
+
+def _read(memo: dict[Any, Shown], atom: Atom) -> Shown:
+    if type(atom) is Literal:
+        return Shown(np.asarray(atom.value, atom.aval.dtype)[()])
+    return memo[atom]
+
+
+def _is_quiet(eqn: Equation) -> bool:
+    """Whether an equation may be computed once more: it has no effect, and calls no Python."""
+    if eqn.primitive.effects or isinstance(eqn.primitive, OnHost):
+        return False
+    return all(_is_quiet(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
+
+
+def _input(builder: Builder, var: Any) -> Shown | None:
+    """The value of an input or captured value; None for one that has none."""
+    source, dim = builder.mapped.get(var, (None, None))
+    if source is None:
+        source = builder.values.get(var)
+    if source is None:
+        source = builder.captured(var)
+    if type(source) is Tracer:
+        found = _shown(source.builder, source.atom)
+    else:
+        source = execution.known(source)
+        found = None if source is None else Shown(np.asarray(source))
+    if found is None:
+        return None
+    value, maps = found
+    # Python's numbers, and 64-bit values where there are none, have the type that was traced.
+    value = np.asarray(value, var.aval.dtype)
+    if dim is None:
+        return Shown(value, maps)
+    return Shown(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
+
+
+def _outputs(builder: Builder, eqn: Equation) -> list[Shown]:
+    """What an equation makes of the values of its operands, in all lanes that they have."""
+    primitive = eqn.primitive
+    operands = {a: _read(builder.shown, a) for a in eqn.inputs}
+    mapping = {b for x in operands.values() for b in x.maps}
+    maps: tuple[Builder, ...] = ()
+    around: Builder | None = builder
+    while around is not None:
+        if around in mapping or (around.mapped and around.axis.name in primitive.named_axes):
+            maps = around, *maps
+        around = around.parent
+    if maps:
+        inputs = [a for a in operands if type(a) is Var]
+        args = [operands[a].value for a in inputs]
+        program = Program(primitive.name, inputs, [eqn.replace(source=None)], eqn.outputs)
+        for each in reversed(maps):
+            in_dims = tuple([0 if each in operands[a].maps else None for a in inputs])
+            names = AxisNames(each.axis.name, each.axis.mesh_axes)
+            batch = Batch(each.axis.size, in_dims, (0,) * len(eqn.outputs), names=names)
+            program = rewritten(batch, program)
+        primitive = Call(program)
+    else:
+        args = [operands[a].value for a in eqn.inputs]
+    token = current_builder.set(None)
+    try:
+        outs = execution.evaluate_now(primitive, args)
+    finally:
+        current_builder.reset(token)
+    if not primitive.multiple_results:
+        outs = [outs]
+    return [Shown(np.asarray(out), maps) for out in outs]
