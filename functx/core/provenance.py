@@ -18,29 +18,51 @@ from typing import Any
 Source = tuple[CodeType, int]
 
 
+class FromLibrary(tuple[CodeType, int]):
+    """The source of an equation that an installed package asked for; `user` is the line that called it.
+
+    Equal to the plain source.
+    """
+
+    user: Source
+
+
 class Derived(tuple[CodeType, int]):
     """The source of an equation that a transform put beside the one the user asked for.
 
     Equal to the plain source; the variables of such equations are not the user's.
     """
 
-    __slots__ = ()
+    user: Source
 
 
 class Pulled(Derived):
     """The source of an equation that carries cotangents back through the one the user asked for."""
 
-    __slots__ = ()
-
 
 def derived(source: Source | None) -> Source | None:
     """`source`, marked as that of equations which a transform makes of the user's."""
-    return source if source is None or isinstance(source, Derived) else Derived(source)
+    if source is None or isinstance(source, Derived):
+        return source
+    return Derived(source) if type(source) is tuple else _marked(Derived, source)
 
 
 def pulled(source: Source | None) -> Source | None:
     """`source`, marked as that of equations of a backward computation."""
-    return source if source is None else Pulled(source)
+    if source is None:
+        return source
+    return Pulled(source) if type(source) is tuple else _marked(Pulled, source)
+
+
+def _marked(kind: type[Derived], source: Source) -> Source:
+    marked = kind(source)
+    vars(marked).update(vars(source))
+    return marked
+
+
+def users(source: Source) -> Source:
+    """The line of the user's own code, where an installed package asked for the equation."""
+    return source if type(source) is tuple else vars(source).get("user", source)
 
 
 @lru_cache(maxsize=1024)
@@ -54,40 +76,72 @@ def stretch(source: Source) -> tuple[CodeType, Any]:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+_BETWEEN = f"<{__name__}>", contextlib.__file__
+_THEIRS = (
+    # The standard library, scripts that start an installed package, code that packages generate.
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep,
+    os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin") + os.sep,
+    *("<frozen ", "<__array_function__", "<attrs generated", "<@beartype"),
+)
+
+OURS, LIBRARY, USERS = 2, 1, 0
 
 
-class _Ours(dict[str, bool]):
-    """Whether a file is one of functx's or of JAX's own, remembered by file name.
+class _Owners(dict[str, int]):
+    """Whose a file is, remembered by its name: functx's or JAX's own, an installed package's, the user's.
 
     Between frames of JAX stand those of Python's own context managers.
     """
 
-    def __missing__(self, filename: str) -> bool:
-        ours = filename.startswith(_PACKAGE) or f"{os.sep}jax{os.sep}_src{os.sep}" in filename
+    def __missing__(self, filename: str) -> int:
+        if filename.startswith((_PACKAGE, *_BETWEEN)) or _JAX in filename:
+            owner = OURS
+        elif filename.startswith(_THEIRS) or _INSTALLED.match(filename):
+            owner = LIBRARY
+        else:
+            owner = USERS
         if len(self) >= 4096:
             self.clear()
-        self[filename] = ours = ours or filename in (f"<{__name__}>", contextlib.__file__)
-        return ours
+        self[filename] = owner
+        return owner
 
 
-_is_ours = _Ours()
+owner_of_file = _Owners()
 # What `dataclass` writes of a class, whose file is none.
 _OF_DATACLASS = "__create_fn__."
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame at or outside `frame` that runs the user's code."""
+    """The innermost frame at or outside `frame` that runs neither functx's code nor JAX's."""
     while frame is not None and (
-        _is_ours[frame.f_code.co_filename] or frame.f_code.co_qualname.startswith(_OF_DATACLASS)
+        owner_of_file[frame.f_code.co_filename] is OURS
+        or frame.f_code.co_qualname.startswith(_OF_DATACLASS)
     ):
         frame = frame.f_back
     return frame
 
 
 def user_source(depth: int = 1) -> Source | None:
-    """The source of whatever in the user's code is now calling us."""
+    """The source of whatever outside functx and JAX is now calling us."""
     frame = user_frame(sys._getframe(depth))
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return None if frame is None else source_of(frame)
+
+
+def source_of(frame: FrameType) -> Source:
+    """What `frame` is at; in an installed package, with the user's line that led there, if any."""
+    source = frame.f_code, frame.f_lasti
+    outer: FrameType | None = frame
+    while outer is not None:
+        if owner_of_file[outer.f_code.co_filename] is USERS:
+            break
+        outer = outer.f_back
+    if outer is None or outer is frame:
+        return source
+    through = FromLibrary(source)
+    through.user = outer.f_code, outer.f_lasti
+    return through
 
 
 class _Code:
@@ -189,28 +243,81 @@ def assigned_names(source: Source) -> tuple[str, ...]:
     return _code(source[0]).stored_names(source[1])
 
 
+def raises_itself(code: CodeType, offset: int) -> bool:
+    """Whether the instruction at `offset` is a `raise` or `assert` of the user's own code."""
+    at = bisect_right(_code(code).offsets, offset) - 1
+    is_raise = _code(code).instructions[at].opname == "RAISE_VARARGS"
+    return is_raise and owner_of_file[code.co_filename] is USERS
+
+
 _ITEM = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def assigned_container(source: Source | None) -> str | None:
     """What the user's code is assigning an item of, "" if it has no name; None elsewhere."""
     container = None if source is None else _code(source[0]).container(source[1])
-    written = container is not None and _ITEM.search(source_line(source).split(": ", 1)[-1])
+    written = source is not None and container is not None and _ITEM.search(line_text(source))
     return written[1] if written else container
 
 
+def line_text(source: Source | None) -> str:
+    """The text of the line that was running, empty where it is not known."""
+    if source is None:
+        return ""
+    return linecache.getline(source[0].co_filename, line_number(source)).strip()
+
+
 def describe(source: Source | None) -> str:
-    """`file.py:31 in main`, the form in which errors and programs name a line."""
+    """`file.py:31 in main`, the form in which errors and programs name a line.
+
+    A cell of a notebook is `cell In[3], line 2`. The user's line comes first, and then that of
+    the installed package which it called.
+    """
     if source is None:
         return "unknown line"
-    code = source[0]
-    function = code.co_qualname.replace(".<locals>", "")
-    return f"{os.path.basename(code.co_filename)}:{line_number(source)} in {function}"
+    user = users(source)
+    return _place(user) + (f", through {_place(source)}" if user is not source else "")
 
 
 def source_line(source: Source | None) -> str:
     """`file.py:31 in main: losses = vmap(loss)(rows)`: the place and the text of the line."""
     if source is None:
         return "unknown line"
-    text = linecache.getline(source[0].co_filename, line_number(source)).strip()
-    return f"{describe(source)}: {text}" if text else describe(source)
+    user = users(source)
+    through = f"\n    through {_place_and_text(source)}" if user is not source else ""
+    return _place_and_text(user) + through
+
+
+def _place_and_text(source: Source) -> str:
+    text = line_text(source)
+    return f"{_place(source)}: {text}" if text else _place(source)
+
+
+def _place(source: Source) -> str:
+    code, line = source[0], line_number(source)
+    function = code.co_qualname.replace(".<locals>", "")
+    cell = _cell(code.co_filename)
+    if cell is not None:
+        within = "" if function.startswith("<") and function != "<lambda>" else f" in {function}"
+        return f"{cell}, line {line}{within}"
+    filename = code.co_filename
+    if owner_of_file[filename] is LIBRARY:
+        # `optax/_src/transform.py`: the package is part of the name.
+        shown = _INSTALLED.sub("", filename)
+        shown = shown if shown != filename else os.path.basename(filename)
+    else:
+        shown = os.path.basename(filename)
+    return f"{shown}:{line} in {function}"
+
+
+def _cell(filename: str) -> str | None:
+    """`cell In[3]` for the code of a cell of a notebook; None for other code."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return None
+    try:
+        label, number = shell.compile.format_code_name(filename)
+    except (AttributeError, TypeError):
+        return None
+    return f"{label.lower()} {number}"

@@ -16,7 +16,7 @@ from functx.core.avals import OfType, ShapedArray
 from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
-from functx.core.provenance import Source, _is_ours, describe
+from functx.core.provenance import OURS, USERS, Source, describe, owner_of_file, source_of
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -161,9 +161,9 @@ class Builder:
         source = self.source
         if source is None:
             frame = _getframe(2)
-            while frame.f_back is not None and _is_ours[frame.f_code.co_filename]:
+            while (owner := owner_of_file[frame.f_code.co_filename]) is OURS and frame.f_back:
                 frame = frame.f_back
-            source = frame.f_code, frame.f_lasti
+            source = (frame.f_code, frame.f_lasti) if owner is USERS else source_of(frame)
         if primitive.multiple_results:
             variables = [Var(aval) for aval in outs]
             self.equations.append(Equation(primitive, inputs, variables, source))

@@ -14,7 +14,14 @@ from functx.core.dtypes import x64_enabled
 from functx.core.errors import RecompilationWarning
 from functx.core.primitive import Primitive
 from functx.core.program import Program, padded
-from functx.core.provenance import _is_ours, line_number, source_line, user_source
+from functx.core.provenance import (
+    OURS,
+    line_number,
+    owner_of_file,
+    source_line,
+    user_source,
+    users,
+)
 from functx.core.registrations import forgotten_with_rules
 from functx.transforms.calls import InNames
 
@@ -168,7 +175,7 @@ def note(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
     `kind` tells apart what one call compiles for one function; the rest is for `Compiled.of`.
     """
     source = user_source(2)
-    if code is None or source is None or _is_ours[code.co_filename]:
+    if code is None or source is None or owner_of_file[code.co_filename] is OURS:
         return
     key = id(source[0]), source[1], id(code), kind
     call = _calls.get(key)
@@ -193,7 +200,8 @@ def note(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
         fix=cure,
         source=source,
     )
-    where = source[0].co_filename, line_number(source)
+    line = users(source)
+    where = line[0].co_filename, line_number(line)
     warnings.warn_explicit(warning, RecompilationWarning, *where)
 
 

@@ -347,9 +347,9 @@ def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
 
 def _asking(default: str) -> str:
     """`if`, `while`, `and`, ...: what in the user's code needs a truth value."""
-    from functx.core.provenance import source_line, user_source
+    from functx.core.provenance import line_text, user_source
 
-    words = source_line(user_source(3)).split(": ", 1)[-1].split()
+    words = line_text(user_source(3)).split()
     first = words[0] if words else ""
     return {"if": "`if`", "elif": "`elif`", "while": "`while`", "assert": "`assert`"}.get(
         first, default

@@ -24,7 +24,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, padded
-from functx.core.provenance import source_line, user_frame
+from functx.core.provenance import line_text, raises_itself, user_frame
 from functx.core.rewriting import rewritten
 from functx.core.storage import (
     Pure,
@@ -360,11 +360,14 @@ def refuse_foreign(error: Exception) -> None:
     while trail is not None:
         if user_frame(trail.tb_frame) is trail.tb_frame:
             line = trail.tb_frame.f_code, trail.tb_lasti
+        if trail.tb_next is None and raises_itself(trail.tb_frame.f_code, trail.tb_lasti):
+            # The user's own words about a value.
+            return
         trail = trail.tb_next
     if flat:
         raise CapturedWriteError(
             "x.flat[...] =: an array from outside the function must not be written to while it is "
-            f"traced; got {source_line(line).split(': ', 1)[-1]!r}",
+            f"traced; got {line_text(line)!r}",
             fix="Pass the array as an argument, or make it inside with functx.numpy.",
             source=line,
         ) from error

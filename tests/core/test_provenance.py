@@ -1,15 +1,26 @@
 import functools
+import linecache
+import sys
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import functx
+from functx.core.errors import ShapeError
 from functx.core.provenance import (
+    LIBRARY,
+    OURS,
+    USERS,
     Derived,
     assigned_names,
     derived,
     describe,
     line_number,
+    owner_of_file,
+    pulled,
     source_line,
     user_source,
 )
@@ -229,6 +240,78 @@ class TestDescriptions:
         thread.start()
         thread.join()
         assert found[0][0] is work.__code__
+
+
+def installed(tmp_path, text):
+    """The scope of the module `text` of the installed package `solvers`."""
+    path = tmp_path / "site-packages" / "solvers" / "steps.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    scope = {"sin": sin, "functx": functx}
+    exec(compile(text, str(path), "exec"), scope)
+    return scope
+
+
+class TestInstalledPackages:
+    def test_the_users_line_comes_first_and_then_that_of_the_package(self, tmp_path):
+        step = installed(tmp_path, "def step(x):\n    y = sin(x)\n    return y")["step"]
+
+        def f(x):
+            z = functools.partial(step, x)()
+            return [z]
+
+        (source,) = sources(f)
+        name = f.__qualname__.replace(".<locals>", "")
+        line = f.__code__.co_firstlineno + 1
+        through = "through solvers/steps.py:2 in step"
+        for each in (source, derived(source), pulled(derived(source))):
+            assert describe(each) == f"test_provenance.py:{line} in {name}, {through}"
+            assert source_line(each) == (
+                f"test_provenance.py:{line} in {name}: z = functools.partial(step, x)()\n"
+                f"    {through}: y = sin(x)"
+            )
+        assert source[0] is step.__code__ and assigned_names(source) == ("y",)
+
+    def test_errors_name_both(self, tmp_path):
+        step = installed(tmp_path, "def step(x):\n    return functx.numpy.reshape(x, 5)")["step"]
+        with pytest.raises(ShapeError) as caught:
+            functx.grad(lambda x: step(x).sum())(np.ones(3))
+        text = str(caught.value)
+        assert "at test_provenance.py" in text and "step(x).sum()" in text
+        assert "\n    through solvers/steps.py:2 in step: return functx" in text
+
+    def test_a_program_that_is_installed_itself_is_named_by_its_innermost_line(self, tmp_path):
+        text = "def main():\n    global found\n    found = user_source(1)"
+        scope = installed(tmp_path, text)
+        scope["user_source"] = user_source
+        thread = threading.Thread(target=scope["main"])
+        thread.start()
+        thread.join()
+        assert describe(scope["found"]) == "solvers/steps.py:3 in main"
+
+    def test_whose_a_file_is(self):
+        theirs = [functools.__file__, np.__file__, "<frozen runpy>", "/a/dist-packages/b.py"]
+        assert {owner_of_file[name] for name in theirs} == {LIBRARY}
+        users_own = [__file__, "<string>", "<stdin>", "/tmp/ipykernel_7/1.py", "/a/packages/b.py"]
+        assert {owner_of_file[name] for name in users_own} == {USERS}
+        assert {owner_of_file[name] for name in (functx.__file__, functx.tree.__file__)} == {OURS}
+
+
+def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
+    filename = "/tmp/ipykernel_123/456.py"
+    scope = {"sin": sin}
+    text = "def f(x):\n    y = sin(x)\n    return [y]\n"
+    exec(compile(text, filename, "exec"), scope)
+    monkeypatch.setitem(
+        linecache.cache, filename, (len(text), None, text.splitlines(True), filename)
+    )
+    names = {filename: ("Cell", "In[3]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=names.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    (source,) = sources(scope["f"])
+    assert source_line(source) == "cell In[3], line 2 in f: y = sin(x)"
+    (source,) = sources(lambda x: [sin(x)])
+    assert describe(source).startswith("test_provenance.py:")
 
 
 class TestDerived:

@@ -95,3 +95,13 @@ def test_a_value_that_jit_lacks_is_asked_for_with_a_cure_for_the_asking():
 def test_a_shape_that_jit_traces_is_said_to_come_from_an_argument():
     with pytest.raises(ArgumentError, match=r"(?s)known while tracing.*argument `n`.*static"):
         functx.jit(lambda n: xp.zeros((2, n)))(3)
+
+
+@pytest.mark.parametrize("transform", [functx.jit, grad])
+def test_an_exception_of_the_users_own_about_a_traced_value_stays_as_it_is(transform):
+    def refuse(x):
+        raise ValueError(f"bad step: {x}")
+
+    with pytest.raises(ValueError, match="bad step: Traced<") as caught:
+        transform(refuse)(1.0)
+    assert type(caught.value) is ValueError

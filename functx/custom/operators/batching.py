@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from functx.core import tree
 from functx.core.config import config
 from functx.core.errors import MissingRuleError, TreeError, type_name
-from functx.core.provenance import line_number, user_source
+from functx.core.provenance import line_number, user_source, users
 from functx.core.tracing import aval_of, current_builder
 from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results, wrong
@@ -56,7 +56,8 @@ def batch(
 def _warn(qualname: str) -> None:
     """Warn, at the line of the call, that a batch is computed element by element."""
     builder = current_builder.get()
-    source = (None if builder is None else builder.source) or user_source()
+    asked = (None if builder is None else builder.source) or user_source()
+    source = None if asked is None else users(asked)
     warnings.warn_explicit(
         f"{qualname} has no vmap rule, so it is called for each element in turn; give it one with "
         "def_vmap",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from functx.core.budgets import Budget, size_text
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Program
-from functx.core.provenance import user_frame
+from functx.core.provenance import line_number, user_source, users
 from functx.core.rewriting import rewritten
 from functx.transforms.planning.bans import Config
 from functx.transforms.planning.peak import temporary_bytes
@@ -66,8 +65,9 @@ def fitting_plan(
 
 def warn(warning: MemoryBudgetWarning) -> None:
     """Warn at the user's line."""
-    frame = user_frame(sys._getframe(1))
-    where = ("functx", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    asked = user_source()
+    source = None if asked is None else users(asked)
+    where = ("functx", 0) if source is None else (source[0].co_filename, line_number(source))
     warnings.warn_explicit(warning, MemoryBudgetWarning, *where)
 
 
