@@ -32,6 +32,7 @@ from functx.core.avals import ShapedArray
 from functx.core.config import config
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.tracebacks import install as _filter_tracebacks
 from functx.custom import checkpoint_policies
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
@@ -126,6 +127,8 @@ for _original, _module in (
     (_jax.scipy.special, scipy.special),
 ):
     _absent.point_to(_original, _module)
+
+_filter_tracebacks()
 
 if _collecting:
     if not _gc.get_freeze_count():

@@ -15,6 +15,8 @@ import functx
 from functx.core.tracing import checking
 
 checking.enabled = True
+# Where a test fails, functx's own frames are what is to be seen.
+functx.config.traceback_filtering = "off"
 # The suite compiles thousands of small programs and runs each once; XLA's own passes are
 # what it would wait for. Compiling and running alike are functx's business, optimising is not.
 jax.config.update("jax_disable_most_optimizations", True)

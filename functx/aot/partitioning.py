@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from functx.core.errors import ArgumentError, GradientError, ValueRangeError, type_name
-from functx.transforms.calls import check_callable, name_of, named_after
+from functx.transforms.calls import check_callable, name_of, transformed
 from functx.transforms.make_ir import make_ir
 from functx.transforms.marks import inexact_marks
 from functx.transforms.planning import partition
@@ -54,7 +54,7 @@ def joint_program(fun: Callable[..., Any]) -> Callable[..., Joint]:
         values, backward = SplitVJP(tuple(inexact_marks(program.in_avals)))(program)
         return with_regions_open(joined(values, len(program.outputs), [backward]))
 
-    return named_after(wrapper, fun, "joint_program")
+    return transformed(wrapper, fun, "joint_program")
 
 
 def default_partition(joint: Joint, num_fwd_outputs: int | None = None) -> Partition:

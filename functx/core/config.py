@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from functx.core.budgets import MEMORY, memory_mode
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.registrations import rules_changed
+from functx.core.tracebacks import MODES, filtering
 from functx.core.tracing import checking, execution
 
 
@@ -94,9 +95,13 @@ class Config:
       None. `compilation_cache_min_seconds` and `compilation_cache_min_bytes` say how long a program
       must take to compile, and how large it must be, to be kept; to give a directory sets the first to 0.
 
+    - `traceback_filtering`: what tracebacks show of the frames of functx and JAX: nothing
+      ("quiet_remove_frames", and so "auto"), nothing but for the whole traceback as the cause
+      ("remove_frames"), all, marked for notebooks and pytest to skip ("tracebackhide"), or all ("off").
+
     Set one by assignment, by `update(name, value)`, or for the length of a block by
-    `with functx.config.set(outline="never")`. All but `check_programs` and those of the compilation
-    cache forget every compiled program when they change, and at the end of a block once more. The
+    `with functx.config.set(outline="never")`. All but `check_programs`, `traceback_filtering` and those
+    of the compilation cache forget every compiled program when they change, and at the end of a block once more. The
     64-bit switch is JAX's own: `jax.config.update("jax_enable_x64", True)`.
     """
 
@@ -107,6 +112,14 @@ class Config:
     @check_programs.setter
     def check_programs(self, on: bool) -> None:
         checking.enabled = bool(on)
+
+    @property
+    def traceback_filtering(self) -> str:
+        return filtering.mode
+
+    @traceback_filtering.setter
+    def traceback_filtering(self, mode: str) -> None:
+        filtering.mode = check_word("config: traceback_filtering", mode, MODES)
 
     operator_vmap = _choice("operator_vmap", "sequential", "error")
     operator_aliases = _choice("operator_aliases", "error", "copy")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import Any
 
 from functx.core.provenance import Source, source_line, user_source
+from functx.core.tracebacks import hide_callers
 
 _ANCHOR = "docs/reference/errors.md#"
 
@@ -24,6 +26,7 @@ class FunctxError(Exception):
         self.source = source if source is not None else _current_source()
         self._place = ""
         super().__init__(problem)
+        hide_callers(_getframe(1))
 
     def __reduce__(self) -> Any:
         # Code objects do not travel; what the message says of them does.

@@ -26,8 +26,8 @@ from functx.transforms.calls import (
     avals_of,
     check_callable,
     name_of,
-    named_after,
     trace_call,
+    transformed,
     with_options,
 )
 from functx.transforms.control.tracing import linearizing
@@ -114,8 +114,9 @@ def checkpoint(
         outs = Checkpoint(traced.program, prevent_cse, False, policy)(*operands)
         return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
 
-    named_after(wrapper, fun, "checkpoint").__name__ = name_of(fun)
-    return wrapper
+    made = transformed(wrapper, fun, "checkpoint")
+    made.__name__ = name_of(fun)
+    return made
 
 
 remat = checkpoint

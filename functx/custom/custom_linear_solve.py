@@ -11,6 +11,7 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
+from functx.core.tracebacks import boundary
 from functx.core.tracing import trace
 from functx.custom.captures import Captures
 from functx.custom.implicit import (
@@ -32,6 +33,7 @@ from functx.transforms.marks import zeros_for_none
 from functx.transforms.parts import first_outputs
 
 
+@boundary
 def custom_linear_solve(
     matvec: Callable[[Any], Any],
     b: Any,

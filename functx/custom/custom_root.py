@@ -12,6 +12,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
+from functx.core.tracebacks import boundary
 from functx.core.tracing import current_builder, trace
 from functx.custom.captures import Captures
 from functx.custom.custom_linear_solve import CustomLinearSolve
@@ -36,6 +37,7 @@ from functx.transforms.control.tracing import (
 from functx.transforms.linear_transpose import LinearTranspose
 
 
+@boundary
 def custom_root(
     f: Callable[[Any], Any],
     initial_guess: Any,

@@ -19,6 +19,7 @@ from functx.core.errors import (
     MissingRuleError,
 )
 from functx.core.program import Program
+from functx.core.tracebacks import boundary
 from functx.core.tracing import current_builder
 from functx.custom.captures import Captures
 from functx.custom.deferral import Deferred, Flow, RuleTrace, Traced, level_of
@@ -84,6 +85,7 @@ class CustomFunction:
         """The primitive whose equation a call makes."""
         raise NotImplementedError
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.rules():
             raise MissingRuleError(

@@ -32,7 +32,7 @@ from functx.interop.snapshots import Changeable, snapshot
 from functx.interop.translation import translate
 from functx.lowering.cache import Cache
 from functx.ops.conversion import ConvertElementType
-from functx.transforms.calls import check_callable, name_of, named_after
+from functx.transforms.calls import check_callable, name_of, transformed
 
 
 def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,8 +70,9 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
             return fun(*args, **kwargs)
         return calls.traced(args, kwargs)
 
-    named_after(wrapper, fun, "from_jax").__name__ = name_of(fun)
-    return wrapper
+    made = transformed(wrapper, fun, "from_jax")
+    made.__name__ = name_of(fun)
+    return made
 
 
 class JaxCalls:

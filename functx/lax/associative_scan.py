@@ -7,6 +7,7 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
+from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of
 from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axis
@@ -17,6 +18,7 @@ from functx.transforms.control.tracing import body_name, check_functions, leaf_p
 __all__ = ["associative_scan"]
 
 
+@boundary
 def associative_scan(
     fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
 ) -> Any:

@@ -22,6 +22,7 @@ from functx.core.errors import ArgumentError, type_name
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
+from functx.core.tracebacks import boundary, filter_traceback
 from functx.core.tracing import Tracer, check_no_tracers, current_builder
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
@@ -123,27 +124,32 @@ def jit(
     static = bool(nums or names)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if get_builder() is not None:
-            return compiled.bind(args, kwargs, inline)
-        if static:
-            args, kwargs = compiled.hashable(args, kwargs)
-        while True:
-            try:
-                if compiled.writes:
-                    return compiled.write_through(args, kwargs)
-                return dispatch(compiled.captured, *args, **kwargs)
-            except _NewCaptures:
-                compiled.adopt()
-            except _Writes:
-                compiled.writes = True
-            except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-                if isinstance(error, jax.errors.JaxRuntimeError):
-                    callbacks.reraise(error)
-                compiled.check_arguments(args, kwargs)
-                raise
+        # A boundary of tracebacks, without a call in between.
+        try:
+            if get_builder() is not None:
+                return compiled.bind(args, kwargs, inline)
+            if static:
+                args, kwargs = compiled.hashable(args, kwargs)
+            while True:
+                try:
+                    if compiled.writes:
+                        return compiled.write_through(args, kwargs)
+                    return dispatch(compiled.captured, *args, **kwargs)
+                except _NewCaptures:
+                    compiled.adopt()
+                except _Writes:
+                    compiled.writes = True
+                except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+                    if isinstance(error, jax.errors.JaxRuntimeError):
+                        callbacks.reraise(error)
+                    compiled.check_arguments(args, kwargs)
+                    raise
+        except Exception as error:
+            filter_traceback(error)
+            raise
 
     named_after(wrapper, fun, "jit").__name__ = name_of(fun)
-    wrapper.lower = compiled.lower  # type: ignore[attr-defined]
+    wrapper.lower = boundary(compiled.lower)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     return wrapper

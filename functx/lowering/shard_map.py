@@ -27,9 +27,9 @@ from functx.transforms.calls import (
     avals_of,
     check_callable,
     name_of,
-    named_after,
     names_of,
     trace_call,
+    transformed,
     with_options,
 )
 from functx.transforms.varying import counted, varying
@@ -116,7 +116,7 @@ def shard_map(
             found = apply(None, program, operands)
         return tree.unflatten(traced.out_tree, found)
 
-    return named_after(wrapper, f, "shard_map")
+    return transformed(wrapper, f, "shard_map")
 
 
 def _flat(what: str, specs: Any, like: Any) -> list[Any]:

@@ -36,6 +36,7 @@ from functx.core.storage import (
     write_arrays,
 )
 from functx.core.strides import Strides
+from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
 from functx.ops.boundaries import Boundary
 from functx.ops.conversion import convert_element_type
@@ -195,6 +196,11 @@ def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
     wrapper.__name__ = f"{transform}_{name_of(fun)}"
     wrapper.__wrapped__ = fun
     return wrapper
+
+
+def transformed(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
+    """`wrapper`, what `transform` makes of `fun`, named after that; a boundary of tracebacks."""
+    return named_after(boundary(wrapper), fun, transform)
 
 
 def trace_call(

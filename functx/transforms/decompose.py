@@ -21,7 +21,7 @@ from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
-from functx.transforms.calls import avals_of, check_callable, named_after, trace_call
+from functx.transforms.calls import avals_of, check_callable, trace_call, transformed
 from functx.transforms.expand import open_up
 
 
@@ -69,7 +69,7 @@ def decompose(
         outs = traced.returned(operands, apply(None, program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    return named_after(wrapper, fun, "decompose")
+    return transformed(wrapper, fun, "decompose")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from functx.core.errors import FunctionalizeError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
 from functx.core.rewriting import apply, rewritten
+from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, current_builder, trace
 from functx.ops.mutation import Copy
 from functx.transforms.calls import (
@@ -66,6 +67,7 @@ class Functionalized:
         self.fun, self.remove = fun, remove
         named_after(self, fun, "functionalize")
 
+    @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
         traced = self.traced(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
@@ -80,6 +82,7 @@ class Functionalized:
             return traced
         return traced._replace(program=rewritten(CopyViews(), traced.program))
 
+    @boundary
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The pure program, which returns the result and the last values of what is written to."""
         leaves, in_tree = tree.flatten((args, kwargs))

@@ -14,9 +14,9 @@ from functx.transforms.calls import (
     check_callable,
     fresh,
     name_of,
-    named_after,
     names_of,
     trace_call,
+    transformed,
     with_options,
 )
 from functx.transforms.planning.gradients import gradient_rewrite
@@ -118,7 +118,7 @@ def differentiated(
             return (primal, grads) if with_value else (grads, primal[1])
         return (outs[0], grads) if with_value else grads
 
-    return named_after(wrapper, fun, kind)
+    return transformed(wrapper, fun, kind)
 
 
 def check_argnums(argnums: Any, kind: str) -> None:

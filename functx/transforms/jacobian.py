@@ -13,6 +13,7 @@ from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply
+from functx.core.tracebacks import boundary
 from functx.core.tracing import trace
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
@@ -23,9 +24,9 @@ from functx.transforms.calls import (
     check_callable,
     fresh,
     name_of,
-    named_after,
     names_of,
     trace_call,
+    transformed,
     with_options,
 )
 from functx.transforms.chunking import check_chunk_size, in_chunks, on_basis, standard_basis
@@ -120,6 +121,7 @@ def hessian(
     return _jacobian(inner, *options, ForwardJacobian, chunk_size, shown=fun)
 
 
+@boundary
 def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `fun` at `primals`, times `tangents`.
 
@@ -304,7 +306,7 @@ def _jacobian(
             return jacobian, tree.unflatten(traced.out_tree, outs)[1]
         return jacobian
 
-    return named_after(wrapper, shown, kind)
+    return transformed(wrapper, shown, kind)
 
 
 def _check_outputs(traced: TracedCall, out_tree: Any, what: str, holomorphic: bool) -> None:

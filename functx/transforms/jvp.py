@@ -10,6 +10,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.rewriting import apply, rewritten_alike
+from functx.core.tracebacks import boundary
 from functx.transforms.calls import (
     TracedCall,
     avals_of,
@@ -26,6 +27,7 @@ from functx.transforms.marks import chosen, inexact_marks, places_of, spread, ze
 from functx.transforms.parts import reached_from
 
 
+@boundary
 def jvp(
     fun: Callable[..., Any],
     primals: Sequence[Any],
@@ -76,6 +78,7 @@ def jvp(
     return (out[0], tangent[0], out[1]) if has_aux else (out, tangent)
 
 
+@boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """`(fun(*primals), push)`, where `push(*tangents)` is the output's tangent.
 

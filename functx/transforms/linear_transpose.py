@@ -20,6 +20,7 @@ from functx.core.errors import (
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import apply, rewritten, rewritten_alike
+from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.conversion import convert_element_type
@@ -44,6 +45,7 @@ from functx.transforms.reverse_mode import (
 )
 
 
+@boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
     """The transpose of `fun`: it takes a cotangent like the output, and gives those of `primals`.
 

@@ -10,7 +10,8 @@ from numpy import ndarray
 
 from functx.core import tree
 from functx.core.program import Program
-from functx.transforms.calls import abstract, check_callable, named_after, trace_call
+from functx.core.tracebacks import boundary
+from functx.transforms.calls import abstract, check_callable, trace_call, transformed
 from functx.transforms.decompose import decompose
 from functx.transforms.functionalize import Functionalized
 
@@ -32,7 +33,7 @@ def make_ir(
         return partial(make_ir, decompositions=decompositions)
     check_callable(fun, "make_ir")
     if decompositions is not None:
-        return named_after(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
+        return transformed(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
 
     def wrapper(*args: Any, **kwargs: Any) -> Program:
         if isinstance(fun, Functionalized):
@@ -44,9 +45,10 @@ def make_ir(
         traced.program.captured = [x.copy() if type(x) is ndarray else x for x in traced.captured]
         return traced.program
 
-    return named_after(wrapper, fun, "make_ir")
+    return transformed(wrapper, fun, "make_ir")
 
 
+@boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The result of `fun(*args, **kwargs)` with a `ShapedArray` in place of each array.
 

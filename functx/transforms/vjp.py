@@ -10,6 +10,7 @@ from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError
 from functx.core.rewriting import apply, rewritten_alike
+from functx.core.tracebacks import boundary
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import check_callable, fitting, fresh, name_of
 from functx.transforms.jvp import at_primals
@@ -17,6 +18,7 @@ from functx.transforms.marks import inexact_marks, spread
 from functx.transforms.planning.gradients import split_in_two
 
 
+@boundary
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """`(fun(*primals), pullback)`, where `pullback(ct)` is a tuple of cotangents of the primals.
 
@@ -61,7 +63,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         args, _ = tree.unflatten(in_tree, found)
         return args
 
-    pull = tree.Partial(pullback, fresh(outs[count:], operands))
+    pull = tree.Partial(boundary(pullback), fresh(outs[count:], operands))
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (out[0], pull, out[1]) if has_aux else (out, pull)
 

@@ -29,9 +29,9 @@ from functx.transforms.calls import (
     avals_of,
     check_callable,
     name_of,
-    named_after,
     names_of,
     trace_call,
+    transformed,
     with_options,
 )
 from functx.transforms.sharing import blocks_of
@@ -128,7 +128,7 @@ def vmap(
             raise _unmappable(error.args[0], traced, fun) from None
         return tree.unflatten(traced.out_tree, outs)
 
-    return named_after(wrapper, fun, "vmap")
+    return transformed(wrapper, fun, "vmap")
 
 
 def _layouts_of_lanes(leaves: Sequence[Any], dims: Sequence[int | None]) -> Layouts:

@@ -18,6 +18,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
+from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import mul
 from functx.ops.comparison import eq, ne
@@ -287,6 +288,7 @@ class _Nothing:
 _NOTHING: Any = _Nothing()
 
 
+@boundary
 def cond(
     pred: Any,
     true_fun: Callable[..., Any],
@@ -334,6 +336,7 @@ def cond(
     return tree.unflatten(out_tree, _returned(outs, args, written))
 
 
+@boundary
 def switch(
     index: Any,
     branches: Sequence[Callable[..., Any]],

@@ -24,6 +24,7 @@ from functx.core.errors import (
 )
 from functx.core.program import Program, Var
 from functx.core.rewriting import rewritten
+from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, aval_of, trace
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
@@ -55,6 +56,7 @@ from functx.transforms.control.while_loop import CHECKPOINTS, While
 from functx.transforms.parts import rewired
 
 
+@boundary
 def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
@@ -208,6 +210,7 @@ def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
         )
 
 
+@boundary
 def fori_loop(
     lower: Any,
     upper: Any,

@@ -20,6 +20,7 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
+from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, aval_of
 from functx.ops.arithmetic import Add, Max, Min, Mul
 from functx.ops.joining import pad
@@ -115,6 +116,7 @@ def _is_number(x: Any, number: Any) -> bool:
     )
 
 
+@boundary
 def reduce(
     operands: Any,
     init_values: Any,
@@ -149,6 +151,7 @@ def reduce(
     return tree.unflatten(call.out_tree, [total if start is None else operation(start, total)])
 
 
+@boundary
 def reduce_window(
     operand: Any,
     init_value: Any,

@@ -16,6 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, i32, sample
+from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.joining import concatenate
@@ -310,6 +311,7 @@ class Scan(Primitive):
         return ctx.scan(self, values)
 
 
+@boundary
 def scan(
     f: Callable[[Any, Any], Any],
     init: Any,
@@ -462,6 +464,7 @@ def _count(what: str, name: str, given: Any) -> int:
     return count
 
 
+@boundary
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """The stacked results of `f` on each row of `xs`, one after the other.
 

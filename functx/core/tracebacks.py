@@ -1,0 +1,160 @@
+"""Tracebacks without the frames of functx and JAX: `config.traceback_filtering`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from functx.core.provenance import OURS, owner_of_file
+
+MODES = "auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"
+
+
+class filtering:  # noqa: N801 - a switch, set through `functx.config`
+    """How tracebacks are filtered, by a word of `MODES`; "auto" is "quiet_remove_frames"."""
+
+    mode = "auto"
+
+
+class UnfilteredTraceback(Exception):
+    """The cause of an error whose traceback was filtered, with the whole traceback."""
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """`fun`, a public function; what it raises shows the frames of the user's code alone."""
+
+    @wraps(fun)
+    def outermost(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return fun(*args, **kwargs)
+        except Exception as error:
+            filter_traceback(error)
+            raise
+
+    return outermost
+
+
+def filter_traceback(error: BaseException) -> None:
+    """Take the frames of functx and JAX out of the traceback of `error`, and of what led to it.
+
+    For an `except` clause that ends with a bare `raise`, which adds no frame.
+    """
+    mode = filtering.mode
+    if mode == "off":
+        return
+    if mode == "tracebackhide":
+        for each in _chain(error):
+            for trail in _steps(each.__traceback__):
+                if _is_hidden(trail.tb_frame):
+                    _hide(trail.tb_frame)
+        return
+    if mode == "remove_frames" and not isinstance(error.__cause__, UnfilteredTraceback):
+        _append_whole(error)
+    for each in _chain(error):
+        if isinstance(each, UnfilteredTraceback):
+            break
+        _drop_note_of_jax(each)
+        whole = _steps(each.__traceback__)
+        if whole and _is_hidden(whole[-1].tb_frame):
+            _tell_of_hidden(each)
+        kept: TracebackType | None = None
+        for trail in reversed(whole):
+            if not _is_hidden(trail.tb_frame):
+                kept = TracebackType(kept, trail.tb_frame, trail.tb_lasti, trail.tb_lineno)
+        each.__traceback__ = kept
+
+
+def hide_callers(frame: FrameType | None) -> None:
+    """Let notebooks and pytest skip the frames of functx at and outside `frame`, up to the user's."""
+    if filtering.mode == "off":
+        return
+    while frame is not None and _is_hidden(frame):
+        _hide(frame)
+        frame = frame.f_back
+
+
+def show_users_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """`sys.excepthook`, for errors of functx that no transform stands around."""
+    from functx.core.errors import FunctxError
+
+    def excepthook(kind: Any, error: BaseException, trail: TracebackType | None) -> Any:
+        if isinstance(error, FunctxError):
+            error.__traceback__ = trail
+            filter_traceback(error)
+            trail = error.__traceback__
+        return hook(kind, error, trail)
+
+    return excepthook
+
+
+def install() -> None:
+    """Filter what an uncaught error of functx shows in a terminal."""
+    sys.excepthook = show_users_frames(sys.excepthook)
+
+
+def _is_hidden(frame: FrameType) -> bool:
+    return owner_of_file[frame.f_code.co_filename] is OURS
+
+
+def _hide(frame: FrameType) -> None:
+    # The locals of a module are its globals.
+    if frame.f_code.co_name != "<module>":
+        frame.f_locals["__tracebackhide__"] = True
+
+
+def _steps(trail: TracebackType | None) -> list[TracebackType]:
+    """The entries of a traceback, the innermost last."""
+    found = []
+    while trail is not None:
+        found.append(trail)
+        trail = trail.tb_next
+    return found
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error, what it was raised from, and what it was raised in place of."""
+    found: dict[int, BaseException] = {}
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            pending += [each.__context__, each.__cause__]
+    return list(found.values())
+
+
+_NOTE = (
+    "It was raised inside functx or JAX, whose frames are left out; "
+    'functx.config.traceback_filtering = "off" shows them.'
+)
+
+
+def _tell_of_hidden(error: BaseException) -> None:
+    """Say how to see the frames of an error that functx did not raise on purpose."""
+    from functx.core.errors import FunctxError
+
+    if not isinstance(error, FunctxError) and _NOTE not in getattr(error, "__notes__", ()):
+        error.add_note(_NOTE)
+
+
+def _drop_note_of_jax(error: BaseException) -> None:
+    """Leave out how to see JAX's frames, which its own switch no longer decides."""
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]
+
+
+def _append_whole(error: BaseException) -> None:
+    """Let the whole traceback be the cause of `error`, and its cause the cause of that."""
+    whole = UnfilteredTraceback("the whole traceback follows, with the frames of functx and JAX")
+    whole.__traceback__ = error.__traceback__
+    whole.__cause__, whole.__context__ = error.__cause__, error.__context__
+    whole.__suppress_context__ = error.__suppress_context__
+    error.__cause__ = whole
