@@ -464,6 +464,14 @@ class OpCheckError(FunctxError, AssertionError):
     """
 
 
+class VerificationError(FunctxError, AssertionError):
+    """`functx.testing.verify` found two ways to run a program that give different values.
+
+    Smallest failing code: `functx.testing.verify(f)(x)` where a rule lowers to another operation.
+    Cure: mend the pass or the rule that the message names; it shows the smallest program that differs.
+    """
+
+
 class ParseError(FunctxError, ValueError):
     """A text is not a printed program.
 

@@ -173,17 +173,18 @@ class ModuleEmitter:
         # Calls pay on one CPU; across devices they keep what is sent between these apart.
         devices = getattr(module_context.axis_context, "num_devices", None)
         self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
-        self.outline = Outline(outline if self.apart else "never")
-        self.passes = passes = chosen.get()
-        self.fixes_parts = "parts_first" in passes and self.platforms == ("cpu",)
+        self.passes, always = chosen.get()
+        outlines = self.apart and "outline" in self.passes
+        self.outline = Outline(("always" if always else outline) if outlines else "never")
+        self.fixes_parts = "parts_first" in self.passes and self.platforms == ("cpu",)
         rewrites = [
             ("parts_first", PartsFirst() if self.fixes_parts else None),
-            ("simplify", Simplify(config.simplify)),
+            ("simplify", Simplify("always" if always else config.simplify)),
             ("outline", self.outline),
             ("distinct", Distinct()),
         ]
-        self.rewrites = [rewrite for name, rewrite in rewrites if name in passes]
-        self.repeats = "templates" in passes
+        self.rewrites = [rewrite for name, rewrite in rewrites if name in self.passes]
+        self.repeats = "templates" in self.passes
         self.functions: dict[Program, Any] = {}
         self.pairs: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}

@@ -21,7 +21,9 @@ from functx.core.samples import (
 from functx.testing.derivatives import check_grads
 from functx.testing.gradcheck import gradcheck, gradgradcheck
 from functx.testing.opcheck import opcheck
+from functx.testing.reference import interpret
 from functx.testing.rules import check_rules
+from functx.testing.verification import verify
 
 __all__ = [
     "bf16",
@@ -39,10 +41,12 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "interpret",
     "opcheck",
     "sample",
     "u8",
     "u16",
     "u32",
     "u64",
+    "verify",
 ]

@@ -15,7 +15,7 @@ import pytest
 import functx as fx
 import functx.numpy as np
 from functx.custom_derivatives import SymbolicZero
-from tests import reference
+from functx.testing import reference
 
 VERBS = {
     "jit": lambda m, xp, f: m.jit(f),
@@ -39,7 +39,7 @@ def nested(m, xp, names, f):
 
 def value(names, f):
     program = fx.make_ir(nested(fx, np, names, f))(POINT)
-    return reference.evaluate(program, [POINT, *program.captured])[0]
+    return reference.interpret(program, POINT)[0]
 
 
 @cache

@@ -13,7 +13,7 @@ import functx
 import functx.numpy
 from functx.core.rewriting import rewritten
 from functx.core.tracing import execution
-from tests import reference
+from functx.testing import reference
 from tests.mutation.programs import Flow, Program
 
 
@@ -39,7 +39,7 @@ def by_reference() -> Iterator[None]:
     before = execution.run
 
     def run(rewrite: Any, program: Any, args: Sequence[Any]) -> list[Any]:
-        outs = reference.evaluate(rewritten(rewrite, program), [np.asarray(x) for x in args])
+        outs = reference.interpret(rewritten(rewrite, program), *args)
         return [np.array(x) for x in outs]
 
     execution.run = run

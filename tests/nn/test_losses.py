@@ -15,8 +15,8 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.rewriting import rewritten
+from functx.testing import reference
 from functx.transforms.reverse_mode import SplitVJP
-from tests import reference
 
 INF = np.inf
 RANDOM = np.random.RandomState(0)
@@ -57,7 +57,7 @@ def program_of(f, *args):
 def evaluate(f, *args):
     """`f(*args)`, each equation by its NumPy meaning."""
     program = functx.make_ir(f)(*args)
-    return reference.evaluate(program, [*args, *program.captured])[0]
+    return reference.interpret(program, *args)[0]
 
 
 def close(x, y, tolerance=1e-12):

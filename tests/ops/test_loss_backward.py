@@ -12,7 +12,7 @@ from functx import numpy as fnp
 from functx.core.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import draw
-from tests import reference
+from functx.testing import reference
 
 INF = np.inf
 WEIGHT = np.array([0.5, 2.0])
@@ -27,7 +27,7 @@ def double_precision():
 def evaluate(f, *args):
     """The results of `f(*args)`, each equation by its NumPy meaning, which compiles nothing."""
     program = functx.make_ir(f)(*args)
-    return reference.evaluate(program, [*args, *program.captured])
+    return reference.interpret(program, *args)
 
 
 def drawn(shape, seed=0):

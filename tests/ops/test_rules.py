@@ -4,9 +4,8 @@ from functools import lru_cache
 
 import pytest
 
-from functx.testing import rules
+from functx.testing import reference, rules
 from functx.testing.trials import trials
-from tests import reference
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 # By module, so that the checks of one sample follow each other and share what they compile.
@@ -27,7 +26,7 @@ def run(check, case):
 @pytest.mark.parametrize("cls", PRIMITIVES, ids=lambda cls: cls.name)
 def test_every_primitive_has_samples_and_a_reference(cls):
     assert cls.samples, f"{cls.__name__} ({cls.__module__}) needs `samples`"
-    assert cls.__name__ in reference.MEANING, f"tests/reference.py needs {cls.__name__!r}"
+    assert cls.__name__ in reference.MEANING, f"functx/testing/reference needs {cls.__name__!r}"
 
 
 def test_every_reference_is_of_a_primitive():

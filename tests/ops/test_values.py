@@ -11,10 +11,10 @@ from functx.core.samples import draw, retyped
 from functx.core.tracing import trace
 from functx.lowering.call import executable
 from functx.ops.families import Elementwise
+from functx.testing import reference
 from functx.testing.across import primitive_of
 from functx.testing.sections import QUICKLY, harness, inline
 from functx.testing.trials import accepted
-from tests import reference
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 TOLERANCES = {"f64": 1e-12, "c128": 1e-12, "f32": 4e-6, "c64": 4e-6, "f16": 4e-3, "bf16": 3e-2}

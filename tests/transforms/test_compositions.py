@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import functx
-from tests import reference
+from functx.testing import reference
 
 FUNCTX = SimpleNamespace(
     np=functx.numpy, fx=functx, make_ir=lambda f: lambda x: functx.make_ir(f)(x)(x)
@@ -79,7 +79,7 @@ def compose(lib, names, program):
 def evaluate(f, x):
     """`f(x)` for a functx function, each equation by its NumPy meaning."""
     program = functx.make_ir(f)(x)
-    return reference.evaluate(program, [x, *program.captured])[0]
+    return reference.interpret(program, x)[0]
 
 
 @pytest.fixture(autouse=True)

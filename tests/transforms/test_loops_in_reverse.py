@@ -11,8 +11,7 @@ import functx
 from functx import lax
 from functx import numpy as fnp
 from functx.core.errors import ArgumentError, EffectError, ValueRangeError
-from functx.testing import check_grads
-from tests import reference
+from functx.testing import check_grads, reference
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.randn(3)
@@ -37,7 +36,7 @@ def same(got, wanted, tolerance=1e-9):
 def evaluated(f, *args):
     """`f(*args)` by the NumPy meaning of each equation, which compiles nothing."""
     program = functx.make_ir(f)(*args)
-    outs = reference.evaluate(program, [*jax.tree.leaves(args), *program.captured])
+    outs = reference.interpret(program, *jax.tree.leaves(args))
     return jax.tree.unflatten(program.trees[1], outs)
 
 

@@ -9,10 +9,10 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.checking import check_program
+from functx.testing.reference import interpret
 from functx.transforms.simplify.contract import Contract
 from functx.transforms.simplify.factors import Label, grouped_as, resolved
 from functx.transforms.simplify.orders import best_order
-from tests.reference import evaluate
 
 # What computes again is a call, and products are not looked for across it.
 pytestmark = pytest.mark.usefixtures("all_kept")
@@ -34,7 +34,7 @@ def contracted(f, *args, mode="always"):
     simpler = Contract(mode)(program)
     leaves = [*functx.tree.leaves(args), *program.captured]
     check_program(simpler)
-    for a, b in zip(evaluate(program, leaves), evaluate(simpler, leaves), strict=True):
+    for a, b in zip(interpret(program, *leaves), interpret(simpler, *leaves), strict=True):
         assert a.dtype == b.dtype
         a, b = np.asarray(a, "complex128"), np.asarray(b, "complex128")
         scale = max(1e-30, np.abs(a).max())
@@ -425,7 +425,7 @@ def test_norms_of_derivatives_of_blocks_that_were_outlined():
     check_program(simpler)
     assert largest(program) >= 32 * 8 * 8 > largest(simpler)
     leaves = functx.tree.leaves((params, x))
-    (a,), (b,) = [evaluate(p, leaves) for p in (program, simpler)]
+    (a,), (b,) = [interpret(p, *leaves) for p in (program, simpler)]
     np.testing.assert_allclose(b, a, rtol=1e-4)
 
 

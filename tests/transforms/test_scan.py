@@ -19,7 +19,7 @@ from functx.core.errors import (
     CarryTypeError,
     ValueRangeError,
 )
-from tests import reference
+from functx.testing import reference
 
 RANDOM = np.random.RandomState(0)
 W = RANDOM.randn(3, 3) * 0.5
@@ -128,7 +128,7 @@ def value(verbs, function, scan):
     for verb in reversed(verbs):
         f = VERBS[verb](f)
     program = functx.make_ir(f)(np.float64(0.7))
-    return reference.evaluate(program, [np.float64(0.7), *program.captured])[0]
+    return reference.interpret(program, np.float64(0.7))[0]
 
 
 @pytest.mark.usefixtures("double_precision")

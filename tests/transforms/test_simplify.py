@@ -26,10 +26,10 @@ from functx.ops.operands import literal
 from functx.ops.selection import Select
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev
 from functx.ops.slicing import DynamicSlice, Slice
+from functx.testing.reference import interpret
 from functx.tools import simplified
 from functx.transforms.simplify.simplify import Simplify
 from tests.lowering.test_random_repeats import VERBS, Steps
-from tests.reference import evaluate
 
 MODULES = arithmetic, complexes, exponential, joining, logical, reductions, trigonometric
 ops = SimpleNamespace(**{k: v for module in MODULES for k, v in vars(module).items()})
@@ -59,7 +59,7 @@ def simpler(f, *args):
     for nested in found.walk():
         check_program(nested)
     leaves = [*functx.tree.leaves(args), *program.captured]
-    for a, b in zip(evaluate(program, leaves), evaluate(found, leaves), strict=True):
+    for a, b in zip(interpret(program, *leaves), interpret(found, *leaves), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_array_equal(bits(a), bits(b))
     return found
@@ -510,7 +510,7 @@ def test_random_programs_are_the_same_to_the_last_bit(verb):
         # What is contracted is another sum, which is rounded in another way.
         check_program(found)
         leaves = functx.tree.leaves(args)
-        for a, b in zip(evaluate(program, leaves), evaluate(found, leaves), strict=True):
+        for a, b in zip(interpret(program, *leaves), interpret(found, *leaves), strict=True):
             np.testing.assert_array_equal(bits(a), bits(b), err_msg=str(seed))
 
 

@@ -1,0 +1,170 @@
+"""Reductions, running reductions, windows, spreads."""
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.special
+
+from functx.testing.reference.meanings import MEANING, meaning
+
+
+def reduction(function):
+    return lambda x, axes: function(x, axis=tuple(axes))
+
+
+def typed_reduction(function):
+    return lambda x, axes: function(x, axis=tuple(axes), dtype=x.dtype)
+
+
+MEANING |= {
+    "ReduceSum": typed_reduction(np.sum),
+    "LogSumExp": lambda x, axes: scipy.special.logsumexp(x, axes),
+    "Softmax": lambda x, axes: scipy.special.softmax(x, axes) if x.size else x,
+    "LogSoftmax": lambda x, axes: scipy.special.log_softmax(x, axes) if x.size else x,
+    "ReduceProd": typed_reduction(np.prod),
+    "ReduceAnd": reduction(np.bitwise_and.reduce),
+    "ReduceOr": reduction(np.bitwise_or.reduce),
+    "ReduceXor": reduction(np.bitwise_xor.reduce),
+}
+
+
+def lowest(dtype):
+    if dtype.kind in "fc":
+        return -highest(dtype)
+    return False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def highest(dtype):
+    if dtype.kind in "fc":
+        return complex(np.inf, np.inf) if dtype.kind == "c" else np.inf
+    return True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+@meaning
+def ReduceMax(x, axes):
+    return np.max(x, axis=tuple(axes), initial=lowest(x.dtype))
+
+
+@meaning
+def ReduceMin(x, axes):
+    return np.min(x, axis=tuple(axes), initial=highest(x.dtype))
+
+
+@meaning
+def ArgMax(x, axis, index_dtype):
+    return np.argmax(x, axis).astype(index_dtype)
+
+
+@meaning
+def ArgMin(x, axis, index_dtype):
+    return np.argmin(x, axis).astype(index_dtype)
+
+
+def cumulative(function):
+    def along(x, axis, reverse):
+        x = np.flip(x, axis) if reverse else x
+        out = function(x, axis)
+        return np.flip(out, axis) if reverse else out
+
+    return along
+
+
+MEANING |= {
+    "CumSum": cumulative(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
+    "CumProd": cumulative(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype)),
+    "CumMax": cumulative(np.maximum.accumulate),
+    "CumMin": cumulative(np.minimum.accumulate),
+    "CumLogSumExp": cumulative(np.logaddexp.accumulate),
+}
+
+
+@meaning
+def LinearRecurrence(factor, x, axis, reverse):
+    factor, x = [np.moveaxis(a, axis, 0)[:: -1 if reverse else 1] for a in (factor, x)]
+    out = np.array(x)
+    for i in range(1, len(x)):
+        out[i] += factor[i] * out[i - 1]
+    return np.moveaxis(out[:: -1 if reverse else 1], 0, axis)
+
+
+def sliding(x, sizes, strides, padding, base_dilation, window_dilation, fill):
+    """The elements in each window, on one last axis."""
+    ndim = len(sizes)
+    spread = [
+        (n - 1) * hole + 1 if n else 0 for n, hole in zip(x.shape, base_dilation, strict=True)
+    ]
+    wide = np.full(spread, fill, x.dtype)
+    wide[tuple(slice(None, None, hole) for hole in base_dilation)] = x
+    cut = [
+        slice(max(-low, 0), n - max(-high, 0))
+        for n, (low, high) in zip(spread, padding, strict=True)
+    ]
+    wide = np.pad(
+        wide[tuple(cut)],
+        [(max(low, 0), max(high, 0)) for low, high in padding],
+        constant_values=fill,
+    )
+    reach = [(k - 1) * step + 1 for k, step in zip(sizes, window_dilation, strict=True)]
+    if any(n < k for n, k in zip(wide.shape, reach, strict=True)):
+        counts = [
+            max((n - k) // s + 1, 0) for n, k, s in zip(wide.shape, reach, strides, strict=True)
+        ]
+        return np.zeros((*counts, int(np.prod(sizes))), x.dtype)
+    found = np.lib.stride_tricks.sliding_window_view(wide, reach)
+    found = found[tuple(slice(None, None, s) for s in strides)]
+    found = found[(Ellipsis, *[slice(None, None, step) for step in window_dilation])]
+    return found.reshape(*found.shape[:ndim], -1)
+
+
+@meaning
+def ReduceWindowSum(x, **window):
+    return sliding(x, **window, fill=0).sum(-1, dtype=x.dtype)
+
+
+@meaning
+def ReduceWindowMax(x, **window):
+    return sliding(x, **window, fill=lowest(x.dtype)).max(-1)
+
+
+@meaning
+def ReduceWindowMin(x, **window):
+    return sliding(x, **window, fill=highest(x.dtype)).min(-1)
+
+
+def window_places(x, lanes, choose, worst, **window):
+    count = int(np.prod(x.shape[lanes:]))
+    places = np.broadcast_to(np.arange(count).reshape(x.shape[lanes:]), x.shape)
+    found = sliding(x, **window, fill=worst)
+    places = sliding(places, **window, fill=count)
+    best = choose(np.where(places == count, worst, found), -1)[..., None]
+    return np.where(found == best, places, count).min(-1)
+
+
+@meaning
+def ReduceWindowArgmax(x, lanes, **window):
+    return window_places(x, lanes, np.max, lowest(x.dtype), **window)
+
+
+@meaning
+def ReduceWindowArgmin(x, lanes, **window):
+    return window_places(x, lanes, np.min, highest(x.dtype), **window)
+
+
+@meaning
+def Variance(x, axes, ddof=0.0):
+    return np.var(x, axes, ddof=ddof)
+
+
+@meaning
+def StandardDeviation(x, axes, ddof=0.0):
+    return np.std(x, axes, ddof=ddof)
+
+
+@meaning
+def VectorNorm(x, axes, ord):
+    size = np.abs(x)
+    if np.isinf(ord):
+        return (np.max if ord > 0 else np.min)(size, axes)
+    return (size**ord).sum(axes) ** (1 / ord)

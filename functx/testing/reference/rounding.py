@@ -1,0 +1,117 @@
+"""How inexact an honest computation may be: the reference, run with errors of the size of rounding.
+
+Nobody may ask two correct ways to compute a sum for the same last digits, but how many digits
+they share depends on what was summed. So the reference is run again, each time with operands and
+results of its arithmetic changed at random by as much as rounding changes them. How far the
+answers lie apart is how far a correct computation may be from the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from ml_dtypes import finfo
+
+from functx.core.dtypes import is_complex, is_inexact, real_dtype
+from functx.core.program import Equation
+from functx.testing.reference.meanings import CONTROL, EXACT
+
+Array = np.ndarray[Any, Any]
+
+WITHOUT_ROUNDING = (
+    EXACT
+    | CONTROL
+    | {
+        *("BroadcastInDim", "Full", "Reshape", "PermuteDims", "Concatenate", "Split", "Pad", "Rev"),
+        *("Copy", "ReadBeforeWrite", "Strided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
+        *("Gather", "ScatterSet", "ScatterMin", "ScatterMax", "Sort", "TopK", "StopGradient"),
+        *("Max", "Min", "Clamp", "Select", "Neg", "Sign", "Floor", "Ceil", "Round", "Rem"),
+        *("Real", "Imag", "Conj", "Complex", "ReduceMax", "ReduceMin", "CumMax", "CumMin"),
+        *("ReduceWindowMax", "ReduceWindowMin", "Write", "Embedding", "Boundary", "Vary"),
+        *("ShardingConstraint", "AllGather", "AllToAll", "Ppermute", "Pmax", "Pmin"),
+    }
+)
+"""Operations whose results are among their operands, or made of them without arithmetic."""
+
+CORRECTLY_ROUNDED = {
+    *("Add", "Sub", "Mul", "Div", "Sqrt", "Square", "IntegerPow", "ConvertElementType", "Abs"),
+}
+"""Operations on elements whose exact result, where the dtype has it, is what they give."""
+
+UNITS = {
+    **dict.fromkeys(("Lgamma", "Digamma", "Polygamma", "Sinc", "ErfInv", "Ndtri", "Pow"), 64.0),
+    **dict.fromkeys(("BesselI0e", "BesselI1e", "Erf", "Erfc", "Cbrt"), 16.0),
+}
+"""By how many units in the last place results of functions may be off, where by more than a few."""
+
+
+Compute = Callable[[Sequence[Array]], list[Array]]
+
+
+class Rounding:
+    """Random errors of the size of rounding, the same for the same seed; without a seed, none.
+
+    `clips` says whether values beyond the largest number of their dtype become infinite, which
+    is open where a compiler keeps them in a wider dtype in between.
+    """
+
+    def __init__(self, seed: int | None = None, clips: bool = True):
+        self.random = None if seed is None else np.random.RandomState(seed)
+        self.clips = clips
+
+    def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
+        """The outputs of an equation, which are `compute(args)` where nothing is rounded."""
+        name = type(eqn.primitive).__name__
+        if name in WITHOUT_ROUNDING:
+            return compute(args)
+        types = [v.aval.dtype for v in eqn.outputs]
+        if self.random is None:
+            outs = compute(args)
+        else:
+            dtypes = [atom.aval.dtype for atom in eqn.inputs]
+            outs = compute([self.moved(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
+            units = UNITS.get(name, 2.0)
+            outs = [self.moved(x, d, units) for x, d in zip(outs, types, strict=True)]
+            if name in CORRECTLY_ROUNDED:
+                (exact,), (out,) = compute(args), outs
+                kept = has(exact, types[0])
+                for x, dtype in zip(args, dtypes, strict=True):
+                    kept = kept & has(x, dtype)
+                outs = [np.where(kept, exact, out)]
+        return [clipped(x, d) for x, d in zip(outs, types, strict=True)] if self.clips else outs
+
+    def moved(self, x: Array, dtype: Any, units: float) -> Array:
+        """`x` with an error of `units` in the last place, and as large as the least normal number."""
+        if self.random is None or not is_inexact(dtype):
+            return x
+        info = finfo(dtype)
+        scale = units * float(info.eps) * self.signs(x.shape)
+        least = float(info.tiny) * self.signs(x.shape)
+        with np.errstate(all="ignore"):
+            return np.where(np.isfinite(x), x + scale * x + np.where(x == 0, 0.0, least), x)
+
+    def signs(self, shape: tuple[int, ...]) -> Any:
+        return self.random.randint(0, 2, shape) * 2.0 - 1.0  # type: ignore[union-attr]
+
+
+def has(x: Array, dtype: Any) -> Any:
+    """Where `dtype` has the numbers of the wide array `x`."""
+    with np.errstate(all="ignore"):
+        return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
+
+
+def clipped(x: Array, dtype: Any) -> Array:
+    """`x` with infinities for what is beyond the largest number of `dtype`."""
+    if not is_inexact(dtype):
+        return x
+    if is_complex(dtype):
+        out = np.empty(x.shape, np.complex128)
+        part = real_dtype(dtype)
+        out.real, out.imag = clipped(x.real, part), clipped(x.imag, part)
+        return out
+    info = finfo(dtype)
+    largest = float(info.max)
+    with np.errstate(all="ignore"):
+        return np.where(np.abs(x) > largest + largest * float(info.eps) / 4, x * np.inf, x)

@@ -1,0 +1,133 @@
+"""Shapes, parts of arrays, and copies."""
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+from __future__ import annotations
+
+import numpy as np
+
+from functx.testing.reference.meanings import exact, meaning
+
+
+@meaning
+def BroadcastInDim(x, shape, dims):
+    unit = [1] * len(shape)
+    for n, d in zip(x.shape, dims, strict=True):
+        unit[d] = n
+    return np.broadcast_to(x.reshape(unit), shape)
+
+
+@meaning
+def Full(x, shape):
+    return np.full(shape, x)
+
+
+@meaning
+def Reshape(x, shape):
+    return x.reshape(shape)
+
+
+@meaning
+def PermuteDims(x, axes):
+    return x.transpose(axes)
+
+
+@meaning
+def Concatenate(*parts, axis):
+    return np.concatenate(parts, axis)
+
+
+@meaning
+def Split(x, sizes, axis):
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
+@meaning
+def Pad(x, fill, config):
+    dilated = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
+    spread = np.full(dilated, fill)
+    spread[tuple([slice(None, None, inner + 1) for _, _, inner in config])] = x
+    wide = np.pad(
+        spread,
+        [(max(low, 0), max(high, 0)) for low, high, _ in config],
+        constant_values=fill,
+    )
+    cut = [
+        slice(-min(low, 0), n + min(high, 0))
+        for n, (low, high, _) in zip(wide.shape, config, strict=True)
+    ]
+    return wide[tuple(cut)]
+
+
+@meaning
+def Rev(x, axes):
+    return np.flip(x, axes)
+
+
+@meaning
+def Iota(dtype, shape, dimension):
+    return np.indices(shape, np.int64)[dimension].astype(dtype)
+
+
+@meaning
+def Copy(x):
+    return x
+
+
+@meaning
+def ReadBeforeWrite(x):
+    return x, np.zeros_like(x)
+
+
+@meaning
+def Strided(x, shape, start, steps, writable):
+    if 0 in shape:
+        return np.zeros(shape, x.dtype)
+    strides = [sum(k * n for k, n in zip(step, x.strides, strict=True)) for step in steps]
+    first = x[tuple([slice(at, None) for at in start])]
+    return np.lib.stride_tricks.as_strided(first, shape, strides)
+
+
+@meaning
+def Slice(x, start, limit, strides):
+    strides = strides or (1,) * x.ndim
+    return x[tuple(map(slice, start, limit, strides))]
+
+
+def part_of(x, sizes, indices):
+    starts = [
+        min(max(int(i), 0), n - size) for i, n, size in zip(indices, x.shape, sizes, strict=True)
+    ]
+    return tuple([slice(i, i + size) for i, size in zip(starts, sizes, strict=True)])
+
+
+@meaning
+def DynamicSlice(x, *indices, sizes):
+    return x[part_of(x, sizes, indices)]
+
+
+@meaning
+def DynamicUpdateSlice(x, update, *indices):
+    out = x.copy()
+    out[part_of(x, update.shape, indices)] = update
+    return out
+
+
+@exact
+def Name(x, label):
+    return x
+
+
+@exact
+def Dense(aval, data):
+    return np.frombuffer(data, aval.dtype).reshape(aval.shape)
+
+
+@exact
+def StandIn(live, x, *, along):
+    return x
+
+
+@exact
+def AnyLane(live):
+    return live

@@ -1,0 +1,150 @@
+"""Derivatives of a program against what they mean: differences, and dot products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_complex, is_inexact
+from functx.core.errors import FunctxError, ProgramError, RuleError
+from functx.core.program import Program
+from functx.core.tracing import current_builder, trace
+from functx.testing.derivatives import central_difference, real_inner_product
+from functx.testing.reference.interpreter import Array, Interpreter, own_copies
+from functx.transforms.jvp import jvp
+from functx.transforms.vjp import vjp
+
+STATED = frozenset({"stop_gradient", "custom_jvp", "custom_vjp", "custom_root", "round"})
+"""Operations whose derivative is what somebody says it is, not that of their values."""
+
+STEP, CLOSE, TIGHT = 1e-3, 1e-4, 1e-6
+"""The step of differences; how close derivatives must be to them, and dot products to each other."""
+
+
+class Derivatives(NamedTuple):
+    """The programs of J t, from the arguments and t, and of J* c, from the arguments and c.
+
+    One is None where functx has no such derivative of the program.
+    """
+
+    pushed: Program | None
+    pulled: Program | None
+    tangents: list[Array]
+    cts: list[Array]
+
+
+def derivatives(program: Program, args: Sequence[Any]) -> Derivatives | None:
+    """Both derivatives of a pure program, and where to take them; None if nothing varies."""
+    avals, n = program.in_avals, len(program.inputs)
+    varying = [i for i, a in enumerate(avals) if is_inexact(a.dtype)]
+    kept = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+    if not varying or not kept:
+        return None
+    moving, results = [avals[i] for i in varying], [program.out_avals[k] for k in kept]
+
+    def function(args: Sequence[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
+        def flat(*xs: Any) -> list[Any]:
+            new = dict(zip(varying, xs, strict=True))
+            given = [new.get(i, x) for i, x in enumerate(args)]
+            outs = current_builder.here().inline(program, given)
+            return [outs[k] for k in kept]
+
+        return flat, [args[i] for i in varying]
+
+    def pushed(*xs: Any) -> list[Any]:
+        flat, primals = function(xs[:n])
+        return list(jvp(flat, primals, list(xs[n:]))[1])
+
+    def pulled(*xs: Any) -> list[Any]:
+        flat, primals = function(xs[:n])
+        return list(vjp(flat, *primals)[1](list(xs[n:])))
+
+    random = np.random.RandomState(len(program.equations))
+    return Derivatives(
+        derived(pushed, [*avals, *moving], f"jvp_{program.name}"),
+        derived(pulled, [*avals, *results], f"vjp_{program.name}"),
+        [direction(random, a) for a in moving],
+        [direction(random, a) for a in results],
+    )
+
+
+def derived(body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: str) -> Any:
+    """The program of a derivative; None where functx says that there is none."""
+    try:
+        return trace(body, avals, name=name)[0]
+    except (RuleError, ProgramError):
+        raise
+    except FunctxError:
+        return None
+
+
+def direction(random: Any, aval: ShapedArray) -> Array:
+    x = random.uniform(-1.0, 1.0, aval.shape)
+    if is_complex(aval.dtype):
+        x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
+    return np.asarray(x).astype(aval.dtype)
+
+
+def disagreement(program: Program, args: Sequence[Any], found: Derivatives) -> str | None:
+    """How the derivatives of `program` contradict each other or its values; None if they do not.
+
+    All is computed by the reference interpreter in float64, whatever the dtypes of the program.
+    """
+    given = own_copies(program, args)
+    tangents = [np.asarray(t, wide(t)) for t in found.tangents]
+    cts = [np.asarray(c, wide(c)) for c in found.cts]
+    pushed = run(found.pushed, [*given, *tangents])
+    pulled = run(found.pulled, [*given, *cts])
+    if pushed is not None and pulled is not None and finite(pushed) and finite(pulled):
+        left, right = real_inner_product(cts, pushed), real_inner_product(pulled, tangents)
+        scale = sum(
+            float(np.sum(np.abs(a) * np.abs(b)))
+            for a, b in zip([*cts, *pulled], [*pushed, *tangents], strict=True)
+        )
+        if abs(left - right) > TIGHT * (scale + 1.0):
+            return f"<c, J t> must be <J* c, t>; got {left!r} and {right!r}"
+    stated = {eqn.primitive.name for each in program.walk() for eqn in each.equations}
+    if pushed is None or not stated.isdisjoint(STATED):
+        return None
+    return far_from_differences(program, given, tangents, pushed)
+
+
+def far_from_differences(
+    program: Program, given: Sequence[Array], tangents: Sequence[Array], pushed: Sequence[Array]
+) -> str | None:
+    """How J t differs from the change of the values along t, where that is smooth."""
+    moving = iter(tangents)
+    along = [next(moving) if is_inexact(a.dtype) else None for a in program.in_avals]
+    kept = [k for k, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
+
+    def at(step: float) -> list[Array]:
+        moved = [x if t is None else x + step * t for x, t in zip(given, along, strict=True)]
+        outs = run(program, moved)
+        assert outs is not None
+        return [outs[k] for k in kept]
+
+    coarse, fine = central_difference(at, STEP), central_difference(at, STEP / 8)
+    for k, (a, b, got) in enumerate(zip(coarse, fine, pushed, strict=True)):
+        with np.errstate(all="ignore"):
+            scale = 1.0 + np.abs(b)
+            smooth = np.isfinite(a) & np.isfinite(b) & (np.abs(a - b) <= CLOSE / 10 * scale)
+            if np.any(smooth & ~(np.abs(got - b) <= CLOSE * scale)):
+                return (
+                    f"J t must be the change along t; got, for output {kept[k]},\n{got}\nfor\n{b}"
+                )
+    return None
+
+
+def run(program: Program | None, args: Sequence[Array]) -> list[Array] | None:
+    return None if program is None else Interpreter().run(program, [np.array(x) for x in args])
+
+
+def wide(x: Array) -> Any:
+    return np.complex128 if np.iscomplexobj(x) else np.float64
+
+
+def finite(xs: Sequence[Array]) -> bool:
+    return all(np.isfinite(x).all() for x in xs)

@@ -1,0 +1,151 @@
+"""`verify`: a function's program, run in several independent ways that must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.effects import Effect
+from functx.core.errors import VerificationError
+from functx.core.program import Program
+from functx.core.rewriting import rewritten
+from functx.core.storage import Purify
+from functx.testing.reference.interpreter import interpret
+from functx.testing.verification.bounds import Expected, ExpectedInMemory
+from functx.testing.verification.reduction import Case, reduced
+from functx.testing.verification.slopes import derivatives, disagreement
+from functx.testing.verification.ways import Way, Ways, pure_in_reference
+from functx.transforms.calls import check_callable, named_after
+from functx.transforms.effects import WithoutEffects
+from functx.transforms.make_ir import make_ir
+
+
+def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun`, checked at each call: its program is run in several ways, which must agree.
+
+    `fun` is a function of arrays, transformed or not, or a `Program`. The measure is the
+    reference interpreter (`functx.testing.interpret`), which runs the program equation by
+    equation in NumPy, in float64 and complex128. It is compared with
+
+    - the program lowered without any pass, with each pass alone, with all of them at full
+      strength, and compiled as `functx.jit` compiles it;
+    - the program called inside `jax.jit`, compiled with its numbers as arguments, and printed and
+      parsed again;
+    - NumPy's own writes and views in memory, where the program writes in place;
+    - for inexact arguments its derivatives: `<c, J t> = <J* c, t>`, differences of its values in
+      float64, and the programs of both derivatives in all the ways above.
+
+    Integers and booleans must be equal, nans be nans. Real numbers may differ by what rounding
+    explains: the reference runs again with errors of the size of a rounding in each operation,
+    and its spread is the bound, so it follows the magnitudes that were added up. A primitive of a
+    user's, which has no NumPy meaning, is run in the reference as that one equation lowered alone;
+    so are `eigh` and `svd`, which choose among several right answers.
+
+    Returns what `fun` returns, computed by the reference interpreter. Raises VerificationError with
+    the smallest program found that shows the difference, its arguments, both values, and the way
+    that makes it differ.
+
+    >>> import functx
+    >>> float(functx.testing.verify(lambda x: x * 2.0 + 1.0)(3.0))
+    7.0
+    """
+    check_callable(fun, "verify")
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        program = fun if type(fun) is Program else make_ir(fun)(*args, **kwargs)
+        leaves = [*tree.leaves((args, kwargs)), *program.captured]
+        pairs = zip(leaves, program.in_avals, strict=True)
+        outs = verify_program(program, [np.array(x, a.dtype) for x, a in pairs])
+        return outs if program.trees is None else tree.unflatten(program.trees[1], outs)
+
+    return named_after(wrapper, fun, "verify")
+
+
+def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> list[Any]:
+    """The outputs of `program` by the reference interpreter, once every way agrees with it.
+
+    `orders` says how many derivatives are checked too.
+    """
+    if program.effects - {Effect.WRITE}:
+        program = rewritten(WithoutEffects(), program)
+    case = Case(program, list(args))
+    if program.writes:
+        compare(case, Way("writes made pure by `functionalize`", pure_in_reference))
+        case = Case(rewritten(Purify(), program).program, case.args)
+    for way in Ways().all():
+        compare(case, way)
+    if orders:
+        verify_derivatives(case, orders)
+    return interpret(program, *args)
+
+
+def compare(case: Case, way: Way) -> None:
+    """Raise VerificationError, with the smallest case, if `way` differs from the reference."""
+    difference = found_by(way, case)
+    if difference is None:
+        return
+    small = reduced(case, lambda smaller: found_by(way, smaller) is not None)
+    difference = found_by(way, small) or difference
+    raise VerificationError(
+        f"{case.program.name}: a program must give the same in every way to run it; {way.name}, "
+        f"it gives {difference.got} where the reference interpreter gives {difference.wanted}",
+        *shown(small),
+    )
+
+
+class Difference(NamedTuple):
+    """What a way gave, and what the reference interpreter gave, as text."""
+
+    got: str
+    wanted: str
+
+
+def found_by(way: Way, case: Case) -> Difference | None:
+    """How `way` differs from the reference interpreter on a case; None if it does not."""
+    expected = Expected(*case) if not case.program.writes else ExpectedInMemory(*case)
+    try:
+        outs = way.run(*case)
+    except Exception as error:
+        return Difference(f"{type(error).__name__}: {error}", text(expected.values[0]))
+    k = expected.difference(outs)
+    if k is None:
+        return None
+    return Difference(text(outs[k]), text(expected.values[k]))
+
+
+def verify_derivatives(case: Case, orders: int) -> None:
+    """Check what the derivatives of a case mean, and then their programs."""
+    found = derivatives(*case)
+    if found is None:
+        return
+    said = disagreement(*case, found)
+    if said is not None:
+        small = reduced(case, lambda smaller: contradiction(smaller) is not None)
+        raise VerificationError(
+            f"{case.program.name}: derivatives must agree with each other and with the values; "
+            f"{contradiction(small) or said}",
+            *shown(small),
+        )
+    for derived, directions in ((found.pushed, found.tangents), (found.pulled, found.cts)):
+        if derived is not None:
+            verify_program(derived, [*case.args, *directions], orders - 1)
+
+
+def contradiction(case: Case) -> str | None:
+    """How the derivatives of a case contradict each other or its values."""
+    found = derivatives(*case)
+    return None if found is None else disagreement(*case, found)
+
+
+def shown(case: Case) -> list[str]:
+    """The program of a case and its arguments, for a message."""
+    pairs = zip(case.program.inputs, case.args, strict=True)
+    lines = [f"argument {i}, {v.aval!r}: {text(x)}" for i, (v, x) in enumerate(pairs)]
+    return ["the smallest program found that differs:", *str(case.program).splitlines(), *lines]
+
+
+def text(x: Any) -> str:
+    return np.array2string(np.asarray(x), separator=", ", threshold=60).replace("\n", " ")

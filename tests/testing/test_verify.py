@@ -1,0 +1,89 @@
+"""`verify` agrees with what is right, and finds, reduces and names what is not."""
+
+import jax
+import numpy as np
+import pytest
+
+import functx
+import functx.numpy as fnp
+from functx.core.errors import VerificationError
+from functx.lowering import emitter
+from functx.ops.arithmetic import Add, Mul
+from functx.testing import verify
+
+X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
+
+
+def in_place(x):
+    y = x.copy()
+    y[0] += 3 * y[1]
+    rows = y.T
+    rows[1] = 7
+    x[1] *= 2
+    return y, rows
+
+
+def control(x):
+    x, ys = functx.lax.scan(lambda c, i: (fnp.cos(c) * x, c[0]), x, fnp.arange(3))
+    x = functx.lax.cond(x.sum() > 0, fnp.sin, lambda x: x * 2, x)
+    return functx.lax.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * 1.5, c[1] + 1), (x, 0)), ys
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        in_place,
+        control,
+        functx.grad(lambda x: functx.nn.softmax(x @ x.T).var()),
+        functx.vmap(lambda x: functx.lax.psum(x, "i") / x, axis_name="i"),
+        functx.make_ir(lambda x: (x > 0, fnp.argmax(x, axis=1)))(X),
+    ],
+    ids=["in_place", "control", "grad", "vmap", "program"],
+)
+def test_what_is_right_is_returned(f):
+    got, wanted = verify(f)(X.copy()), f(X.copy())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, 1e-5)
+
+
+def test_a_template_that_compares_operands_by_identity_is_found_and_reduced(monkeypatch):
+    same = jax.custom_batching.custom_vmap(lambda x: x)
+    same.def_vmap(lambda n, batched, x: (x, batched[0]))
+    same = functx.from_jax(same)
+    f = verify(lambda x, y, z: (fnp.sin(x), (same(x) + x, fnp.cos(y) + z) * 2))
+    monkeypatch.setattr(emitter, "are_distinct", lambda xs, _: len({*map(id, xs)}) == len(xs))
+    with pytest.raises(VerificationError, match="`templates` alone") as found:
+        f(1.0, 2.0, 3.0)
+    assert str(found.value).count("= add") == 2
+    assert "sin" not in str(found.value).split("at test_verify")[0].replace("test", "")
+
+
+def wrong_lower(self, ctx, x, y):
+    return Mul.lower(self, ctx, x, y)
+
+
+def test_a_rule_that_lowers_to_another_operation_is_found(monkeypatch):
+    monkeypatch.setattr(Add, "lower", wrong_lower)
+    with pytest.raises(VerificationError, match="without any pass") as found:
+        verify(lambda x: fnp.sin(x).sum(axis=0) + 2.0)(X)
+    message = str(found.value)
+    assert message.count(" = ") == 1 and "add" in message and "f32[1]" in message
+
+
+def test_a_derivative_that_is_not_that_of_the_values_is_found(monkeypatch):
+    monkeypatch.setattr(Mul, "jvp", lambda self, xs, ts: (self(*xs), self(xs[0], ts[0])))
+    with pytest.raises(VerificationError, match="derivatives must agree"):
+        verify(lambda x: x * fnp.cos(x))(X)
+
+
+def test_sums_may_be_off_by_what_their_terms_explain_and_no_more(monkeypatch):
+    terms = np.array([1e8, 1.0, -1e8, 0.5], np.float32)
+    verify(lambda x: x.sum())(terms)
+    small = np.array([1e-3, 1e-9], np.float32)
+    lower = Add.lower
+    monkeypatch.setattr(
+        Add, "lower", lambda self, ctx, x, y: lower(self, ctx, lower(self, ctx, x, y), y)
+    )
+    with pytest.raises(VerificationError, match="gives"):
+        verify(lambda x: x + 1e-9)(small)
