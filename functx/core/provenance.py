@@ -310,10 +310,16 @@ def _place(source: Source) -> str:
     return f"{shown}:{line} in {function}"
 
 
+def current_shell() -> Any:
+    """The shell of IPython that runs this process; None in others."""
+    ipython = sys.modules.get("IPython")
+    found = getattr(ipython, "get_ipython", None)
+    return None if found is None else found()
+
+
 def _cell(filename: str) -> str | None:
     """`cell In[3]` for the code of a cell of a notebook; None for other code."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = current_shell()
     if shell is None:
         return None
     try:

@@ -8,7 +8,7 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from functx.core.provenance import OURS, owner_of_file
+from functx.core.provenance import OURS, current_shell, owner_of_file
 
 MODES = "auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"
 
@@ -95,8 +95,21 @@ def show_users_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Filter what an uncaught error of functx shows in a terminal."""
+    """Filter what an uncaught error of functx shows in a terminal or a notebook."""
+    from functx.core.errors import FunctxError
+
     sys.excepthook = show_users_frames(sys.excepthook)
+    shell = current_shell()
+    if shell is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((FunctxError,), _show_in_notebook)
+
+
+def _show_in_notebook(
+    shell: Any, kind: Any, error: BaseException, trail: Any, tb_offset: Any = None
+) -> None:
+    error.__traceback__ = trail
+    filter_traceback(error)
+    shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
 
 
 def _is_hidden(frame: FrameType) -> bool:

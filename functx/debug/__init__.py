@@ -1,6 +1,7 @@
-"""A look at values while a program runs: printing them, or handing them to a function."""
+"""A look at values while a program runs: printed, handed to a function, or at a prompt."""
 
+from functx.debug.breakpoints import breakpoint
 from functx.debug.callbacks import callback
 from functx.debug.printing import print
 
-__all__ = ["callback", "print"]
+__all__ = ["breakpoint", "callback", "print"]

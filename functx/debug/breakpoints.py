@@ -1,0 +1,116 @@
+"""`debug.breakpoint`: a prompt in the user's function, with the values of its variables."""
+
+from __future__ import annotations
+
+import pdb
+import sys
+from bdb import BdbQuit
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+from functx.core import tree
+from functx.core.provenance import user_frame
+from functx.core.tracing import Tracer
+from functx.ops.callbacks import DebugCallback, host_function
+from functx.transforms.showing import shown
+
+
+def breakpoint(*, ordered: bool = False) -> None:
+    """Stop here, at a prompt of `pdb` in which variables have their values.
+
+    Where values are known while the function is traced (under `grad`, `vjp`, `jvp`, `vmap` of
+    concrete arguments, and without a transform), the prompt is Python's debugger in the function
+    itself: `n` goes on to the next line, and a traced array shows its value. Elsewhere, as under
+    `jit` and in the body of a loop, the prompt comes when the program runs, wherever and as often
+    as it comes by: `p`, `pp`, `l` and any expression show the variables of the function at this line,
+    which are NumPy arrays then, and `c` goes on. `q` ends the program. With `ordered`, prompts come
+    in order, as the calls of `debug.callback` do.
+
+    >>> import functx, io, sys
+    >>> def loss(x):
+    ...     y = x * 2
+    ...     functx.debug.breakpoint()
+    ...     return y * y
+    >>> stdin, sys.stdin = sys.stdin, io.StringIO("p float(y) + 1\\nc\\n")
+    >>> print("value", functx.jit(loss)(3.0)); sys.stdin = stdin  # doctest: +ELLIPSIS
+    > <doctest ...>(3)loss()
+    -> functx.debug.breakpoint()
+    (Pdb) 7.0
+    (Pdb) value 36.0
+    """
+    frame = user_frame(sys._getframe(1))
+    assert frame is not None
+    variables = {k: x for k, x in frame.f_locals.items() if k.isidentifier()}
+    traced = {k: x for k, x in variables.items() if any(map(_is_alive, tree.leaves(x)))}
+    leaves = [x for x in tree.leaves(traced) if _is_alive(x)]
+    if all(shown(x) is not None for x in leaves):
+        Prompt().set_trace(frame)
+        return
+    known = {k: x for k, x in variables.items() if k not in traced}
+    at = Stop(frame.f_code, frame.f_lineno, frame.f_globals, known)
+    host, leaves = host_function("debug.breakpoint", at, (traced,), {}, static_too=True)
+    DebugCallback(host, (), bool(ordered))(*leaves)
+
+
+def _is_alive(x: Any) -> bool:
+    return type(x) is Tracer and x.builder.open
+
+
+class Prompt(pdb.Pdb):
+    """Python's debugger, which goes on at the end of its input, and does not stop in functx or JAX."""
+
+    def __init__(self) -> None:
+        own = {} if sys.stdin is sys.__stdin__ else {"stdin": sys.stdin, "stdout": sys.stdout}
+        super().__init__(skip=["functx.*", "jax.*", "jax"], **own)  # type: ignore[arg-type]
+
+    def do_EOF(self, arg: str) -> Any:  # noqa: N802 - the name that cmd.Cmd looks for
+        """Go on, as `continue` does."""
+        return self.do_continue(arg)
+
+
+class StoppedPrompt(Prompt):
+    """A prompt at one frame, which is not running: it shows values, and can only go on or end."""
+
+    def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:
+        assert f is not None
+        return [(f, f.f_lineno)], 0
+
+    def do_continue(self, arg: str) -> Any:
+        """Let the program go on."""
+        return 1
+
+    do_c = do_cont = do_n = do_next = do_s = do_step = do_r = do_return = do_continue
+    do_u = do_until = do_unt = do_continue
+
+    def do_quit(self, arg: str) -> Any:
+        """End the program."""
+        self.quitting = True
+        return 1
+
+    do_q = do_exit = do_quit
+
+
+class Stop:
+    """A line of the user's function, at which a program that runs opens a prompt."""
+
+    def __init__(
+        self, code: CodeType, line: int, scope: dict[str, Any], variables: Mapping[str, Any]
+    ):
+        self.code, self.line, self.scope, self.variables = code, line, scope, variables
+        self.__name__ = "breakpoint"
+
+    def __call__(self, traced: Mapping[str, Any]) -> None:
+        # A frame at that line, whose locals are the values.
+        prompt = StoppedPrompt()
+        prompt.reset()
+        values = {**self.variables, **traced, _ENTRY: prompt}
+        text = "\n" * (self.line - 1) + f"{_ENTRY}.interaction({_FRAME}, None)"
+        code = compile(text, self.code.co_filename, "exec")
+        exec(code.replace(co_name=self.code.co_name), self.scope, values)
+        if prompt.quitting:
+            raise BdbQuit
+
+
+_ENTRY = "__prompt__"
+_FRAME = "__import__('sys')._getframe()"
