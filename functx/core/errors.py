@@ -8,8 +8,6 @@ from typing import Any
 from functx.core.provenance import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
 
-_ANCHOR = "docs/reference/errors.md#"
-
 
 class FunctxError(Exception):
     """What every error that functx raises on purpose derives from.
@@ -48,7 +46,9 @@ class FunctxError(Exception):
             lines.append(f"at {self.place}")
         if self.fix:
             lines.append(self.fix)
-        lines.append(_ANCHOR + type(self).__name__)
+        if globals().get(type(self).__name__) is type(self):
+            # Its docstring: cause, smallest failing code and cure.
+            lines.append(f"More: help(functx.errors.{type(self).__name__})")
         return "\n  ".join(lines)
 
 

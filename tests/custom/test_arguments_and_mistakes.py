@@ -263,4 +263,4 @@ def of_push(jvp, reverse=False):
 def test_mistakes_are_named(make, kind, match):
     with pytest.raises(kind, match=match) as error:
         make()
-    assert f"docs/reference/errors.md#{kind.__name__}" in str(error.value)
+    assert f"help(functx.errors.{kind.__name__})" in str(error.value)
