@@ -19,7 +19,7 @@ from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.provenance import Source
 from functx.core.rewriting import apply, rewritten
 from functx.core.storage import Purify, layout_of, write_arrays
-from functx.core.tracing import Tracer, aval_of, current_builder, literal_of, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, literal_of, trace, trace_closed
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Retype:
         def body(*args: Any) -> list[Any]:
             return interpret(program, args, step, constant=lambda c: c)
 
-        return trace(body, self.avals, name=program.name, in_names=program.in_names)[0]
+        return trace_closed(body, self.avals, name=program.name, in_names=program.in_names)
 
 
 def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -30,8 +30,14 @@ def interpret(
         return env[atom] if type(atom) is Var else constant(Tracer(atom, builder))
 
     outer = builder.source
+    equations: Sequence[Equation] = program.equations
+    if program.captures:
+        from functx.core.captures import captured_apart
+
+        captured, equations = captured_apart(program)
+        env.update((v, constant(builder.tracer(x))) for v, x in captured.items())
     try:
-        for eqn in program.equations:
+        for eqn in equations:
             builder.source = mark = derived(eqn.source)
             outs = step(eqn, *[read(atom) for atom in eqn.inputs])
             env.update(zip(eqn.outputs, outs, strict=True))

@@ -118,6 +118,8 @@ class Primitive(metaclass=_PrimitiveType):
     """The parameters whose programs do not run when the operation does."""
     named_axes: ClassVar[frozenset[Any]] = frozenset()
     """The named axes that the operation, or what a program among its parameters does, works across."""
+    captures: ClassVar[bool] = False
+    """Whether the operation, or what a program among its parameters does, stands for a captured value."""
     family: ClassVar[bool] = True
     """Whether the class is what primitives have in common, and none itself."""
     used: ClassVar[bool] = False
@@ -139,6 +141,8 @@ class Primitive(metaclass=_PrimitiveType):
         cls._interned = make  # type: ignore[attr-defined]
         cls._instances = _Instances()  # type: ignore[attr-defined]
         cls.family, cls.used = abstract, False
+        if any("Program" in str(kind) for kind in _field_types(cls)):
+            cls.__call__ = Primitive._call_with_programs  # type: ignore[method-assign]
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if not abstract:
@@ -161,10 +165,13 @@ class Primitive(metaclass=_PrimitiveType):
             self.__dict__.update(values, types={}, _key=key)
             if not cls.used:
                 cls.used = True
-            held = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
-            if any(p.effects for p in held):
-                self.__dict__["effects"] = cls.effects.union(*[p.effects for p in held])
-            if any(axes := [p.named_axes for f in cls.fields for p in programs_in(values[f])]):
+            held = [p for f in cls.fields for p in programs_in(values[f])]
+            running = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
+            if any([p.effects for p in running]):
+                self.__dict__["effects"] = cls.effects.union(*[p.effects for p in running])
+            if any([p.captures for p in held]):
+                self.__dict__["captures"] = True
+            if any(axes := [p.named_axes for p in held]):
                 self.__dict__["named_axes"] = frozenset().union(*axes)
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
@@ -181,6 +188,14 @@ class Primitive(metaclass=_PrimitiveType):
     def __call__(self, *args: Any) -> Any:
         """The output of the operation on `args`: traced inside a trace, computed outside."""
         return bind(self, args)
+
+    def _call_with_programs(self, *args: Any) -> Any:
+        """The same, where what the programs among the parameters captured becomes operands."""
+        if not self.captures:
+            return bind(self, args)
+        from functx.core.captures import bind_with_captures
+
+        return bind_with_captures(self, args)
 
     def __repr__(self) -> str:
         from functx.core.printing import primitive_text

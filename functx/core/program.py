@@ -166,6 +166,15 @@ class Program:
         return found
 
     @property
+    def captures(self) -> bool:
+        """Whether something in the program captured a value (`functx.core.captures`)."""
+        found: bool | None = self.memo.get("captures")
+        if found is None:
+            found = any([eqn.primitive.captures for eqn in self.equations])
+            self.memo["captures"] = found
+        return found
+
+    @property
     def writes(self) -> bool:
         """Whether values change in it: such a program is made pure before anything else."""
         return Effect.WRITE in self.effects

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from functx.core.config import asked
-from functx.core.program import Program
+from functx.core.program import Program, programs_in
 from functx.core.registrations import forgotten_with_rules, registrations
 from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
 
@@ -59,6 +59,8 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
     result = memo.get(key)
     if result is None:
         result = rewrite(program)
+        if captured_in(result):
+            return result
         if len(memo) >= 512:
             memo.clear()
         # A program that held itself would stay until a collection.
@@ -69,6 +71,14 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
 _ITSELF = object()
 
 
+def captured_in(result: Any) -> bool:
+    """Whether a rule captured something in a rewrite, which then is not remembered.
+
+    What the rule finds in the scopes around it may be another value the next time.
+    """
+    return any([program.captures for program in programs_in(result)])
+
+
 def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     """`rewrite(program)`, remembered for all programs that equal this one."""
     key = asked.get().memory, rewrite, program.key
@@ -77,7 +87,9 @@ def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
         if len(_rewritten) >= 1024:
             _rewritten.clear()
         with collection_paused():
-            result = _rewritten[key] = rewrite(program)
+            result = rewrite(program)
+        if not captured_in(result):
+            _rewritten[key] = result
     return result
 
 

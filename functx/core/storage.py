@@ -19,7 +19,7 @@ from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
 from functx.core.rewriting import rewritten
 from functx.core.strides import Strides, contiguous, in_a_row, same_groups
-from functx.core.tracing import Builder, Tracer, build, current_builder, trace
+from functx.core.tracing import Builder, Tracer, build, current_builder, trace_closed
 
 
 class Storage:
@@ -302,7 +302,7 @@ class Purify:
             written.extend(i for i, s in enumerate(storages) if s.value.atom is not s.first.atom)
             return outs + [storages[i].value for i in written]
 
-        made, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        made = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
         return Pure(made, tuple(written), by_layout)
 
 

@@ -120,6 +120,10 @@ class Builder:
             return literal
         return self.capture(id(x), x, aval_of(x))
 
+    def tracer(self, x: Any) -> Tracer:
+        """`x` as a value of this program."""
+        return Tracer(self.atom(x), self)
+
     def seen(self, x: Tracer) -> Atom:
         """The atom that stands for `x` from outside: what it is a view of is captured, and viewed here."""
         from functx.core.storage import viewed
@@ -183,6 +187,8 @@ class Builder:
 
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
         """Append a copy of `program` applied to `args`; its outputs."""
+        if program.captures:
+            program, args = with_captures(program, args)
         env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
         source = self.source
@@ -230,6 +236,14 @@ def without_copies(
     return kept, [same.get(a, a) for a in outputs]
 
 
+def with_captures(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
+    """`program` that takes what it captured behind `args`, and the values of all its inputs."""
+    from functx.core.captures import with_captures_as_inputs
+
+    program, captured = with_captures_as_inputs(program)
+    return program, [*args, *captured]
+
+
 class checking:  # noqa: N801 - a switch, set through `functx.config`
     """Whether every program made is checked for scope and types."""
 
@@ -252,6 +266,8 @@ class LinearBuilder(Builder):
             return builder.repeat(eqn, args)
 
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
+        if program.captures:
+            program, args = with_captures(program, args)
         env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
 
         def read(a: Any) -> Any:
@@ -467,6 +483,21 @@ def trace(
         builder.mapped.update(zip(builder.inputs, mapped[1], strict=True))
     builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
     return build(builder, fun, tracers)
+
+
+def trace_closed(
+    fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], **options: Any
+) -> Program:
+    """The program of `fun`, as `trace` makes it, where what `fun` captured is no input.
+
+    An equation `captured` stands for each of the values (`functx.core.captures`).
+    """
+    program, captured = trace(fun, avals, **options)
+    if not captured:
+        return program
+    from functx.core.captures import close_over
+
+    return close_over(program, captured)
 
 
 def build(

@@ -9,7 +9,7 @@ from functx.core.axes import AxisNames, batched_names
 from functx.core.editing import applied
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.reductions import reduce_sum
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.marks import chosen
@@ -81,4 +81,4 @@ class BatchBackward:
                 for x, d in zip(outs, self.wanted, strict=True)
             ]
 
-        return trace(body, batched.in_avals, name=batched.name)[0]
+        return trace_closed(body, batched.in_avals, name=batched.name)

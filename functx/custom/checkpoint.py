@@ -13,7 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import current_builder, trace_closed
 from functx.custom.checkpoint_policies import everything_saveable
 from functx.custom.function import in_jax_trace
 from functx.custom.recomputation import Recomputation, Recompute
@@ -126,7 +126,7 @@ def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
         return [sin(mul(sin(x), y))]
 
-    return trace(body, [f32[3], f32[3]], name="example")[0]
+    return trace_closed(body, [f32[3], f32[3]], name="example")
 
 
 class Checkpoint(Primitive):

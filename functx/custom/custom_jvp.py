@@ -13,7 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.custom.batched_rules import BatchJVP
 from functx.custom.captures import Captures
 from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
@@ -190,8 +190,8 @@ def _examples() -> tuple[Program, tuple[Program]]:
 
     avals = [f32[3], f32[3]]
     return (
-        trace(primal, avals, name="example")[0],
-        (trace(rule, [*avals, *avals], name="example_jvp")[0],),
+        trace_closed(primal, avals, name="example"),
+        (trace_closed(rule, [*avals, *avals], name="example_jvp"),),
     )
 
 

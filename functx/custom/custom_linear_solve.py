@@ -12,7 +12,7 @@ from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
 from functx.core.tracebacks import boundary
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.custom.captures import Captures
 from functx.custom.implicit import (
     Unknowns,
@@ -112,10 +112,10 @@ def _examples() -> dict[str, Any]:
 
     avals = [f64[3], f64[3]]
     return {
-        "matvec": trace(matvec, avals, name="matvec")[0],
-        "solve": trace(solve(False), avals, name="solve")[0],
-        "vecmat": trace(vecmat, avals, name="vecmat")[0],
-        "transpose_solve": trace(solve(True), avals, name="transpose_solve")[0],
+        "matvec": trace_closed(matvec, avals, name="matvec"),
+        "solve": trace_closed(solve(False), avals, name="solve"),
+        "vecmat": trace_closed(vecmat, avals, name="vecmat"),
+        "transpose_solve": trace_closed(solve(True), avals, name="transpose_solve"),
     }
 
 

@@ -13,7 +13,7 @@ from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
 from functx.core.tracebacks import boundary
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import current_builder, trace_closed
 from functx.custom.captures import Captures
 from functx.custom.custom_linear_solve import CustomLinearSolve
 from functx.custom.function import in_jax_trace
@@ -140,10 +140,10 @@ def _examples() -> dict[str, Any]:
 
     x = f64[3]
     return {
-        "function": trace(function, [x, x], name="function")[0],
-        "solve": trace(solve, [x, x], name="solve")[0],
-        "tangent_solve": trace(tangent_solve, [x, x, x], name="tangent_solve")[0],
-        "transpose_solve": trace(tangent_solve, [x, x, x], name="transpose_solve")[0],
+        "function": trace_closed(function, [x, x], name="function"),
+        "solve": trace_closed(solve, [x, x], name="solve"),
+        "tangent_solve": trace_closed(tangent_solve, [x, x, x], name="tangent_solve"),
+        "transpose_solve": trace_closed(tangent_solve, [x, x, x], name="transpose_solve"),
     }
 
 

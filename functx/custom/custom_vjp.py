@@ -13,7 +13,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import Tracer, aval_of, trace
+from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.custom.batched_rules import BatchVJP
 from functx.custom.captures import Captures
 from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal
@@ -232,10 +232,10 @@ def _examples() -> tuple[Program, tuple[Program, Program]]:
 
     avals = [f32[3], f32[3]]
     return (
-        trace(primal, avals, name="example")[0],
+        trace_closed(primal, avals, name="example"),
         (
-            trace(forward, avals, name="example_fwd")[0],
-            trace(backward, [f32[3], *avals], name="example_bwd")[0],
+            trace_closed(forward, avals, name="example_fwd"),
+            trace_closed(backward, [f32[3], *avals], name="example_bwd"),
         ),
     )
 

@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f32, sample
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import current_builder, trace_closed
 from functx.custom.captures import Captures
 from functx.custom.function import CustomFunction, in_jax_trace
 from functx.custom.repeating import Pull, PullLinear, Push
@@ -142,7 +142,7 @@ def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
         return [mul(sin(x), y)]
 
-    return trace(body, [f32[3], f32[3]], name="example")[0]
+    return trace_closed(body, [f32[3], f32[3]], name="example")
 
 
 _EXAMPLE = _example()

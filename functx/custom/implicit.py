@@ -14,7 +14,7 @@ from functx.core.errors import DTypeError, ShapeError, TreeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import neg
 from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at
@@ -168,7 +168,7 @@ class DerivativeIn:
             return apply(None, linear, [*args[: self.count], *outs[len(program.outputs) :]])
 
         avals = [*program.in_avals[: self.count], *program.in_avals]
-        return trace(body, avals, name=f"derivative_{program.name}")[0]
+        return trace_closed(body, avals, name=f"derivative_{program.name}")
 
 
 def batched(

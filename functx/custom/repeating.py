@@ -7,7 +7,7 @@ from typing import Any
 
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.transforms.call import TransposeIn
 from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
@@ -56,7 +56,7 @@ class Pull:
             return backward_sweep(program, tape, spread(xs[:count], self.given), self.active)
 
         avals = [*chosen(program.out_avals, self.given), *program.in_avals]
-        return trace(body, avals, name=f"pullback_{program.name}")[0]
+        return trace_closed(body, avals, name=f"pullback_{program.name}")
 
 
 @dataclass(frozen=True)

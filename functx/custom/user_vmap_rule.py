@@ -12,7 +12,7 @@ from functx.core.errors import ArgumentError, TreeError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply
 from functx.core.storage import build_pure
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
 from functx.custom.captures import Captures, identity
 from functx.custom.deferral import RuleBuilder, reopened
 from functx.custom.function import CustomFunction
@@ -125,7 +125,7 @@ class UserRule:
             x.aval.update(shape=x.shape[1:]) if on else x.aval
             for x, on in zip(args, flags, strict=True)
         ]
-        program, _ = trace(of_one, avals, name=name_of(self.rule))
+        program = trace_closed(of_one, avals, name=name_of(self.rule))
         return apply(None, Batch(size, dims, (0,) * len(self.out_avals))(program), args)
 
     def traced(
@@ -196,4 +196,4 @@ class UserRule:
 
         own_avals = program.in_avals[: len(program.inputs) - len(captured)]
         avals = [*own_avals, *[aval_of(x) for x in self.captures.values]]
-        return trace(body, avals, name=program.name)[0]
+        return trace_closed(body, avals, name=program.name)

@@ -10,7 +10,7 @@ from functx.core.avals import ShapedArray
 from functx.core.axes import AxisNames, batched_names
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import Tracer, trace
+from functx.core.tracing import Tracer, trace_closed
 from functx.custom.repeating import Pull, PullLinear, Push
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.batching import Batch, add_axis
@@ -43,7 +43,7 @@ def batched_program(
         outs, out_flags = rule(size, flags, args)
         return [x if on else repeated(x, size) for x, on in zip(outs, out_flags, strict=True)]
 
-    return trace(body, avals, name="batched")[0]
+    return trace_closed(body, avals, name="batched")
 
 
 def repeated(x: Any, size: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
 from jax.extend.core import Primitive as JaxPrimitive
 
-from functx.core.tracing import aval_of, trace
+from functx.core.tracing import aval_of, trace, trace_closed
 from functx.custom.checkpoint import Checkpoint
 from functx.interop.jaxprs import aval_from_jax, size_of, to_jax
 from functx.interop.translation import Translated, translate, translates
@@ -131,7 +131,7 @@ def with_captures(inner: Translated, types: Sequence[Any], captured: list[int], 
         given = dict(zip(captured, args[own:], strict=True))
         return Translated(program, [given[id(x)] for x in inner.captured])(args[:own])
 
-    return trace(body, types, name=program.name)[0]
+    return trace_closed(body, types, name=program.name)
 
 
 @translates("scan", keys=True)

@@ -14,7 +14,7 @@ from jax.extend.linear_util import WrappedFun
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ForeignCodeError
 from functx.core.program import Program
-from functx.core.tracing import aval_of, current_builder, trace
+from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
 from functx.custom.deferral import Deferred, Flow
@@ -156,7 +156,7 @@ class JVPRule(JaxRule):
             return [*outs[:count], *push.without_captures([*outs[count:], *xs[own:end]])]
 
         avals = [*self.own, *moving, *self.captured]
-        return (trace(rule, avals, name=f"{self.primal_name}_jvp")[0],)
+        return (trace_closed(rule, avals, name=f"{self.primal_name}_jvp"),)
 
 
 class VJPRule(JaxRule):
@@ -193,8 +193,8 @@ class VJPRule(JaxRule):
             return second.without_captures(xs)
 
         return (
-            trace(forward, [*self.own, *self.captured], name=first.program.name)[0],
-            trace(backward, [*given, *residuals], name=second.program.name)[0],
+            trace_closed(forward, [*self.own, *self.captured], name=first.program.name),
+            trace_closed(backward, [*given, *residuals], name=second.program.name),
         )
 
 

@@ -13,6 +13,7 @@ from functx.core.config import outline_mode
 from functx.core.effects import Effect
 from functx.core.program import Program
 from functx.core.rewriting import collection_paused
+from functx.core.tracing import with_captures
 from functx.lowering.arrays import jax_aval
 from functx.lowering.callbacks import jax_effects, ordered_effect
 from functx.lowering.emitter import ModuleEmitter
@@ -82,6 +83,8 @@ mlir.register_lowering(functx_call, _lower, cacheable=False)
 
 def call_in_jax(program: Program, args: Sequence[Any], outline: str | None = None) -> list[Any]:
     """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
+    if program.captures:
+        program, args = with_captures(program, args)
     program, kept = part_of(program)
     operands = [args[i] for i in kept]
     mesh = jax.sharding.get_abstract_mesh()

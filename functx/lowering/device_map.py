@@ -18,7 +18,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.lowering.call import call_in_jax
 from functx.ops.arithmetic import div, mul
 from functx.ops.collectives import Psum
@@ -49,7 +49,7 @@ def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
         return [mul(sin(x), Psum(("i",))(y)), y]
 
-    return trace(body, [f64[3], f64[3]], name="example")[0]
+    return trace_closed(body, [f64[3], f64[3]], name="example")
 
 
 _ONE = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,))
@@ -249,7 +249,7 @@ class Stack:
             outs = applied(program, args)
             return [*outs[: self.first], *[expand_dims(x, (0,)) for x in outs[self.first :]]]
 
-        return trace(body, program.in_avals, name=program.name, in_names=program.in_names)[0]
+        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Unstack:
 
         own, rest = program.in_avals[: self.first], program.in_avals[self.first :]
         avals = [*own, *[a.update(shape=(1, *a.shape)) for a in rest]]
-        return trace(body, avals, name=program.name)[0]
+        return trace_closed(body, avals, name=program.name)
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class Later:
         def body(*args: Any) -> list[Any]:
             return Rerun(program, True)(*args)  # type: ignore[no-any-return]
 
-        return trace(body, program.in_avals, name=program.name)[0]
+        return trace_closed(body, program.in_avals, name=program.name)
 
 
 @dataclass(frozen=True)
@@ -301,4 +301,4 @@ class OfShared:
                 Psum(names)(x) if names else x for x, names in zip(outs, self.sums, strict=True)
             ]
 
-        return trace(body, program.in_avals, name=program.name)[0]
+        return trace_closed(body, program.in_avals, name=program.name)

@@ -63,6 +63,10 @@ class LoweringContext:
         self.constants.append(constant)
         return constant
 
+    def dense(self, array: np.ndarray[Any, Any]) -> Any:
+        """The elements of `array`."""
+        return mlir.ir_constant(array)
+
     def convert(self, x: Any, source: ShapedArray, target: ShapedArray) -> Any:
         """The array `x` of `source` in the dtype of `target`."""
         if kind(target.dtype) == "b" and kind(source.dtype) != "b":

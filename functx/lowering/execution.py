@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from functx.core.captures import with_captures_as_inputs
 from functx.core.config import outline_mode
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import EffectError
@@ -51,11 +52,12 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
 
 
 def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[Any]]:
-    """What runs `rewrite(program)`, and the numbers that it takes as further arguments.
+    """What runs `rewrite(program)`, and what it takes as further arguments: captured values, numbers.
 
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with those that differ as inputs, and then never again;
-    but once for each way in which numbers answer what the rewrite asks of them.
+    but once for each way in which numbers answer what the rewrite asks of them. Where a rule
+    captures something, the program is rewritten anew and found by the structure of the result.
     """
     key = rewrite, program.key
     compiled: Executable | None = programs.get(key)
@@ -70,10 +72,21 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
         if found is not None:
             return found
     made = _made(rewrite, program)
+    if made.captures:
+        return _compiled_with_captures(made)
     compiled = executable(made)
     programs.put(key, compiled)
     note(code_of(program), program.name, program, kind=type(rewrite), avals=made.in_avals)
     return compiled, ()
+
+
+def _compiled_with_captures(program: Program) -> tuple[Executable, Sequence[Any]]:
+    """What runs a program in which something is captured, and what it takes as further arguments."""
+    program, captured = with_captures_as_inputs(program)
+    if program.captures:
+        return executable(program), captured
+    compiled, literals = compiled_for(None, program)
+    return compiled, [*captured, *literals]
 
 
 VARIANTS = 8
@@ -102,7 +115,7 @@ class Alike:
             return None
         places = sorted(self.differing)
         found = with_literals_as_inputs(partial(_made, rewrite), program, places)
-        if found is None:
+        if found is None or found.program.captures:
             return None
         kept = [None if i in self.differing else a for i, a in enumerate(literals)]
         self.variants.append(Variant(kept, found.answers, executable(found.program)))

@@ -16,7 +16,7 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, Var
-from functx.core.tracing import Tracer, trace
+from functx.core.tracing import Tracer, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
 from functx.ops.gathering import Gather
@@ -71,7 +71,7 @@ class ReadsFirst:
         def body(*args: Tracer) -> list[Tracer]:
             return interpret(program, args, step, constant=lambda c: c)
 
-        return trace(body, program.in_avals, name=program.name, in_names=program.in_names)[0]
+        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
 def after(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:

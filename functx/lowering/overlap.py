@@ -14,7 +14,7 @@ from typing import Any
 
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.tracing import Tracer, trace
+from functx.core.tracing import Tracer, trace_closed
 from functx.ops.conversion import BitcastConvertType
 from functx.ops.families import Elementwise
 from functx.ops.joining import pad
@@ -53,7 +53,7 @@ class PartsFirst:
         def body(*args: Tracer) -> list[Tracer]:
             return interpret(program, args, step, constant=lambda c: c)
 
-        return trace(body, program.in_avals, name=program.name, in_names=program.in_names)[0]
+        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
 def _put(x: Tracer, part: Tracer, *places: Tracer) -> Any:

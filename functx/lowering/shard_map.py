@@ -19,7 +19,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.rewriting import apply
-from functx.core.tracing import Tracer, trace
+from functx.core.tracing import Tracer, trace_closed
 from functx.lowering.device_map import ShardMap, Spec, spec_of
 from functx.ops.sharding import check_spec, mesh_around, with_auto_axes
 from functx.transforms.calls import (
@@ -112,7 +112,7 @@ def shard_map(
             whole = [
                 mapped.whole(a, s) for a, s in zip(traced.program.in_avals, specs, strict=True)
             ]
-            program, _ = trace(lambda *xs: mapped(*xs), whole, name=name_of(f))
+            program = trace_closed(lambda *xs: mapped(*xs), whole, name=name_of(f))
             found = apply(None, program, operands)
         return tree.unflatten(traced.out_tree, found)
 

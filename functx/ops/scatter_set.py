@@ -10,7 +10,7 @@ import numpy as np
 from functx.core.dtypes import is_inexact
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.indexing import Dims
 from functx.ops.operands import literal, without
 from functx.ops.scatter_reductions import ScatterMax
@@ -127,7 +127,7 @@ class ScatterSet(Scatter):
         # Only on CPUs does XLA write one update after the other.
         if tuple(ctx.platforms) == ("cpu",) or self.writes_once(*ctx.avals_in[:2]):
             return super().lower(ctx, x, indices, updates)
-        program, _ = trace(self.in_order, ctx.avals_in, name=self.name)
+        program = trace_closed(self.in_order, ctx.avals_in, name=self.name)
         return ctx.module.emit(program, [x, indices, updates])[0]
 
     def in_order(self, x: Any, indices: Any, updates: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
 from functx.core.program import Program, Var, padded
 from functx.core.provenance import source_line
-from functx.core.tracing import Tracer, current_builder, trace
+from functx.core.tracing import Tracer, current_builder, trace_closed
 from functx.ops.families import Elementwise
 from functx.ops.shaping import full_like
 from functx.tools.births import Birth, Run, where_bad
@@ -137,7 +137,7 @@ def of_derivative(
         seeds += [None] * (len(outs) - len(outputs))
         return backward_sweep(program, watched.tape, seeds, active, watched)
 
-    joint, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+    joint = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
     run = Run(joint, values_of(joint, args))
     names = padded(program.input_names() or [], len(program.inputs))
     inputs = [names[i] for i, on in enumerate(active) if on]

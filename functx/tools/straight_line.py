@@ -12,7 +12,7 @@ from functx.core.concrete import concrete
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, Var
-from functx.core.tracing import Tracer, current_builder, execution, trace
+from functx.core.tracing import Tracer, current_builder, execution, trace_closed
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.ops.joining import concatenate
@@ -34,7 +34,7 @@ def straight_line(program: Program, args: Sequence[Any]) -> Program:
         return through(program, tracers)
 
     avals, names = program.in_avals, program.in_names
-    return trace(body, avals, name=program.name, values=args, in_names=names)[0]
+    return trace_closed(body, avals, name=program.name, values=args, in_names=names)
 
 
 def values_of(program: Program, args: Sequence[Any]) -> dict[Var, np.ndarray[Any, Any]]:

@@ -12,7 +12,7 @@ from functx.core.axes import Axis, AxisNames, batched_axis, batched_names, batch
 from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.shaping import broadcast_in_dim, moveaxis
 from functx.transforms.expand import expand
 
@@ -80,7 +80,7 @@ def trace_batch(
 ) -> Program:
     """The program of `body`, which takes the inputs of `program` in batches along `in_dims`."""
     avals = [add_axis(a, d, size) for a, d in zip(program.in_avals, in_dims, strict=True)]
-    return trace(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)[0]
+    return trace_closed(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)
 
 
 def on_batches(

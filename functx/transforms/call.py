@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import Mul
 from functx.ops.operands import batch_size
 from functx.ops.shaping import spread as mask_of
@@ -37,7 +37,7 @@ def _example() -> Program:
     def body(x: Any, y: Any) -> list[Any]:
         return [Sin()(Mul()(x, y))]
 
-    return trace(body, [f64[3], f64[3]], name="example")[0]
+    return trace_closed(body, [f64[3], f64[3]], name="example")
 
 
 class Call(Primitive):

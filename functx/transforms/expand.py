@@ -19,7 +19,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import rewritten
-from functx.core.tracing import aval_of, current_builder, execution, trace
+from functx.core.tracing import aval_of, current_builder, execution, trace_closed
 from functx.ops.constants import dense
 from functx.ops.conversion import convert_element_type
 from functx.transforms.calls import trace_call
@@ -76,7 +76,7 @@ def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Cho
     def body(*args: Any) -> list[Any]:
         return interpret(program, args, step, constant=lambda c: c)
 
-    return trace(body, program.in_avals, name=program.name, in_names=program.in_names)[0]
+    return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
 _Within = tuple[tuple[Primitive, tuple[ShapedArray, ...]], ...]
@@ -216,7 +216,7 @@ def with_constants(
         inputs = [*args, *[dense(x) for x in captured]]
         return current_builder.get().inline(program, inputs)  # type: ignore[union-attr]
 
-    return trace(body, program.in_avals[:count], name=program.name)[0]
+    return trace_closed(body, program.in_avals[:count], name=program.name)
 
 
 def not_functional(

@@ -12,7 +12,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, padded
-from functx.core.tracing import LinearBuilder, build, current_builder, trace
+from functx.core.tracing import LinearBuilder, build, current_builder, trace_closed
 from functx.ops.arithmetic import BOOL
 from functx.ops.families import Elementwise, where_live
 from functx.ops.shaping import full_like, zeros_like
@@ -39,7 +39,7 @@ class PushForward:
         names = tangent_names(program, self.varying, with_primals=True)
         avals = [*program.in_avals, *varying]
         body = partial(self.emit, program)
-        return trace(body, avals, name=f"jvp_{program.name}", in_names=names)[0]
+        return trace_closed(body, avals, name=f"jvp_{program.name}", in_names=names)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
@@ -146,7 +146,7 @@ class Linearize:
 
         masks = [a.update(dtype=BOOL) for a in chosen(program.in_avals, masked)]
         avals = [*program.in_avals, *masks]
-        values, _ = trace(body, avals, name=program.name, in_names=program.in_names)
+        values = trace_closed(body, avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
 
 

@@ -13,7 +13,7 @@ from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracebacks import boundary
-from functx.core.tracing import Tracer, current_builder, trace
+from functx.core.tracing import Tracer, current_builder, trace_closed
 from functx.ops.mutation import Copy
 from functx.transforms.calls import (
     TracedCall,
@@ -108,4 +108,4 @@ class CopyViews:
         def body(*args: Any) -> list[Any]:
             return interpret(program, args, step, constant=lambda c: c)
 
-        return trace(body, program.in_avals, name=program.name, in_names=program.in_names)[0]
+        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)

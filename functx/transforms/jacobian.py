@@ -14,7 +14,7 @@ from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply
 from functx.core.tracebacks import boundary
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
@@ -182,9 +182,9 @@ class ForwardJacobian:
                 ],
             ]
 
-        return trace(
+        return trace_closed(
             body, program.in_avals, name=f"jacfwd_{program.name}", in_names=program.in_names
-        )[0]
+        )
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,9 @@ class ReverseJacobian:
             blocks = [split_first(x, [a.shape for a in own]) for x in found]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
-        return trace(
+        return trace_closed(
             body, program.in_avals, name=f"jacrev_{program.name}", in_names=program.in_names
-        )[0]
+        )
 
 
 def split_last(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

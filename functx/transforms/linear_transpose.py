@@ -21,7 +21,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import apply, rewritten, rewritten_alike
 from functx.core.tracebacks import boundary
-from functx.core.tracing import aval_of, current_builder, trace
+from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
@@ -152,7 +152,7 @@ class LinearTranspose:
             return [cts.values[v] if v in cts.values else zeros_like(v.aval) for v in inputs]
 
         avals = [*program.out_avals, *program.in_avals[self.linear :]]
-        return trace(body, avals, name=f"transpose_{program.name}")[0]
+        return trace_closed(body, avals, name=f"transpose_{program.name}")
 
     def check(self, program: Program) -> None:
         """Raise LinearityError where something that does not vary is added to what does."""

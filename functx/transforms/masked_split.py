@@ -11,7 +11,7 @@ from functx.core.avals import ShapedArray
 from functx.core.editing import like
 from functx.core.program import Literal, Program, Var
 from functx.core.rewriting import rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import current_builder, trace, trace_closed
 from functx.ops.arithmetic import BOOL
 from functx.ops.shaping import full_like, spread
 from functx.transforms.marks import chosen, inexact_marks
@@ -55,13 +55,15 @@ class SplitMasked:
             names = ["ct"] if len(avals) == 1 else [f"ct_{i}" for i in range(len(avals))]
             plain, kept = trace(pull_back, avals, name=name, in_names=lambda: names)
             masked, more = trace(pull_back, [*avals, *masks], name=name, in_names=lambda: names)
+            builder = current_builder.here()
+            kept, more = [builder.tracer(x) for x in kept], [builder.tracer(x) for x in more]
             known = {x.atom for x in kept}
             both = [*kept, *[x for x in more if x.atom not in known]]
             pulled.append(taking(plain, len(avals), kept, both))
             pulled.append(taking(masked, 2 * len(avals), more, both))
             return [*outs, *both]
 
-        values, _ = trace(body, program.in_avals, name=program.name, in_names=program.in_names)
+        values = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
         return Halves(values, *pulled)
 
     def pull_back(self, program: Program, tape: Any, count: int, *given: Any) -> list[Any]:

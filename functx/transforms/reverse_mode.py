@@ -13,7 +13,7 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import pulled, stretch
-from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace
+from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, where_live
 from functx.ops.logical import bitwise_or
@@ -216,7 +216,8 @@ def transposed_jvp(
     primitive: Primitive, cts: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
 ) -> list[Any]:
     """The cotangents of the operands: what the primitive's `jvp` computes, transposed."""
-    builder = LinearBuilder("tangent", "transpose", current_builder.get())
+    outer = current_builder.here()
+    builder = LinearBuilder("tangent", "transpose", outer)
     tangents = [
         builder.add_input(x.aval) if on else None for x, on in zip(args, active, strict=True)
     ]
@@ -231,7 +232,8 @@ def transposed_jvp(
     for t, ct in zip(out_tangents, cts, strict=True):
         if t is not None:
             found.add(builder.atom(t), ct)
-    known = dict(builder.captures.values())
+    captured = builder.captures.values()
+    known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
     transpose_equations(builder.equations, known, found)
     return [None if t is None else found.values.get(t.atom) for t in tangents]
 
@@ -280,7 +282,7 @@ class ValueAndGrad:
     def __call__(self, program: Program) -> Program:
         body = partial(self.emit, program)
         name = f"grad_{program.name}"
-        return trace(body, program.in_avals, name=name, in_names=program.in_names)[0]
+        return trace_closed(body, program.in_avals, name=name, in_names=program.in_names)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
@@ -320,7 +322,7 @@ class SplitVJP:
             backward.append(pullback)
             return [*outs, *residuals]
 
-        forward_program, _ = trace(
+        forward_program = trace_closed(
             body, program.in_avals, name=program.name, in_names=program.in_names
         )
         return forward_program, backward[0]
@@ -354,7 +356,7 @@ class Transpose:
 
         ct_avals = [a for a in program.out_avals if is_inexact(a.dtype)]
         known_avals = program.in_avals[self.linear :]
-        return trace(body, [*ct_avals, *known_avals], name=f"transpose_{program.name}")[0]
+        return trace_closed(body, [*ct_avals, *known_avals], name=f"transpose_{program.name}")
 
 
 def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from functx.core.program import Program, Var
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.shaping import zeros_like
 from functx.transforms.parts import rewired
 
@@ -92,4 +92,4 @@ def _saving(
         filled = [saved[i] if i in saved else zeros_like(aval) for i, aval in enumerate(slots)]
         return [*outs[:count], *filled]
 
-    return trace(body, values.in_avals, name=values.name)[0]
+    return trace_closed(body, values.in_avals, name=values.name)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.core.program import Program, Var, subprograms
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
@@ -138,7 +138,7 @@ class Reverse:
             _, known = keep_all(part, values, args[len(cts) : m], consts, args[n:], limited=True)
             return step_back(part, halves.rest, given, fixed, known)
 
-        return trace(body, [*cts, *shared, *values.in_avals], name=halves.rest.name)[0]
+        return trace_closed(body, [*cts, *shared, *values.in_avals], name=halves.rest.name)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Block:
             return keep_all(self.loop, program, args[:m], args[m:n], args[n:], limited=True)[0]
 
         avals = [*self.loop.condition.in_avals[:m], *program.in_avals]
-        return trace(body, avals, name=program.name)[0]
+        return trace_closed(body, avals, name=program.name)
 
 
 def _bytes(avals: Sequence[ShapedArray]) -> int:
@@ -184,7 +184,7 @@ class Keeping:
             return [*apply(None, program, args[:count]), add(step, 1), *filling, *kept]
 
         more = [STEP, *filling_types(self.slots), *stacked(state, self.slots)]
-        return trace(body, [*program.in_avals, *more], name=program.name)[0]
+        return trace_closed(body, [*program.in_avals, *more], name=program.name)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class WalkingBack:
             return [vacant, slot, todo, *walk, *x, *added, *pulled[sums:]]
 
         operands = [*lead, *state, *found, *consts]
-        branches = tuple([trace(f, operands, name=f.__name__)[0] for f in (go_on, pull_back)])
+        branches = tuple([trace_closed(f, operands, name=f.__name__) for f in (go_on, pull_back)])
 
         def body(*args: Any) -> list[Any]:
             consts, args = args[: self.consts], args[self.consts :]
@@ -238,7 +238,7 @@ class WalkingBack:
             return [*outs[:a], *rows_at(slots, source), *slots, *outs[b:]]
 
         carry = [*lead, *state, *stacked(state, self.slots), *found]
-        return trace(body, [*consts, *carry], name=pull.name)[0]
+        return trace_closed(body, [*consts, *carry], name=pull.name)
 
 
 def keep_some(

@@ -19,7 +19,7 @@ from functx.core.program import Literal, Program, Var
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import boundary
-from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
 from functx.ops.arithmetic import mul
 from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
@@ -66,7 +66,7 @@ def _examples() -> tuple[Program, ...]:
         return [mul(x, 2.0), mul(n, 3)]
 
     avals = [f64[3], f64[3], i32[()]]
-    return tuple(trace(f, avals, name=f.__name__)[0] for f in (product, first))
+    return tuple(trace_closed(f, avals, name=f.__name__) for f in (product, first))
 
 
 class Cond(Primitive):
@@ -224,7 +224,7 @@ class Chosen:
             return outs
 
         avals = [i32[()], *first.in_avals]
-        return trace(body, avals, name=f"chosen_{first.name}")[0]
+        return trace_closed(body, avals, name=f"chosen_{first.name}")
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Idle:
                 for aval, root in zip(gated.out_avals, self.roots, strict=True)
             ]
 
-        return trace(body, gated.in_avals, name="idle")[0]
+        return trace_closed(body, gated.in_avals, name="idle")
 
 
 def common_roots(branches: Sequence[Program]) -> tuple[int | None, ...]:

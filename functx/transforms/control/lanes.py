@@ -20,7 +20,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.gathering import Gather
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import batch_size, literal
@@ -197,7 +197,7 @@ class Gated:
                 for (x, _), root, found in zip(outs, self.roots, paths, strict=True)
             ]
 
-        return trace(body, [LIVE, *program.in_avals], name=program.name)[0]
+        return trace_closed(body, [LIVE, *program.in_avals], name=program.name)
 
     def minds(self, aval: Any) -> bool:
         """Whether a value of this type needs a stand-in: one that varies, or any to go along."""
@@ -335,8 +335,8 @@ class GatedLoop:
             *body.in_avals[:consts],
             *carry_avals,
         ]
-        any_lane = trace(lambda live, *_: [AnyLane()(live)], carry_avals, name="any_lane")[0]
-        return any_lane, trace(step, avals, name=body.name)[0]
+        any_lane = trace_closed(lambda live, *_: [AnyLane()(live)], carry_avals, name="any_lane")
+        return any_lane, trace_closed(step, avals, name=body.name)
 
 
 def one_by_one(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
@@ -351,6 +351,6 @@ def one_by_one(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) 
         return primitive(*operands)  # type: ignore[no-any-return]
 
     avals = [*[x.aval for x in shared], *[x.aval.update(shape=x.shape[1:]) for x in rows]]
-    body = trace(lane, avals, name=f"each_{primitive.name}")[0]
+    body = trace_closed(lane, avals, name=f"each_{primitive.name}")
     outs = Scan(body, len(shared), 0, size)(*shared, *rows)
     return outs, [0] * len(outs)

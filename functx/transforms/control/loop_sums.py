@@ -16,7 +16,7 @@ from functx.core.avals import ShapedArray
 from functx.core.editing import applied
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import apply
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear
@@ -121,12 +121,12 @@ class PullLoop:
         loop_avals = [v.aval for v in [*carried, *rows]]
         const_avals = [v.aval for v in constants]
         return BackwardLoop(
-            trace(
+            trace_closed(
                 body,
                 [*const_avals, *sums, *loop_avals],
                 name=pull.name,
                 in_names=None if self.names is None else in_names,
-            )[0],
+            ),
             sums,
             finish,
             tuple([rows.index(v) for v in whole]),

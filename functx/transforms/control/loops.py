@@ -25,7 +25,7 @@ from functx.core.errors import (
 from functx.core.program import Program, Var
 from functx.core.rewriting import rewritten
 from functx.core.tracebacks import boundary
-from functx.core.tracing import Tracer, aval_of, trace
+from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
 from functx.transforms.calls import (
@@ -290,7 +290,7 @@ class Below:
 
     def __call__(self, body: Program) -> Program:
         avals = [self.avals[-1], *self.avals]
-        return trace(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")[0]
+        return trace_closed(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")
 
 
 def _counter_type(lower: Any, upper: Any) -> ShapedArray:

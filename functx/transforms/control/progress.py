@@ -12,7 +12,7 @@ from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply
-from functx.core.tracing import aval_of, trace
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.progress import ShowProgress
 from functx.ops.shaping import reshape
@@ -49,7 +49,7 @@ class Shown:
             return [*given[:n], "step", *given[n:]] if len(given) >= n else given
 
         in_names = None if names is None else with_counter
-        return trace(body, avals, name=program.name, in_names=in_names)[0]
+        return trace_closed(body, avals, name=program.name, in_names=in_names)
 
 
 def show_end(label: str, total: int | None, step: Any, outs: Sequence[Any]) -> None:

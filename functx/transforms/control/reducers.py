@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import gt
 from functx.ops.joining import concatenate, pad
@@ -84,7 +84,7 @@ def _example() -> Program:
     def better(x: Any, n: Any, y: Any, m: Any) -> list[Any]:
         return [select(gt(y, x), y, x), select(gt(y, x), m, n)]
 
-    return trace(better, [f64[()], i32[()], f64[()], i32[()]], name="better")[0]
+    return trace_closed(better, [f64[()], i32[()], f64[()], i32[()]], name="better")
 
 
 def _scaled_example() -> Program:
@@ -92,7 +92,7 @@ def _scaled_example() -> Program:
     def compose(a: Any, b: Any, c: Any, d: Any, scale: Any) -> list[Any]:
         return [mul(mul(a, c), scale), add(mul(mul(c, b), scale), d)]
 
-    return trace(compose, [f64[()]] * 5, name="compose")[0]
+    return trace_closed(compose, [f64[()]] * 5, name="compose")
 
 
 class Reduce(Reducer):

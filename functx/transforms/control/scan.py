@@ -17,7 +17,7 @@ from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import boundary
-from functx.core.tracing import aval_of, current_builder, trace
+from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.joining import concatenate
 from functx.ops.operands import batch_size
@@ -66,14 +66,14 @@ def _example() -> Program:
         h = sin(add(mul(c, w), x))
         return [add(n, 1), h, mul(h, c)]
 
-    return trace(step, [f64[2], i32[()], f64[2], f64[2]], name="step")[0]
+    return trace_closed(step, [f64[2], i32[()], f64[2], f64[2]], name="step")
 
 
 def _linear_example() -> Program:
     def step(n: Any, c: Any, x: Any) -> list[Any]:
         return [add(n, 1.0), add(mul(c, n), x), c]
 
-    return trace(step, [f64[()], f64[2], f64[2]], name="step")[0]
+    return trace_closed(step, [f64[()], f64[2], f64[2]], name="step")
 
 
 class Scan(Primitive):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.core.program import Program, Var
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import gt, lt
 from functx.ops.logical import bitwise_and
@@ -93,7 +93,7 @@ class Until:
             (goes_on,) = apply(None, condition, args[:count])
             return [bitwise_and(goes_on, lt(args[count], self.limit))]
 
-        return trace(limited, [*condition.in_avals, *self.avals], name=condition.name)[0]
+        return trace_closed(limited, [*condition.in_avals, *self.avals], name=condition.name)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Remaining:
 
     def __call__(self, body: Program) -> Program:
         carry = body.in_avals[self.consts :]
-        return trace(lambda todo, *_: [gt(todo, 0)], carry, name="remaining")[0]
+        return trace_closed(lambda todo, *_: [gt(todo, 0)], carry, name="remaining")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class OfVarying:
             given = spread(args[: len(cts)], self.flags)
             return apply(None, pull, [*inexact_cotangents(given, self.avals), *args[len(cts) :]])
 
-        return trace(body, [*cts, *pull.in_avals[count:]], name=pull.name)[0]
+        return trace_closed(body, [*cts, *pull.in_avals[count:]], name=pull.name)
 
 
 class Halves(NamedTuple):
@@ -237,7 +237,7 @@ class Stacking:
             return [*outs[: self.carries], add(step, 1), *now]
 
         stacks = stacked(values.out_avals[self.carries :], self.size)
-        return trace(body, [*values.in_avals, STEP, *stacks], name=values.name)[0]
+        return trace_closed(body, [*values.in_avals, STEP, *stacks], name=values.name)
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class SteppingBack:
             added = [add(x, ct) for x, ct in zip(found[:sums], pulled, strict=False)]
             return [todo, *added, *pulled[sums:]]
 
-        return trace(body, [*fixed, *stacks, STEP, *found], name=pull.name)[0]
+        return trace_closed(body, [*fixed, *stacks, STEP, *found], name=pull.name)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class SteppingForward:
             found = apply(None, rest, [*args[:a], *args[c + 1 :], *args[a:b], *rows])
             return [add(step, 1), *chosen(found, self.kept)]
 
-        return trace(body, [*dconsts, *fixed, *stacks, STEP, *dcarry], name=rest.name)[0]
+        return trace_closed(body, [*dconsts, *fixed, *stacks, STEP, *dcarry], name=rest.name)
 
 
 def keep_all(

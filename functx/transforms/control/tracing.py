@@ -19,7 +19,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, padded
 from functx.core.provenance import Source, source_line
 from functx.core.rewriting import apply
-from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace
+from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace_closed
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.calls import TracedCall, fresh, name_of, owner_of, write_all_back
@@ -186,7 +186,7 @@ def with_output_types(program: Program, avals: Sequence[ShapedArray]) -> Program
         outs = apply(None, program, args)
         return [as_type(x, a) for x, a in zip(outs, avals, strict=False)] + outs[len(avals) :]
 
-    return trace(body, program.in_avals, name=program.name)[0]
+    return trace_closed(body, program.in_avals, name=program.name)
 
 
 def as_type(x: Any, aval: ShapedArray) -> Any:

@@ -14,7 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import trace
+from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
 from functx.ops.operands import batch_size, literal
@@ -60,8 +60,8 @@ def _examples(x: ShapedArray) -> tuple[Program, Program]:
         return [add(n, 1), mul(x, factor)]
 
     return (
-        trace(condition, [i32[()], i32[()], x], name="condition")[0],
-        trace(body, [x.update(shape=()), i32[()], x], name="body")[0],
+        trace_closed(condition, [i32[()], i32[()], x], name="condition"),
+        trace_closed(body, [x.update(shape=()), i32[()], x], name="body"),
     )
 
 
@@ -306,7 +306,7 @@ class PushApart:
             return [*found[:count], *apply(None, linear, [*args[n:], *found[count:]])]
 
         tangents = chosen(program.in_avals, self.varying)
-        return trace(body, [*program.in_avals, *tangents], name=linear.name)[0]
+        return trace_closed(body, [*program.in_avals, *tangents], name=linear.name)
 
 
 @dataclass(frozen=True)
@@ -317,4 +317,4 @@ class Before:
 
     def __call__(self, body: Program) -> Program:
         avals = [body.in_avals[self.consts], *body.in_avals[self.consts :]]
-        return trace(lambda limit, step, *_: [lt(step, limit)], avals, name="before")[0]
+        return trace_closed(lambda limit, step, *_: [lt(step, limit)], avals, name="before")

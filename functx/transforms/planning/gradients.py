@@ -12,7 +12,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.editing import applied, like
 from functx.core.program import Equation, Program
 from functx.core.rewriting import rewritten
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import current_builder, trace_closed
 from functx.ops.shaping import full_like
 from functx.transforms.call import Call, Rerun
 from functx.transforms.planning.budget import fitting_plan
@@ -96,7 +96,7 @@ class PlannedGradient:
     def __call__(self, program: Program) -> Program:
         name = f"grad_{program.name}"
         body = partial(self.emit, program)
-        return trace(body, program.in_avals, name=name, in_names=program.in_names)[0]
+        return trace_closed(body, program.in_avals, name=name, in_names=program.in_names)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""

@@ -10,7 +10,7 @@ from typing import Any
 from functx.core.editing import like
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, Var
-from functx.core.tracing import Tracer, trace
+from functx.core.tracing import Tracer, trace_closed
 from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.contraction import DotGeneral
 from functx.ops.joining import Concatenate
@@ -70,7 +70,7 @@ class Contract:
             values.update(zip(eqn.outputs, outs, strict=True))
             return outs
 
-        made, _ = trace(body, program.in_avals, name=program.name)
+        made = trace_closed(body, program.in_avals, name=program.name)
         return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
 
 
