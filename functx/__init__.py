@@ -30,6 +30,7 @@ from functx import (
 from functx.core import errors, tree
 from functx.core.avals import ShapedArray
 from functx.core.config import config
+from functx.core.dtypes import float0
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracebacks import install as _filter_tracebacks
@@ -39,7 +40,6 @@ from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
 from functx.custom.operators.definition import custom_op
-from functx.custom.symbolic_zeros import float0
 from functx.interop import absent as _absent
 from functx.interop.from_jax import from_jax
 from functx.lowering.cache import cache_info, clear_caches

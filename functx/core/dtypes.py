@@ -11,6 +11,9 @@ import numpy as np
 
 from functx.core.errors import DTypeError
 
+float0 = jax.dtypes.float0
+"""The dtype of the tangents of integers and booleans, which have no values."""
+
 DType = np.dtype[Any]
 
 SHORT_NAMES: dict[DType, str] = {

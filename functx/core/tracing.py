@@ -468,7 +468,8 @@ def trace(
     to Python control flow; `differentiated` the positions that a derivative is taken in.
     Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the
     strides of inputs that do not lie in row-major order. `mapped` is a named axis, with the
-    array and the dimension of it that each input is one place of, None for one that all share.
+    array and the dimension of it that each input is one place of, None for one that all share,
+    which is known too.
     """
     builder = Builder(name, kind, current_builder.get())
     builder.source = source or builder.source
@@ -480,7 +481,9 @@ def trace(
         builder.values.update(zip(builder.inputs, values, strict=True))
     if mapped is not None:
         builder.axis = mapped[0]
-        builder.mapped.update(zip(builder.inputs, mapped[1], strict=True))
+        pairs = [*zip(builder.inputs, mapped[1], strict=True)]
+        builder.mapped.update(pairs)
+        builder.values.update([(v, x) for v, (x, dim) in pairs if dim is None])
     builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
     return build(builder, fun, tracers)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict, defaultdict
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from jax import tree_util
 
 from functx.core.errors import TreeError
 
 _flatten: Any = tree_util.tree_flatten
-unflatten: Any = tree_util.tree_unflatten
 structure: Any = tree_util.tree_structure
 leaves: Any = tree_util.tree_leaves
 map = tree_util.tree_map
@@ -20,7 +21,8 @@ all = tree_util.tree_all
 reduce = tree_util.tree_reduce
 leaves_with_path = tree_util.tree_leaves_with_path
 flatten_with_path = tree_util.tree_flatten_with_path
-path_text = tree_util.keystr
+path_text: Any = tree_util.keystr
+tuple_of = tree_util.treedef_tuple
 Partial = tree_util.Partial
 TreeDef = Any
 
@@ -56,25 +58,195 @@ def _refuse_unsortable(tree: Any) -> None:
             pending += part
 
 
-def flatten_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:
-    """One leaf of `prefix` for each leaf of `tree`; None counts as a leaf of the prefix.
+def unflatten(structure: TreeDef | WithStatic, leaves: Any) -> Any:
+    """The pytree of a structure with these leaves."""
+    return structure.unflatten(leaves)
+
+
+class WithStatic(NamedTuple):
+    """A structure of which some leaves are fixed: they are no arrays, and are not traced."""
+
+    structure: TreeDef
+    fixed: dict[int, Any]
+
+    @property
+    def num_leaves(self) -> int:
+        """The number of leaves that are not fixed."""
+        return int(self.structure.num_leaves) - len(self.fixed)
+
+    def unflatten(self, leaves: Any) -> Any:
+        """The pytree with `leaves` in the places that are not fixed."""
+        return self.structure.unflatten(self.completed(leaves))
+
+    def completed(self, leaves: Any) -> list[Any]:
+        """All leaves in their order, where `leaves` are those that are not fixed."""
+        rest = iter(leaves)
+        places = range(self.structure.num_leaves)
+        return [self.fixed[i] if i in self.fixed else next(rest) for i in places]
+
+    def children(self) -> list[TreeDef]:
+        """The structures of the children of the outermost node, fixed leaves included."""
+        return self.structure.children()  # type: ignore[no-any-return]
+
+
+def with_static(structure: TreeDef, fixed: dict[int, Any]) -> TreeDef | WithStatic:
+    """`structure` with the leaves at the keys of `fixed` given, if there are any."""
+    return WithStatic(structure, fixed) if fixed else structure
+
+
+_BUILT_IN = frozenset([tuple, list, dict, OrderedDict, defaultdict, type(None), Partial])
+_ONE_LEAF = structure(0)
+
+
+def _is_users(kind: type) -> bool:
+    """Whether nodes of the class `kind` are made by code of the user's."""
+    return kind not in _BUILT_IN and not (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def outermost(structure: TreeDef) -> type | None:
+    """The class of the outermost node of a structure, None for a leaf."""
+    node = structure.node_data()
+    return None if node is None else node[0]
+
+
+def in_user_nodes(structure: TreeDef | WithStatic) -> tuple[bool, ...]:
+    """Which leaves of a structure lie in nodes that code of the user's makes."""
+    if isinstance(structure, WithStatic):
+        every = in_user_nodes(structure.structure)
+        return tuple([on for i, on in enumerate(every) if i not in structure.fixed])
+    return _in_user_nodes(structure)
+
+
+@lru_cache(4096)
+def _in_user_nodes(structure: TreeDef) -> tuple[bool, ...]:
+    node = structure.node_data()
+    if node is None:
+        return (False,)
+    if _is_users(node[0]):
+        return (True,) * structure.num_leaves
+    return tuple([on for child in structure.children() for on in _in_user_nodes(child)])
+
+
+def paths(structure: TreeDef | WithStatic) -> list[tuple[Any, ...]]:
+    """The path of each leaf, found without an instance: children of users' nodes are numbered."""
+    if isinstance(structure, WithStatic):
+        every = paths(structure.structure)
+        return [path for i, path in enumerate(every) if i not in structure.fixed]
+    if structure == _ONE_LEAF:
+        return [()]
+    pairs = zip(_child_keys(structure), structure.children(), strict=True)
+    return [(key, *path) for key, child in pairs for path in paths(child)]
+
+
+def _child_keys(structure: TreeDef) -> list[Any]:
+    """The keys of the children of the outermost node."""
+    kind, data = structure.node_data()
+    names = {dict: data, OrderedDict: data}.get(kind)
+    if kind is defaultdict:
+        names = data[1]
+    if names is not None:
+        return [tree_util.DictKey(name) for name in names]
+    if kind in (tuple, list):
+        return [tree_util.SequenceKey(i) for i in range(len(structure.children()))]
+    if not _is_users(kind) and issubclass(kind, tuple):
+        return [tree_util.GetAttrKey(name) for name in kind._fields]  # type: ignore[attr-defined]
+    return [tree_util.FlattenedIndexKey(i) for i in range(len(structure.children()))]
+
+
+class Difference(NamedTuple):
+    """The first place at which two structures differ, and what they have there."""
+
+    path: tuple[Any, ...]
+    expected: TreeDef
+    given: TreeDef
+
+    def __str__(self) -> str:
+        path, mine, other = self.texts()
+        return f"{other} for {mine}" + (f" at {path}" if path else "")
+
+    def texts(self) -> tuple[str, str, str]:
+        """The path, and both parts, as messages show them."""
+        parts = [_described(x) for x in (self.expected, self.given)]
+        if parts[0] == parts[1]:
+            parts = [str(x) for x in (self.expected, self.given)]
+        return path_text(self.path), parts[0], parts[1]
+
+
+def first_difference(
+    expected: TreeDef, given: TreeDef, prefix: bool = False, path: tuple[Any, ...] = ()
+) -> Difference | None:
+    """Where two structures first differ, None if nowhere.
+
+    With `prefix`, a leaf of `expected` stands for anything.
+    """
+    if expected == given or (prefix and expected == _ONE_LEAF):
+        return None
+    first, second = expected.node_data(), given.node_data()
+    parts, others = expected.children(), given.children()
+    if first is None or second is None or first != second or len(parts) != len(others):
+        return Difference(path, expected, given)
+    for key, part, other in zip(_child_keys(expected), parts, others, strict=True):
+        found = first_difference(part, other, prefix, (*path, key))
+        if found is not None:
+            return found
+    return None
+
+
+def _described(structure: TreeDef) -> str:
+    """The outermost node, in words."""
+    node = structure.node_data()
+    if node is None:
+        return "a leaf"
+    kind, data = node
+    if kind is type(None):
+        return "None"
+    count = len(structure.children())
+    if kind in (dict, OrderedDict, defaultdict):
+        keys = ", ".join([repr(key.key) for key in _child_keys(structure)])
+        return f"{kind.__name__} with the keys {keys}" if keys else f"an empty {kind.__name__}"
+    return f"{kind.__name__} of {count}"
+
+
+def flatten_prefix(prefix: Any, whole: TreeDef, what: str) -> list[Any]:
+    """One leaf of `prefix` for each leaf of the structure `whole`; None is a leaf of the prefix.
 
     Raises TreeError, which calls the prefix `what`, when it is not a tree prefix.
     """
-    result: list[Any] = []
-
-    def repeat(leaf: Any, subtree: Any) -> None:
-        result.extend([leaf] * structure(subtree).num_leaves)
-
-    try:
-        map(repeat, prefix, tree, is_leaf=lambda x: x is None)
-    except (ValueError, TypeError) as error:
+    found, given = flatten(prefix, lambda x: x is None)
+    difference = first_difference(given, whole, prefix=True)
+    if difference is not None:
+        path, mine, other = difference.texts()
         raise TreeError(
             f"{what} must be a tree prefix; got {prefix!r}",
-            f"for a tree of structure {structure(tree)}",
-            f"because {str(error).splitlines()[0]}",
-        ) from None
-    return result
+            f"for a tree of structure {whole}",
+            f"which has {other} where the prefix has {mine}" + (f", at {path}" if path else ""),
+        )
+    parts = _parts_below(given, whole)
+    return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
+
+
+def _parts_below(prefix: TreeDef, whole: TreeDef) -> list[TreeDef]:
+    """The part of `whole` at each leaf of its prefix."""
+    if prefix == _ONE_LEAF:
+        return [whole]
+    pairs = zip(prefix.children(), whole.children(), strict=True)
+    return [below for part, other in pairs for below in _parts_below(part, other)]
+
+
+def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | Difference:
+    """What `tree` has in place of the leaves of `whole`, None for each in a part that is None.
+
+    The first place where they differ, if it has another structure.
+    """
+    found, given = flatten(tree, lambda x: x is None)
+    difference = first_difference(given, whole, prefix=True)
+    if difference is not None:
+        return Difference(difference.path, difference.given, difference.expected)
+    parts = _parts_below(given, whole)
+    for i, (x, part) in enumerate(zip(found, parts, strict=True)):
+        if x is not None and part != _ONE_LEAF:
+            return Difference(paths(given)[i], part, _ONE_LEAF)
+    return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
 
 
 def flatten_as(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
@@ -83,7 +255,7 @@ def flatten_as(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
     Raises TreeError if it has another structure.
     """
     try:
-        return expected.flatten_up_to(tree)
+        return expected.flatten_up_to(tree)  # type: ignore[no-any-return]
     except ValueError as error:
         failure = error
     check_same_structure(expected, structure(tree), what, like)
@@ -91,10 +263,16 @@ def flatten_as(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
 
 
 def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str) -> None:
-    """Raise TreeError unless the structures agree."""
+    """Raise TreeError, which names the first place where they differ, unless structures agree."""
     if expected != given:
         raise TreeError(
-            f"{what} must have the structure of {like}; got another one",
+            f"{what} must have the structure of {like}; got {differing(expected, given)}",
             f"expected {expected}",
             f"got      {given}",
         )
+
+
+def differing(expected: TreeDef, given: TreeDef) -> str:
+    """`a leaf for tuple of 2 at [1]['x']`: how a structure first differs from the one expected."""
+    difference = first_difference(expected, given)
+    return str(difference) if difference else f"{given} for {expected}"

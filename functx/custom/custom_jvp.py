@@ -35,6 +35,7 @@ from functx.transforms.marks import (
     linear_marks,
     others,
     spread,
+    tangent_tree,
     zeros_for_none,
 )
 from functx.transforms.parts import reached_from
@@ -161,7 +162,7 @@ def trace_push(
         count = len(call.avals)
         leaves = told(call.avals, xs[count:], flow and flow.varying)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
-        tangents, _ = tree.unflatten(call.in_tree, leaves)
+        tangents, _ = tangent_tree(call.in_tree, call.avals, leaves)
         value, tangent = out.pair(
             rule(*call.nondiff, primals, tangents), "(output, output tangent)"
         )

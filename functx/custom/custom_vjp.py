@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.editing import applied
-from functx.core.errors import ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -19,6 +18,7 @@ from functx.custom.captures import Captures
 from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal
 from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
 from functx.custom.function import CustomCall, CustomFunction, refuse_captured
+from functx.custom.operators.traced import Saved
 from functx.custom.results import Result, described
 from functx.custom.ruled import Ruled
 from functx.custom.symbolic_zeros import CustomVJPPrimal, told
@@ -35,6 +35,7 @@ from functx.transforms.marks import (
     linear_marks,
     places_of,
     spread,
+    tangent_tree,
 )
 from functx.transforms.parts import Between, reached_from, variables_read
 
@@ -82,8 +83,9 @@ class CustomVJPFunction(CustomFunction):
     ) -> None:
         """Set the rule.
 
-        `fwd(*args)` returns `(output, residuals)`, where the residuals are a pytree of
-        arrays. `bwd(*nondiff, residuals, ct)` returns a tuple of cotangents, one for each
+        `fwd(*args)` returns `(output, residuals)`, where the residuals are a pytree. Arrays among
+        them are traced, anything else (numbers, shapes, strings, functions) reaches the backward
+        rule as it is. `bwd(*nondiff, residuals, ct)` returns a tuple of cotangents, one for each
         differentiable argument; None, for an argument or a part of one, stands for zero.
         Integer outputs have the cotangent None; integer arguments may be given None or
         zeros, of dtype `float0` or their own. With `symbolic_zeros`, each array that `fwd`
@@ -150,14 +152,13 @@ def trace_forward(
     trace: RuleTrace,
     values: Sequence[Any],
     flow: Flow | None,
-) -> tuple[Traced, Residuals]:
+) -> tuple[Traced, Saved]:
     """The program of `rule`, as `forward` of the dynamic arguments, and what it saves."""
     out = Result(owner, rule)
-    residuals: list[Any] = []
-    structure: Any = None
+    kept = Saved.of(())
 
     def body(*xs: Any) -> list[Any]:
-        nonlocal residuals, structure
+        nonlocal kept
         leaves: Sequence[Any] = xs
         if flow is not None:
             varying = iter(flow.varying)
@@ -165,32 +166,17 @@ def trace_forward(
             leaves = [CustomVJPPrimal(x, on) for x, on in zip(xs, marks, strict=True)]
         args, _ = tree.unflatten(call.in_tree, leaves)
         value, saved = out.pair(forward(*args), "(output, residuals)")
-        residuals, structure = tree.flatten(saved)
-        for x in residuals:
-            try:
-                aval_of(x)
-            except ArgumentError:
-                raise out.of("the residuals").error(
-                    f"must be arrays; got {type_name(x)}",
-                    fix="Compute it again in the backward rule, or use nondiff_argnums.",
-                ) from None
-        return [*out.leaves(value, call.out_tree, call.out_avals), *residuals]
+        kept = Saved.of(saved)
+        return [*out.leaves(value, call.out_tree, call.out_avals), *kept.arrays]
 
     traced = trace(rule, body, call.avals, values)
-    return traced, Residuals(residuals, structure)
-
-
-class Residuals(NamedTuple):
-    """What a forward rule saves: its leaves, and their structure."""
-
-    leaves: list[Any]
-    structure: Any
+    return traced, kept
 
 
 def trace_backward(
     owner: str,
     rule: Callable[..., Any],
-    residuals: Residuals,
+    saved: Saved,
     call: CustomCall,
     trace: RuleTrace,
     values: Sequence[Any],
@@ -202,9 +188,8 @@ def trace_backward(
 
     def body(*xs: Any) -> list[Any]:
         leaves = told(call.out_avals, xs[: len(ct_avals)], flow and flow.given)
-        ct = tree.unflatten(call.out_tree, leaves)
-        saved = tree.unflatten(residuals.structure, xs[len(ct_avals) :])
-        found = rule(*call.nondiff, saved, ct)
+        ct = tangent_tree(call.out_tree, call.out_avals, leaves)
+        found = rule(*call.nondiff, saved.value(xs[len(ct_avals) :]), ct)
         args = call.in_tree.children()[0]
         count = len(args.children())
         if not isinstance(found, (tuple, list)) or len(found) != count:
@@ -212,11 +197,11 @@ def trace_backward(
                 f"must be a tuple with a cotangent for each of {count} arguments; "
                 f"got {described(found)}"
             )
-        return out.tangent_leaves(tuple(found), args, call.avals, "the arguments")
+        return out.tangent_leaves(tuple(found), args, call.avals, "the arguments", any_width=True)
 
     # Python may ask for the value of a residual, which the forward rule can find.
-    known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in residuals.leaves]
-    avals = [*ct_avals, *[aval_of(x) for x in residuals.leaves]]
+    known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in saved.arrays]
+    avals = [*ct_avals, *[aval_of(x) for x in saved.arrays]]
     return trace(rule, body, avals, known if values else ())
 
 

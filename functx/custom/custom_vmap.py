@@ -67,13 +67,13 @@ def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
 
     def one_by_one(axis_size: int, in_batched: Sequence[Any], *args: Any) -> Any:
         leaves, structure = tree.flatten(args)
-        flags = tree.flatten_prefix(tuple(in_batched), args, "in_batched")
+        flags = tree.flatten_prefix(tuple(in_batched), structure, "in_batched")
 
         def of_row(row: Sequence[Any]) -> Any:
             return custom(*tree.unflatten(structure, replaced(leaves, flags, row)))
 
         out = map_rows(of_row, chosen(leaves, flags))
-        return out, tree.map(lambda _: True, out)
+        return out, True
 
     custom.def_vmap(one_by_one)
     return custom

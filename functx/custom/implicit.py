@@ -25,7 +25,6 @@ from functx.transforms.control.tracing import (
     as_type,
     common_type,
     depends,
-    leaf_paths,
     with_output_types,
 )
 from functx.transforms.forward_mode import Linearize
@@ -45,7 +44,7 @@ class Unknowns:
         self.what, self.kind, self.name = what, kind, name
         leaves, self.structure = tree.flatten(given)
         self.in_tree = tree.structure(((given,), {}))
-        self.paths = leaf_paths(self.structure)
+        self.paths = [tree.path_text(path) for path, _ in tree.leaves_with_path(given)]
         leaves = floats_for_ints(leaves, range(len(leaves)))
         self.avals = avals_of(leaves, kind, fun, self.in_tree)
         if not leaves:

@@ -19,7 +19,7 @@ from functx.custom.symbolic_zeros import stands_for_zero
 from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import name_of
+from functx.transforms.calls import leaf_paths, name_of
 
 
 @dataclass(frozen=True)
@@ -52,69 +52,72 @@ class Result:
         leaves, given = tree.flatten(out)
         if given != structure:
             raise self.error(
-                "must have the structure of the function's output; got another one",
+                f"must have the structure of the function's output; "
+                f"got {tree.differing(structure, given)}",
                 f"expected {structure}",
                 f"got      {given}",
             )
         return [
-            self.fitted(x, aval, structure, i)
+            self.fitted(x, aval, partial(_place, structure, avals, i))
             for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
         ]
 
     def tangent_leaves(
-        self, tangent: Any, structure: Any, avals: Sequence[ShapedArray], like: str
+        self,
+        tangent: Any,
+        structure: Any,
+        avals: Sequence[ShapedArray],
+        like: str,
+        any_width: bool = False,
     ) -> list[Any]:
         """The leaves of a tangent or cotangent at the inexact leaves of `structure`.
 
-        None, for a part or for all, stands for zero, and so do symbolic zeros.
+        None, for a part or for all, stands for zero, and so do symbolic zeros. With `any_width`,
+        a leaf of another dtype is converted, if that is of no greater kind.
         """
-        try:
-            leaves = _filled(structure, tangent)
-        except ValueError:
+        leaves = tree.flatten_with_nones(structure, tangent)
+        if isinstance(leaves, tree.Difference):
             raise self.error(
-                f"must have the structure of {like}; got another one",
+                f"must have the structure of {like}; got {leaves}",
                 f"expected {structure}",
                 f"got      {tree.structure(tangent)}",
-            ) from None
-        return [
-            self.fitted_tangent(x, aval, structure, i)
-            for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
-            if is_inexact(aval.dtype) or not self.ignored(x, aval, structure, i)
-        ]
+            )
+        found = []
+        for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
+            place = partial(_place, structure, avals, i)
+            if not is_inexact(aval.dtype):
+                # An integer's is nothing, or counts for nothing.
+                if not stands_for_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
+                    raise self.unlike(type_name(x), f"None or float0{list(aval.shape)}", place)
+            elif stands_for_zero(x, aval.shape):
+                found.append(zeros_like(aval))
+            else:
+                found.append(self.fitted(x, aval, place, any_width))
+        return found
 
-    def fitted_tangent(self, x: Any, aval: ShapedArray, structure: Any, i: int) -> Any:
-        if stands_for_zero(x, aval.shape):
-            return zeros_like(aval)
-        return self.fitted(x, aval, structure, i)
-
-    def ignored(self, x: Any, aval: ShapedArray, structure: Any, i: int) -> bool:
-        """True: what an integer is given is nothing or counts for nothing, if its shape fits."""
-        if not stands_for_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
-            raise self.unlike(type_name(x), f"None or float0{list(aval.shape)}", structure, i)
-        return True
-
-    def fitted(self, x: Any, aval: ShapedArray, structure: Any, i: int) -> Any:
-        """`x`, leaf `i` of a result, with exactly the type `aval`."""
+    def fitted(
+        self, x: Any, aval: ShapedArray, place: Callable[[], str], any_width: bool = False
+    ) -> Any:
+        """`x`, the leaf of a result at `place`, with exactly the type `aval`."""
         try:
             given = aval_of(x)
         except ArgumentError:
-            place = _place(structure, i)
-            raise self.error(f"must be made of arrays; got {type_name(x)}{place}") from None
+            raise self.error(f"must be made of arrays; got {type_name(x)}{place()}") from None
         if given is aval:
             return x
         # A number, given or stood for, takes the dtype of the other, if that is of no lesser kind.
-        weak = given.weak_type or aval.weak_type
+        weak = given.weak_type or aval.weak_type or any_width
         fits = weak and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
         if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
-            raise self.unlike(repr(given), repr(aval), structure, i)
+            raise self.unlike(repr(given), repr(aval), place)
         if type(x) in PYTHON_SCALARS and not aval.weak_type:
             return literal(x, aval.dtype)
         return ConvertElementType(aval.dtype, aval.weak_type)(x)
 
-    def unlike(self, given: str, expected: str, structure: Any, i: int) -> RuleError:
+    def unlike(self, given: str, expected: str, place: Callable[[], str]) -> RuleError:
         return self.error(
             "must have the shapes and dtypes of what it stands for; "
-            f"got {given} where {expected} is expected{_place(structure, i)}"
+            f"got {given} where {expected} is expected{place()}"
         )
 
 
@@ -126,26 +129,9 @@ def described(out: Any) -> str:
     return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
 
 
-def _filled(structure: Any, tangent: Any) -> list[Any]:
-    """The leaves of `tangent`, in which None may stand for any part of `structure`."""
-    if tangent is None:
-        return [None] * structure.num_leaves
-    found: list[Any] = []
-
-    def take(leaf: Any, part: Any) -> None:
-        if leaf is not None and not isinstance(part, int):
-            raise ValueError
-        found.extend([leaf] * tree.structure(part).num_leaves)
-
-    like = tree.unflatten(structure, range(structure.num_leaves))
-    tree.map(take, tangent, like, is_leaf=lambda x: x is None)
-    return found
-
-
-def _place(structure: Any, i: int) -> str:
+def _place(structure: Any, avals: Sequence[ShapedArray], i: int) -> str:
     """Where leaf `i` of a structure is, as messages say it."""
-    path, _ = tree.leaves_with_path(tree.unflatten(structure, range(structure.num_leaves)))[i]
-    text = tree.path_text(path)
+    text = leaf_paths(structure, avals)[i]
     return f", at {text}" if text else ""
 
 

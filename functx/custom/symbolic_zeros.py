@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from functx.core import tree
 from functx.core.avals import OfType, ShapedArray
-from functx.core.dtypes import is_inexact
+from functx.core.dtypes import float0, is_inexact
 from functx.core.tracing import aval_of
 from functx.ops.shaping import zeros_like
-from functx.transforms.marks import inexact_marks, spread
-
-float0 = jax.dtypes.float0
-"""The dtype of the tangents of integers and booleans, which have no values."""
+from functx.transforms.marks import inexact_marks, is_float0, spread
 
 
 class SymbolicZero(OfType):
@@ -112,5 +108,5 @@ def stands_for_zero(x: Any, shape: tuple[int, ...]) -> bool:
     """Whether `x`, given as the tangent or cotangent of a value of `shape`, says it is zero."""
     if x is None:
         return True
-    symbolic = isinstance(x, SymbolicZero) or getattr(x, "dtype", None) == float0
+    symbolic = isinstance(x, SymbolicZero) or is_float0(x)
     return symbolic and x.shape == shape

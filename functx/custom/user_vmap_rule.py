@@ -154,11 +154,10 @@ class UserRule:
 
     def out_flags(self, result: Result, batched: Any) -> list[bool]:
         """One flag for each output."""
-        example = tree.unflatten(self.out_tree, range(self.out_tree.num_leaves))
-        if isinstance(batched, list) and isinstance(example, tuple):
+        if isinstance(batched, list) and tree.outermost(self.out_tree) is tuple:
             batched = tuple(batched)
         try:
-            flags = tree.flatten_prefix(batched, example, "out_batched")
+            flags = tree.flatten_prefix(batched, self.out_tree, "out_batched")
         except TreeError as error:
             raise result.of("out_batched").error(
                 "must be a pytree like the output, or a prefix of one; got another structure",

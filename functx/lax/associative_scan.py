@@ -13,7 +13,7 @@ from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axis
 from functx.ops.shaping import reshape, rev
 from functx.ops.slicing import slice_in_dim
-from functx.transforms.control.tracing import body_name, check_functions, leaf_paths
+from functx.transforms.control.tracing import body_name, check_functions
 
 __all__ = ["associative_scan"]
 
@@ -41,7 +41,7 @@ def associative_scan(
     leaves, structure = tree.flatten(elems)
     if not leaves:
         raise TreeError(f"{what}: there must be an array to scan; got {elems!r}")
-    paths = leaf_paths(structure)
+    paths = [tree.path_text(path) for path, _ in tree.leaves_with_path(elems)]
     avals = []
     for path, x in zip(paths, leaves, strict=True):
         try:

@@ -26,7 +26,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """
     leaves, structure = tree.flatten(x)
     op = "with_sharding_constraint"
-    flat = tree.flatten_prefix(shardings, x, f"{op}: shardings")
+    flat = tree.flatten_prefix(shardings, structure, f"{op}: shardings")
     outs = [_constrained(op, leaf, s) for leaf, s in zip(leaves, flat, strict=True)]
     return tree.unflatten(structure, outs)
 

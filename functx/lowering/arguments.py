@@ -47,7 +47,7 @@ def refuse_indivisible(
     """Raise ShapeError for an argument that its sharding does not divide into equal parts."""
     if shardings is None:
         return
-    flat = tree.flatten_prefix(shardings, args, f"{what}: in_shardings")
+    flat = tree.flatten_prefix(shardings, tree.structure(args), f"{what}: in_shardings")
     for name, x, sharding in zip(names, tree.leaves(args), flat, strict=False):
         if isinstance(sharding, NamedSharding):
             check_spec(f"{what}: `{name}`", aval_of(x), sharding.spec, sharding.mesh)

@@ -320,7 +320,7 @@ class Compilation:
             )
         avals_of(leaves, "jit", self.fun, in_tree)
         check_no_tracers(leaves)
-        names = names_of(self.fun, in_tree)()
+        names = names_of(self.fun, in_tree, leaves)()
         own = tuple([x for i, x in enumerate(dynamic) if i not in self.nums])
         refuse_indivisible(what, names, own, given[1:] if isinstance(given, tuple) else given)
         donated = self.options["donate_argnums"], self.options["donate_argnames"]
@@ -432,7 +432,7 @@ class Compilation:
         """Raise for an argument of `lower` that has no type."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
-        for name, x in zip(names_of(self.fun, in_tree)(), leaves, strict=True):
+        for name, x in zip(names_of(self.fun, in_tree, leaves)(), leaves, strict=True):
             try:
                 abstract(x)
             except ArgumentError:

@@ -26,6 +26,7 @@ from functx.transforms.calls import (
     TracedCall,
     avals_of,
     check_callable,
+    leaf_paths,
     name_of,
     names_of,
     trace_call,
@@ -83,7 +84,7 @@ def shard_map(
             given_specs = _specs_of(what, leaves, on, shown)
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-            given_specs = _flat(f"{what}: in_specs", prefix, args)
+            given_specs = _flat(f"{what}: in_specs", prefix, tree.structure(args))
         specs = [
             _checked(f"{what}: `{name}`", aval, spec, on, names)
             for name, aval, spec in zip(shown(), avals, given_specs, strict=True)
@@ -120,7 +121,7 @@ def shard_map(
 
 
 def _flat(what: str, specs: Any, like: Any) -> list[Any]:
-    """One spec for each leaf of `like`."""
+    """One spec for each leaf of the structure `like`."""
     try:
         return tree.flatten_prefix(specs, like, what)
     except TreeError as error:
@@ -168,8 +169,7 @@ def _part(aval: Any, spec: Spec, mesh: Any) -> Any:
 def _out_specs(
     what: str, out_specs: Any, traced: TracedCall, mesh: Any, names: Sequence[Any]
 ) -> tuple[Spec, ...]:
-    example = tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
-    flat = _flat(f"{what}: out_specs", out_specs, example)
+    flat = _flat(f"{what}: out_specs", out_specs, traced.out_tree)
     found = []
     for where, aval, spec in zip(_paths(traced), traced.out_avals, flat, strict=True):
         spec = PartitionSpec() if spec is None else spec
@@ -180,8 +180,7 @@ def _out_specs(
 
 
 def _paths(traced: TracedCall) -> list[str]:
-    example = tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
-    return [f"output{tree.path_text(path)}" for path, _ in tree.leaves_with_path(example)]
+    return [f"output{path}" for path in leaf_paths(traced.out_tree, traced.out_avals)]
 
 
 def _check_replicated(

@@ -326,14 +326,15 @@ def _results(
 ) -> tuple[tuple[ShapedArray, ...], Any]:
     """The types and the structure of a result, which `result_shape_dtypes` stands for."""
     leaves, out_tree = tree.flatten(result_shape_dtypes)
-    types = [_result_type(operation, callback, x, i, out_tree) for i, x in enumerate(leaves)]
+    types = [
+        _result_type(operation, callback, x, i, result_shape_dtypes) for i, x in enumerate(leaves)
+    ]
     return tuple(types), out_tree
 
 
-def _result_type(operation: str, callback: Any, x: Any, i: int, out_tree: Any) -> ShapedArray:
+def _result_type(operation: str, callback: Any, x: Any, i: int, types: Any) -> ShapedArray:
     def where() -> str:
-        example = tree.unflatten(out_tree, range(out_tree.num_leaves))
-        return f"result_shape_dtypes{tree.path_text(tree.leaves_with_path(example)[i][0])}"
+        return f"result_shape_dtypes{tree.path_text(tree.leaves_with_path(types)[i][0])}"
 
     if type(x) is ShapedArray:
         shape, dtype = x.shape, x.dtype

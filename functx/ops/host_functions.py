@@ -66,24 +66,22 @@ class HostFunction:
         if structure != self.out_tree and _loose(structure) != _loose(self.out_tree):
             raise CallbackResultError(
                 f"{self.__name__}: the callback must return the structure of "
-                "result_shape_dtypes; got another one",
+                f"result_shape_dtypes; got {tree.differing(self.out_tree, structure)}",
                 f"expected {self.out_tree}",
                 f"got      {structure}",
             )
         return [
-            self.checked(x, aval, i)
+            self.checked(x, aval, out, i)
             for i, (x, aval) in enumerate(zip(leaves, results, strict=True))
         ]
 
-    def checked(self, x: Any, aval: ShapedArray, place: int) -> Array:
-        """A leaf of the result as an array of `aval`."""
+    def checked(self, x: Any, aval: ShapedArray, out: Any, place: int) -> Array:
+        """The leaf `x` of the result `out` as an array of `aval`."""
         array = np.asarray(x)
         dtype = narrow_dtype(array.dtype) if self.narrow else array.dtype
         number = type(x) in _NUMBERS and _NUMBERS[type(x)] in _TAKES[kind(aval.dtype)]
         if array.shape != aval.shape or (dtype != aval.dtype and not number):
-            paths = tree.leaves_with_path(
-                tree.unflatten(self.out_tree, range(self.out_tree.num_leaves))
-            )
+            paths = tree.leaves_with_path(out)
             raise CallbackResultError(
                 f"{self.__name__}: the callback must return what result_shape_dtypes says; "
                 f"got {type_name(x)} for result{tree.path_text(paths[place][0])}: {aval!r}",

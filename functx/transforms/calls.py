@@ -86,6 +86,10 @@ class TracedCall(NamedTuple):
         program = like(self.program, inputs=inputs, outputs=[*[new[i] for i in moved], *results])
         return self._replace(program=program, captured=captured, written=()), captured[len(kept) :]
 
+    def own_tree(self, has_aux: bool) -> Any:
+        """The structure of the output, without aux."""
+        return self.out_tree.children()[0] if has_aux else self.out_tree
+
     @property
     def out_avals(self) -> list[ShapedArray]:
         """The types of the leaves of the result."""
@@ -136,25 +140,60 @@ class InNames(NamedTuple):
     code: Any
     skip: int
     in_tree: Any
+    leaves: Any = None
 
     def __call__(self) -> list[str]:
-        args, kwargs = tree.unflatten(self.in_tree, range(self.in_tree.num_leaves))
         positional = (
             self.code.co_varnames[self.skip : self.code.co_argcount]
             if self.code is not None
             else ()
         )
-        names: list[str] = []
-        for i, arg in enumerate(args):
-            base = positional[i] if i < len(positional) else f"args[{i}]"
-            names += [base + tree.path_text(path) for path, _ in tree.leaves_with_path(arg)]
-        for key in sorted(kwargs):
-            names += [key + tree.path_text(path) for path, _ in tree.leaves_with_path(kwargs[key])]
+        names = []
+        for kind, argument, *rest in paths_of(self.in_tree, self.leaves):
+            if kind.idx:
+                base = argument.key
+            else:
+                i = argument.idx
+                base = positional[i] if i < len(positional) else f"args[{i}]"
+            names.append(base + tree.path_text(rest))
         return names
 
 
-def names_of(fun: Callable[..., Any], in_tree: Any) -> InNames:
-    """The names of the leaves of a call of `fun` with arguments of structure `in_tree`."""
+def paths_of(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+    """The path of each leaf of a structure.
+
+    Only an instance knows the names of the parts of a class of the user's; it is made of
+    `leaves`, traced values in place of avals, if these are given. Else such parts are numbered.
+    """
+    if leaves is None or not any(tree.in_user_nodes(structure)):
+        return tree.paths(structure)
+    found: list[Any] = []
+
+    def rebuilt(*tracers: Tracer) -> list[Any]:
+        rest = iter(tracers)
+        given = [next(rest) if type(x) is ShapedArray else x for x in leaves]
+        made = structure.unflatten(given)
+        static = structure.fixed if isinstance(structure, tree.WithStatic) else ()
+        paths = [path for path, _ in tree.leaves_with_path(made)]
+        found.extend([path for i, path in enumerate(paths) if i not in static])
+        return []
+
+    # Code of the user's may refuse anything; a message is being made of another mistake.
+    with suppress(Exception):
+        trace(rebuilt, [x for x in leaves if type(x) is ShapedArray])
+    return found if len(found) == len(leaves) else tree.paths(structure)
+
+
+def leaf_paths(structure: Any, leaves: Sequence[Any] | None = None) -> list[str]:
+    """The paths of the leaves of a structure, as messages show them; see `paths_of`."""
+    return [tree.path_text(path) for path in paths_of(structure, leaves)]
+
+
+def names_of(fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any] | None = None) -> InNames:
+    """The names of the leaves of a call of `fun` with arguments of structure `in_tree`.
+
+    `leaves` are those of the call, or their avals.
+    """
     skip = 0
     while hasattr(fun, "__wrapped__"):
         fun = fun.__wrapped__
@@ -162,7 +201,7 @@ def names_of(fun: Callable[..., Any], in_tree: Any) -> InNames:
         fun, skip = fun.__func__, 1
     elif type(fun) is not FunctionType:
         fun, skip = getattr(type(fun), "__call__", fun), 1  # noqa: B004
-    return InNames(getattr(fun, "__code__", None), skip, in_tree)
+    return InNames(getattr(fun, "__code__", None), skip, in_tree, leaves)
 
 
 def name_of(fun: Callable[..., Any]) -> str:
@@ -219,7 +258,8 @@ def trace_call(
 ) -> TracedCall:
     """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
-    With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other.
+    With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other. What is
+    not traced in the second is static: the structure of the result holds it as it is.
     `blocks` says which arguments share memory; by default that is found out from `values`.
     Of a view from outside, `from_roots` captures what owns its memory. `layouts` are the strides
     of arguments that do not lie in row-major order; by default they are found out likewise.
@@ -238,7 +278,7 @@ def trace_call(
         marked = {i: leaves[i] for i in differentiated if on_devices}
         for i, x in marked.items():
             leaves[i] = Boundary("argument", on_devices)(x, x)
-        args, kwargs = tree.unflatten(in_tree, leaves)
+        args, kwargs = in_tree.unflatten(leaves)
         try:
             out = fun(*args, **kwargs)
         except (IndexError, TypeError, ValueError) as error:
@@ -254,6 +294,11 @@ def trace_call(
             )
         outs: list[Any]
         outs, out_tree = tree.flatten(tuple(out) if has_aux else out)
+        if has_aux:
+            own = out_tree.children()[0].num_leaves
+            static = {i: x for i, x in enumerate(outs) if i >= own and type(x) is not Tracer}
+            outs = [x for i, x in enumerate(outs) if i not in static]
+            out_tree = tree.with_static(out_tree, static)
         for x in outs:
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
@@ -273,7 +318,7 @@ def trace_call(
         kind=kind,
         values=values,
         differentiated=differentiated,
-        in_names=names_of(fun, in_tree),
+        in_names=names_of(fun, in_tree, avals),
         from_roots=from_roots,
         layouts=layouts or (),
         mapped=mapped,
@@ -396,7 +441,11 @@ def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -
     """
     if type(x) is int:
         x = float(x)
-    given = aval_of(x)
+    try:
+        given = aval_of(x)
+    except ArgumentError:
+        what, whose = problem()
+        raise TangentError(f"{what}; got {type_name(x)} for {whose}: {aval!r}") from None
     fits = given.weak_type and is_complex(given.dtype) <= is_complex(aval.dtype)
     if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         what, whose = problem()
@@ -428,7 +477,7 @@ def avals_of(
         return [aval_of(x) for x in leaves]
     except ArgumentError:
         leaves[:] = [execution.key_words(x) for x in leaves]
-        for name, x in zip(names_of(fun, in_tree)(), leaves, strict=True):
+        for name, x in zip(names_of(fun, in_tree, leaves)(), leaves, strict=True):
             try:
                 aval_of(x)
             except ArgumentError as error:
@@ -438,6 +487,50 @@ def avals_of(
                     fix=error.fix,
                 ) from None
         return [aval_of(x) for x in leaves]
+
+
+class Arguments(NamedTuple):
+    """The leaves of a call's arguments that are traced, and the structure that holds the others.
+
+    `places` are those leaves about which more was said, by their new positions.
+    """
+
+    leaves: list[Any]
+    in_tree: Any
+    avals: list[ShapedArray]
+    places: Sequence[Any]
+
+
+def arguments_of(
+    leaves: list[Any],
+    in_tree: Any,
+    kind: str,
+    fun: Callable[..., Any],
+    used: Sequence[int],
+) -> Arguments:
+    """The arguments of a call that is traced for the leaves at `used`; others may be of any type.
+
+    What is no array among the others is static: `fun` gets it as it is.
+    """
+    with suppress(ArgumentError):
+        return Arguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
+    leaves = [execution.key_words(x) for x in leaves]
+    wanted = set(used)
+    static = {i: x for i, x in enumerate(leaves) if i not in wanted and not has_aval(x)}
+    places = [i for i in range(len(leaves)) if i not in static]
+    traced, structure = [leaves[i] for i in places], tree.with_static(in_tree, static)
+    avals = avals_of(traced, kind, fun, structure)
+    new = {old: i for i, old in enumerate(places)}
+    return Arguments(traced, structure, avals, [new[i] for i in used])
+
+
+def has_aval(x: Any) -> bool:
+    """Whether `x` is an array or a number, which can be traced."""
+    try:
+        aval_of(x)
+    except ArgumentError:
+        return False
+    return True
 
 
 def abstract(x: Any) -> ShapedArray:

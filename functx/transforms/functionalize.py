@@ -87,8 +87,7 @@ class Functionalized:
         """The pure program, which returns the result and the last values of what is written to."""
         leaves, in_tree = tree.flatten((args, kwargs))
         traced = self.traced(None, [abstract(x) for x in leaves], in_tree)
-        example = tree.unflatten(traced.out_tree, [0] * traced.out_tree.num_leaves)
-        out_tree = tree.structure((example, (0,) * len(traced.written)))
+        out_tree = tree.tuple_of([traced.out_tree, tree.structure((0,) * len(traced.written))])
         program = traced.program
         program.trees, program.captured = (in_tree, out_tree), traced.captured
         return program

@@ -10,7 +10,7 @@ from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
 from functx.transforms.calls import (
-    avals_of,
+    arguments_of,
     check_callable,
     fresh,
     name_of,
@@ -19,6 +19,7 @@ from functx.transforms.calls import (
     transformed,
     with_options,
 )
+from functx.transforms.marks import tangent_tree
 from functx.transforms.planning.gradients import gradient_rewrite
 
 Argnums = int | Sequence[int]
@@ -88,12 +89,14 @@ def differentiated(
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
+        positions: Sequence[int]
         positions, grad_trees = argument_leaves(args, argnums, kind, fun)
-        leaves = floats_for_ints(leaves, positions)
-        avals = avals_of(leaves, kind, fun, in_tree)
+        if not allow_int:
+            floats_for_ints(leaves, positions)
+        leaves, in_tree, avals, positions = arguments_of(leaves, in_tree, kind, fun, positions)
         for i in positions:
             if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
-                _check_input(avals[i], i, kind, fun, in_tree, holomorphic, allow_int)
+                _check_input(avals, i, kind, fun, in_tree, holomorphic, allow_int)
         chosen = [i for i in positions if is_inexact(avals[i].dtype)]
         traced = trace_call(
             fun, in_tree, avals, kind, values=leaves, differentiated=chosen, has_aux=has_aux
@@ -110,7 +113,9 @@ def differentiated(
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.
         found = dict(zip(sorted(chosen), outs[split:], strict=True))
-        grads = _unflatten_grads([found.get(i) for i in positions], grad_trees, argnums)
+        grads = _unflatten_grads(
+            [found.get(i) for i in positions], [avals[i] for i in positions], grad_trees, argnums
+        )
         if has_aux:
             primal = tree.unflatten(
                 traced.out_tree, outs[:split] if with_value else [None, *outs[:split]]
@@ -152,22 +157,21 @@ def argument_leaves(
 
 
 def floats_for_ints(leaves: list[Any], positions: Sequence[int]) -> list[Any]:
-    """`leaves` with Python ints at `positions` as floats, which they stand for."""
+    """`leaves`, in which Python ints at `positions` have become the floats that they stand for."""
     for i in positions:
         if type(leaves[i]) is int:
             leaves[i] = float(leaves[i])
     return leaves
 
 
-def _unflatten_grads(grads: list[Any], trees: list[Any], argnums: Any) -> Any:
+def _unflatten_grads(grads: list[Any], avals: Sequence[Any], trees: list[Any], argnums: Any) -> Any:
     if not isinstance(argnums, tuple):
-        return tree.unflatten(trees[0], grads)
-    rest = iter(grads)
-    return tuple([tree.unflatten(t, [next(rest) for _ in range(t.num_leaves)]) for t in trees])
+        return tangent_tree(trees[0], avals, grads)
+    return tangent_tree(tree.tuple_of(trees), avals, grads)
 
 
 def _check_input(
-    aval: Any,
+    avals: Sequence[Any],
     i: int,
     kind: str,
     fun: Callable[..., Any],
@@ -175,9 +179,10 @@ def _check_input(
     holomorphic: bool,
     allow_int: bool,
 ) -> None:
+    aval = avals[i]
     if (not is_inexact(aval.dtype) and allow_int) or (is_complex(aval.dtype) and not holomorphic):
         return
-    name = names_of(fun, in_tree)()[i]
+    name = names_of(fun, in_tree, avals)()[i]
     wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
     raise GradientError(
         f"{kind}({name_of(fun)}): differentiated arguments must be {wanted}; "

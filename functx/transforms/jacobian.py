@@ -19,10 +19,10 @@ from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
 from functx.transforms.calls import (
-    TracedCall,
-    avals_of,
+    arguments_of,
     check_callable,
     fresh,
+    leaf_paths,
     name_of,
     names_of,
     trace_call,
@@ -38,8 +38,8 @@ from functx.transforms.grad import (
     differentiated,
     floats_for_ints,
 )
-from functx.transforms.jvp import check_outputs, jvp
-from functx.transforms.marks import chosen
+from functx.transforms.jvp import jvp
+from functx.transforms.marks import chosen, tangent_tree
 from functx.transforms.parts import first_outputs
 from functx.transforms.planning.gradients import split_in_two
 
@@ -62,8 +62,8 @@ def jacfwd(
     With `chunk_size`, a loop computes that many columns at a time, so that all else than the
     result takes memory for these alone; a size of 1 maps over nothing.
 
-    Raises GradientError, by name of the function and the leaf, for arguments or outputs that
-    are not real, or with `holomorphic` not complex; ValueRangeError for other chunk sizes than
+    Raises GradientError, by name of the function and the leaf, for arguments that are not real or
+    outputs that are not inexact, or with `holomorphic` either not complex; ValueRangeError for other chunk sizes than
     positive ints.
 
     >>> import functx, numpy
@@ -80,13 +80,16 @@ def jacrev(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    allow_int: bool = False,
     *,
     chunk_size: int | None = None,
 ) -> Any:
     """The function that computes the Jacobian of `fun`, row by row, in reverse mode.
 
     See `jacfwd` for the result and the arguments; a chunk consists of rows. Quicker when there
-    are fewer outputs.
+    are fewer outputs. Outputs must be real, or with `holomorphic` complex; arguments may be
+    complex for real outputs, as for `grad`. With `allow_int`, integer arguments are let pass,
+    and have None in place of a Jacobian.
 
     >>> import functx, numpy
     >>> functx.jacrev(lambda x: x * x)(numpy.array([1.0, 2.0])).tolist()
@@ -94,7 +97,16 @@ def jacrev(
     """
     if fun is None:
         return with_options(jacrev, locals())
-    return _jacobian(fun, argnums, has_aux, holomorphic, "jacrev", ReverseJacobian, chunk_size)
+    return _jacobian(
+        fun,
+        argnums,
+        has_aux,
+        holomorphic,
+        "jacrev",
+        ReverseJacobian,
+        chunk_size,
+        allow_int=allow_int,
+    )
 
 
 def hessian(
@@ -258,47 +270,62 @@ def _jacobian(
     rewrite: Any,
     chunk_size: int | None,
     shown: Any = None,
+    allow_int: bool = False,
 ) -> Any:
-    """The function that computes the Jacobian of `fun`; errors speak of `shown` instead."""
+    """The function that computes the Jacobian of `fun`; errors speak of `shown` instead.
+
+    Forward mode pushes real numbers to anything, reverse mode pulls them back to anything.
+    """
     check_callable(fun, kind)
     check_argnums(argnums, kind)
     shown = fun if shown is None else shown
+    forward = rewrite is ForwardJacobian
+    takes, gives = (_is_real, is_inexact) if forward else (is_inexact, _is_real)
+    if holomorphic:
+        takes = gives = is_complex
     what = f"{kind}({name_of(shown)})"
     check_chunk_size(what, chunk_size)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
+        positions: Sequence[int]
         positions, arg_trees = argument_leaves(args, argnums, kind, shown)
-        floats_for_ints(leaves, positions)
-        avals = avals_of(leaves, kind, shown, in_tree)
+        if not allow_int:
+            floats_for_ints(leaves, positions)
+        leaves, in_tree, avals, positions = arguments_of(leaves, in_tree, kind, shown, positions)
         for i in positions:
-            if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
+            if not (takes(avals[i].dtype) or (allow_int and not is_inexact(avals[i].dtype))):
                 raise GradientError(
-                    f"{what}: differentiated arguments must be "
-                    f"{'complex' if holomorphic else 'real floating point'}; "
-                    f"got {avals[i]!r} for `{names_of(fun, in_tree)()[i]}`",
+                    f"{what}: differentiated arguments must be {_KINDS[takes]}; "
+                    f"got {avals[i]!r} for `{names_of(fun, in_tree, avals)()[i]}`",
                     fix="Convert it, or pass holomorphic=True for a complex function.",
                 )
+        moving = [i for i in positions if is_inexact(avals[i].dtype)]
         traced = trace_call(
-            fun, in_tree, avals, kind, values=leaves, differentiated=positions, has_aux=has_aux
+            fun, in_tree, avals, kind, values=leaves, differentiated=moving, has_aux=has_aux
         )
-        check_outputs(traced, kind, shown)
-        out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
-        _check_outputs(traced, out_tree, what, holomorphic)
-        wanted = set(positions)
-        active = tuple([i in wanted for i in range(len(traced.program.inputs))])
+        out_tree = traced.own_tree(has_aux)
+        out_avals = traced.out_avals[: out_tree.num_leaves]
+        for i, aval in enumerate(out_avals):
+            if not gives(aval.dtype):
+                raise GradientError(
+                    f"{what}: outputs must be {_KINDS[gives]}; got {aval!r}, number {i}, "
+                    f"at output{leaf_paths(out_tree, out_avals)[i]}",
+                    fix="Return real and imaginary parts, or pass holomorphic=True.",
+                )
+        active = tuple([i in set(moving) for i in range(len(traced.program.inputs))])
         operands = [*leaves, *traced.captured]
         outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
         count = len(traced.program.outputs)
-        order = sorted(positions)
+        order = sorted(moving)
         blocks = iter(fresh(outs[count:], operands))
         outs = traced.returned(operands, outs[:count])
         rows = []
-        for _ in range(out_tree.num_leaves):
+        for out in out_avals:
             by_input = dict(zip(order, [next(blocks) for _ in order], strict=True))
-            rest = iter([by_input[i] for i in positions])
-            parts = tuple(
-                [tree.unflatten(t, [next(rest) for _ in range(t.num_leaves)]) for t in arg_trees]
+            block_avals = [avals[i].update(shape=out.shape + avals[i].shape) for i in positions]
+            parts = tangent_tree(
+                tree.tuple_of(arg_trees), block_avals, [by_input.get(i) for i in positions]
             )
             rows.append(parts if isinstance(argnums, tuple) else parts[0])
         jacobian = tree.unflatten(out_tree, rows)
@@ -309,13 +336,9 @@ def _jacobian(
     return transformed(wrapper, shown, kind)
 
 
-def _check_outputs(traced: TracedCall, out_tree: Any, what: str, holomorphic: bool) -> None:
-    """Raise GradientError unless the outputs in `out_tree` can be differentiated."""
-    for i, aval in enumerate(traced.program.out_avals[: out_tree.num_leaves]):
-        if not is_inexact(aval.dtype) or is_complex(aval.dtype) != holomorphic:
-            path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(out_tree.num_leaves)))[i]
-            raise GradientError(
-                f"{what}: outputs must be {'complex' if holomorphic else 'real floating point'}; "
-                f"got {aval!r}, number {i}, at output{tree.path_text(path)}",
-                fix="Return real and imaginary parts, or pass holomorphic=True.",
-            )
+def _is_real(dtype: Any) -> bool:
+    return is_inexact(dtype) and not is_complex(dtype)
+
+
+_KINDS = {_is_real: "real floating point", is_inexact: "inexact", is_complex: "complex"}
+"""The dtypes between which there are Jacobians, as messages name them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from functx.core import tree
@@ -23,7 +24,15 @@ from functx.transforms.calls import (
 )
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.grad import floats_for_ints
-from functx.transforms.marks import chosen, inexact_marks, places_of, spread, zeros_for_none
+from functx.transforms.marks import (
+    chosen,
+    inexact_marks,
+    is_float0,
+    places_of,
+    spread,
+    tangent_tree,
+    zeros_for_none,
+)
 from functx.transforms.parts import reached_from
 
 
@@ -57,25 +66,25 @@ def jvp(
                 f"got {type_name(given)}"
             )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
-    floats_for_ints(leaves, range(len(leaves)))
+    what = f"jvp({name_of(fun)}): tangents"
+    given = tree.flatten_as(in_tree, (tuple(tangents), {}), what, "primals")
+    floats_for_ints(leaves, [i for i, t in enumerate(given) if t is not None and not is_float0(t)])
     avals = avals_of(leaves, "jvp", fun, in_tree)
-    tangent_leaves = _matching_tangents(fun, in_tree, avals, (tuple(tangents), {}), "jvp")
+    tangent_leaves = _matching_tangents(fun, in_tree, avals, given, "jvp")
     varying = tuple([t is not None for t in tangent_leaves])
     positions = [i for i, v in enumerate(varying) if v]
     traced = trace_call(
         fun, in_tree, avals, "jvp", values=leaves, differentiated=positions, has_aux=has_aux
     )
-    check_outputs(traced, "jvp", fun)
     if strict:
         _check_dependence(traced, varying, fun)
     operands = [*leaves, *traced.captured, *[t for t in tangent_leaves if t is not None]]
     rewrite = PushForward(varying + (False,) * len(traced.captured))
     outs = apply(rewrite, traced.program, operands)
     count = len(traced.program.outputs)
-    out_tangents = _with_nones(traced, fresh(outs[count:], operands))
+    tangent = _out_tangent(traced, fresh(outs[count:], operands), has_aux)
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
-    tangent = tree.unflatten(traced.out_tree, out_tangents)
-    return (out[0], tangent[0], out[1]) if has_aux else (out, tangent)
+    return (out[0], tangent, out[1]) if has_aux else (out, tangent)
 
 
 @boundary
@@ -101,12 +110,13 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     residuals = fresh(outs[count:], operands)
 
     def push(residuals: Any, *tangents: Any) -> Any:
-        found = _matching_tangents(fun, in_tree, avals, (tangents, {}), "linearize")
+        what = f"linearize({name_of(fun)}): tangents"
+        found = tree.flatten_as(in_tree, (tangents, {}), what, "primals")
+        found = _matching_tangents(fun, in_tree, avals, found, "linearize")
         filled = zeros_for_none(chosen(found, inexact), chosen(avals, inexact))
         found = apply(None, tangent_program, [*filled, *residuals])
         found = fresh(found, [*filled, *residuals])
-        result = tree.unflatten(traced.out_tree, _with_nones(traced, found))
-        return result[0] if has_aux else result
+        return _out_tangent(traced, found, has_aux)
 
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (
@@ -136,50 +146,40 @@ class AtPrimals(NamedTuple):
 def at_primals(
     fun: Callable[..., Any], primals: tuple[Any, ...], kind: str, has_aux: bool
 ) -> AtPrimals:
-    """`fun` traced at `primals`, for the transform `kind`.
-
-    Raises GradientError for a function that returns no arrays.
-    """
+    """`fun` traced at `primals`, for the transform `kind`."""
     leaves, in_tree = tree.flatten((primals, {}))
-    floats_for_ints(leaves, range(len(leaves)))
     avals = avals_of(leaves, kind, fun, in_tree)
     inexact = places_of(inexact_marks(avals))
     traced = trace_call(
         fun, in_tree, avals, kind, values=leaves, differentiated=inexact, has_aux=has_aux
     )
-    check_outputs(traced, kind, fun)
     return AtPrimals(leaves, in_tree, avals, traced)
 
 
-def check_outputs(traced: TracedCall, kind: str, fun: Callable[..., Any]) -> None:
-    """Raise GradientError for a function that returns no arrays."""
-    if not traced.program.outputs:
-        raise GradientError(
-            f"{kind}({name_of(fun)}): the function must return at least one array; "
-            f"got {tree.unflatten(traced.out_tree, [])!r}"
-        )
-
-
-def _with_nones(traced: TracedCall, tangents: Sequence[Any]) -> list[Any]:
-    return spread(tangents, inexact_marks(traced.out_avals))
+def _out_tangent(traced: TracedCall, tangents: Sequence[Any], has_aux: bool) -> Any:
+    """The tangent of the output, aux left out, from the tangents of all inexact results."""
+    own = traced.own_tree(has_aux)
+    found = spread(tangents, inexact_marks(traced.out_avals))
+    return tangent_tree(own, traced.out_avals[: own.num_leaves], found[: own.num_leaves])
 
 
 def _matching_tangents(
-    fun: Callable[..., Any], in_tree: Any, avals: Sequence[Any], tangents: Any, kind: str
+    fun: Callable[..., Any],
+    in_tree: Any,
+    avals: Sequence[Any],
+    tangents: Sequence[Any],
+    kind: str,
 ) -> list[Any]:
     """The tangent of each primal leaf, None where it is zero."""
-    leaves = tree.flatten_as(in_tree, tangents, f"{kind}({name_of(fun)}): tangents", "primals")
-    return [
-        check_like(t, aval, kind, fun, in_tree, i)
-        for i, (t, aval) in enumerate(zip(leaves, avals, strict=True))
-    ]
-
-
-def check_like(t: Any, aval: Any, kind: str, fun: Callable[..., Any], in_tree: Any, i: int) -> Any:
-    if t is None or not is_inexact(aval.dtype):
-        return None
     must = f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal"
-    return fitting(t, aval, lambda: (must, f"`{names_of(fun, in_tree)()[i]}`"))
+
+    def problem(i: int) -> tuple[str, str]:
+        return must, f"`{names_of(fun, in_tree, avals)()[i]}`"
+
+    return [
+        fitting(t, aval, partial(problem, i)) if t is not None and is_inexact(aval.dtype) else None
+        for i, (t, aval) in enumerate(zip(tangents, avals, strict=True))
+    ]
 
 
 def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:

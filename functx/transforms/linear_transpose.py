@@ -32,6 +32,7 @@ from functx.ops.slicing import DynamicUpdateSlice
 from functx.transforms.calls import (
     abstract,
     check_callable,
+    leaf_paths,
     name_of,
     names_of,
     trace_call,
@@ -67,11 +68,11 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     check_callable(fun, "linear_transpose")
     what = f"linear_transpose({name_of(fun)})"
     leaves, in_tree = tree.flatten((primals, {}))
-    avals = [_abstract(x, i, fun, in_tree) for i, x in enumerate(leaves)]
+    avals = [_abstract(i, fun, in_tree, leaves) for i in range(len(leaves))]
     traced = trace_call(fun, in_tree, avals, "linear_transpose").without_writes(what)
     out_avals = traced.program.out_avals
     inexact = {is_inexact(a.dtype) for a in [*avals, *out_avals]}
-    if not avals or not out_avals or len(inexact) != 1:
+    if len(inexact) > 1:
         raise GradientError(
             f"{what}: the function must map inexact arrays to inexact ones, or integers to "
             f"integers; got {', '.join(map(repr, avals))} -> {', '.join(map(repr, out_avals))}"
@@ -86,13 +87,14 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     return tree.Partial(transpose, traced.captured)
 
 
-def _abstract(x: Any, i: int, fun: Callable[..., Any], in_tree: Any) -> Any:
+def _abstract(i: int, fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any]) -> Any:
+    x = leaves[i]
     try:
         return abstract(x)
     except ArgumentError:
         raise ArgumentError(
             f"linear_transpose({name_of(fun)}): primals must be arrays, or have a shape and a "
-            f"dtype; got {type_name(x)} for `{names_of(fun, in_tree)()[i]}`"
+            f"dtype; got {type_name(x)} for `{names_of(fun, in_tree, leaves)()[i]}`"
         ) from None
 
 
@@ -104,10 +106,9 @@ def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[A
         given = aval if x is None else aval_of(x)
         weak = given.weak_type and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
         if given.shape != aval.shape or (given.dtype != aval.dtype and not weak):
-            path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(avals))))[i]
             raise TangentError(
                 f"{what}: a cotangent must have the shape and dtype of its output; "
-                f"got {given!r} for output{tree.path_text(path)}: {aval!r}"
+                f"got {given!r} for output{leaf_paths(out_tree, avals)[i]}: {aval!r}"
             )
         if x is None:
             x = zeros_like(aval)

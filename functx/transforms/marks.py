@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functx.core.dtypes import is_inexact
+import numpy as np
+
+from functx.core import tree
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import float0, is_inexact
 from functx.core.primitive import LinearInput
 from functx.ops.shaping import zeros_like
 
@@ -40,6 +44,25 @@ def replaced(items: Sequence[Any], marks: Sequence[bool], new: Sequence[Any]) ->
 def zeros_for_none(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
     """`values` with zeros, of the types of `like`, in place of None."""
     return [zeros_like(a) if x is None else x for x, a in zip(values, like, strict=True)]
+
+
+def is_float0(x: Any) -> bool:
+    """Whether `x` is an array of JAX's dtype for the tangents of integers, which have no values."""
+    return getattr(x, "dtype", None) == float0
+
+
+def tangent_tree(structure: Any, avals: Sequence[ShapedArray], tangents: Sequence[Any]) -> Any:
+    """The pytree of tangents or cotangents of values of types `avals`, None for integers.
+
+    A class of the user's is made of arrays only: of zeros of dtype `float0` in place of None.
+    """
+    if any(t is None for t in tangents):
+        marks = tree.in_user_nodes(structure)
+        tangents = [
+            np.zeros(a.shape, float0) if t is None and on else t
+            for t, a, on in zip(tangents, avals, marks, strict=True)
+        ]
+    return tree.unflatten(structure, tangents)
 
 
 def inexact_marks(avals: Sequence[Any]) -> list[bool]:

@@ -8,13 +8,13 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ArgumentError, GradientError
+from functx.core.errors import ArgumentError
 from functx.core.rewriting import apply, rewritten_alike
 from functx.core.tracebacks import boundary
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import check_callable, fitting, fresh, name_of
+from functx.transforms.calls import check_callable, fitting, fresh, leaf_paths, name_of
 from functx.transforms.jvp import at_primals
-from functx.transforms.marks import inexact_marks, spread
+from functx.transforms.marks import inexact_marks, spread, tangent_tree
 from functx.transforms.planning.gradients import split_in_two
 
 
@@ -22,13 +22,12 @@ from functx.transforms.planning.gradients import split_in_two
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """`(fun(*primals), pullback)`, where `pullback(ct)` is a tuple of cotangents of the primals.
 
-    `ct` has the structure, shapes and dtypes of the output, with None (or anything) for
-    integers and None for zero. `pullback` may be called many times, and is a pytree of what
+    `ct` has the structure, shapes and dtypes of the output, with None, zeros of dtype `float0`
+    (or anything) for integers, and None for zero. `pullback` may be called many times, and is a pytree of what
     it needs of the primals. Integer primals get None. With `has_aux`, `fun` returns
     `(output, aux)` and the result ends with aux.
 
-    Raises GradientError for a function without inexact outputs; the pullback raises
-    TreeError and TangentError for a cotangent unlike the output.
+    The pullback raises TreeError and TangentError for a cotangent unlike the output.
 
     >>> import functx
     >>> value, pullback = functx.vjp(lambda x, y: x * y, 2.0, 3.0)
@@ -39,12 +38,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     given = at_primals(fun, primals, "vjp", has_aux)
     in_tree, avals, traced = given.in_tree, given.avals, given.traced
     out_avals = traced.out_avals
-    out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
+    out_tree = traced.own_tree(has_aux)
     own = out_tree.num_leaves
-    if own and not any(is_inexact(a.dtype) for a in out_avals[:own]):
-        raise GradientError(
-            f"vjp({name_of(fun)}): an output must be inexact to have cotangents; got {out_avals[0]!r}"
-        )
     forward, backward = rewritten_alike(split_in_two(given.varying), traced.program)
     operands = [*given.leaves, *traced.captured]
     outs = apply(None, forward, operands)
@@ -60,7 +55,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         cts += [zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
         pulled = apply(None, backward, [*cts, *residuals])
         found = spread(fresh(pulled, [*cts, *residuals]), inexact_marks(avals))
-        args, _ = tree.unflatten(in_tree, found)
+        args, _ = tangent_tree(in_tree, avals, found)
         return args
 
     pull = tree.Partial(boundary(pullback), fresh(outs[count:], operands))
@@ -75,8 +70,7 @@ def _matching_cotangents(fun: Callable[..., Any], out_tree: Any, avals: Any, ct:
     must = f"{what}: a cotangent must have the shape and dtype of its output"
 
     def output(i: int) -> tuple[str, str]:
-        path, _ = tree.leaves_with_path(tree.unflatten(out_tree, range(len(leaves))))[i]
-        return must, f"output{tree.path_text(path)}"
+        return must, f"output{leaf_paths(out_tree, avals[: len(leaves)])[i]}"
 
     return [
         zeros_like(aval) if x is None else fitting(x, aval, partial(output, i))

@@ -26,8 +26,9 @@ from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
     Layouts,
     TracedCall,
-    avals_of,
+    arguments_of,
     check_callable,
+    leaf_paths,
     name_of,
     names_of,
     trace_call,
@@ -96,8 +97,11 @@ def vmap(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
-        dims = _canonical_dims(leaves, axes, fun, in_tree)
-        avals = avals_of(leaves, "vmap", fun, in_tree)
+        found = _canonical_dims(leaves, axes, fun, in_tree)
+        mapped = {i: dim for i, dim in enumerate(found) if dim is not None}
+        leaves, in_tree, avals, places = arguments_of(leaves, in_tree, "vmap", fun, list(mapped))
+        by_place = dict(zip(places, mapped.values(), strict=True))
+        dims = tuple([by_place.get(i) for i in range(len(leaves))])
         size = _common_size(avals, dims, axis_size, fun, in_tree)
         lanes = [
             aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
@@ -167,7 +171,9 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
         found = [in_axes] * tree.structure(args).num_leaves
     else:
         try:
-            found = tree.flatten_prefix(in_axes, args, f"vmap({name_of(fun)}): in_axes")
+            found = tree.flatten_prefix(
+                in_axes, tree.structure(args), f"vmap({name_of(fun)}): in_axes"
+            )
         except TreeError as error:
             raise InAxesError(error.problem, *error.details, fix=error.fix) from None
     return found + [0] * tree.structure(kwargs).num_leaves
@@ -188,14 +194,14 @@ def _canonical_dims(
         except ArgumentError:
             leaves[i] = words = execution.key_words(x)
             if words is x:
-                name = name.format(names_of(fun, in_tree)()[i])
+                name = name.format(names_of(fun, in_tree, leaves)()[i])
                 raise InAxesError(
                     f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
                     fix="Pass None in in_axes for it.",
                 ) from None
             rank = words.ndim - 1
         if not -rank <= index(axis) < rank:
-            name = name.format(names_of(fun, in_tree)()[i])
+            name = name.format(names_of(fun, in_tree, leaves)()[i])
             legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"
             raise AxisError(
                 f"{name} must have {legal} to be mapped on axis {axis}; got {aval_of(x)!r}",
@@ -224,7 +230,7 @@ def _common_size(
             f"vmap({name_of(fun)}): at least one argument must be mapped; got in_axes of None only",
             fix="Give an argument an axis, or pass axis_size.",
         )
-    names = names_of(fun, in_tree)()
+    names = names_of(fun, in_tree, avals)()
     rows = [
         f"{name}: {aval!r} mapped on axis {dim} ({aval.shape[dim]})"
         for name, aval, dim in zip(names, avals, dims, strict=True)
@@ -246,11 +252,11 @@ def _out_dims_of_leaves(
     out_tree = traced.out_tree
     if out_tree.num_nodes == 1 and isinstance(out_axes, (tuple, list)) and len(out_axes) == 1:
         out_axes = out_axes[0]
-    example = tree.unflatten(out_tree, range(out_tree.num_leaves))
-    if isinstance(out_axes, (tuple, list)) and isinstance(example, (tuple, list)):
-        out_axes = type(example)(out_axes) if type(example) in (tuple, list) else out_axes
+    outermost = tree.outermost(out_tree)
+    if isinstance(out_axes, (tuple, list)) and outermost in (tuple, list):
+        out_axes = outermost(out_axes)
     try:
-        axes = tree.flatten_prefix(out_axes, example, f"vmap({name_of(fun)}): out_axes")
+        axes = tree.flatten_prefix(out_axes, out_tree, f"vmap({name_of(fun)}): out_axes")
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
     dims: list[int | None] = []
@@ -276,11 +282,9 @@ def _unmappable(i: int, traced: TracedCall, fun: Callable[..., Any]) -> OutAxesE
             f"arguments; got `{name}`, to which such values are written",
             fix="Give it an axis in in_axes, or write to a copy of it.",
         )
-    path, _ = tree.leaves_with_path(
-        tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
-    )[i]
+    path = leaf_paths(traced.out_tree, traced.out_avals)[i]
     return OutAxesError(
         f"vmap({name_of(fun)}): a result with out_axes None must not depend on mapped arguments; "
-        f"got output{tree.path_text(path)}: {traced.program.out_avals[i]!r}, which does",
+        f"got output{path}: {traced.program.out_avals[i]!r}, which does",
         fix="Give it an axis in out_axes.",
     )

@@ -214,7 +214,6 @@ def of_push(jvp, reverse=False):
         (of_forward(lambda x: ((x, x), None)), RuleError, "structure of the function's output"),
         (of_forward(lambda x: (np.ones(3), None)), RuleError, r"got f32\[3\] where ~f32\[\]"),
         (of_forward(lambda x: (1j * x, None)), RuleError, "got ~c64"),
-        (of_forward(lambda x: (x, object())), RuleError, "residuals of its rule.*got object"),
         (of_backward(lambda r, ct: ct), RuleError, "for each of 1 arguments; got ~f32"),
         (of_backward(lambda r, ct: None), RuleError, "for each of 1 arguments; got NoneType"),
         (of_backward(lambda r, ct: (ct, None)), RuleError, "got tuple of 2"),

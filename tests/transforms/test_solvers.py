@@ -254,7 +254,7 @@ def both_ways(matvec):
         (
             solve_with(lambda x: (x,)),
             TreeError,
-            "what matvec returns must have the structure of b; got another one",
+            "what matvec returns must have the structure of b; got tuple of 1 for a leaf",
         ),
         (
             solve_with(lambda x: {"a": x["a"][:2]}, b={"a": ONE}),

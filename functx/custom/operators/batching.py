@@ -142,7 +142,7 @@ def _out_dims(
     if isinstance(given, list) and isinstance(example, tuple):
         given = tuple(given)
     try:
-        found = tree.flatten_prefix(given, example, "out_dims")
+        found = tree.flatten_prefix(given, tree.structure(example), "out_dims")
     except TreeError:
         none = tree.structure(given, is_leaf=lambda x: x is None)
         raise wrong(

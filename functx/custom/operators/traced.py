@@ -42,22 +42,18 @@ class Saved(NamedTuple):
     """A pytree of which the arrays are kept apart from the rest, which is as it was given."""
 
     structure: Any
-    static: tuple[tuple[int, Any], ...]
     arrays: Sequence[Any]
 
     @staticmethod
     def of(value: Any) -> Saved:
         """The parts of `value`."""
         leaves, structure = tree.flatten(value)
-        static = tuple([(i, x) for i, x in enumerate(leaves) if not is_array(x)])
-        return Saved(structure, static, [x for x in leaves if is_array(x)])
+        static = {i: x for i, x in enumerate(leaves) if not is_array(x)}
+        return Saved(tree.with_static(structure, static), [x for x in leaves if is_array(x)])
 
     def value(self, arrays: Sequence[Any]) -> Any:
         """The pytree with `arrays` in the place of its own."""
-        leaves = list(arrays)
-        for i, x in self.static:
-            leaves.insert(i, x)
-        return tree.unflatten(self.structure, leaves)
+        return tree.unflatten(self.structure, arrays)
 
 
 def is_array(x: Any) -> bool:

@@ -13,6 +13,7 @@ from functx.transforms.calls import (
     TracedCall,
     avals_of,
     layouts_of,
+    leaf_paths,
     owner_of,
     trace_call,
     traced_together,
@@ -20,7 +21,6 @@ from functx.transforms.calls import (
 from functx.transforms.control.tracing import (
     common_type,
     described,
-    leaf_paths,
     with_output_types,
 )
 from functx.transforms.parts import rewired
@@ -72,7 +72,9 @@ def traced_branches(
             f"{what}: all branches must return values of one type; got "
             + "; ".join(
                 f"output{path}: " + " and ".join(_by_type(branches, avals))
-                for path, avals, found in zip(leaf_paths(out_tree), by_output, common, strict=True)
+                for path, avals, found in zip(
+                    leaf_paths(out_tree, traced[0].out_avals), by_output, common, strict=True
+                )
                 if found is None
             ),
             *_places(branches),
@@ -100,8 +102,8 @@ def _different_structures(
         if (own := [path for path in mine if path not in theirs])
     ]
     return BranchTypeError(
-        f"{what}: all branches must return one structure; got another one of {names[1]} than of "
-        f"{names[0]}",
+        f"{what}: all branches must return the structure that {names[0]} returns; "
+        f"got {tree.differing(*trees)} from {names[1]}",
         *[f"{name} returns {each}" for name, each in zip(names, trees, strict=True)],
         *alone,
         *_places({name: branches[name] for name in names}),

@@ -46,7 +46,6 @@ from functx.transforms.control.tracing import (
     body_name,
     check_functions,
     common_type,
-    leaf_paths,
     with_output_types,
 )
 
@@ -209,7 +208,7 @@ def _checked(what: str, operands: Any, init_values: Any, computation: Any) -> Re
     tree.check_same_structure(structure, given, f"{what}: the initial values", "the operands")
     if not xs:
         raise TreeError(f"{what}: there must be at least one operand; got {operands!r}")
-    paths = leaf_paths(structure)
+    paths = [tree.path_text(path) for path, _ in tree.leaves_with_path(operands)]
     avals = [_aval(what, "operand", path, x) for path, x in zip(paths, xs, strict=True)]
     scalars = [ShapedArray((), a.dtype) for a in avals]
     for path, aval in zip(paths, avals, strict=True):

@@ -26,7 +26,7 @@ from functx.ops.slicing import slice_in_dim
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.call import TransposeIn
-from functx.transforms.calls import TracedCall, avals_of, named_after, trace_call
+from functx.transforms.calls import TracedCall, avals_of, leaf_paths, named_after, trace_call
 from functx.transforms.control.loop_split import (
     KnownCarries,
     LinearStep,
@@ -45,7 +45,6 @@ from functx.transforms.control.tracing import (
     check_functions,
     check_operands,
     depends,
-    leaf_paths,
     linearizing,
     settle,
     with_output_types,
@@ -415,9 +414,9 @@ def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[An
 
 def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
     """The one first dimension of `xs`, which `length` must be if given."""
-    paths = leaf_paths(x_tree)
-    for path, aval in zip(paths, avals, strict=True):
+    for i, aval in enumerate(avals):
         if not aval.ndim:
+            path = leaf_paths(x_tree, avals)[i]
             raise AxisSizeError(f"{what}: xs must have rows; got the scalar xs{path}: {aval!r}")
     sizes = {aval.shape[0] for aval in avals}
     if length is not None:
@@ -433,6 +432,7 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
             f"{what}: there must be xs or a length; got neither", fix="Pass length=n."
         )
     if len(sizes) > 1:
+        paths = leaf_paths(x_tree, avals)
         rows = [f"xs{path}: {aval!r}" for path, aval in zip(paths, avals, strict=True)]
         raise AxisSizeError(
             f"{what}: xs and length must agree on the number of steps; "

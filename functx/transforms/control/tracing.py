@@ -22,7 +22,14 @@ from functx.core.rewriting import apply
 from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace_closed
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.transforms.calls import TracedCall, fresh, name_of, owner_of, write_all_back
+from functx.transforms.calls import (
+    TracedCall,
+    fresh,
+    leaf_paths,
+    name_of,
+    owner_of,
+    write_all_back,
+)
 from functx.transforms.marks import chosen
 from functx.transforms.parts import rewired
 
@@ -100,7 +107,7 @@ def settle(
             bad: list[Any] = [
                 row
                 for *row, fits in zip(
-                    leaf_paths(carry_tree), avals, outs, sources, settled, strict=False
+                    leaf_paths(carry_tree, avals), avals, outs, sources, settled, strict=False
                 )
                 if fits is None
             ]
@@ -128,7 +135,8 @@ def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryType
     new = [f"carry{path}" for path in after if path not in before]
     returned = return_source(fun)
     return CarryTypeError(
-        f"{what}: the body must return a carry of the structure that it takes; got another one",
+        f"{what}: the body must return a carry of the structure that it takes; "
+        f"got {tree.differing(expected, given)}",
         f"expected {expected}",
         f"got      {given}",
         *([f"missing: {', '.join(missing)}"] if missing else []),
@@ -151,12 +159,6 @@ def return_source(fun: Any) -> Source | None:
 def source_of(program: Program, atom: Atom) -> Source | None:
     """Where in the user's code an output of `program` was made; None for an input or a number."""
     return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
-
-
-def leaf_paths(structure: Any) -> list[str]:
-    """The paths of the leaves of a structure, as messages show them."""
-    leaves = tree.leaves_with_path(tree.unflatten(structure, range(structure.num_leaves)))
-    return [tree.path_text(path) for path, _ in leaves]
 
 
 def common_type(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
