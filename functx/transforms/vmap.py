@@ -98,9 +98,9 @@ def vmap(
         leaves, in_tree = tree.flatten((args, kwargs))
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
         found = _canonical_dims(leaves, axes, fun, in_tree)
-        mapped = {i: dim for i, dim in enumerate(found) if dim is not None}
-        leaves, in_tree, avals, places = arguments_of(leaves, in_tree, "vmap", fun, list(mapped))
-        by_place = dict(zip(places, mapped.values(), strict=True))
+        on_axes = {i: dim for i, dim in enumerate(found) if dim is not None}
+        leaves, in_tree, avals, places = arguments_of(leaves, in_tree, "vmap", fun, list(on_axes))
+        by_place = dict(zip(places, on_axes.values(), strict=True))
         dims = tuple([by_place.get(i) for i in range(len(leaves))])
         size = _common_size(avals, dims, axis_size, fun, in_tree)
         lanes = [
