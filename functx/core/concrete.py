@@ -49,6 +49,7 @@ def differentiated(tracer: Tracer) -> bool:
 
 
 def refuse_if_differentiated(tracer: Tracer, asked: str, instead: str = "") -> None:
+    check_alive(tracer, current_builder.get())
     if differentiated(tracer):
         raise DifferentiatedValueError(
             f"{asked} needs a plain number; got {tracer.aval!r}, which {tracer.builder.owner} "

@@ -157,7 +157,8 @@ def _check_switch(name: Any) -> None:
     known = [n for n, value in vars(Config).items() if isinstance(value, property)]
     if name not in known:
         raise ArgumentError(
-            f"config: a switch must be one of {', '.join(known)}; there is no switch {name!r}"
+            f"config: a switch must be one of {', '.join(known)}; there is no switch {name!r}",
+            fix="Switches of JAX are set by jax.config.update, and hold for functx too.",
         )
 
 

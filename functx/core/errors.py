@@ -496,6 +496,18 @@ class RecompilationWarning(FunctxError, UserWarning):
     """
 
 
+def brief(value: Any) -> str:
+    """An argument as messages show it: `repr`, but for traced arrays, whose values are not asked for."""
+    described = getattr(value, "described", None)
+    if described is not None and hasattr(value, "builder"):
+        return str(described())
+    if type(value) in (tuple, list):
+        ends = "()" if type(value) is tuple else "[]"
+        comma = "," if ends == "()" and len(value) == 1 else ""
+        return f"{ends[0]}{', '.join(map(brief, value))}{comma}{ends[1]}"
+    return repr(value)
+
+
 def type_name(value: Any) -> str:
     """The type of a value as messages show it: avals in short form, else the class."""
     aval = getattr(value, "aval", None)

@@ -14,7 +14,7 @@ import numpy as np
 
 from functx.core.avals import OfType, ShapedArray
 from functx.core.dtypes import SHORT_NAMES, canonical_dtype
-from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, type_name
+from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, brief, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
 from functx.core.provenance import OURS, USERS, Source, describe, owner_of_file, source_of
 
@@ -442,9 +442,22 @@ def aval_of(x: Any) -> ShapedArray:
         if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             return aval_of(np.asarray(x))
     raise ArgumentError(
-        f"arguments must be arrays or numbers; got {type_name(x)} {str(x)[:60]!r}",
-        fix="Convert it to an array of a dtype that functx has, in the machine's byte order, or "
-        "make it static (static_argnums, a closure).",
+        f"arguments must be arrays or numbers; got {type_name(x)} {brief(x)[:60]}",
+        fix=_instead_of(x),
+    )
+
+
+def _instead_of(x: Any) -> str:
+    """What to do about an argument that is neither an array nor a number."""
+    if x is None:
+        return "Give it a value, or leave it out: None stands for no array."
+    if hasattr(x, "dtype"):
+        return "Convert it to an array of a dtype that functx has, in the machine's byte order."
+    if isinstance(x, (list, tuple, dict, set, Iterator)):
+        return "Make one array of it, as functx.numpy.array does of a list of numbers."
+    return (
+        "Make it static (static_argnums of jit, functools.partial, a closure); a class that holds arrays "
+        "is registered as a pytree (jax.tree_util.register_dataclass)."
     )
 
 

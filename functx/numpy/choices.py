@@ -123,9 +123,9 @@ def where(
     if x is None or y is None:
         if x is not None or y is not None:
             raise ArgumentError("where: x and y must be given together; got one of them")
-        from functx.numpy.conditions import nonzero
+        from functx.numpy.conditions import positions
 
-        return nonzero(condition, size=size, fill_value=fill_value)
+        return positions("where", condition, size, fill_value)
     if type(condition) is Tracer and condition.aval.dtype == BOOL:
         shape = condition.aval.shape
         if type(x) is Tracer and x.aval.shape == shape:

@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 
-def known_mask(mask: Any, name: str) -> np.ndarray[Any, Any]:
-    """The value of `mask`, which decides how many results there are."""
+def known_mask(mask: Any, name: str, fix: str = "") -> np.ndarray[Any, Any]:
+    """The value of `mask`, which decides how many results there are; `fix` is the cure without `size`."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
     try:
-        return concrete(mask, f"{name} without `size`")  # type: ignore[no-any-return]
+        return concrete(mask, name if fix else f"{name} without `size`")  # type: ignore[no-any-return]
     except ConcretizationError as error:
-        error.fix = (
+        error.fix = fix or (
             f"Give {name} the number of results, `size`, and `fill_value` for those left over."
         )
         raise
@@ -85,21 +85,26 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     With `size` there are so many, those left over `fill_value` (0; a tuple gives each
     dimension its own). Without it the elements must be known while tracing.
     """
+    return positions("nonzero", a, size, fill_value)
+
+
+def positions(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any, ...]:
+    """What `nonzero` gives, for the function `name`."""
     a = as_array(a)
     shape = aval_of(a).shape
     if not shape:
         raise ShapeError(
-            f"nonzero: the array must have a dimension; got {aval_of(a)!r}",
+            f"{name}: the array must have a dimension; got {aval_of(a)!r}",
             fix="Give it one with atleast_1d.",
         )
     if size is None:
-        found = np.nonzero(known_mask(_truth(a), "nonzero"))
+        found = np.nonzero(known_mask(_truth(a), name))
         return tuple([as_array(places.astype(canonical_dtype(INT))) for places in found])
     places, there = places_of(ravel(_truth(a)), static_size(size))
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * len(shape)
     if len(fills) != len(shape):
         raise ShapeError(
-            f"nonzero: fill_value must be one, or one a dimension; got {fill_value} for {aval_of(a)!r}"
+            f"{name}: fill_value must be one, or one a dimension; got {fill_value} for {aval_of(a)!r}"
         )
     results = []
     for n, fill in zip(reversed(shape), reversed(fills), strict=True):
@@ -109,6 +114,9 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         fill = convert_element_type(as_array(fill), INT)
         results.append(select(there, index, shaping.full((), fill)))
     return tuple(results[::-1])
+
+
+_INSTEAD_OF_TRIM = "Leave it outside of what is traced, or mask with functx.numpy.where."
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
@@ -121,7 +129,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     sides = trim.lower()
     if not set(sides) <= {*"fb"}:
         raise ValueRangeError(f'trim_zeros: trim must be made of "f" and "b"; got {trim!r}')
-    places = np.argwhere(known_mask(_truth(filt), "trim_zeros"))
+    places = np.argwhere(known_mask(_truth(filt), "trim_zeros", _INSTEAD_OF_TRIM))
     kept = [slice(None)] * len(shape)
     for d in canonical_axes(axis, len(shape), "trim_zeros: axis"):
         along = places[:, d].tolist()
@@ -132,7 +140,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Where in the flattened array the elements are not zero; `size` as for `nonzero`."""
-    return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
+    return positions("flatnonzero", ravel(a), size, fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
@@ -141,7 +149,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     if not aval_of(a).ndim:
         count = flatnonzero(a, size=size, fill_value=fill_value)
         return shaping.full((aval_of(count).size, 0), literal(0, canonical_dtype(INT)))
-    return stack(nonzero(a, size=size, fill_value=fill_value), axis=1)
+    return stack(positions("argwhere", a, size, fill_value), axis=1)
 
 
 @partial(with_out, place=3)

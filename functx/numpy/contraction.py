@@ -165,7 +165,10 @@ def _batched_product(
             f"dimension {labels.index('k') - len(labels)} ({n['k']})"
             for labels, n in ((left, sizes), (right, others))
         )
-        raise ShapeError(f"{name}: {places} must have one size; got {x!r} and {y!r}")
+        raise ShapeError(
+            f"{name}: {places} must have one size; got {x!r} and {y!r}",
+            fix="Transpose an operand (x.T), or reshape it; `*` multiplies element by element.",
+        )
     if any(1 != sizes.get(d, 1) != others.get(d, 1) != 1 for d in leading[0]):
         raise ShapeError(f"{name}: the leading dimensions must broadcast; got {x!r} and {y!r}")
     batched = max(leading, key=len)

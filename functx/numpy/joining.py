@@ -89,7 +89,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     if not ndim:
         raise ShapeError(
             f"concatenate: arrays must have at least one dimension; got {aval_of(arrays[0])!r}",
-            fix="Use stack to make a dimension of scalars.",
+            fix="Give the arrays as one list, concatenate([x, y]); stack makes a dimension of scalars.",
         )
     joined = joining.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
     return copied(joined) if len(arrays) == 1 else joined

@@ -244,12 +244,22 @@ def _len(self: Tracer) -> int:
 
 
 def _iter(self: Tracer) -> Iterator[Any]:
+    if not self.shape:
+        raise ShapeError(
+            f"iteration: the array must have a dimension; got {self.aval!r}",
+            fix="A number stands for one value: use it as it is.",
+        )
     return (indexing.index(self, i) for i in range(_len(self)))
 
 
 _INSTEAD_OF_INDEX = (
     "Loop so many times with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
     "functx.lax.switch; for an argument that decides shapes, use static_argnums."
+)
+_INSTEAD_OF_BOOL = (
+    "Choose between values with functx.numpy.where or functx.lax.cond, loop with functx.lax.while_loop, "
+    "and combine conditions with &, | and ~ in place of `and`, `or`, `not` and `0 < x < 1`; for an "
+    "argument that is not an array, use static_argnums."
 )
 _INSTEAD_OF_FLOAT = (
     "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
@@ -271,7 +281,7 @@ def _scalar(self: Tracer, asked: str, fix: str = "") -> Any:
 
 
 def _bool(self: Tracer) -> bool:
-    return bool(_scalar(self, _asking("bool()")))
+    return bool(_scalar(self, _asking("bool()"), _INSTEAD_OF_BOOL))
 
 
 def _int(self: Tracer) -> int:
@@ -322,7 +332,7 @@ def _item(self: Tracer, *args: Any) -> Any:
     """The one element as a Python number."""
     refuse_if_differentiated(self, ".item()")
     chosen = self if not args else indexing.index(self, args[0] if len(args) == 1 else args)
-    return _scalar(chosen, ".item()").item()
+    return _scalar(chosen, ".item()", _INSTEAD_OF_FLOAT).item()
 
 
 def _tolist(self: Tracer) -> Any:
@@ -340,8 +350,8 @@ def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
         raise ForeignCodeError(
             f"NumPy needs the value of an array; got {self.aval!r}, traced by {self.builder.owner}",
             *error.details,
-            fix="Use the function of this name in functx.numpy; to index a NumPy table with a "
-            "traced value, functx.numpy.asarray(table)[i].",
+            fix="Use functx.numpy in place of NumPy, and functx.random in place of numpy.random; to index "
+            "a NumPy table with a traced value, functx.numpy.asarray(table)[i].",
         ) from None
 
 
@@ -350,10 +360,10 @@ def _asking(default: str) -> str:
     from functx.core.provenance import line_text, user_source
 
     words = line_text(user_source(3)).split()
-    first = words[0] if words else ""
-    return {"if": "`if`", "elif": "`elif`", "while": "`while`", "assert": "`assert`"}.get(
-        first, default
-    )
+    if words and words[0] in ("if", "elif", "while", "assert"):
+        return f"`{words[0]}`"
+    found = [word for word in ("and", "or", "not", "if") if word in words]
+    return f"`{found[0]}`" if len(found) == 1 else default
 
 
 def _jax_array(self: Tracer) -> Any:

@@ -209,7 +209,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         if len(distinct) > 1:
             raise ShapeError(
                 "shapes must broadcast: equal or 1 in each dimension, counted from the last; got "
-                + " and ".join(map(str, shapes))
+                + " and ".join(map(str, shapes)),
+                fix="Give an operand dimensions of 1 (x[:, None]), or slice or reshape it.",
             )
         result.append(distinct.pop() if distinct else 1)
     return tuple(result)

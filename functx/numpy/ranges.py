@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
+from functx.ops.parameters import whole
 from functx.ops.selection import select
 from functx.ops.shaping import expand_dims, reshape
 
@@ -116,12 +116,7 @@ def linspace(
 
 
 def count_of(name: str, num: Any) -> int:
-    try:
-        count = index(num)
-    except TypeError:
-        raise ArgumentError(
-            f"{name}: the number of samples must be an integer; got {num!r}"
-        ) from None
+    count = whole(f"{name}: the number of samples", num)
     if count < 0:
         raise ValueRangeError(f"{name}: the number of samples must not be negative; got {count}")
     return count

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.errors import AxisError, ShapeError, ValueRangeError
+from functx.core.errors import AxisError, ConcretizationError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import promotion
 from functx.numpy.joining import cut, take_along, take_static, unstack
@@ -85,7 +85,11 @@ def repeat(
         )
     if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
         return copied(_repeat_each(a, repeats, axis))
-    counts = static_integers(repeats, "repeat: the counts")
+    try:
+        counts = static_integers(repeats, "repeat")
+    except ConcretizationError as error:
+        error.fix = "Give repeat the sum of the counts, total_repeat_length, or make them static."
+        raise
     if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
         raise ValueRangeError(
             "repeat: the counts must be one number, or one for each element, none negative; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from functx.core.avals import Shape, ShapedArray
 from functx.core.concrete import concrete
 from functx.core.errors import (
-    ArgumentError,
     AxisError,
     DTypeError,
     ShapeError,
@@ -33,6 +31,7 @@ from functx.ops.operands import (
     canonical_shape,
     without,
 )
+from functx.ops.parameters import whole
 from functx.ops.shaping import Reshape
 from functx.ops.strided import element
 
@@ -83,10 +82,7 @@ def static_integers(x: Any, asked: str) -> np.ndarray[Any, Any]:
 
 
 def fixed_integer(value: Any, name: str) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} must be an integer; got {value!r}") from None
+    return whole(name, value)
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:

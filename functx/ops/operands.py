@@ -10,7 +10,7 @@ import numpy as np
 
 from functx.core.axes import batched_axis
 from functx.core.dtypes import DType, is_complex, is_inexact
-from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError
+from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError, brief
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import aval_of
 from functx.core.unknown import is_finite
@@ -66,7 +66,7 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     try:
         number = index(axis)
     except TypeError:
-        raise ArgumentError(f"{name} must be an integer; got {axis!r}") from None
+        raise ArgumentError(f"{name} must be an integer; got {brief(axis)}") from None
     if not -ndim <= number < ndim:
         raise AxisError(
             f"{name} must be in [{-ndim}, {ndim}) for an array of {ndim} dimensions; got {axis}"
@@ -110,13 +110,13 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
         )
     except ConcretizationError as error:
         raise ArgumentError(
-            f"{name} must be made of integers known while tracing; got {shape!r}",
+            f"{name} must be made of integers known while tracing; got {brief(shape)}",
             *error.details,
             fix="Make the argument static (static_argnums, a closure).",
         ) from None
     except TypeError:
         raise ArgumentError(
-            f"{name} must be made of integers known while tracing; got {shape!r}"
+            f"{name} must be made of integers known while tracing; got {brief(shape)}"
         ) from None
     if any(n < 0 for n in dims):
         raise ArgumentError(f"{name} must not be negative; got {dims}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.errors import ArgumentError, ConcretizationError
+from functx.core.errors import ArgumentError, ConcretizationError, brief
 from functx.core.tracing import Tracer
 
 
@@ -38,7 +38,9 @@ def wholes(what: str, values: Any, count: int) -> tuple[int, ...]:
     except TypeError:
         given = ()
     if len(given) != count or isinstance(values, str | bytes | dict | set):
-        raise ArgumentError(f"{what} must be {count} integers, one a dimension; got {values!r}")
+        raise ArgumentError(
+            f"{what} must be {count} integers, one a dimension; got {brief(values)}"
+        )
     return tuple([whole(what, value) for value in given])
 
 
@@ -50,7 +52,7 @@ def _made(make: Callable[[Any], Any], kind: str, what: str, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         details = []
     raise ArgumentError(
-        f"{what} must be {kind}, known while tracing; got {value!r}",
+        f"{what} must be {kind}, known while tracing; got {brief(value)}",
         *details,
         fix="Make the argument static (static_argnums, a closure)." if details else "",
     )

@@ -449,7 +449,10 @@ def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -
     fits = given.weak_type and is_complex(given.dtype) <= is_complex(aval.dtype)
     if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
         what, whose = problem()
-        raise TangentError(f"{what}; got {given!r} for {whose}: {aval!r}")
+        raise TangentError(
+            f"{what}; got {given!r} for {whose}: {aval!r}",
+            fix="Pass an array like it, as functx.numpy.ones_like gives one, or None for zero.",
+        )
     if given is aval or (given.dtype == aval.dtype and current_builder.get() is None):
         return x
     return convert_element_type(x, aval.dtype, aval.weak_type)
@@ -462,7 +465,9 @@ def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:
         path = next(p for p, leaf in tree.leaves_with_path(out) if leaf is x)
         raise ArgumentError(
             f"{kind}({name_of(fun)}): the function must return arrays, numbers or pytrees of "
-            f"them; got {type_name(x)} at output{tree.path_text(path)}"
+            f"them; got {type_name(x)} at output{tree.path_text(path)}",
+            fix="Return arrays, and make what is none outside of the function; or register its class "
+            "as a pytree (jax.tree_util.register_dataclass).",
         ) from None
 
 

@@ -131,7 +131,8 @@ def check_argnums(argnums: Any, kind: str) -> None:
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     if not numbers or any(type(n) is bool or not isinstance(n, int) for n in numbers):
         raise ArgnumsError(
-            f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}"
+            f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}",
+            fix="Give the position of the argument, which counts from 0.",
         )
 
 
@@ -143,7 +144,8 @@ def argument_leaves(
     if any(not -len(args) <= n < len(args) for n in numbers):
         raise ArgnumsError(
             f"{kind}({name_of(fun)}): argnums must name positional arguments of the call; "
-            f"got {argnums} for {len(args)} positional arguments"
+            f"got {argnums} for {len(args)} positional arguments",
+            fix="Pass the argument by position; positions count from 0.",
         )
     numbers = tuple([n % len(args) for n in numbers])
     if len(set(numbers)) != len(numbers):
@@ -187,7 +189,8 @@ def _check_input(
     raise GradientError(
         f"{kind}({name_of(fun)}): differentiated arguments must be {wanted}; "
         f"got {aval!r} for `{name}`",
-        fix=f"Convert it (`{name}.astype(float)`), choose other argnums, or pass allow_int=True.",
+        fix=f"Convert it (`functx.numpy.asarray({name}, float)`), choose other argnums, or pass "
+        "allow_int=True.",
     )
 
 
@@ -213,5 +216,7 @@ def _check_scalar(
         )
         raise GradientError(
             f"{what} {wanted}; got {aval!r}",
-            fix="Return a real part or a modulus, or pass holomorphic=True for complex functions.",
+            fix="Return a real part or a modulus, or pass holomorphic=True for complex functions."
+            if is_complex(aval.dtype)
+            else "Return a float: integers and booleans (argmax, comparisons) have no derivative.",
         )

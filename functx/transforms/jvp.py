@@ -63,7 +63,8 @@ def jvp(
         if not isinstance(given, (tuple, list)):
             raise ArgumentError(
                 f"jvp({name_of(fun)}): {name} must be a tuple, an entry for each argument; "
-                f"got {type_name(given)}"
+                f"got {type_name(given)}",
+                fix="Write functx.jvp(f, (x,), (t,)) for a function of one argument.",
             )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
     what = f"jvp({name_of(fun)}): tangents"

@@ -165,7 +165,8 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise InAxesError(
             f"vmap({name_of(fun)}): in_axes must have an entry for each positional argument; "
-            f"got {len(in_axes)} entries {in_axes!r} for {len(args)} arguments"
+            f"got {len(in_axes)} entries {in_axes!r} for {len(args)} arguments",
+            fix="Give an entry for each, None for one that every call shares, or one int for all.",
         )
     if not isinstance(in_axes, tuple):
         found = [in_axes] * tree.structure(args).num_leaves
@@ -175,7 +176,12 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
                 in_axes, tree.structure(args), f"vmap({name_of(fun)}): in_axes"
             )
         except TreeError as error:
-            raise InAxesError(error.problem, *error.details, fix=error.fix) from None
+            raise InAxesError(
+                error.problem,
+                *error.details,
+                fix="Give an int for a whole argument, or the structure of the argument with an int or "
+                "None for each leaf.",
+            ) from None
     return found + [0] * tree.structure(kwargs).num_leaves
 
 
@@ -265,7 +271,8 @@ def _out_dims_of_leaves(
         if axis is not None and not -rank <= axis < rank:
             raise AxisError(
                 f"vmap({name_of(fun)}): out_axes must be in [{-rank}, {rank}) for a result "
-                f"{aval!r} of each call; got {axis}"
+                f"{aval!r} of each call; got {axis}",
+                fix="The result has one dimension more than that of a call.",
             )
         dims.append(None if axis is None else axis % rank)
     return tuple(dims)

@@ -11,7 +11,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.editing import applied, as_tracer
-from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, type_name
+from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, brief, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -353,7 +353,8 @@ def scan(
         out = f(carry, x)
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise ArgumentError(
-                f"{what}: the body must return a pair (carry, y); got {type_name(out)}"
+                f"{what}: the body must return a pair (carry, y); got {type_name(out)}",
+                fix="Return (carry, None) where each step has no output.",
             )
         return tuple(out)
 
@@ -424,7 +425,7 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
             sizes.add(index(length))
         except TypeError:
             raise ArgumentError(
-                f"{what}: the length must be an integer known while tracing; got {length!r}",
+                f"{what}: the length must be an integer known while tracing; got {brief(length)}",
                 fix="Use while_loop for a number of steps that is not known.",
             ) from None
     if not sizes:
@@ -439,6 +440,7 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
             f"got {' and '.join([str(n) for n in sorted(sizes)])}",
             *rows,
             *([] if length is None else [f"length={length}"]),
+            fix="Let all arrays of xs have one length, and close over what every step shares.",
         )
     size: int = sizes.pop()
     if size < 0:
@@ -458,7 +460,7 @@ def _count(what: str, name: str, given: Any) -> int:
     try:
         count = index(given)
     except TypeError:
-        raise ArgumentError(f"{what}: {name} must be an integer; got {given!r}") from None
+        raise ArgumentError(f"{what}: {name} must be an integer; got {brief(given)}") from None
     if count < 0:
         raise ValueRangeError(f"{what}: {name} must not be negative; got {count}")
     return count

@@ -142,6 +142,7 @@ def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryType
         *([f"missing: {', '.join(missing)}"] if missing else []),
         *([f"new: {', '.join(new)}"] if new else []),
         *([f"returned at {source_line(returned)}"] if returned else []),
+        fix="Begin with a carry of the structure that the body returns, or return that of the carry.",
     )
 
 
