@@ -8,6 +8,7 @@ from typing import Any
 
 from functx.core.errors import ArgumentError, GradientError, ValueRangeError, type_name
 from functx.transforms.calls import check_callable, name_of, transformed
+from functx.transforms.functionalize import functionalize
 from functx.transforms.make_ir import make_ir
 from functx.transforms.marks import inexact_marks
 from functx.transforms.planning import partition
@@ -32,7 +33,8 @@ def joint_program(fun: Callable[..., Any]) -> Callable[..., Joint]:
 
     Its program takes the primals, the leaves of the arguments and what `fun` closes over, then a
     tangent for each inexact output of `fun`; it returns the outputs, then the gradients in the
-    inexact primals. Regions under `functx.checkpoint` are opened up, and `recompute` holds what
+    inexact primals. Writes are removed first: new values of arguments that `fun` writes to are
+    outputs behind its own. Regions under `functx.checkpoint` are opened up, and `recompute` holds what
     they compute again. Arguments may be arrays, or anything with `shape` and `dtype`.
 
     Raises GradientError for a function without inexact outputs.
@@ -45,7 +47,7 @@ def joint_program(fun: Callable[..., Any]) -> Callable[..., Joint]:
     check_callable(fun, "joint_program")
 
     def wrapper(*args: Any, **kwargs: Any) -> Joint:
-        program = make_ir(fun)(*args, **kwargs)
+        program = make_ir(functionalize(fun))(*args, **kwargs)
         if not any(inexact_marks(program.out_avals)):
             raise GradientError(
                 f"joint_program({name_of(fun)}): an output must be inexact to have a gradient; "
@@ -105,6 +107,11 @@ def checked(what: str, joint: Any, outputs: Any) -> Joint:
             f"{type_name(joint)}",
             fix="Make one with functx.aot.joint_program(f)(*args), or by functx.aot.Joint("
             "program, primals, outputs).",
+        )
+    if joint.program.writes:
+        raise ArgumentError(
+            f"{what}: a joint program must have no writes; got one that writes to its values",
+            fix="Make it of functx.functionalize(f), as functx.aot.joint_program(f) does.",
         )
     given = joint.outputs if outputs is None else outputs
     count = len(joint.program.outputs)

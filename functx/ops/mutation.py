@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from functx.core.effects import Effect
-from functx.core.errors import DTypeError
+from functx.core.errors import DTypeError, ProgramError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder
@@ -20,7 +20,6 @@ class Write(Primitive):
 
     effects = frozenset({Effect.WRITE})
     multiple_results = True
-    differentiable = False
 
     def __call__(self, *args: Any) -> Any:
         builder = current_builder.here()
@@ -33,6 +32,24 @@ class Write(Primitive):
                 f"write: the value must have the type of the target; got {new!r} for {x!r}"
             )
         return ()
+
+    def forward(self, args, active):
+        raise not_pure()
+
+    def jvp(self, primals, tangents):
+        raise not_pure()
+
+    def batch(self, args, dims):
+        raise not_pure()
+
+
+def not_pure() -> ProgramError:
+    """The error for a rewrite of a program that still has writes."""
+    return ProgramError(
+        "write: a program must have no writes when it is differentiated or batched; got one with "
+        "a write to a value that varies",
+        fix="Remove the writes first: functx.make_ir(functx.functionalize(f))(*args).",
+    )
 
 
 class Copy(Linear):

@@ -17,6 +17,7 @@ from functx.core.tracing import current_builder
 from functx.tools.memory_picture import picture
 from functx.tools.memory_values import Value, inside_of, is_late, name_of, value_of
 from functx.transforms.call import Call, Rerun
+from functx.transforms.functionalize import functionalize
 from functx.transforms.make_ir import make_ir
 from functx.transforms.planning.costs import bytes_of
 from functx.transforms.planning.peak import Timeline
@@ -41,7 +42,7 @@ def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
         raise ArgumentError(f"memory: the argument must be a function; got {type_name(fun)}")
 
     def wrapper(*args: Any, **kwargs: Any) -> MemoryUse:
-        return MemoryUse(opened(make_ir(fun)(*args, **kwargs)))
+        return MemoryUse(opened(make_ir(functionalize(fun))(*args, **kwargs)))
 
     return wrapper
 

@@ -37,13 +37,15 @@ def make_ir(
 
     def wrapper(*args: Any, **kwargs: Any) -> Program:
         if isinstance(fun, Functionalized):
-            return fun.program(*args, **kwargs)
-        leaves, in_tree = tree.flatten((args, kwargs))
-        traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
-        traced.program.trees = in_tree, traced.out_tree
+            program = fun.program(*args, **kwargs)
+        else:
+            leaves, in_tree = tree.flatten((args, kwargs))
+            traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
+            program = traced.program
+            program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
         # A program is a value: what becomes of a captured NumPy array is nothing to it.
-        traced.program.captured = [x.copy() if type(x) is ndarray else x for x in traced.captured]
-        return traced.program
+        program.captured = [x.copy() if type(x) is ndarray else x for x in program.captured]
+        return program
 
     return transformed(wrapper, fun, "make_ir")
 

@@ -18,6 +18,7 @@ from functx.aot import (
 from functx.core.errors import ArgumentError, GradientError, ProgramError, ValueRangeError
 from functx.transforms.planning import partition
 from functx.transforms.planning.max_flow import UNLIMITED, FlowNetwork
+from functx.transforms.reverse_mode import SplitVJP
 
 X = onp.linspace(0.2, 0.9, 3, dtype=onp.float32)
 W = onp.linspace(-0.5, 0.5, 16, dtype=onp.float32).reshape(4, 4)
@@ -154,6 +155,40 @@ def test_the_parts_compute_what_the_joint_program_does(how, f, args):
     grads = backward(*tangents, *found[joint.outputs :])
     for got, wanted in zip([*found[: joint.outputs], *grads], expected, strict=True):
         onp.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def squares_in_place(x):
+    y = np.zeros(3, "float32")
+    for i in range(3):
+        y[i] = x[i] ** 2
+    return y
+
+
+def through_a_view(x):
+    y = x.copy()
+    y[1:] *= 2.0
+    y[0] = y[2]
+    return y
+
+
+def into_the_argument(x):
+    x[0] = x[1] * 3.0
+    return np.sum(x)
+
+
+def test_writes_are_removed_from_joint_programs():
+    ones = onp.ones(3, "float32")
+    for f, grad in ((squares_in_place, 2 * X), (through_a_view, [0, 2, 4])):
+        joint = joint_program(f)(X)
+        for partition_of in PARTITIONS.values():
+            forward, backward = partition_of(joint)
+            saved = forward(X)[joint.outputs :]
+            onp.testing.assert_allclose(backward(ones, *saved)[0], grad, rtol=1e-6)
+    joint = joint_program(into_the_argument)(X)
+    out, new, grad = joint.program(X, onp.float32(1), onp.array([1, 0, 0], "float32"))
+    onp.testing.assert_allclose(new, [X[1] * 3, X[1], X[2]])
+    onp.testing.assert_allclose(out, onp.sum(new))
+    onp.testing.assert_allclose(grad, [0, 4 + 3, 1])
 
 
 def test_slow_operations_are_not_computed_again():
@@ -324,6 +359,16 @@ def test_a_cut_that_saves_too_little_names_what_is_missing():
         (lambda: Config(recomputable_ops=[np.sin]), ArgumentError, "got function among them"),
         (lambda: Config(recomputable_ops={"sine"}), ValueRangeError, "no primitive 'sine'"),
         (lambda: joint_program(lambda x: 1)(X), GradientError, "must be inexact"),
+        (
+            lambda: default_partition(Joint(fx.make_ir(squares_in_place)(X), 1, 1)),
+            ArgumentError,
+            "must have no writes",
+        ),
+        (
+            lambda: SplitVJP((True,))(fx.make_ir(squares_in_place)(X)),
+            ProgramError,
+            "must have no writes when it is differentiated",
+        ),
     ],
 )
 def test_mistakes_are_named(call, error, text):
