@@ -55,14 +55,37 @@ SIMPLIFY = "auto", "always", "never"
 
 
 class Wishes(NamedTuple):
-    """What a function asked for in place of switches of `config`; None where it did not."""
+    """What a function asked for in place of switches of `config`; None where it did not.
+
+    And the modes that are on around it (`functx.library.Mode`).
+    """
 
     outline: str | None = None
     memory: Any = None
+    modes: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> Any:
+        """The wishes as part of the key of what is traced: modes compare by their state."""
+        if not self.modes:
+            return self
+        return self._replace(modes=tuple([mode.key() for mode in self.modes]))
 
 
 asked: ContextVar[Wishes] = ContextVar("asked", default=Wishes())  # noqa: B039 - a tuple
 """What the function that is being traced asked for."""
+
+
+def in_context(key: Any) -> Any:
+    """`key` of what is computed from a program, with what that depends on besides.
+
+    Rules run in a rewrite. They keep what the memory plan says, and call operators, which do what
+    modes say.
+    """
+    wishes = asked.get()
+    if wishes.memory is None and not wishes.modes:
+        return key
+    return wishes._replace(outline=None).key, key
 
 
 def outline_mode() -> str:

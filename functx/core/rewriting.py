@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from functx.core.config import asked
+from functx.core.config import in_context
 from functx.core.program import Program, programs_in
 from functx.core.registrations import forgotten_with_rules, registrations
 from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
@@ -54,8 +54,7 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
     if program.rules != registrations.count:
         program.rules, program.memo = registrations.count, {}
     memo = program.memo
-    plan = asked.get().memory
-    key = rewrite if plan is None else (plan, rewrite)
+    key = in_context(rewrite)
     result = memo.get(key)
     if result is None:
         result = rewrite(program)
@@ -81,7 +80,7 @@ def captured_in(result: Any) -> bool:
 
 def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     """`rewrite(program)`, remembered for all programs that equal this one."""
-    key = asked.get().memory, rewrite, program.key
+    key = in_context((rewrite, program.key))
     result = _rewritten.get(key)
     if result is None:
         if len(_rewritten) >= 1024:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.axes import Axis, batched_axis, batching_over, bound_axes, within
+from functx.core.config import in_context
 from functx.core.program import Program
 from functx.core.storage import build_pure
 from functx.core.tracing import Builder, current_builder
@@ -104,7 +105,7 @@ class Deferred:
         # Values captured from traces are looked up as if the call had not returned.
         self.home = current_builder.get()
         self.axes = bound_axes()
-        self.made: dict[Flow | None, tuple[Program, ...]] = {}
+        self.made: dict[Any, tuple[Program, ...]] = {}
         self.key = (
             custom,
             custom.rules(),
@@ -118,12 +119,13 @@ class Deferred:
     def programs(self, flow: Flow) -> tuple[Program, ...]:
         """The programs of the rules, for the derivative that `flow` describes."""
         told = flow if self.custom.symbolic_zeros else None
-        if told not in self.made:
+        key = in_context(told)
+        if key not in self.made:
             with reopened(self.home), within(self.axes):
                 trace = RuleTrace(self.custom, self.home, forced=True)
                 traced = self.custom.traced_rules(self.call, trace, (), told)
-            self.made[told] = self.custom.arranged(traced, self.captures)
-        return self.made[told]
+            self.made[key] = self.custom.arranged(traced, self.captures)
+        return self.made[key]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Deferred) and self.key == other.key

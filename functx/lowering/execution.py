@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from functx.core.captures import with_captures_as_inputs
-from functx.core.config import outline_mode
+from functx.core.config import in_context, outline_mode
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
@@ -59,11 +59,11 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
     but once for each way in which numbers answer what the rewrite asks of them. Where a rule
     captures something, the program is rewritten anew and found by the structure of the result.
     """
-    key = rewrite, program.key
+    key = in_context((rewrite, program.key))
     compiled: Executable | None = programs.get(key)
     if compiled is not None:
         return compiled, ()
-    form = rewrite, form_of(program)
+    form = in_context((rewrite, form_of(program)))
     alike: Alike | None = lifted.get(form)
     if alike is None:
         lifted.put(form, Alike(literals_of(program)))
@@ -162,7 +162,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         if shown is not None:
             return shown if primitive.multiple_results else shown[0]
     avals = tuple([aval_of(x) for x in args])
-    key = primitive, avals
+    key = in_context((primitive, avals))
     compiled = operations.get(key)
     if compiled is None and primitive.hoist is not None:
         program = _program_of(primitive, avals)

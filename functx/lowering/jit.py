@@ -120,7 +120,7 @@ def jit(
         )
     wishes = Wishes(outline, memory_mode("jit", memory))
     compiled = Compilation(fun, nums, names, options, wishes)
-    dispatch, get_builder = compiled.dispatch, current_builder.get
+    dispatch, get_builder, get_asked = compiled.dispatch, current_builder.get, asked.get
     static = bool(nums or names)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -134,7 +134,10 @@ def jit(
                 try:
                     if compiled.writes:
                         return compiled.write_through(args, kwargs)
-                    return dispatch(compiled.captured, *args, **kwargs)
+                    hidden: Any = compiled.captured
+                    if get_asked().modes:
+                        hidden = compiled.with_setting()
+                    return dispatch(hidden, *args, **kwargs)
                 except _NewCaptures:
                     compiled.adopt()
                 except _Writes:
@@ -157,11 +160,15 @@ def jit(
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Sharing:
-    """How the arguments of a call lie in memory, and share it; to JAX, a part of their type."""
+class Setting:
+    """What a program depends on besides the types of arguments; to JAX, a part of these types.
+
+    How the arguments lie in memory, and share it, and the modes that are on.
+    """
 
     blocks: tuple[Block, ...] = ()
     layouts: tuple[Strides | None, ...] = ()
+    modes: tuple[Any, ...] = ()
 
 
 class _Writes(Exception):
@@ -229,11 +236,11 @@ class Compilation:
         token, asking = current_builder.set(None), asked.set(self.asking())
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
-            sharing = Sharing()
-            if self.writes:
-                captured, sharing = captured
-            layouts = sharing.layouts or [None] * len(avals)
-            traced = trace_call(fun, in_tree, avals, "jit", blocks=sharing.blocks, layouts=layouts)
+            setting = Setting()
+            if len(captured) == 2 and type(captured[1]) is Setting:
+                captured, setting = captured
+            layouts = setting.layouts or [None] * len(avals)
+            traced = trace_call(fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts)
         finally:
             current_builder.reset(token)
             asked.reset(asking)
@@ -272,15 +279,22 @@ class Compilation:
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves = tree.leaves((dynamic, keywords))
         layouts = tuple(layouts_of(leaves)) if self.by_layout else ()
-        shared = Sharing(tuple(shared_blocks(leaves)), layouts)
-        out, new = self.dispatch((self.captured, shared), *args, **kwargs)
+        out, new = self.dispatch(
+            self.with_setting(tuple(shared_blocks(leaves)), layouts), *args, **kwargs
+        )
         write_all_back(leaves, new)
         return out
 
+    def with_setting(self, *memory: Any) -> tuple[tuple[Any, ...], Setting]:
+        """The captured arrays, and what the program depends on, for a call that JAX dispatches."""
+        return self.captured, Setting(*memory, modes=asked.get().key.modes)
+
     def asking(self) -> Wishes:
         """What is asked for while the function is traced, by it or by what it is in."""
-        around = asked.get()
-        return Wishes(self.wishes.outline or around.outline, self.wishes.memory or around.memory)
+        around, own = asked.get(), self.wishes
+        return around._replace(
+            outline=own.outline or around.outline, memory=own.memory or around.memory
+        )
 
     def passed(self, x: Any, captured: Sequence[Any], made_inside: bool) -> Any:
         """The JAX argument that stands for the captured array `x`; None if it is a new one.
@@ -343,7 +357,7 @@ class Compilation:
             tuple((k, kwargs[k]) for k in sorted(self.names) if k in kwargs),
         )
         wishes = self.asking()
-        key = in_tree, tuple(avals), static, x64_enabled(), bound_axes(), wishes
+        key = in_tree, tuple(avals), static, x64_enabled(), bound_axes(), wishes.key
         traced: TracedCall | None = self.traced.get(key)
         if traced is None:
             asking = asked.set(wishes)
@@ -412,7 +426,9 @@ class Compilation:
         while True:
             try:
                 with collection_paused():
-                    captured: Any = (self.captured, Sharing()) if self.writes else self.captured
+                    captured: Any = self.captured
+                    if self.writes or asked.get().modes:
+                        captured = self.with_setting()
                     lowered = self.dispatch.lower(captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
                 in_names = names_of(self.fun, tree.structure(tuple(dynamic)))

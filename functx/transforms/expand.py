@@ -10,6 +10,7 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
+from functx.core.config import in_context
 from functx.core.decompositions import Decomposition, own, stand_in
 from functx.core.dtypes import x64_enabled
 from functx.core.editing import number_as
@@ -106,7 +107,9 @@ def opened(
         )
     token = _within.set((*around, here))
     try:
-        program: Program = rewritten(rewrite, made(entry, primitive, avals, x64_enabled()))
+        program: Program = rewritten(
+            rewrite, made(entry, primitive, avals, in_context(x64_enabled()))
+        )
         return program
     finally:
         _within.reset(token)
@@ -114,12 +117,12 @@ def opened(
 
 def opened_to_lower(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
     """What the lowering emits in place of `primitive`; None for what it emits as it is."""
-    return _opened_to_lower(primitive, avals, x64_enabled())
+    return _opened_to_lower(primitive, avals, in_context(x64_enabled()))
 
 
 @lru_cache(maxsize=4096)
 def _opened_to_lower(
-    primitive: Primitive, avals: tuple[ShapedArray, ...], _wide: bool
+    primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
 ) -> Program | None:
     entry = stand_in(type(primitive), ("lower",))
     return None if entry is None else opened(entry, primitive, avals, Expand(("lower",)))
@@ -132,13 +135,13 @@ def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Progr
     """What the class of `primitive` decomposes it into on operands of `avals`, as a program."""
     entry = own(type(primitive))
     assert entry is not None
-    program: Program = made(entry, primitive, avals, x64_enabled())
+    program: Program = made(entry, primitive, avals, in_context(x64_enabled()))
     return program
 
 
 @lru_cache(maxsize=1024)
 def made(
-    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _wide: bool
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
 ) -> Program:
     """What `entry` makes of `primitive` on operands of `avals`: a program of the types stated.
 

@@ -240,3 +240,47 @@ def test_modes_come_first_and_are_off_in_their_rules():
     with Recording() as mode:
         jvp(lambda x: op(functx.stop_gradient(x)) + x, (1.0,), (1.0,))
     assert len(mode.seen) == 1
+
+
+def test_a_mode_holds_for_calls_in_its_block_and_for_no_other_under_every_cache():
+    class Scaling(library.Mode):
+        def __init__(self, factor):
+            self.factor = factor
+
+    class Zeroing(library.Mode):
+        pass
+
+    op = opaque()
+    op.def_dispatch(Scaling, lambda mode, x: mode.factor * x)
+    op.def_dispatch(Zeroing, lambda mode, x: 0.0 * x)
+    op.register_autograd(lambda ctx, g: op(g))
+
+    def fun(x):
+        return op(x) + 0.0
+
+    held = Scaling(2.0)
+    x, plain = numpy.float32(1.0), numpy.sin(numpy.float32(1.0))
+    jitted, program = functx.jit(fun), functx.make_ir(fun)(x)
+    for call in (
+        fun,
+        functx.jit(fun),
+        functx.jit(functx.jit(fun)),
+        lambda x: functx.make_ir(jitted)(x)(x)[()],
+        lambda x: functx.jit(jitted).lower(x).compile()(x),
+        lambda x: functx.jvp(lambda c: jitted(x) + c, (0.0,), (0.0,))[0],
+        # Here the mode acts on the call in the rule.
+        lambda x: functx.vjp(program, x)[1](x)[0],
+        functx.jit(lambda x: functx.vjp(program, x)[1](x)[0]),
+    ):
+        held.factor = 2.0
+        with held:
+            assert call(x) == 2.0
+        assert call(x) == pytest.approx(plain)
+        held.factor = 3.0
+        with held, Zeroing():
+            assert call(x) == 0.0
+        with held:
+            assert call(x) == 3.0
+        with Scaling(4.0):
+            assert call(x) == 4.0
+        assert call(x) == pytest.approx(plain)

@@ -348,3 +348,17 @@ def test_a_switch_set_to_what_it_was_forgets_nothing():
     before = functx.cache_info()
     with functx.config.set(outline=functx.config.outline, simplify=functx.config.simplify):
         assert functx.cache_info() == before
+
+
+def test_a_jitted_function_inside_a_trace_follows_the_64_bit_switch():
+    inner = jit(lambda x: (fnp.zeros(2) + 1.0, fnp.arange(2), fnp.sum(x > 0)))
+    for wide, dtypes in (
+        (False, ["f32", "i32", "i32"]),
+        (True, ["f64", "i64", "i64"]),
+        (False, None),
+    ):
+        dtypes = dtypes or ["f32", "i32", "i32"]
+        with jax.enable_x64(wide):
+            for outs in (functx.make_ir(inner)(X).out_avals, jit(inner)(X), inner(X)):
+                found = [np.dtype(y.dtype) for y in outs]
+                assert [f"{d.kind}{8 * d.itemsize}" for d in found] == dtypes

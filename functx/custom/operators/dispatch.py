@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from functx.core import tree
+from functx.core.config import asked
 from functx.core.errors import ArgumentError, type_name
 from functx.custom.operators.registry import rules_of
+from functx.lowering.static_arguments import ByValue
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
@@ -24,14 +25,24 @@ class Mode:
     """
 
     def __enter__(self) -> Mode:
-        self._token = _modes.set((*_modes.get(), self))
+        _switch_on((*_modes(), self))
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        _modes.reset(self._token)
+        _switch_on(_modes()[:-1])
+
+    def key(self) -> Any:
+        """What two modes share that do the same: their class, and the object if it has attributes."""
+        return ByValue(self) if vars(self) else type(self)
 
 
-_modes: ContextVar[tuple[Mode, ...]] = ContextVar("operator_modes", default=())
+def _modes() -> tuple[Mode, ...]:
+    """The modes that are on, the innermost last."""
+    return asked.get().modes
+
+
+def _switch_on(modes: tuple[Mode, ...]) -> Any:
+    return asked.set(asked.get()._replace(modes=modes))
 
 
 def key_of(cls: Any) -> str:
@@ -50,7 +61,7 @@ def dispatched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) 
     if not found:
         return NotImplemented
     rules = {rule.details: rule for rule in found.values()}
-    modes = _modes.get()
+    modes = _modes()
     for i in reversed(range(len(modes))):
         rule = rules.get(type(modes[i]))
         if rule is not None:
@@ -69,8 +80,8 @@ def dispatched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 @contextmanager
 def _only(modes: tuple[Mode, ...]) -> Iterator[None]:
-    token = _modes.set(modes)
+    token = _switch_on(modes)
     try:
         yield
     finally:
-        _modes.reset(token)
+        asked.reset(token)

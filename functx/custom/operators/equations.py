@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx.core.avals import ShapedArray
+from functx.core.config import in_context
 from functx.core.dtypes import x64_enabled
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
@@ -81,7 +82,7 @@ class CompositeCall(OperatorEquation, abstract=True):
 
     def body(self, avals: tuple[ShapedArray, ...]) -> Body:
         """What the operation is made of on operands of `avals`, remembered."""
-        operator, key = self.operator, (self, avals, x64_enabled())
+        operator, key = self.operator, in_context((self, avals, x64_enabled()))
         found: Body | None = operator.known_results.get(key)
         if found is None:
             assert operator.composite is not None
