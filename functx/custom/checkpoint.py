@@ -24,6 +24,7 @@ from functx.transforms.batching import NaturalBatch
 from functx.transforms.call import TransposeIn
 from functx.transforms.calls import (
     avals_of,
+    called_plainly,
     check_callable,
     name_of,
     trace_call,
@@ -89,7 +90,7 @@ def checkpoint(
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if current_builder.get() is None and not in_jax_trace((args, kwargs)):
-            return fun(*args, **kwargs)
+            return called_plainly(fun, *args, **kwargs)
         if any(not -len(args) <= n < len(args) for n in numbers):
             raise ArgnumsError(
                 f"checkpoint({name_of(fun)}): static_argnums must name positional arguments; "

@@ -22,7 +22,7 @@ from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch
-from functx.transforms.calls import avals_of, check_callable, trace_call
+from functx.transforms.calls import avals_of, called_plainly, check_callable, trace_call
 from functx.transforms.control.scan import map as map_rows
 from functx.transforms.marks import (
     chosen,
@@ -109,7 +109,7 @@ class CustomVmapFunction(CustomFunction):
             )
         args = self.positional(args, kwargs)
         if current_builder.get() is None and not in_jax_trace(args):
-            return self.fun(*args)
+            return called_plainly(self.fun, *args)
         leaves, in_tree = tree.flatten((args, {}))
         avals = avals_of(leaves, self.kind, self.fun, in_tree)
         traced = trace_call(self.fun, in_tree, avals, self.kind, values=leaves)

@@ -23,7 +23,14 @@ from functx.core.tracebacks import boundary
 from functx.core.tracing import current_builder
 from functx.custom.captures import Captures
 from functx.custom.deferral import Deferred, Flow, RuleTrace, Traced, level_of
-from functx.transforms.calls import avals_of, check_callable, name_of, named_after, trace_call
+from functx.transforms.calls import (
+    avals_of,
+    called_plainly,
+    check_callable,
+    name_of,
+    named_after,
+    trace_call,
+)
 
 
 class CustomCall(NamedTuple):
@@ -94,7 +101,9 @@ class CustomFunction:
             )
         args = self.positional(args, kwargs)
         level = level_of(self)
-        if level > 1 or (current_builder.get() is None and not in_jax_trace(args)):
+        if current_builder.get() is None and not in_jax_trace(args):
+            return called_plainly(self.fun, *args)
+        if level > 1:
             return self.fun(*args)
         nondiff, dynamic = self.divided(args)
         leaves, in_tree = tree.flatten((dynamic, {}))

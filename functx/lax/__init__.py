@@ -1,4 +1,4 @@
-"""JAX's names for the primitives."""
+"""JAX's names for the primitives. As in JAX, every result is an array of its own, never a view."""
 
 from functx.custom.custom_linear_solve import custom_linear_solve
 from functx.custom.custom_root import custom_root
@@ -14,7 +14,44 @@ from functx.lax.products import *
 from functx.lax.reductions import *
 from functx.lax.sharding import *
 from functx.lax.slicing import *
+from functx.numpy.promotion import never_aliased as _never_aliased
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, while_loop
 from functx.transforms.control.reduce import reduce, reduce_window
 from functx.transforms.control.scan import map, scan
+
+for _name in [
+    "bitcast_convert_type",
+    "broadcast",
+    "broadcast_in_dim",
+    "broadcast_to_rank",
+    "collapse",
+    "concatenate",
+    "conj",
+    "convert_element_type",
+    "dynamic_index_in_dim",
+    "dynamic_slice",
+    "dynamic_slice_in_dim",
+    "dynamic_update_slice",
+    "expand_dims",
+    "index_in_dim",
+    "integer_pow",
+    "pad",
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_or",
+    "reduce_prod",
+    "reduce_sum",
+    "reduce_xor",
+    "reshape",
+    "rev",
+    "slice",
+    "slice_in_dim",
+    "split",
+    "squeeze",
+    "stack",
+    "transpose",
+    "unstack",
+]:
+    globals()[_name] = _never_aliased(globals()[_name])

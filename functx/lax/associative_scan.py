@@ -9,6 +9,7 @@ from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
 from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of
+from functx.numpy.promotion import owned
 from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axis
 from functx.ops.shaping import reshape, rev
@@ -70,7 +71,7 @@ def associative_scan(
     outs = _scan(combine, leaves, avals[0].shape[axis], axis)
     if reverse:
         outs = [rev(x, (axis,)) for x in outs]
-    return tree.unflatten(structure, outs)
+    return tree.unflatten(structure, [owned(x, *leaves) for x in outs])
 
 
 def _scan(

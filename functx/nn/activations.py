@@ -8,7 +8,7 @@ from typing import Any
 from functx.core.errors import ShapeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.choices import where
-from functx.numpy.promotion import binary, operand, promote_inexact
+from functx.numpy.promotion import binary, copied, operand, promote_inexact
 from functx.ops import activations
 from functx.ops.arithmetic import Add, Div, Mul, abs, add, div, max, min, mul, neg
 from functx.ops.comparison import ge, gt, le
@@ -22,8 +22,8 @@ from functx.ops.trigonometric import tanh as tanh_op
 
 
 def identity(x: Any) -> Any:
-    """`x` as it is."""
-    return operand(x)
+    """A copy of `x`."""
+    return copied(operand(x))
 
 
 def relu(x: Any) -> Any:

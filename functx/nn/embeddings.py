@@ -6,7 +6,7 @@ from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy.promotion import operand, promote_inexact
+from functx.numpy.promotion import copied, operand, promote_inexact
 from functx.ops.dropout import Dropout
 from functx.ops.embedding import Embedding
 from functx.ops.known import check_numbers
@@ -44,7 +44,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
 def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool = False) -> Any:
     """`x / (1 - rate)` with each element left out, made 0, with probability `rate`.
 
-    Which ones, `key` decides, and it alone: the same key leaves out the same. `x` itself if
+    Which ones, `key` decides, and it alone: the same key leaves out the same. A copy of `x` if
     `deterministic`, or with a rate of 0; then no key is needed.
 
     >>> from functx import nn, random
@@ -58,7 +58,7 @@ def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool =
         raise ValueRangeError(f"dropout: rate must be a probability, from 0 to 1; got {rate}")
     (x,) = promote_inexact(x)
     if flag("dropout: deterministic", deterministic) or rate == 0:
-        return x
+        return copied(x)
     if key is None:
         raise ArgumentError(
             "dropout: a key must be given, unless deterministic; got None",

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.creation import asarray
 from functx.numpy.mutation import into
-from functx.numpy.promotion import broadcast, never_aliased, operand, promote
+from functx.numpy.promotion import broadcast, copied, operand, promote
 from functx.numpy.ufuncs import binary_ufunc, boolean, inexact_pair, ufunc
 from functx.ops import arithmetic, selection
 from functx.ops.arithmetic import BOOL
@@ -71,7 +71,6 @@ def _ignoring_nan(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
     return selection.select(ne(x, x), y, selection.select(ne(y, y), x, out))
 
 
-@never_aliased
 def clip(
     a: Any,
     min: Any = None,
@@ -87,7 +86,7 @@ def clip(
     """
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:
-        return into("clip", asarray(a), out)
+        return into("clip", copied(asarray(a)), out)
     given = [x for x in (a, low, high) if x is not None]
     a, *bounds = broadcast(*promote(*given))
     dtype = aval_of(a).dtype

@@ -13,7 +13,7 @@ from functx.core.program import Literal
 from functx.core.rewriting import apply
 from functx.core.storage import lies_in_a_row
 from functx.core.tracing import Tracer, aval_of, bind, current_builder, literal_of, trace
-from functx.numpy.promotion import broadcast_to, copied, promote, result_type
+from functx.numpy.promotion import apart, broadcast_to, copied, promote, result_type
 from functx.ops.conversion import convert_element_type
 from functx.ops.joining import concatenate
 from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
@@ -42,7 +42,8 @@ def asarray(
 ) -> Any:
     """`a` as an array: numbers, nested lists of numbers and of arrays, or an array itself."""
     if type(a) is Tracer:
-        return a if dtype is None else convert_element_type(a, dtype)
+        made = a if dtype is None else convert_element_type(a, dtype)
+        return apart(made, a) if copy else made
     if isinstance(a, (list, tuple)):
         made = _of_list(a, dtype)
         return copied(made) if type(made) is Tracer else made

@@ -14,7 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.index_entries import Mode, entries, is_known, item_of, place_of
 from functx.numpy.masked import masked, masked_axes
-from functx.numpy.promotion import broadcast, broadcast_to, operand, promote
+from functx.numpy.promotion import broadcast, broadcast_to, operand, owned, promote
 from functx.numpy.selection import (
     ADD,
     MAX,
@@ -29,12 +29,17 @@ from functx.numpy.selection import (
     selection,
 )
 from functx.ops import arithmetic
+from functx.ops.comparison import lt
 from functx.ops.gathering import Gather
 from functx.ops.indexing import GatherDimensionNumbers, canonical_mode
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
+from functx.ops.reductions import reduce_max
 from functx.ops.scatter_set import ScatterSet
 from functx.ops.selection import select, select_n
 from functx.ops.shaping import full, full_like, reshape
+from functx.transforms.control.loops import fori_loop
+
+PLACE = np.dtype("int32")
 
 
 def index(x: Any, idx: Any) -> Any:
@@ -43,6 +48,9 @@ def index(x: Any, idx: Any) -> Any:
     An integer out of bounds raises IndexingError where its value is known; a traced one
     counts as the nearest in bounds. The value of a boolean mask must be known, since it
     decides the shape; of another, the elements can only be updated (`x[mask] += y`).
+
+    Ints, slices, None and Ellipsis give a view, and so does an integer that is traced: it counts
+    as a number, not as an array. NumPy's own array of no dimensions is an array: it gives a copy.
     """
     if type(x) is Tracer:
         key = static_key(idx)
@@ -52,7 +60,9 @@ def index(x: Any, idx: Any) -> Any:
             return x
     x = operand(x)
     try:
-        return selection(x, idx, Mode()).read(x)
+        found = selection(x, idx, Mode()).read(x)
+        items = idx if type(idx) is tuple else (idx,)
+        return owned(found, x) if np.ndarray in map(type, items) else found
     except IndexingError as error:
         found = masked(x, idx, error)
         if found is None:
@@ -135,7 +145,7 @@ class Place:
         if mode is None and fill_value is not None:
             mode = "fill"
         flags = indices_are_sorted, unique_indices, known_number(fill_value)
-        return selection(self.x, self.idx, _mode(mode, *flags)).read(self.x)
+        return owned(selection(self.x, self.idx, _mode(mode, *flags)).read(self.x), self.x)
 
     def set(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] = values`, converted to its dtype; the last one to a place stays."""
@@ -176,7 +186,7 @@ class Place:
         return self._write(values, MAX, **keywords)
 
     def apply(self, fun: Callable[[Any], Any], **keywords: Any) -> Any:
-        """`x` after `x[idx] = fun(x[idx])`: `fun` is applied once, also where indices repeat."""
+        """`x` after `x[idx] = fun(x[idx])`, `fun` applied again wherever an index repeats."""
         mode = _mode(**keywords)
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
         masked = masked_axes(self.idx, shape)
@@ -185,24 +195,38 @@ class Place:
         found = selection(self.x, self.idx, mode)
         # What is read for places that are then dropped does not matter.
         reading = mode._replace(outside="clip" if mode.outside == "fill" else mode.outside)
-        old = Selection(shape, found.found, reading).read(self.x)
-        return found.write(self.x, fun(old), SET)
+        reads = Selection(shape, found.found, reading)
+        old = reads.read(self.x)
+        if found.block is None or found.writes_once(found.places()):
+            return owned(found.write(self.x, fun(old), SET), self.x)
+        counts = reads.read(found.write(full(shape, literal(0, PLACE)), 1, ADD))
+
+        def again(i: Any, value: Any) -> Any:
+            return select(lt(i, counts), cast(fun(value), dtype), value)
+
+        last = fori_loop(0, reduce_max(counts, tuple(range(aval_of(counts).ndim))), again, old)
+        return found.write(self.x, last, SET)
 
     def _factors(self, values: Any, **keywords: Any) -> Any:
         """Ones in the shape of `x`, multiplied at the index by `values`."""
         return Place(full_like(self.x, 1), self.idx).multiply(values, **keywords)
 
     def _write(self, values: Any, update: Update, **keywords: Any) -> Any:
-        mode = _mode(**keywords)
-        aval = aval_of(self.x)
-        values = cast(values, aval.dtype)
-        masked = masked_axes(self.idx, aval.shape)
-        if masked is not None and masked.shares(values, aval.shape):
-            new = masked.fitted(values, aval.shape)
-            if update.combine is not None:
-                new = update.combine(self.x, new)
-            return select(masked.spread(aval.shape), new, self.x)
-        return selection(self.x, self.idx, mode).write(self.x, values, update)
+        return owned(updated(self.x, self.idx, values, update, **keywords), self.x, values)
+
+
+def updated(x: Any, idx: Any, values: Any, update: Update = SET, **keywords: Any) -> Any:
+    """`x` with `values` written to what `idx` selects; `x` or `values` itself if all of it is."""
+    mode = _mode(**keywords)
+    aval = aval_of(x)
+    values = cast(values, aval.dtype)
+    masked = masked_axes(idx, aval.shape)
+    if masked is not None and masked.shares(values, aval.shape):
+        new = masked.fitted(values, aval.shape)
+        if update.combine is not None:
+            new = update.combine(x, new)
+        return select(masked.spread(aval.shape), new, x)
+    return selection(x, idx, mode).write(x, values, update)
 
 
 def _mode(
@@ -263,7 +287,8 @@ def take(
         unique_indices=unique_indices,
         indices_are_sorted=indices_are_sorted,
     )
-    return written_to("take", selection(x, (*[slice(None)] * axis, indices), settings).read(x), out)
+    taken = selection(x, (*[slice(None)] * axis, indices), settings).read(x)
+    return written_to("take", owned(taken, x), out)
 
 
 def written_to(name: str, result: Any, out: Any) -> Any:
@@ -390,4 +415,4 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     elif mode == "wrap":
         places = place_of(arithmetic.rem(places, count), 0, count, Mode())
     operands = broadcast(places, *cases)
-    return written_to("choose", select_n(*operands), out)
+    return written_to("choose", owned(select_n(*operands), *operands), out)

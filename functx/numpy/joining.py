@@ -12,7 +12,7 @@ from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.mutation import with_out
-from functx.numpy.promotion import apart, copied, promote
+from functx.numpy.promotion import copied, owned, promote
 from functx.numpy.shapes import (
     as_array,
     atleast_1d,
@@ -27,7 +27,7 @@ from functx.numpy.shapes import (
 from functx.ops import joining, shaping
 from functx.ops.conversion import convert_element_type
 from functx.ops.gathering import Gather
-from functx.ops.operands import canonical_axis, without
+from functx.ops.operands import canonical_axis, literal, without
 from functx.ops.shaping import Reshape, broadcast_in_dim
 from functx.ops.slicing import slice_in_dim
 
@@ -259,6 +259,10 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
 def take_along(x: Any, indices: Any, axis: int) -> Any:
     """The parts of `x` at a vector of integers along `axis`, those outside moved inside."""
     aval, count = aval_of(x), aval_of(indices).shape[0]
+    if not count:
+        return shaping.full(
+            (*aval.shape[:axis], 0, *aval.shape[axis + 1 :]), literal(0, aval.dtype)
+        )
     sizes = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
     gather = Gather(
         offset_dims=without(range(aval.ndim), (axis,)),
@@ -274,7 +278,7 @@ def take_static(x: Any, indices: Any, axis: int) -> Any:
     runs = runs_of(np.asarray(indices).tolist())
     if len(runs) > 8:
         return take_along(x, np.asarray(indices, np.int32), axis)
-    return apart(join_parts([part_of_run(x, run, axis) for run in runs], x, axis), x)
+    return owned(join_parts([part_of_run(x, run, axis) for run in runs], x, axis), x)
 
 
 def join_parts(parts: list[Any], x: Any, axis: int) -> Any:

@@ -24,7 +24,7 @@ from functx.core.provenance import user_frame
 from functx.core.storage import root_of, viewed
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
 from functx.numpy.index_entries import Mode
-from functx.numpy.indexing import Place, static_key, static_steps
+from functx.numpy.indexing import static_key, static_steps, updated
 from functx.numpy.masked import Masked, is_same_mask, masked_axes
 from functx.numpy.promotion import broadcast_to, number, operand
 from functx.numpy.selection import filled, selection
@@ -144,7 +144,7 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
         new = value.over(x)
     else:
         check_rank(x, idx, value)
-        new = Place(x, idx).set(value)
+        new = updated(x, idx, value)
     Write()(x, convert_element_type(new, x.dtype, x.weak_type))
 
 

@@ -234,8 +234,8 @@ def imag(x: Any, /) -> Any:
     return parts.imag(x) if is_complex(aval_of(x).dtype) else zeros_like(x)
 
 
-@never_aliased
 @ufunc
+@never_aliased
 def conjugate(x: Any, /) -> Any:
     """The complex conjugate."""
     x = asarray(x)

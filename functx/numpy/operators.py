@@ -15,6 +15,7 @@ from functx.numpy.creation import asarray
 from functx.numpy.mutation import into
 from functx.numpy.number_parts import both_parts, isfinite, isnan
 from functx.numpy.promotion import (
+    apart,
     binary,
     broadcast,
     copied,
@@ -142,8 +143,8 @@ sign = unary_ufunc("sign", arithmetic.Sign(), "-1, 0 or 1; for complex x, x / |x
 fabs = inexact_ufunc("fabs", arithmetic.Abs(), "The magnitude of x, as floating point.")
 
 
-@never_aliased
 @ufunc
+@never_aliased
 def positive(x: Any, /) -> Any:
     """`x` itself, as an array."""
     return asarray(x)
@@ -171,7 +172,6 @@ def reciprocal(x: Any, /) -> Any:
     return arithmetic.reciprocal(*promote_inexact(x))
 
 
-@never_aliased
 @ufunc
 def power(x: Any, y: Any, /) -> Any:
     """x to the power y; a Python number as the exponent makes a short program.
@@ -180,9 +180,10 @@ def power(x: Any, y: Any, /) -> Any:
     integer array give 0 where the true result is a fraction.
     """
     if type(y) is int or (type(y) is float and y in _SHORT_POWERS):
-        found = _static_power(operand(x), y)
+        x = operand(x)
+        found = _static_power(x, y)
         if found is not None:
-            return found
+            return apart(found, x)
     return arithmetic.pow(*numeric(x, y))
 
 

@@ -14,6 +14,7 @@ from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_ty
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
+from functx.core.storage import is_computed
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy
@@ -30,25 +31,42 @@ def operand(x: Any) -> Any:
     return x
 
 
-def never_aliased(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose result shares no memory with its first argument, as in NumPy.
-
-    A function with nothing to do returns its argument; the caller may write into the result.
-    """
-
-    @wraps(function)
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return apart(function(x, *args, **kwargs), x)
-
-    return call
-
-
 def apart(out: Any, x: Any) -> Any:
     """`out`, copied if it is `x` or in the list `x`."""
     for y in x if type(x) in _LISTS else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
             return copied(out)
     return out
+
+
+def owned(out: Any, *given: Any) -> Any:
+    """`out`, copied where it shares memory with others: one of `given`, a view, or one from around."""
+    if type(out) is Tracer:
+        shared = not is_computed(out) or any(
+            [type(x) is Tracer and x.atom is out.atom for x in given]
+        )
+        return copied(out) if shared else out
+    shared = isinstance(out, np.ndarray) and (
+        out.base is not None or any([x is out for x in given])
+    )
+    return copied(out) if shared else out
+
+
+def never_aliased(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose results share memory with no argument: those that do are copied.
+
+    A function with nothing to do returns its argument, or a view; the caller may write into it.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        given = [x for arg in args for x in (arg if type(arg) in _LISTS else (arg,))]
+        if type(out) in _LISTS:
+            return type(out)([owned(x, *given) for x in out])
+        return owned(out, *given)
+
+    return call
 
 
 def copied(x: Any) -> Any:

@@ -261,11 +261,8 @@ def _logical(
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     holds = x if aval.dtype == np.bool_ else ne(x, 0)
-    return exactly_into(
-        name,
-        with_axes_kept(reduce(masked(holds, where, neutral), axes), aval.shape, axes, keepdims),
-        out,
-    )
+    found = reduce(masked(holds, where, neutral), axes)
+    return exactly_into(name, apart(with_axes_kept(found, aval.shape, axes, keepdims), x), out)
 
 
 def argmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
@@ -295,7 +292,8 @@ def _position(
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The largest less the smallest element along `axis`."""
-    return sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
+    spread = sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
+    return exactly_into("ptp", spread, out)
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:

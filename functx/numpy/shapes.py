@@ -276,8 +276,8 @@ def transpose(a: Any, axes: Any = None) -> Any:
     return shaping.permute_dims(a, canonical)
 
 
-def permute_dims(a: Any, /, axes: Any) -> Any:
-    """`a` with its axes in the order `axes`."""
+def permute_dims(a: Any, /, axes: Any = None) -> Any:
+    """`a` with its axes in the order `axes`, reversed where none is given."""
     return transpose(a, axes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import signature, unwrap
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from functx.ops.operands import literal
 
 def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with the arguments `out` and `where` of NumPy's."""
-    count = function.__code__.co_argcount
+    count = unwrap(function).__code__.co_argcount
 
     @wraps(function)
     def call(*args: Any, out: Any = None, where: Any = True) -> Any:

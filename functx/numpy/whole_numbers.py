@@ -161,8 +161,8 @@ floor = _rounding("floor", rounding.Floor(), "The largest whole number not above
 ceil = _rounding("ceil", rounding.Ceil(), "The smallest whole number not below x.")
 
 
-@never_aliased
 @ufunc
+@never_aliased
 def trunc(x: Any, /) -> Any:
     """The whole part of `x`: rounded towards zero."""
     x = operand(x)

@@ -9,6 +9,8 @@ from functools import WRAPPER_ASSIGNMENTS, partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.axes import counted_axes
@@ -117,6 +119,17 @@ def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         Copy()(x) if type(x) is Tracer and (x.atom in given or not is_computed(x)) else x
         for x in values
     ]
+
+
+def called_plainly(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What `fun` returns outside a trace; NumPy arrays that share memory with arguments, copied."""
+    given = [x for x in tree.leaves((args, kwargs)) if isinstance(x, np.ndarray)]
+
+    def apart(x: Any) -> Any:
+        shared = isinstance(x, np.ndarray) and any([np.may_share_memory(x, y) for y in given])
+        return x.copy() if shared else x
+
+    return tree.map(apart, fun(*args, **kwargs)) if given else fun(*args, **kwargs)
 
 
 def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:

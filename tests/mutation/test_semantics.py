@@ -313,11 +313,10 @@ def test_an_argument_that_shares_memory_with_an_array_around_is_not_written_to()
 
 def test_arguments_that_share_memory_at_traced_places_are_refused():
     def f(block, i):
-        part = functx.lax.dynamic_slice(block, (i,), (3,))
-        return functionalize(lambda x, y: x.__iadd__(y))(part, block[1:4])
+        return functionalize(lambda x, y: x.__iadd__(y))(block[i], block[1])
 
     with pytest.raises(ArgumentError, match="must lie in it at places that are known"):
-        jit(f)(ramp(6), 1)
+        jit(f)(ramp(6, 2), 1)
 
 
 def test_vmap_refuses_arguments_that_share_memory_if_one_is_written_to():

@@ -10,7 +10,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.editing import applied, as_tracer
+from functx.core.editing import applied
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, brief, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
@@ -20,6 +20,7 @@ from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.joining import concatenate
+from functx.ops.mutation import Copy
 from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
@@ -408,7 +409,7 @@ def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[An
     found = loop.again(body, first + sum(fixed), count)(*[given[v] for v in inputs])
     kept = spread(found[:count], moving)
     return [
-        *[as_tracer(given[v]) if y is None else y for v, y in zip(start, kept, strict=True)],
+        *[Copy()(given[v]) if y is None else y for v, y in zip(start, kept, strict=True)],
         *found[count:],
     ]
 
