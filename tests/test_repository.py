@@ -54,8 +54,9 @@ def test_only_the_public_names_need_what_is_highest():
             assert "interop" not in {layer_of(m) for m in imported_modules(path)}, path
 
 
-# The parts of JAX that the core may use: pytrees and the 64-bit switch, no array code.
-CORE_MAY_IMPORT = {"tree.py": {"jax.tree_util"}, "dtypes.py": {"jax"}}
+# The parts of JAX that the core may use: pytrees, the 64-bit switch and the class of what JAX
+# traces, no array code.
+CORE_MAY_IMPORT = {"tree.py": {"jax.tree_util"}, "dtypes.py": {"jax"}, "tracing.py": {"jax.core"}}
 
 
 @pytest.mark.parametrize(

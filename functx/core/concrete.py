@@ -11,7 +11,14 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.program import Atom, Equation, Literal, Var
 from functx.core.storage import pure_atom
-from functx.core.tracing import Builder, Tracer, check_alive, current_builder, execution
+from functx.core.tracing import (
+    Builder,
+    Tracer,
+    check_alive,
+    current_builder,
+    execution,
+    outside_traces,
+)
 
 
 def concrete(tracer: Tracer, asked: str) -> Any:
@@ -19,7 +26,7 @@ def concrete(tracer: Tracer, asked: str) -> Any:
 
     Raises ConcretizationError, saying that `asked` needs a value, where there is none.
     """
-    check_alive(tracer, current_builder.get())
+    check_alive(tracer, current_builder.around())
     builder, atom = pure_atom(tracer.builder, tracer.atom)
     missing = evaluate_needed(builder, atom)
     if missing is not None:
@@ -27,7 +34,7 @@ def concrete(tracer: Tracer, asked: str) -> Any:
     value = execution.known(_value(builder, atom))
     if value is None:
         raise ConcretizationError(
-            f"{asked} needs the value of an array; got {tracer.aval!r}, which has none while JAX "
+            f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none while JAX "
             "traces the call",
             fix="Choose between values with functx.numpy.where or functx.lax.cond, or make the "
             "argument static in the transform of JAX.",
@@ -52,7 +59,7 @@ def refuse_if_differentiated(tracer: Tracer, asked: str, instead: str = "") -> N
     check_alive(tracer, current_builder.get())
     if differentiated(tracer):
         raise DifferentiatedValueError(
-            f"{asked} needs a plain number; got {tracer.aval!r}, which {tracer.builder.owner} "
+            f"{asked} needs a plain number; got {tracer.atom.aval!r}, which {tracer.builder.owner} "
             "differentiates, and whose derivative would be lost",
             fix=instead
             or "Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
@@ -110,11 +117,8 @@ def _value(builder: Builder, atom: Atom) -> Any:
 
 
 def _outside_traces(eqn: Equation, args: list[Any]) -> list[Any]:
-    token = current_builder.set(None)
-    try:
+    with outside_traces():
         outs = execution.evaluate_now(eqn.primitive, args)
-    finally:
-        current_builder.reset(token)
     return outs if eqn.primitive.multiple_results else [outs]
 
 
@@ -136,7 +140,7 @@ def inputs_reached(builder: Builder, atom: Atom) -> Iterable[Var]:
 def no_value(tracer: Tracer, missing: Tracer, asked: str) -> ConcretizationError:
     owner = missing.builder
     return ConcretizationError(
-        f"{asked} needs the value of an array; got {tracer.aval!r}, which has none "
+        f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none "
         f"while {owner.owner} is traced",
         f"it depends on {describe_input(owner, missing)}",
         fix="Choose between values with functx.numpy.where or functx.lax.cond; for an argument "

@@ -207,7 +207,7 @@ def _rewritten_by(
         if outs is NotImplemented:
             primitive = with_subprograms(eqn.primitive, inside)
             if primitive is eqn.primitive and all(
-                x.aval is atom.aval for x, atom in zip(args, eqn.inputs, strict=True)
+                aval_of(x) is atom.aval for x, atom in zip(args, eqn.inputs, strict=True)
             ):
                 return forward(eqn, *args)
             outs = primitive(*args)
@@ -237,9 +237,9 @@ def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
     checked = []
     for x, v in zip(outs, eqn.outputs, strict=True):
         x = as_tracer(number_as(x, v.aval))
-        if x.aval.shape != v.aval.shape or x.aval.dtype != v.aval.dtype:
+        if x.shape != v.aval.shape or x.dtype != v.aval.dtype:
             raise ProgramError(
-                f"rewrite: the rule must return {v.aval!r} for {eqn.primitive.name}; got {x.aval!r}"
+                f"rewrite: the rule must return {v.aval!r} for {eqn.primitive.name}; got {aval_of(x)!r}"
             )
         checked.append(x)
     return checked

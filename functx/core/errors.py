@@ -510,7 +510,7 @@ def brief(value: Any) -> str:
 
 def type_name(value: Any) -> str:
     """The type of a value as messages show it: avals in short form, else the class."""
-    aval = getattr(value, "aval", None)
+    aval = getattr(getattr(value, "atom", value), "aval", None)
     if aval is not None and hasattr(aval, "weak_type"):
         return repr(aval)
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -524,4 +524,4 @@ def describe_input(builder: Any, tracer: Any) -> str:
     names = builder.in_names
     given = names() if names is not None else []
     name = f"`{given[position]}`" if position < len(given) else f"number {position}"
-    return f"argument {name}: {tracer.aval!r} of {builder.owner}"
+    return f"argument {name}: {tracer.atom.aval!r} of {builder.owner}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from sys import _getframe
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import jax.core
 import numpy as np
 
-from functx.core.avals import OfType, ShapedArray
-from functx.core.dtypes import SHORT_NAMES, canonical_dtype
+from functx.core.avals import Shape, ShapedArray
+from functx.core.dtypes import SHORT_NAMES, DType, canonical_dtype
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, brief, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
 from functx.core.provenance import OURS, USERS, Source, describe, owner_of_file, source_of
@@ -22,24 +23,58 @@ if TYPE_CHECKING:
     from functx.core.primitive import Primitive
 
 
-class Tracer(OfType):
-    """A traced array: a variable (or a literal) and the builder that owns it."""
+class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
+    """A traced array: a variable (or a literal) and the builder that owns it.
 
-    __slots__ = ("__weakref__", "atom", "aval", "builder")
+    It is a tracer of JAX's as well, so that JAX code takes it. `aval` is its type in JAX's
+    terms; in functx's own it is that of `atom`.
+    """
+
+    __slots__ = ("atom", "builder")
 
     def __init__(self, atom: Atom, builder: Builder):
         self.atom = atom
-        self.aval = atom.aval
         self.builder = builder
 
     @property
+    def aval(self) -> Any:
+        return execution.jax_aval(self.atom.aval)
+
+    @property
+    def _trace(self) -> Any:
+        if not self.builder.open:
+            check_alive(self, None)
+        return execution.jax_trace
+
+    @property
+    def _line_info(self) -> Any:
+        # JAX asks for this where it says that a value has escaped.
+        check_alive(self, current_builder.around())
+
+    @property
+    def shape(self) -> Shape:
+        return self.atom.aval.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.atom.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.atom.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.atom.aval.size
+
+    @property
     def weak_type(self) -> bool:
-        return self.aval.weak_type
+        return self.atom.aval.weak_type
 
     def described(self) -> str:
         """`Traced<f32[3]> in grad(loss)`: the type, and what it is traced by."""
         ended = "" if self.builder.open else ", which has ended"
-        return f"Traced<{self.aval!r}> in {self.builder.owner}{ended}"
+        return f"Traced<{self.atom.aval!r}> in {self.builder.owner}{ended}"
 
     __repr__ = described
 
@@ -50,6 +85,25 @@ class Tracer(OfType):
 
     def __deepcopy__(self, memo: Any) -> Tracer:
         return self
+
+
+class TracedKeys(jax.core.Tracer):  # type: ignore[type-arg]
+    """JAX's typed keys inside a trace: to JAX of the type `aval`, in the program their `words`."""
+
+    __slots__ = ("words",)
+
+    def __init__(self, words: Tracer, aval: Any):
+        self.words = words
+        self.aval = aval
+
+    @property
+    def _trace(self) -> Any:
+        return self.words._trace
+
+
+def is_jax_tracer(x: Any) -> bool:
+    """Whether `x` belongs to a trace of JAX's own."""
+    return isinstance(x, jax.core.Tracer) and type(x) is not Tracer and type(x) is not TracedKeys
 
 
 class Builder:
@@ -114,10 +168,15 @@ class Builder:
             check_alive(x, self)
             if self.views is not None:
                 return self.seen(x)
-            return self.capture(x.atom, x, x.aval)
+            return self.capture(x.atom, x, x.atom.aval)
         literal = literal_of(x)
         if literal is not None:
             return literal
+        if isinstance(x, jax.core.Tracer):
+            if type(x) is TracedKeys:
+                return self.atom(x.words)
+            if execution.in_trace_of_jax():
+                raise TracedInside
         return self.capture(id(x), x, aval_of(x))
 
     def tracer(self, x: Any) -> Tracer:
@@ -136,11 +195,11 @@ class Builder:
                 outer = x.builder.captured(x.atom)
                 if type(outer) is Tracer:
                     return self.seen(outer)
-                return self.capture(x.atom, x, x.aval)
+                return self.capture(x.atom, x, x.atom.aval)
             eqn = x.builder.equations[position]
             base = viewed(x.builder, eqn)
             if base is None:
-                return self.capture(x.atom, x, x.aval)
+                return self.capture(x.atom, x, x.atom.aval)
             args = [Tracer(base, x.builder), *[Tracer(a, x.builder) for a in eqn.inputs[1:]]]
             views.update(zip(eqn.outputs, [y.atom for y in self.repeat(eqn, args)], strict=True))
         return views[x.atom]
@@ -157,10 +216,14 @@ class Builder:
 
     def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         """Append the equation `primitive(*args)`; its output as a tracer, or a list of them."""
-        inputs: list[Atom] = [
-            x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
-        ]
-        avals = tuple([atom.aval for atom in inputs])
+        # Loops, since a comprehension is a call.
+        inputs: list[Atom] = []
+        types = []
+        for x in args:
+            atom = x.atom if type(x) is Tracer and x.builder is self else self.atom(x)
+            inputs.append(atom)
+            types.append(atom.aval)
+        avals = tuple(types)
         outs = primitive.types.get(avals) or out_types(primitive, avals)
         source = self.source
         if source is None:
@@ -297,26 +360,33 @@ class LinearBuilder(Builder):
             parent.source = before
 
 
+_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
+_innermost = _builder.get
+
+
 class _CurrentBuilder:
     """The builder at work in this context, if any; one that has ended counts no more.
 
     A task that was started inside a trace keeps its context when the trace has ended.
     """
 
-    def __init__(self) -> None:
-        variable: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
-        self._get, self.set, self.reset = variable.get, variable.set, variable.reset
+    set, reset = _builder.set, _builder.reset
 
-    def get(self) -> Builder | None:
-        """The innermost builder that is open."""
-        builder = self._get()
+    def around(self) -> Builder | None:
+        """The innermost builder that is open, whatever JAX traces inside of its trace."""
+        builder = _innermost()
         while builder is not None and not builder.open:
             builder = builder.parent
         return builder
 
+    def get(self) -> Builder | None:
+        """The innermost builder that is open; None where JAX traces what is done now."""
+        builder = self.around()
+        return None if builder is None or execution.in_trace_of_jax() else builder
+
     def here(self) -> Builder:
         """The innermost builder that is open, where something is being traced."""
-        builder = self.get()
+        builder = self.around()
         assert builder is not None, "programs are rewritten inside a trace"
         return builder
 
@@ -324,17 +394,29 @@ class _CurrentBuilder:
 current_builder = _CurrentBuilder()
 
 
+class TracedInside(Exception):
+    """An operand belongs to a trace of JAX that has begun inside of the builder's."""
+
+
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """Append `primitive(*args)` to the program being built; compute it when there is none."""
-    builder = current_builder.get()
-    if builder is None:
-        check_no_tracers(args)
+    """Append `primitive(*args)` to the program being built; compute it when there is none.
+
+    What a trace of JAX inside knows of an operand is its own: JAX gets such an operation.
+    """
+    builder = _innermost()
+    if builder is None or not builder.open:
+        builder = current_builder.around()
+        if builder is None:
+            check_no_tracers(args)
+            return execution.evaluate(primitive, args)
+    try:
+        return builder.append(primitive, args)
+    except TracedInside:
         return execution.evaluate(primitive, args)
-    return builder.append(primitive, args)
 
 
 class _Execution:
-    """How programs run, supplied by `functx.lowering`."""
+    """How programs run, supplied by `functx.lowering` and `functx.interop`."""
 
     evaluate: Callable[[Primitive, Sequence[Any]], Any]
     """Compute one operation on concrete operands."""
@@ -344,6 +426,16 @@ class _Execution:
     """Run `rewrite(program)` on concrete operands, compiled once per structure."""
     outlined: Callable[[Program], Program]
     """The program that transforms rewrite in place of a given one: its repeats as calls."""
+    jax_aval: Callable[[ShapedArray], Any]
+    """JAX's aval of the same type."""
+    jax_trace: Any
+    """The trace of JAX that traced values belong to."""
+    tracing: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
+    """A context in which operations of JAX become equations of the program being built."""
+    outside: Callable[[], AbstractContextManager[None]]
+    """A context in which JAX does what it did before anything was traced."""
+    in_trace_of_jax: Callable[[], bool] = staticmethod(bool)
+    """Whether a trace of JAX's own has begun inside of the innermost trace here."""
     aval_of_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
     known: Callable[[Any], Any]
@@ -363,6 +455,17 @@ class _Execution:
 execution = _Execution()
 
 
+@contextmanager
+def outside_traces() -> Iterator[None]:
+    """No program is being made, by functx or by JAX on its behalf, whatever was before."""
+    token = current_builder.set(None)
+    try:
+        with execution.outside():
+            yield
+    finally:
+        current_builder.reset(token)
+
+
 def out_types(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
     try:
         return primitive.out_types(avals)
@@ -373,10 +476,10 @@ def out_types(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> tuple[Sha
 
 
 def check_no_tracers(args: Sequence[Any]) -> None:
-    """Raise for traced values where nothing is being traced."""
+    """Raise for traced values whose traces are not on."""
     for x in args:
         if type(x) is Tracer:
-            check_alive(x, None)
+            check_alive(x, current_builder.around())
 
 
 def check_alive(x: Tracer, user: Builder | None) -> None:
@@ -389,7 +492,7 @@ def check_alive(x: Tracer, user: Builder | None) -> None:
     made = next((e.source for e in owner.equations if x.atom in e.outputs), None)
     where = f"made at {describe(made)}" if made else "an argument of the function"
     raise EscapedTracerError(
-        f"a traced value must be used inside the function that made it; got {x.aval!r} of "
+        f"a traced value must be used inside the function that made it; got {x.atom.aval!r} of "
         f"{owner.owner}, {'which has ended' if not owner.open else 'in another thread or trace'}",
         f"the value: {where}",
         fix="Return the value from the function (with has_aux=True beside a loss), "
@@ -426,9 +529,12 @@ def aval_of(x: Any) -> ShapedArray:
 
     Raises ArgumentError for what is neither an array nor a number.
     """
-    if type(x) is Tracer or type(x) is Literal:
+    kind = type(x)
+    if kind is Tracer:
+        return x.atom.aval
+    if kind is Literal or kind is Var:
         return x.aval
-    if type(x) is np.ndarray:
+    if kind is np.ndarray:
         dtype = canonical_dtype(x.dtype)
         if dtype in SHORT_NAMES:
             return ShapedArray(x.shape, dtype)
@@ -441,6 +547,8 @@ def aval_of(x: Any) -> ShapedArray:
             return literal.aval
         if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             return aval_of(np.asarray(x))
+    if kind is TracedKeys:
+        return x.words.atom.aval
     raise ArgumentError(
         f"arguments must be arrays or numbers; got {type_name(x)} {brief(x)[:60]}",
         fix=_instead_of(x),
@@ -484,7 +592,7 @@ def trace(
     array and the dimension of it that each input is one place of, None for one that all share,
     which is known too.
     """
-    builder = Builder(name, kind, current_builder.get())
+    builder = Builder(name, kind, current_builder.around())
     builder.source = source or builder.source
     builder.in_names = in_names
     builder.views = {} if from_roots else None
@@ -523,7 +631,8 @@ def build(
     token = current_builder.set(builder)
     _rare_collections.begin()
     try:
-        return builder.finish(fun(*tracers))
+        with execution.tracing():
+            return builder.finish(fun(*tracers))
     finally:
         _rare_collections.end()
         builder.open = False

@@ -96,7 +96,7 @@ class UserRule:
         own = len(args) - len(self.captures.values)
         if any(flags[own:]):
             return self.one_by_one(size, flags, args), [True] * len(self.out_avals)
-        avals = tuple([x.aval for x in args[:own]])
+        avals = tuple([aval_of(x) for x in args[:own]])
         key = size, tuple(flags[:own]), avals
         if key not in self.made:
             if len(self.made) >= 256:
@@ -122,7 +122,7 @@ class UserRule:
 
         dims = tuple([0 if on else None for on in flags])
         avals = [
-            x.aval.update(shape=x.shape[1:]) if on else x.aval
+            aval_of(x).update(shape=x.shape[1:]) if on else aval_of(x)
             for x, on in zip(args, flags, strict=True)
         ]
         program = trace_closed(of_one, avals, name=name_of(self.rule))

@@ -10,7 +10,7 @@ from functx.core.avals import ShapedArray
 from functx.core.axes import AxisNames, batched_names
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import Tracer, trace_closed
+from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.custom.repeating import Pull, PullLinear, Push
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.batching import Batch, add_axis
@@ -60,7 +60,7 @@ def filled(args: Sequence[Any], flags: Sequence[bool], wanted: Sequence[bool], s
 
 
 def avals_of(args: Sequence[Tracer]) -> list[ShapedArray]:
-    return [x.aval for x in args]
+    return [aval_of(x) for x in args]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class InnerBatchRule:
         dims = tuple(
             [None if d is None else d + on for d, on in zip(self.dims, flags, strict=True)]
         )
-        avals = [without_axis(x.aval, d) for x, d in zip(args, dims, strict=True)]
+        avals = [without_axis(aval_of(x), d) for x, d in zip(args, dims, strict=True)]
         program = batched_program(self.base, size, flags, avals)
         ones = (1,) * len(program.outputs)
         batch = Batch(self.size, dims, ones, names=self.names)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FunctionType
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.linear_util import WrappedFun
 
 from functx.core.dtypes import is_inexact
-from functx.core.errors import ForeignCodeError
 from functx.core.program import Program
-from functx.core.tracing import aval_of, current_builder, trace_closed
+from functx.core.tracing import aval_of, outside_traces, trace_closed
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
 from functx.custom.deferral import Deferred, Flow
@@ -25,20 +24,13 @@ from functx.interop.translation import translate, translate_function, translates
 from functx.transforms.marks import chosen, inexact_marks
 from functx.transforms.parts import rewired
 
-_DEPTH = 2
-"""How deep rules within rules are compared; deeper ones are equal when they compute the same by
-the same functions of the user."""
-
 
 class JaxRule(Deferred):
     """The rule of one call of a JAX function, traced when it is first needed.
 
-    Two are equal when they belong to functions that compute the same and their programs are
-    equal.
+    Two are equal when they belong to functions that compute the same, and the user's functions
+    that make them are alike (`likeness`). Neither is traced to find that out.
     """
-
-    depth: ClassVar[int] = 0
-    """How many rules are being traced right now, one within the other."""
 
     def __init__(self, eqn: Any, captured: Sequence[Any]):
         params = eqn.params
@@ -48,10 +40,6 @@ class JaxRule(Deferred):
         self.consts, self.own = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.found: tuple[Program, ...] | None = None
-        self.making = False
-        self.depth = JaxRule.depth  # type: ignore[misc]
-        self.authors = tuple([part for value in params.values() for part in authors(value)])
-        places = [place_of(value) for value in params.values()]
         primal = params["call_jaxpr"]
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
@@ -59,7 +47,7 @@ class JaxRule(Deferred):
             form_of(primal.jaxpr),
             tuple([id(c) for c in primal.consts]),
             count,
-            tuple([place for place in places if place]),
+            tuple([part for name in sorted(params) for part in authors(params[name])]),
             tuple(function.in_avals),
         )
 
@@ -73,33 +61,12 @@ class JaxRule(Deferred):
 
     def programs(self, flow: Flow | None = None) -> tuple[Program, ...]:
         if self.found is None:
-            self.making = True
-            JaxRule.depth += 1
-            token = current_builder.set(None)
-            try:
+            with outside_traces():
                 self.found = self.trace()
-            finally:
-                current_builder.reset(token)
-                JaxRule.depth -= 1
-                self.making = False
         return self.found
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, JaxRule) or self.key != other.key:
-            return False
-        # A rule that calls its own function: the one within is the one without.
-        if self.making or other.making or max(self.depth, other.depth) >= _DEPTH:
-            return bool(self.authors) and self.authors == other.authors
-        return self.compared() == other.compared()
-
-    def compared(self) -> tuple[Program, ...] | None:
-        """The programs; None for a rule that cannot be traced, which nothing may ask for."""
-        try:
-            return self.programs()
-        except ForeignCodeError:
-            return None
+        return self is other or (isinstance(other, JaxRule) and self.key == other.key)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -111,35 +78,38 @@ class JaxRule(Deferred):
 def authors(value: Any) -> list[Any]:
     """The functions that a parameter of an equation calls in the end, as keys.
 
-    Those that JAX wraps around them are made anew in each trace.
+    Those that JAX wraps around them are made anew in each trace; what they hold counts.
     """
     found, seen, pending = [], set(), [value]
     while pending:
-        fun = pending.pop()
-        if isinstance(fun, WrappedFun):
-            pending.append(fun.f)
-        elif type(fun) is FunctionType and id(fun) not in seen:
-            seen.add(id(fun))
-            held = functions_in(fun) if package_of(fun) == "jax" else []
-            pending += held
-            if not held:
-                found.append(likeness(fun))
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, WrappedFun):
+            pending.append(each.f)
+            pending += [part for _, params in each.transforms for part in params]
+        elif type(each) is FunctionType and package_of(each) == "jax":
+            found.append(each.__code__)
+            pending += parts_of(each)
+        elif type(each).__name__ == "Unhashable" and package_of(type(each)) == "jax":
+            found.append(likeness(each.val))
+        elif type(each) is tuple:
+            pending += each
+        elif callable(each) and package_of(type(each)) in ("jax", "jaxlib"):
+            pending.append(getattr(each, "__wrapped__", None))
+        elif callable(each):
+            found.append(likeness(each))
     return found
 
 
-def functions_in(fun: FunctionType) -> list[Any]:
-    """The functions in the closure of another."""
+def parts_of(fun: FunctionType) -> list[Any]:
+    """What the closure of a function of JAX's holds."""
     found = []
     for cell in fun.__closure__ or ():
         with suppress(ValueError):
-            if isinstance(cell.cell_contents, (FunctionType, WrappedFun)):
-                found.append(cell.cell_contents)
+            found.append(cell.cell_contents)
     return found
-
-
-def place_of(value: Any) -> str:
-    """Where a function among the parameters of an equation was written."""
-    return str(getattr(getattr(value, "debug_info", None), "func_src_info", "") or "")
 
 
 class JVPRule(JaxRule):

@@ -10,11 +10,8 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.avals import ShapedArray
 from functx.core.axes import bound_axes
 from functx.core.dtypes import SHORT_NAMES
-from functx.core.errors import ForeignCodeError
-from functx.core.program import Literal
 from functx.core.provenance import source_line, user_source
 from functx.core.tracing import Tracer, aval_of, check_no_tracers, current_builder
 from functx.interop import (  # noqa: F401
@@ -24,14 +21,14 @@ from functx.interop import (  # noqa: F401
     control,
     custom_rules,
     elementwise,
+    jax_trace,
     keys,
     shapes,
 )
-from functx.interop.jaxprs import aval_from_jax, jaxpr_of, key_type, to_jax
+from functx.interop.jaxprs import jaxpr_of, key_type, to_jax
 from functx.interop.snapshots import Changeable, snapshot
-from functx.interop.translation import translate
+from functx.interop.translation import translate, with_weak_type
 from functx.lowering.cache import Cache
-from functx.ops.conversion import ConvertElementType
 from functx.transforms.calls import check_callable, name_of, transformed
 
 
@@ -148,11 +145,7 @@ class FlatFunction:
             found = jaxpr_of(self.flat, avals)
             assert self.results is not None
             return found, self.results
-        token = current_builder.set(None)
-        try:
-            found = self.jitted.trace(*to_jax(avals)).jaxpr
-        finally:
-            current_builder.reset(token)
+        found = self.jitted.trace(*to_jax(avals)).jaxpr
         known = self.traced.get(id(found))
         if known is None:
             assert self.results is not None
@@ -166,15 +159,6 @@ def noted(fun: Callable[..., Any], source: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if f"{Tracer.__module__}.{Tracer.__qualname__}" in str(error) or isinstance(
-            error, ForeignCodeError
-        ):
-            raise ForeignCodeError(
-                f"from_jax({name_of(fun)}): traced arrays must be arguments of the function; "
-                "got one that it closes over",
-                fix="Pass it as an argument; other functions of functx belong outside.",
-                source=source,
-            ) from error
         where = f", called at {source_line(source)}" if source else ""
         error.add_note(f"in functx.from_jax({name_of(fun)}){where}")
         raise
@@ -190,7 +174,7 @@ class Operand(NamedTuple):
     def of(x: Any) -> Operand | None:
         """The operand that an argument is; None for what is no array."""
         if type(x) is Tracer:
-            return Operand(x, x.aval)
+            return Operand(x, x.atom.aval)
         if isinstance(x, jax.Array):
             if key_type(x.dtype) is not None:
                 return Operand(jax.random.key_data(x), jax.ShapeDtypeStruct(x.shape, x.dtype))
@@ -223,14 +207,3 @@ class Results(NamedTuple):
 
 _NUMBERS = (bool, int, float, complex)
 _ARRAY = object()
-
-
-def with_weak_type(x: Any, jax_aval: Any) -> Any:
-    """`x` with a dtype that is weak where JAX's is, and only there."""
-    weak = aval_from_jax(jax_aval).weak_type
-    if x.weak_type == weak:
-        return x
-    if type(x.atom) is Literal:
-        aval = ShapedArray((), x.dtype, weak)
-        return Tracer(Literal(x.atom.value, aval), x.builder)
-    return ConvertElementType(x.dtype, weak)(x)

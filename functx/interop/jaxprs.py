@@ -16,7 +16,7 @@ from functx.core.axes import bound_axes
 from functx.core.dtypes import SHORT_NAMES
 from functx.core.errors import DTypeError
 from functx.core.program import scalar_literal
-from functx.core.tracing import Tracer, current_builder
+from functx.core.tracing import TracedKeys, Tracer, current_builder
 from functx.lowering.arrays import jax_aval
 
 Shape = tuple[int, ...]
@@ -82,6 +82,8 @@ def ints(numbers: Sequence[Any]) -> Shape:
 
 def array_of(x: Any) -> Any:
     """A constant of a jaxpr as an array that a program may capture."""
+    if type(x) is TracedKeys:
+        return x.words
     if isinstance(x, (jax.Array, np.ndarray)):
         return jax.random.key_data(x) if key_type(x.dtype) is not None else x
     return np.asarray(x)
@@ -101,14 +103,10 @@ def value_of(literal: Any) -> Any:
 def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """The jaxpr of a JAX function of arrays of `avals`, which are functx's or JAX's.
 
-    What `fun` does is no business of the program being traced.
+    Traced values that `fun` closes over are among its constants.
     """
-    token = current_builder.set(None)
-    try:
-        axes = [(axis.name, axis.size) for axis in bound_axes()]
-        return jax.make_jaxpr(fun, axis_env=axes or None)(*to_jax(avals))
-    finally:
-        current_builder.reset(token)
+    axes = [(axis.name, axis.size) for axis in bound_axes()]
+    return jax.make_jaxpr(fun, axis_env=axes or None)(*to_jax(avals))
 
 
 def to_jax(avals: Sequence[Any]) -> list[Any]:
@@ -150,7 +148,7 @@ def form_of(jaxpr: Any) -> tuple[Any, ...]:
 
     def atom(a: Any) -> Any:
         if isinstance(a, Literal):
-            return _frozen(a.val), a.aval
+            return frozen_value(a.val), a.aval
         return numbers.setdefault(a, len(numbers))
 
     form: list[Any] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
@@ -162,16 +160,17 @@ def form_of(jaxpr: Any) -> tuple[Any, ...]:
 
 def frozen(params: dict[str, Any]) -> tuple[Any, ...]:
     """The parameters of an equation as a key."""
-    return tuple([(name, _frozen(params[name])) for name in sorted(params)])
+    return tuple([(name, frozen_value(params[name])) for name in sorted(params)])
 
 
-def _frozen(value: Any) -> Any:
+def frozen_value(value: Any) -> Any:
+    """A parameter of an equation as a key: by value where it cannot change, else the same object."""
     if isinstance(value, ClosedJaxpr):
-        return form_of(value.jaxpr), tuple([_frozen(c) for c in value.consts])
+        return form_of(value.jaxpr), tuple([frozen_value(c) for c in value.consts])
     if isinstance(value, Jaxpr):
         return form_of(value)
     if isinstance(value, (tuple, list)):
-        return type(value), tuple([_frozen(part) for part in value])
+        return type(value), tuple([frozen_value(part) for part in value])
     if isinstance(value, dict):
         return frozen(value)
     if isinstance(value, (float, complex)):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
-from functx.interop.jaxprs import Same
+from functx.interop.jaxprs import Same, frozen_value
 
 FIXED_PACKAGES = frozenset(
     {"builtins", "collections", "functools", "itertools", "jax", "math", "numpy", "operator"}
@@ -34,13 +35,35 @@ def snapshot(value: Any) -> Any:
 
 
 def likeness(value: Any) -> Any:
-    """As `snapshot`, what may change being equal as long as it is the same object."""
-    try:
-        return _snapshot(value, [])
-    except Changeable:
-        if type(value) is not FunctionType:
-            return Same(value)
-        return value.__code__, tuple([likeness(x) for x in _cells(value)])
+    """A function, and what it reads, as a key: equal for functions that do the same.
+
+    Numbers and NumPy arrays count by value, functions by their code and what it reads, whatever
+    else by being the same object.
+    """
+    return _likeness(value, [])
+
+
+def _likeness(value: Any, around: list[Any]) -> Any:
+    if any(value is each for each in around):
+        return "itself", len(around)
+    inside = [*around, value]
+    if isinstance(value, partial):
+        parts = (value.func, value.args, *value.keywords.items())
+        return partial, _likeness(parts, inside)
+    if isinstance(value, MethodType):
+        return _likeness(value.__func__, inside), Same(value.__self__)
+    if type(value) is tuple:
+        return tuple([_likeness(part, inside) for part in value])
+    if type(value) is not FunctionType or package_of(value) in FIXED_PACKAGES:
+        return frozen_value(value)
+    read = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    with suppress(Changeable):
+        read += _cells(value)
+    names = [name for name in _names(value.__code__) if name in value.__globals__]
+    # Of an installed package, the modules stay as they are.
+    if "site-packages" not in value.__code__.co_filename:
+        read += [value.__globals__[name] for name in names]
+    return value.__code__, tuple([_likeness(part, inside) for part in read])
 
 
 def _snapshot(value: Any, around: list[Any]) -> Any:

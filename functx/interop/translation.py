@@ -13,10 +13,12 @@ from functx.core.avals import ShapedArray
 from functx.core.editing import applied
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
+from functx.core.program import Literal as FunctxLiteral
 from functx.core.program import Program
-from functx.core.tracing import aval_of, trace
+from functx.core.tracing import Tracer, aval_of, trace
 from functx.interop.jaxprs import array_of, aval_from_jax, jaxpr_of, known_aval, value_of
 from functx.lowering.cache import Cache
+from functx.ops.conversion import ConvertElementType
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.call import Call
 
@@ -144,10 +146,10 @@ def _by_rule(name: str, eqn: Any, args: Sequence[Any]) -> Any:
 def broadcast(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     """Operands of an elementwise equation, of which JAX repeats those with unit dimensions."""
     shape = eqn.outvars[0].aval.shape
-    if all(x.aval.shape in ((), shape) for x in args):
+    if all(x.shape in ((), shape) for x in args):
         return args
     dims = tuple(range(len(shape)))
-    return [broadcast_in_dim(x, shape, dims) if x.aval.shape else x for x in args]
+    return [broadcast_in_dim(x, shape, dims) if x.shape else x for x in args]
 
 
 def _fits(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
@@ -156,6 +158,17 @@ def _fits(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
         if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
             return False
     return True
+
+
+def with_weak_type(x: Any, jax_aval: Any) -> Any:
+    """`x` with a dtype that is weak where JAX's is, and only there."""
+    weak = aval_from_jax(jax_aval).weak_type
+    if x.weak_type == weak:
+        return x
+    if type(x.atom) is FunctxLiteral:
+        aval = ShapedArray((), x.dtype, weak)
+        return Tracer(FunctxLiteral(x.atom.value, aval), x.builder)
+    return ConvertElementType(x.dtype, weak)(x)
 
 
 from functx.interop.jax_call import call_equation, call_jaxpr, constant

@@ -51,3 +51,4 @@ def aval_of_array(x: Any) -> ShapedArray | None:
 
 
 execution.aval_of_array = aval_of_array
+execution.jax_aval = jax_aval

@@ -17,7 +17,7 @@ from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import rewritten
-from functx.core.tracing import aval_of, execution
+from functx.core.tracing import aval_of, execution, is_jax_tracer
 from functx.core.unknown import Answer
 from functx.lowering.arguments import refuse_unusable
 from functx.lowering.cache import Cache
@@ -284,12 +284,12 @@ def _without_effects(primitive: Primitive) -> Primitive:
 
 
 def _traced_by_jax(values: Sequence[Any]) -> bool:
-    return any(isinstance(x, jax.core.Tracer) for x in values)
+    return any(is_jax_tracer(x) for x in values)
 
 
 def known(x: Any) -> Any:
     """`x`, or the value of it that JAX's derivative goes through; None if it has none yet."""
-    return x.to_concrete_value() if isinstance(x, jax.core.Tracer) else x
+    return x.to_concrete_value() if is_jax_tracer(x) else x
 
 
 execution.run = run

@@ -23,7 +23,7 @@ from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
 from functx.core.tracebacks import boundary, filter_traceback
-from functx.core.tracing import Tracer, check_no_tracers, current_builder
+from functx.core.tracing import check_no_tracers, current_builder
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
@@ -233,7 +233,7 @@ class Compilation:
         static = self.static_text(args, kwargs)
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
-        token, asking = current_builder.set(None), asked.set(self.asking())
+        asking = asked.set(self.asking())
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
             setting = Setting()
@@ -242,7 +242,6 @@ class Compilation:
             layouts = setting.layouts or [None] * len(avals)
             traced = trace_call(fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts)
         finally:
-            current_builder.reset(token)
             asked.reset(asking)
         alone = [_owners(x) <= _ALONE for x in traced.captured]
         pairs = zip(traced.captured, alone, strict=True)
@@ -366,7 +365,7 @@ class Compilation:
             finally:
                 asked.reset(asking)
             # Captured values of a trace do not outlive it.
-            if not any(isinstance(x, (Tracer, jax.core.Tracer)) for x in traced.captured):
+            if not any(isinstance(x, jax.core.Tracer) for x in traced.captured):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
         if (traced.written and traced_pair(operands, traced.written) is not None) or (

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from functx.core.errors import DTypeError
-from functx.core.tracing import execution
+from functx.core.tracing import TracedKeys, execution
 
 
 def key_words(key: Any) -> Any:
@@ -15,6 +15,8 @@ def key_words(key: Any) -> Any:
 
     Raises DTypeError for keys of another generator than Threefry.
     """
+    if type(key) is TracedKeys:
+        return key.words
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return key

@@ -132,7 +132,7 @@ def _specs_of(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[A
     """The specs of the shardings that arrays have."""
     found = []
     for name, x in zip(shown(), leaves, strict=True):
-        if type(x) is Tracer or isinstance(x, jax.core.Tracer):
+        if isinstance(x, jax.core.Tracer):
             raise ArgumentError(
                 f"{what}: in_specs must be given for a traced argument; got none for `{name}`"
             )

@@ -8,7 +8,6 @@ import jax
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
-from functx.core.tracing import Tracer
 from functx.lowering.arguments import refuse_unusable
 from functx.lowering.callbacks import waiting
 from functx.transforms.calls import abstract, write_all_back
@@ -95,7 +94,7 @@ class LoweredCall(NamedTuple):
         names = self.in_names()
         for name, x, wanted in zip(names, leaves, expected, strict=True):
             given = _type_of(x)
-            if isinstance(x, (Tracer, jax.core.Tracer)):
+            if isinstance(x, jax.core.Tracer):
                 raise ArgumentError(
                     f"{what}: arguments must be arrays, since no trace can look into what is "
                     f"compiled; got a traced {given} for `{name}`",

@@ -174,6 +174,6 @@ def log1mexp(x: Any) -> Any:
 
 def _float(x: Any) -> Any:
     """`x` as an array of floats."""
-    if type(x) is Tracer and x.aval.dtype.kind == "f":
+    if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return x
     return promote_inexact(x)[0]

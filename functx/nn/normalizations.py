@@ -180,7 +180,7 @@ def _masked(x: Any, where: Any, fill: float) -> Any:
 
 def _float(name: str, x: Any) -> Any:
     """`x` as an array of floats."""
-    if type(x) is Tracer and x.aval.dtype.kind == "f":
+    if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return x
     (x,) = promote_inexact(x)
     if is_complex(aval_of(x).dtype):

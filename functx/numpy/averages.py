@@ -70,18 +70,18 @@ def mean(
     """
     if (
         type(a) is Tracer
-        and a.aval.dtype.kind == "f"
-        and a.aval.dtype.itemsize > 2
+        and a.atom.aval.dtype.kind == "f"
+        and a.atom.aval.dtype.itemsize > 2
         and dtype is where is None
         and not keepdims
-        and not a.aval.weak_type
-        and a.aval.ndim
+        and not a.atom.aval.weak_type
+        and a.atom.aval.ndim
         and axis != ()
     ):
-        axes = canonical_axes(axis, a.aval.ndim)
+        axes = canonical_axes(axis, a.atom.aval.ndim)
         total = bind(ReduceSum(axes), (a,))
         return exactly_into(
-            "mean", bind(Div(), (total, _counted(a.aval, axes, None, a.aval.dtype))), out
+            "mean", bind(Div(), (total, _counted(a.atom.aval, axes, None, a.atom.aval.dtype))), out
         )
     x, result = _averaged(a, dtype)
     aval = aval_of(x)

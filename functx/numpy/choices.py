@@ -125,14 +125,14 @@ def where(
         from functx.numpy.conditions import positions
 
         return positions("where", condition, size, fill_value)
-    if type(condition) is Tracer and condition.aval.dtype == BOOL:
-        shape = condition.aval.shape
-        if type(x) is Tracer and x.aval.shape == shape:
+    if type(condition) is Tracer and condition.atom.aval.dtype == BOOL:
+        shape = condition.atom.aval.shape
+        if type(x) is Tracer and x.atom.aval.shape == shape:
             if type(y) is Tracer:
-                if x.aval is y.aval:
+                if x.atom.aval is y.atom.aval:
                     return bind(Select(), (condition, y, x))
-            elif type(y) is float and x.aval.dtype.kind == "f" and not x.aval.weak_type:
-                return bind(Select(), (condition, literal(y, x.aval.dtype), x))
+            elif type(y) is float and x.atom.aval.dtype.kind == "f" and not x.atom.aval.weak_type:
+                return bind(Select(), (condition, literal(y, x.atom.aval.dtype), x))
     condition, x, y = broadcast(boolean(condition), *promote(x, y))
     return bind(Select(), (condition, y, x))
 

@@ -97,9 +97,9 @@ def _order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
 
 def promoted(*args: Any) -> Sequence[Any]:
     """`args` in one dtype, at once where they are traced arrays of one."""
-    dtype = args[0].aval.dtype if type(args[0]) is Tracer else None
+    dtype = args[0].atom.aval.dtype if type(args[0]) is Tracer else None
     for x in args:
-        if type(x) is not Tracer or x.aval.dtype != dtype:
+        if type(x) is not Tracer or x.atom.aval.dtype != dtype:
             return promote(*args)
     return args
 
@@ -121,7 +121,7 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     leaves the result. The operands must have at least one dimension.
     """
     if precision is None is preferred_element_type and type(a) is Tracer and type(b) is Tracer:
-        x, y = a.aval, b.aval
+        x, y = a.atom.aval, b.atom.aval
         if x.dtype == y.dtype:
             return _matmul(x, y, None, None)(a, b)
     a, b = promoted(a, b)

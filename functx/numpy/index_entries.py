@@ -104,7 +104,7 @@ def known_mask(mask: Any) -> Any:
     except ConcretizationError as error:
         raise IndexingError(
             "x[mask]: the mask must have a known value, since the number of elements selected "
-            f"is the shape of the result; got {mask.aval!r}",
+            f"is the shape of the result; got {mask.atom.aval!r}",
             *error.details,
             fix="Use functx.numpy.where(mask, x, 0), which keeps the shape, "
             "functx.numpy.nonzero(mask, size=...), or x.at[mask].set(value) to write.",

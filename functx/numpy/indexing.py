@@ -55,7 +55,7 @@ def index(x: Any, idx: Any) -> Any:
     if type(x) is Tracer:
         key = static_key(idx)
         if key is not None:
-            for step in static_steps(x.aval.shape, key):
+            for step in static_steps(x.atom.aval.shape, key):
                 x = bind(step, (x,))
             return x
     x = operand(x)

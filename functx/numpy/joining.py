@@ -67,9 +67,9 @@ def alike(arrays: Sequence[Any]) -> bool:
     first = arrays[0]
     if type(first) is not Tracer:
         return False
-    dtype = first.aval.dtype
+    dtype = first.atom.aval.dtype
     for x in arrays:
-        if type(x) is not Tracer or x.aval.dtype != dtype or x.aval.weak_type:
+        if type(x) is not Tracer or x.atom.aval.dtype != dtype or x.atom.aval.weak_type:
             return False
     return True
 

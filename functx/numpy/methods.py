@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,7 +55,7 @@ def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None 
     reflected = f"__r{name}__"
 
     def method(self: Tracer, other: Any) -> Any:
-        if primitive is not None and type(other) is Tracer and other.aval is self.aval:
+        if primitive is not None and type(other) is Tracer and other.atom.aval is self.atom.aval:
             return bind(primitive, (self, other))
         try:
             return fun(self, other)
@@ -74,7 +73,7 @@ def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None 
 
 def _power(x: Any, y: Any) -> Any:
     # The exponent of most code is a small int, and makes a program of its own kind.
-    if type(y) is int and type(x) is Tracer and x.aval.dtype.kind == "f":
+    if type(y) is int and type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return bind(IntegerPow(y), (x,))
     return operators.power(x, y)
 
@@ -189,7 +188,7 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
     ):
         raise ShapeError(
             "x.view(): the last dimension must be one row of memory, that holds whole elements of "
-            f"the new dtype, to change their size; got {self.aval!r} for {np.dtype(dtype)}",
+            f"the new dtype, to change their size; got {self.atom.aval!r} for {np.dtype(dtype)}",
             fix="Copy it first (.copy()).",
         )
     if old > new:
@@ -223,7 +222,7 @@ def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
 
     def write(self: Tracer, value: Any) -> None:
         if part is number_parts.imag and self.dtype.kind != "c":
-            raise DTypeError(f"x.imag =: the array must be complex; got {self.aval!r}")
+            raise DTypeError(f"x.imag =: the array must be complex; got {self.atom.aval!r}")
         mutation.set_item(part(self), Ellipsis, value)
 
     return write
@@ -239,14 +238,14 @@ Tracer.nbytes = property(lambda self: self.size * self.dtype.itemsize)  # type: 
 
 def _len(self: Tracer) -> int:
     if not self.shape:
-        raise ShapeError(f"len: the array must have a dimension; got {self.aval!r}")
+        raise ShapeError(f"len: the array must have a dimension; got {self.atom.aval!r}")
     return self.shape[0]
 
 
 def _iter(self: Tracer) -> Iterator[Any]:
     if not self.shape:
         raise ShapeError(
-            f"iteration: the array must have a dimension; got {self.aval!r}",
+            f"iteration: the array must have a dimension; got {self.atom.aval!r}",
             fix="A number stands for one value: use it as it is.",
         )
     return (indexing.index(self, i) for i in range(_len(self)))
@@ -270,7 +269,7 @@ _INSTEAD_OF_FLOAT = (
 def _scalar(self: Tracer, asked: str, fix: str = "") -> Any:
     if self.size != 1:
         raise ShapeError(
-            f"{asked}: the array must have one element; got {self.aval!r}",
+            f"{asked}: the array must have one element; got {self.atom.aval!r}",
             fix="For truth, reduce it with .any() or .all().",
         )
     try:
@@ -290,7 +289,7 @@ def _int(self: Tracer) -> int:
 
 def _index(self: Tracer) -> int:
     if self.dtype.kind not in "iu":
-        raise ArgumentError(f"an index must be an integer; got {self.aval!r}")
+        raise ArgumentError(f"an index must be an integer; got {self.atom.aval!r}")
     return operator.index(_scalar(self, "an index or a count", _INSTEAD_OF_INDEX))
 
 
@@ -305,7 +304,7 @@ def _refuse_written(self: Tracer) -> None:
         what = f"the NumPy array {array}" if name else "an array of NumPy's"
         raise CapturedWriteError(
             f"{name or 'x'}[...] =: an array from outside the function must not be written to with "
-            f"a traced value; got {self.aval!r} of {self.builder.owner} for {what}",
+            f"a traced value; got {self.atom.aval!r} of {self.builder.owner} for {what}",
             fix=f"Pass {array} as an argument, make it inside the function, or write to a "
             f"copy, functx.numpy.array({name or 'x'}).",
             source=source,
@@ -348,7 +347,7 @@ def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
         return np.array(concrete(self, "numpy.asarray()"), dtype)
     except ConcretizationError as error:
         raise ForeignCodeError(
-            f"NumPy needs the value of an array; got {self.aval!r}, traced by {self.builder.owner}",
+            f"NumPy needs the value of an array; got {self.atom.aval!r}, traced by {self.builder.owner}",
             *error.details,
             fix="Use functx.numpy in place of NumPy, and functx.random in place of numpy.random; to index "
             "a NumPy table with a traced value, functx.numpy.asarray(table)[i].",
@@ -366,17 +365,6 @@ def _asking(default: str) -> str:
     return f"`{found[0]}`" if len(found) == 1 else default
 
 
-def _jax_array(self: Tracer) -> Any:
-    # JAX's operators look for this hook before they give the other operand its turn.
-    if sys._getframe(1).f_code.co_name.startswith("_operator_"):
-        raise AttributeError("__jax_array__")
-    raise ForeignCodeError(
-        f"code of JAX was given a traced array of functx; got {self.aval!r} of {self.builder.owner}",
-        fix="Use functx.numpy in place of jax.numpy, functx.from_jax(f) to call a function f of JAX, "
-        "or functx.numpy.asarray(table)[i] to index a jax.Array with it.",
-    )
-
-
 def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     import functx.numpy as namespace
 
@@ -385,7 +373,7 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
         fun = getattr(fun, method, None)
     if fun is None:
         raise ForeignCodeError(
-            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.aval!r}",
+            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.atom.aval!r}",
             fix="Use the functions of functx.numpy.",
         )
     out = kwargs.get("out")
@@ -433,7 +421,7 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
     fun = getattr(scope, func.__name__, None)
     if fun is None:
         raise ForeignCodeError(
-            f"{func.__module__}.{func.__name__} cannot be traced; got {self.aval!r}",
+            f"{func.__module__}.{func.__name__} cannot be traced; got {self.atom.aval!r}",
             fix="Write it with the functions of functx.numpy.",
         )
     return fun(*args, **kwargs)
@@ -441,7 +429,7 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
 
 def _delete(self: Tracer, idx: Any) -> None:
     raise ImmutableArrayError(
-        f"del x[...]: an array keeps its elements; got {self.aval!r}",
+        f"del x[...]: an array keeps its elements; got {self.atom.aval!r}",
         fix="Use functx.numpy.delete, which returns a new array.",
     )
 
@@ -451,7 +439,7 @@ def _fixed(name: str, cure: str) -> Callable[[Tracer, Any], None]:
 
     def refuse(self: Tracer, value: Any) -> None:
         raise ImmutableArrayError(
-            f"x.{name} =: a traced array keeps its {name}; got {self.aval!r} for {value!r}",
+            f"x.{name} =: a traced array keeps its {name}; got {self.atom.aval!r} for {value!r}",
             fix=f"Write {cure}.",
         )
 
@@ -475,7 +463,6 @@ for _name, _fun in {
     "__delitem__": _delete,
     "__array_ufunc__": _array_ufunc,
     "__array_function__": _array_function,
-    "__jax_array__": property(_jax_array),
     "item": _item,
     "tolist": _tolist,
 }.items():

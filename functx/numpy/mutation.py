@@ -56,7 +56,7 @@ def write(x: Tracer, value: Any, what: str) -> None:
         ):
             raise ShapeError(
                 f"{what}: the value must broadcast to the shape of what is written to; "
-                f"got {aval!r} for {x.aval!r}"
+                f"got {aval!r} for {x.atom.aval!r}"
             )
         value = filled(broadcast_to(value, x.shape), x.shape)
     Write()(x, convert_element_type(value, x.dtype, x.weak_type))
@@ -81,7 +81,7 @@ def check_writable(x: Tracer, what: str) -> None:
     refuse_captured(x, builder, what)
     while True:
         if type(atom) is Literal:
-            raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.aval!r}")
+            raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.atom.aval!r}")
         position = builder.producer(atom)
         if position is None:
             captured = builder.captured(atom)
@@ -101,7 +101,7 @@ def check_writable(x: Tracer, what: str) -> None:
         if eqn.primitive.read_only(base.aval):
             raise ImmutableArrayError(
                 f"{what}: a view that repeats elements or is read-only must not be written "
-                f"to; got {x.aval!r}, a view of {base.aval!r}",
+                f"to; got {x.atom.aval!r}, a view of {base.aval!r}",
                 fix="Copy it first (.copy()).",
             )
         atom = base
@@ -127,7 +127,7 @@ def captured_write(x: Tracer, builder: Builder, captured: Any, what: str) -> Cap
         name = f", a view of the NumPy array `{held}`"
     return CapturedWriteError(
         f"{what}: a function under {builder.kind} must not write to an array from outside it; got "
-        f"{x.aval!r} in {builder.owner}{name}",
+        f"{x.atom.aval!r} in {builder.owner}{name}",
         fix="Pass the array as an argument, or write to a copy (x.copy()).",
     )
 
@@ -178,7 +178,7 @@ def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
     key = static_key(idx)
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
         return False
-    steps = static_steps(x.aval.shape, key)
+    steps = static_steps(x.atom.aval.shape, key)
     atom: Any = value.atom
     for step in reversed(steps):
         position = x.builder.producer(atom)
@@ -198,7 +198,7 @@ def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Tracer, other: Any) -> Any:
         result = fun(self, other)
-        if not self.aval.shape and not root_of(self).aval.shape:
+        if not self.shape and not root_of(self).shape:
             return result
         write(self, result, what)
         return self

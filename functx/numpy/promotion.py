@@ -83,9 +83,9 @@ def binary(primitive: Primitive, x: Any, y: Any) -> Any:
     """`primitive(x, y)` with operands promoted and broadcast."""
     # Equal types, and a number that takes the dtype of the array beside it, are most of all.
     if type(x) is Tracer:
-        aval = x.aval
+        aval = x.atom.aval
         if type(y) is Tracer:
-            other = y.aval
+            other = y.atom.aval
             if aval is other:
                 return bind(primitive, (x, y))
             if aval.dtype == other.dtype:
@@ -94,7 +94,7 @@ def binary(primitive: Primitive, x: Any, y: Any) -> Any:
         elif type(y) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
             return bind(primitive, (x, number(y, aval.dtype)))
     elif type(y) is Tracer:
-        aval = y.aval
+        aval = y.atom.aval
         if type(x) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
             return bind(primitive, (number(x, aval.dtype), y))
     return bind(primitive, broadcast(*promote(x, y)))

@@ -170,7 +170,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         return copied(shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     if type(shift) is Tracer:
-        shifts: Sequence[Any] = unstack(shift) if shift.aval.ndim else (shift,)
+        shifts: Sequence[Any] = unstack(shift) if shift.atom.aval.ndim else (shift,)
     else:
         shifts = shift if isinstance(shift, (tuple, list)) else np.ravel(shift).tolist()
     if len(axes) != len(shifts):
@@ -228,8 +228,8 @@ def delete(
         arr, axis = ravel(arr), 0
     axis = canonical_axis(axis, aval_of(arr).ndim, "delete: axis")
     n = aval_of(arr).shape[axis]
-    traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
-    if traced and (not obj.aval.ndim or assume_unique_indices):
+    traced = type(obj) is Tracer and obj.atom.aval.dtype.kind in "iu"
+    if traced and (not obj.atom.aval.ndim or assume_unique_indices):
         return take_along(arr, _kept(ravel(obj), n), axis)
     return take_static(arr, np.delete(np.arange(n), _positions("delete", obj, n)), axis)
 

@@ -129,15 +129,15 @@ def sum(
     """
     if (
         type(a) is Tracer
-        and a.aval.dtype.kind == "f"
-        and a.aval.dtype.itemsize > 2
+        and a.atom.aval.dtype.kind == "f"
+        and a.atom.aval.dtype.itemsize > 2
         and dtype is out is initial is where is None
         and not keepdims
-        and not a.aval.weak_type
-        and a.aval.ndim
+        and not a.atom.aval.weak_type
+        and a.atom.aval.ndim
         and axis != ()
     ):
-        return bind(ReduceSum(canonical_axes(axis, a.aval.ndim)), (a,))
+        return bind(ReduceSum(canonical_axes(axis, a.atom.aval.ndim)), (a,))
     return _accumulated(
         "sum", a, axis, dtype, out, keepdims, initial, where,
         ops.reduce_sum, arithmetic.add, 0, promote_integers,

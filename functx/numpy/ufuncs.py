@@ -67,7 +67,7 @@ def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., An
     def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x), out, where)
-        if type(x) is Tracer and x.aval.dtype.kind in "fc":
+        if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
             return bind(primitive, (x,))
         return bind(primitive, promote_inexact(x))
 
@@ -91,7 +91,7 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
             return into(name, function(x, y), out, where)
-        if type(x) is Tracer and x.aval.dtype.kind in "fc":
+        if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
             return binary(primitive, x, y)
         return bind(primitive, broadcast(*promote_inexact(x, y)))
 

@@ -219,7 +219,7 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
         problem = ""
     if problem:
         raise ImmutableArrayError(
-            f"x.resize(): the array must own its memory alone; got {self.aval!r}, {problem}",
+            f"x.resize(): the array must own its memory alone; got {self.atom.aval!r}, {problem}",
             fix="Use functx.numpy.resize, which returns a new array.",
         )
     size = int(np.prod(wanted))
@@ -227,7 +227,7 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
     if size > self.size:
         flat = joining.concatenate([flat, zeros(size - self.size, self.dtype)])
     new = Copy()(shapes.reshape(flat, wanted))
-    self.atom, self.aval = new.atom, new.aval
+    self.atom = new.atom
 
 
 def has_views(equations: Sequence[Equation], atom: Any) -> bool:

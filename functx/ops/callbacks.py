@@ -68,7 +68,7 @@ class HostCall(OnHost, abstract=True):
     def vjp(self, cts, saved, args, active):
         given = [ct for ct in cts if ct is not None]
         return [
-            NoDerivative(self.name, self.callback, x.aval)(*given) if on else None
+            NoDerivative(self.name, self.callback, aval_of(x))(*given) if on else None
             for x, on in zip(args, active, strict=True)
         ]
 

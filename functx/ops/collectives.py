@@ -18,6 +18,7 @@ from functx.core.dtypes import real_dtype
 from functx.core.errors import CollectiveError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
+from functx.core.tracing import aval_of
 from functx.ops.arithmetic import div, mul
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
@@ -82,7 +83,7 @@ class Collective(Primitive, abstract=True):
     def one_of_several(self, x: Any, dim: int | None) -> Batched:
         """The output when one of several axes becomes a batch: that of one axis after the other."""
         name = batched_names().name
-        for each in self.one_by_one(x.aval if dim is None else without_dim(x.aval, dim)):
+        for each in self.one_by_one(aval_of(x) if dim is None else without_dim(aval_of(x), dim)):
             if dim is None and name not in each.named_axes:
                 x = each(x)
             else:

@@ -9,6 +9,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
+from functx.core.tracing import aval_of
 from functx.ops.operands import batch_size, literal
 
 
@@ -173,7 +174,7 @@ class Linear(Primitive, abstract=True):
         return self(*primals), self(*tangents)
 
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
-        return self.transpose(ct, *[LinearInput(x.aval) for x in args])
+        return self.transpose(ct, *[LinearInput(aval_of(x)) for x in args])
 
     def live_outputs(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
         if lives[0] is None or not self.rearranges or not lives[0].shape:
@@ -183,7 +184,7 @@ class Linear(Primitive, abstract=True):
     def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         if live is None or not self.rearranges or not live.shape:
             return [live if self.rearranges else None] * len(args)
-        return self.transpose(live, LinearInput(args[0].aval.update(dtype=BOOL)))
+        return self.transpose(live, LinearInput(aval_of(args[0]).update(dtype=BOOL)))
 
 
 class Constant(Primitive, abstract=True):

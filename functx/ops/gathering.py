@@ -11,6 +11,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
 from functx.core.samples import f32, i32, sample
+from functx.core.tracing import aval_of
 from functx.ops.indexing import Dims, GatherDimensionNumbers, Indexed, canonical_mode, default_fill
 from functx.ops.operands import literal, without
 
@@ -66,7 +67,7 @@ class Gather(Indexed):
         return self(x, indices), None if dx is None else self.changed(fill_value=0)(dx, indices)
 
     def transpose(self, ct, x, indices):
-        return self.accumulate(zeros_like(x.aval), ct, (x, indices)), None
+        return self.accumulate(zeros_like(x), ct, (x, indices)), None
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
@@ -79,7 +80,7 @@ class Gather(Indexed):
 
     def live_operands(self, live, args):
         x, indices = args
-        out = self.abstract_eval(x.aval, indices.aval)
+        out = self.abstract_eval(aval_of(x), aval_of(indices))
         if is_small_part(out, x):
             return [None, None]
         read = convert_element_type(spread(live, out.shape), "int32")

@@ -210,7 +210,7 @@ class Pad(Linear):
         x, value = args
         if live is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
-        out = self.abstract_eval(x.aval, value.aval)
+        out = self.abstract_eval(aval_of(x), aval_of(value))
         return [self.undo(spread(live, out.shape), x), None]
 
     def undo(self, ct: Any, x: Any) -> Any:

@@ -62,7 +62,7 @@ class ScatterSet(Scatter):
 
     def transpose(self, ct, x, indices, updates):
         return (
-            self.kept(ct, indices, zeros_like(updates.aval)) if type(x) is LinearInput else None,
+            self.kept(ct, indices, zeros_like(updates)) if type(x) is LinearInput else None,
             None,
             self.written(ct, indices, updates) if type(updates) is LinearInput else None,
         )
@@ -70,7 +70,7 @@ class ScatterSet(Scatter):
     def vjp(self, ct, out, args, active):
         _, indices, updates = args
         written = self.written(ct, indices, updates) if active[2] else None
-        zeros = zeros_like(updates.aval)
+        zeros = zeros_like(updates)
         if written is not None and is_small_part(updates, ct):
             written, zeros = ReadBeforeWrite()(written)
         return self.kept(ct, indices, zeros) if active[0] else None, None, written

@@ -53,7 +53,7 @@ class Slice(Linear):
     def transpose(self, ct, x):
         strides = self.steps
         if ct.size == 0:
-            return (zeros_like(x.aval),)
+            return (zeros_like(x),)
         config = [
             (a, n - a - (m - 1) * s - 1, s - 1)
             for a, s, m, n in zip(self.start, strides, ct.shape, x.shape, strict=True)
@@ -77,8 +77,8 @@ class Slice(Linear):
 
     def live_operands(self, live, args):
         (x,) = args
-        live = spread(live, self.abstract_eval(x.aval).shape)
-        return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)))
+        live = spread(live, self.abstract_eval(aval_of(x)).shape)
+        return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)))
 
     view = True
 
@@ -185,7 +185,7 @@ class DynamicSlice(Primitive):
         return self(x, *indices), self(tangents[0], *indices)
 
     def transpose(self, ct, x, *indices):
-        into = DynamicUpdateSlice()(zeros_like(x.aval), ct, *indices)
+        into = DynamicUpdateSlice()(zeros_like(x), ct, *indices)
         return (into, *[None] * len(indices))
 
     def vjp(self, ct, out, args, active):
@@ -197,10 +197,10 @@ class DynamicSlice(Primitive):
 
     def live_operands(self, live, args):
         x, *indices = args
-        if is_small_part(self.abstract_eval(x.aval, *[i.aval for i in indices]), x):
+        if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
             return [None] * len(args)
         live = spread(live, self.sizes)
-        return self.transpose(live, LinearInput(x.aval.update(dtype=live.dtype)), *indices)
+        return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)), *indices)
 
     def accumulate(self, total, ct, args):
         _, *indices = args
@@ -272,7 +272,7 @@ class DynamicUpdateSlice(Primitive):
     def vjp(self, ct, out, args, active):
         _, update, *indices = args
         part = DynamicSlice(update.shape)(ct, *indices) if active[1] else None
-        zeros = zeros_like(update.aval)
+        zeros = zeros_like(update)
         if part is not None and is_small_part(update, ct):
             part, zeros = ReadBeforeWrite()(part)
         kept = self(ct, zeros, *indices) if active[0] else None

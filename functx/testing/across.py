@@ -11,7 +11,7 @@ from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import Sample, f32, sample
-from functx.core.tracing import trace
+from functx.core.tracing import aval_of, trace
 from functx.ops.collectives import Psum
 from functx.ops.shaping import batch_at
 from functx.transforms.batching import Batch, NaturalBatch
@@ -60,14 +60,14 @@ class Across(Primitive):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         push = PushForward(tuple([t is not None for t in tangents]))
-        program = rewritten(push, self.program(*[x.aval for x in primals]))
+        program = rewritten(push, self.program(*[aval_of(x) for x in primals]))
         given = [*primals, *[t for t in tangents if t is not None]]
         outs = self.mapped(program, given)
         return outs[0], outs[1] if len(outs) > 1 else None
 
     def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
         forward, backward = rewritten(
-            SplitVJP(tuple(active)), self.program(*[x.aval for x in args])
+            SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
         )
         residuals = self.mapped(forward, args)[1:]
         found = iter(self.mapped(backward, [ct, *residuals]))
@@ -75,12 +75,17 @@ class Across(Primitive):
 
     def transpose(self, ct: Any, *args: Any) -> Any:
         linear = tuple([type(x) is LinearInput for x in args])
-        program = rewritten(TransposeIn(linear), self.program(*[x.aval for x in args]))
+        program = rewritten(
+            TransposeIn(linear),
+            self.program(
+                *[x.aval if on else aval_of(x) for x, on in zip(args, linear, strict=True)]
+            ),
+        )
         return self.mapped(program, [ct, *[x for x in args if type(x) is not LinearInput]])
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         lanes = [
-            x.aval if d is None else x.aval.update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
+            aval_of(x) if d is None else aval_of(x).update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
             for x, d in zip(args, dims, strict=True)
         ]
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
@@ -93,7 +98,7 @@ class Across(Primitive):
         return out, dim + n
 
     def decompose(self, *args: Any) -> Any:
-        return self.mapped(self.program(*[x.aval for x in args]), args)[0]
+        return self.mapped(self.program(*[aval_of(x) for x in args]), args)[0]
 
 
 def primitive_of(cls: Callable[..., Any], one: Sample) -> Any:

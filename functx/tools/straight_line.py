@@ -12,7 +12,7 @@ from functx.core.concrete import concrete
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, Var
-from functx.core.tracing import Tracer, current_builder, execution, trace_closed
+from functx.core.tracing import Tracer, aval_of, execution, outside_traces, trace_closed
 from functx.custom.checkpoint import Checkpoint
 from functx.custom.custom_vmap import CustomVmap
 from functx.ops.joining import concatenate
@@ -40,15 +40,12 @@ def straight_line(program: Program, args: Sequence[Any]) -> Program:
 def values_of(program: Program, args: Sequence[Any]) -> dict[Var, np.ndarray[Any, Any]]:
     """The values of all variables of `program` on `args`, found equation by equation."""
     env: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
-    token = current_builder.set(None)
-    try:
+    with outside_traces():
         for eqn in program.equations:
             operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
             outs = execution.evaluate_now(eqn.primitive, operands)
             outs = outs if eqn.primitive.multiple_results else [outs]
             env.update(zip(eqn.outputs, map(np.asarray, outs), strict=True))
-    finally:
-        current_builder.reset(token)
     return env
 
 
@@ -100,7 +97,7 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
         found.append(outs[count:])
     if primitive.reverse:
         found.reverse()
-    avals = primitive.out_types(tuple([x.aval for x in args]))[count:]
+    avals = primitive.out_types(tuple([aval_of(x) for x in args]))[count:]
     return [*carry, *[_stacked([rows[i] for rows in found], a) for i, a in enumerate(avals)]]
 
 

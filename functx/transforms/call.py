@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import trace_closed
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import Mul
 from functx.ops.operands import batch_size
 from functx.ops.shaping import spread as mask_of
@@ -73,7 +73,7 @@ class Call(Primitive):
     def results(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of `program` on `args`, by a call but for those that it just passes on."""
         given = enumerate(zip(program.inputs, args, strict=True))
-        places: dict[Any, int] = {v: i for i, (v, x) in given if x.aval is v.aval}
+        places: dict[Any, int] = {v: i for i, (v, x) in given if aval_of(x) is v.aval}
         passed = [places.get(atom) for atom in program.outputs]
         own = tuple([n for n, at in enumerate(passed) if at is None])
         if len(own) == len(passed):

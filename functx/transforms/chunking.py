@@ -13,7 +13,7 @@ from functx.core.axes import AxisNames
 from functx.core.errors import ValueRangeError
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
-from functx.core.tracing import trace_closed
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add, min, mul
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
@@ -169,7 +169,7 @@ def on_basis(
     empty = [zeros_like(add_axis(a, axis, total)) for a, axis in zip(outs, axes, strict=True)]
     numbers = broadcasted_iota("int32", (steps,), 0)
     inputs = [v.aval for v in program.inputs[len(avals) :]]
-    inputs += [*[x.aval for x in empty], numbers.aval.update(shape=())]
+    inputs += [*[aval_of(x) for x in empty], aval_of(numbers).update(shape=())]
     body = trace_closed(step, inputs, name=program.name)
     loop = Scan(body, len(rest), len(empty), steps)
     return loop(*rest, *empty, numbers)  # type: ignore[no-any-return]

@@ -71,7 +71,7 @@ def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Cho
         entry = chosen.get(eqn.primitive)
         if entry is None:
             return forward(eqn, *args)
-        inner = opened(entry, eqn.primitive, tuple([x.aval for x in args]), rewrite)
+        inner = opened(entry, eqn.primitive, tuple([aval_of(x) for x in args]), rewrite)
         return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
 
     def body(*args: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, padded
-from functx.core.tracing import LinearBuilder, build, current_builder, trace_closed
+from functx.core.tracing import LinearBuilder, aval_of, build, current_builder, trace_closed
 from functx.ops.arithmetic import BOOL
 from functx.ops.families import Elementwise, where_live
 from functx.ops.shaping import full_like, zeros_like
@@ -138,7 +138,7 @@ class Linearize:
                     outs.extend(masks_of(results))
                 return tangents_of(results)
 
-            tangents = [builder.add_input(x.aval) for x in chosen(args, self.varying)]
+            tangents = [builder.add_input(aval_of(x)) for x in chosen(args, self.varying)]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
             tangent_program, residuals = build(builder, pushed, tangents)
             linear.append(tangent_program)

@@ -14,7 +14,7 @@ from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply
 from functx.core.tracebacks import boundary
-from functx.core.tracing import trace_closed
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
@@ -181,7 +181,7 @@ class ForwardJacobian:
             else:
                 columns = standard_basis(avals)
                 in_dims = (0,) * len(avals) + (None,) * len(residuals)
-                inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
+                inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
                 out_dims = tuple([a.ndim for a in inexact])
                 batch = Batch(size, in_dims, out_dims, names=AxisNames())
                 found = apply(None, batch(tangent_program), [*columns, *residuals])
@@ -214,7 +214,7 @@ class ReverseJacobian:
             outs = apply(None, forward, args)
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
-            inexact = [o.aval for o in outs if is_inexact(o.aval.dtype)]
+            inexact = [aval_of(o) for o in outs if is_inexact(o.dtype)]
             own = inexact[: self.outputs]
             rest = [zeros_like(a) for a in inexact[self.outputs :]]
             size = sum(a.size for a in own)

@@ -11,7 +11,7 @@ from functx.core.avals import ShapedArray
 from functx.core.editing import like
 from functx.core.program import Literal, Program, Var
 from functx.core.rewriting import rewritten
-from functx.core.tracing import current_builder, trace, trace_closed
+from functx.core.tracing import aval_of, current_builder, trace, trace_closed
 from functx.ops.arithmetic import BOOL
 from functx.ops.shaping import full_like, spread
 from functx.transforms.marks import chosen, inexact_marks
@@ -48,7 +48,7 @@ class SplitMasked:
 
         def body(*args: Any) -> list[Any]:
             outs, tape = forward_sweep(program, args, self.active)
-            avals = [out.aval for out in chosen(outs, inexact_marks(outs))]
+            avals = [aval_of(out) for out in chosen(outs, inexact_marks(outs))]
             masks = [aval.update(dtype=BOOL, weak_type=False) for aval in avals]
             pull_back = partial(self.pull_back, program, tape, len(avals))
             name = f"pullback_{program.name}"
@@ -105,7 +105,7 @@ class MaskedHalf:
 def taking(program: Program, lead: int, kept: Sequence[Any], wanted: Sequence[Any]) -> Program:
     """`program`, which takes `kept` behind its first `lead` inputs, made to take `wanted` there."""
     own = {x.atom: v for x, v in zip(kept, program.inputs[lead:], strict=True)}
-    rest = [own[x.atom] if x.atom in own else Var(x.aval) for x in wanted]
+    rest = [own[x.atom] if x.atom in own else Var(aval_of(x)) for x in wanted]
     return like(program, inputs=[*program.inputs[:lead], *rest])
 
 

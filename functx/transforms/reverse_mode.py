@@ -13,7 +13,7 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import pulled, stretch
-from functx.core.tracing import LinearBuilder, Tracer, current_builder, trace, trace_closed
+from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, where_live
 from functx.ops.logical import bitwise_or
@@ -48,7 +48,7 @@ def forward_sweep(
         else:
             outs, saved = primitive.forward(args, flags)
         tape.append(Step(eqn, args, saved, flags))
-        return [(out, is_inexact(out.aval.dtype)) for out in outs]
+        return [(out, is_inexact(out.dtype)) for out in outs]
 
     pairs = zip(args, active, strict=True)
     outs = interpret(program, pairs, step, constant=lambda c: (c, False))
@@ -173,7 +173,7 @@ class Cotangents:
             builder.source = alike[0].source
             if kind.together is not None and len(alike) > 1:
                 given = [(part.primitive, part.ct, part.use) for part in alike]
-                found = kind.together(given, alike[0].args[0].aval)
+                found = kind.together(given, aval_of(alike[0].args[0]))
                 total = found if total is None else add(total, found)
                 continue
             for part in alike:
@@ -219,7 +219,7 @@ def transposed_jvp(
     outer = current_builder.here()
     builder = LinearBuilder("tangent", "transpose", outer)
     tangents = [
-        builder.add_input(x.aval) if on else None for x, on in zip(args, active, strict=True)
+        builder.add_input(aval_of(x)) if on else None for x, on in zip(args, active, strict=True)
     ]
     token = current_builder.set(builder)
     try:
@@ -314,7 +314,7 @@ class SplitVJP:
             def pull_back(*given: Any) -> list[Any]:
                 return backward_sweep(program, tape, spread(given, inexact), self.active)
 
-            ct_avals = [out.aval for out in chosen(outs, inexact)]
+            ct_avals = [aval_of(out) for out in chosen(outs, inexact)]
             names = ["ct"] if len(ct_avals) == 1 else [f"ct_{i}" for i in range(len(ct_avals))]
             pullback, residuals = trace(
                 pull_back, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names

@@ -55,7 +55,7 @@ def blocks_of(args: Sequence[Any], written: Collection[int]) -> tuple[Block, ...
         if type(x) is Tracer and memory_of(x.builder, x.atom).start is None:
             raise ArgumentError(
                 "arguments that share memory and are written to must lie in it at places that are "
-                f"known while tracing; got {x.aval!r}, a part of an array from a traced place on",
+                f"known while tracing; got {x.atom.aval!r}, a part of an array from a traced place on",
                 fix="Pass a copy of it.",
             )
     return found

@@ -51,7 +51,7 @@ def formatted(tracer: Tracer, spec: str) -> str:
     """`Traced<1.500>`: what an f-string with a format shows; the type where there is no value."""
     found = shown(tracer)
     if found is None:
-        return f"Traced<{tracer.aval!r}>"
+        return f"Traced<{tracer.atom.aval!r}>"
     elements = {"all": lambda x: format(x.item(), spec)}
     value = np.asarray(found.value)
     text = np.array2string(value, formatter=elements) if value.ndim else elements["all"](value)

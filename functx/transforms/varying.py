@@ -13,6 +13,7 @@ from functx.core.editing import like, with_subprograms
 from functx.core.errors import CollectiveError
 from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
 from functx.core.rewriting import rewritten
+from functx.core.tracing import aval_of
 from functx.ops.arithmetic import Mul
 from functx.ops.boundaries import Boundary
 from functx.ops.collectives import AxisIndex, Collective, Psum
@@ -132,7 +133,7 @@ def summed(names: Sequence[Any], x: Any, over: Axes, sizes: dict[Any, int]) -> S
 
 def number_beside(x: Any, value: Any) -> Any:
     """The literal `value`, of the type of `x`."""
-    aval = x.aval
+    aval = aval_of(x)
     value = complex(value) if is_complex(aval.dtype) else value
     value = float(value) if kind(aval.dtype) == "f" else value
     return scalar_literal(value, aval.dtype, aval.weak_type, repr(value))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +15,7 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.tracing import current_builder
+from functx.core.tracing import outside_traces
 from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results, leaves_of, stated_type
 
@@ -85,16 +84,6 @@ def get_ctx() -> AbstractContext:
     return found
 
 
-@contextmanager
-def outside_of_traces() -> Iterator[None]:
-    """No program of ours is being made, whatever was before."""
-    token = current_builder.set(None)
-    try:
-        yield
-    finally:
-        current_builder.reset(token)
-
-
 def results_of(call: OperatorEquation, avals: Sequence[ShapedArray]) -> Results:
     """The types that `call` has on operands of `avals`, as its abstract rule says.
 
@@ -110,7 +99,7 @@ def results_of(call: OperatorEquation, avals: Sequence[ShapedArray]) -> Results:
     args, kwargs = operator.arguments.called(call, structs)
     token = _context.set(AbstractContext(operator.qualname, rule))
     try:
-        with outside_of_traces():
+        with outside_traces():
             out = rule(*args, **kwargs)
     finally:
         _context.reset(token)

@@ -94,7 +94,7 @@ def _by_rule(
     size = batch_size(args, dims)
     avals = tuple(
         [
-            x.aval if d is None else x.aval.update(shape=_without(x.shape, d))
+            aval_of(x) if d is None else aval_of(x).update(shape=_without(x.shape, d))
             for x, d in zip(args, dims, strict=True)
         ]
     )

@@ -12,7 +12,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.rewriting import apply
-from functx.core.tracing import trace
+from functx.core.tracing import aval_of, trace
 from functx.custom.operators.formulas import BACKWARD, FORMULA, ByContext, ByName, formula_of
 from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results
@@ -96,7 +96,7 @@ def refuse_at_call(operator: Operator) -> None:
 
 def results_for(call: OperatorEquation, args: Sequence[Any]) -> Results:
     """The types of the results for operands `args`."""
-    return call.results(tuple([x.aval for x in args]))
+    return call.results(tuple([aval_of(x) for x in args]))
 
 
 def pull(
@@ -115,7 +115,7 @@ def pull(
     given = [ct for ct in cts if ct is not None]
     qualname = call.operator.qualname
     return [
-        NoAutogradFormula(qualname, x.aval)(*given) if on else None
+        NoAutogradFormula(qualname, aval_of(x))(*given) if on else None
         for x, on in zip(args, active, strict=True)
     ]
 
@@ -171,7 +171,7 @@ def push(
     outs = call(*primals)
     given = [t for t in tangents if t is not None]
     return outs, [
-        NoAutogradFormula(operator.qualname, x.aval)(*given) if is_inexact(x.dtype) else None
+        NoAutogradFormula(operator.qualname, aval_of(x))(*given) if is_inexact(x.dtype) else None
         for x in outs
     ]
 
@@ -219,7 +219,7 @@ def _pushed_by_transpose(
     active = [t is not None for t in tangents]
     outs, (formula, kept) = forward(call, primals, active)
     marks = differentiable_marks(call, results_for(call, primals))
-    avals = [x.aval for x, on in zip(outs, marks, strict=True) if on]
+    avals = [aval_of(x) for x, on in zip(outs, marks, strict=True) if on]
 
     def body(*xs: Any) -> list[Any]:
         rest = iter(xs)
@@ -253,7 +253,7 @@ def transpose(call: OperatorEquation, cts: Sequence[Any], args: Sequence[Any]) -
     The derivative of what is linear is the same everywhere, so it is taken at zero.
     """
     linear = [type(x) is LinearInput for x in args]
-    values = [zeros_like(x.aval) if on else x for x, on in zip(args, linear, strict=True)]
+    values = [zeros_like(x) if on else x for x, on in zip(args, linear, strict=True)]
     around = _transposing.get()
     if call in around:
         raise NoAutogradFormulaError(

@@ -10,8 +10,8 @@ from functx.core.config import in_context
 from functx.core.dtypes import x64_enabled
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
+from functx.core.tracing import aval_of, outside_traces
 from functx.custom.operators import abstract, batching, derivatives
-from functx.custom.operators.abstract import outside_of_traces
 from functx.custom.operators.choice import kernel_for
 from functx.custom.operators.kernels import lower_kernel
 from functx.custom.operators.results import Results
@@ -86,7 +86,7 @@ class CompositeCall(OperatorEquation, abstract=True):
         found: Body | None = operator.known_results.get(key)
         if found is None:
             assert operator.composite is not None
-            with outside_of_traces():
+            with outside_traces():
                 found = operator.remember(key, operator.composite.body(self, avals))
         return found  # type: ignore[return-value]
 
@@ -99,7 +99,7 @@ class CompositeCall(OperatorEquation, abstract=True):
         return self.body(avals).program.out_avals
 
     def decompose(self, *args):
-        program, captured, _ = self.body(tuple([x.aval for x in args]))
+        program, captured, _ = self.body(tuple([aval_of(x) for x in args]))
         return apply(None, program, [*args, *captured])
 
     def lower(self, ctx, *values):

@@ -120,7 +120,7 @@ class Checked:
 
     def fitted(self, name: str, x: Any, g: Any) -> Any:
         """`g` as the cotangent of the operand `x`, whose shape and dtype it must have."""
-        aval: ShapedArray = x.aval
+        aval: ShapedArray = aval_of(x)
         if g is None:
             return None
         try:

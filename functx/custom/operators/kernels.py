@@ -13,8 +13,7 @@ from functx.core.config import config
 from functx.core.dtypes import narrow_dtype, x64_enabled
 from functx.core.effects import Effects
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
-from functx.core.tracing import aval_of
-from functx.custom.operators.abstract import outside_of_traces
+from functx.core.tracing import aval_of, outside_traces
 from functx.custom.operators.choice import kernels_for
 from functx.custom.operators.registry import Registration
 from functx.custom.operators.results import Results, leaves_of, wrong
@@ -50,7 +49,7 @@ def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]
         given[i] = given[i] if on_host else WrittenArray(given[i])
     args, kwargs = operator.arguments.called(call, given)
     try:
-        with outside_of_traces():
+        with outside_traces():
             out = rule(*args, **kwargs)
     except jax.errors.JAXTypeError as error:
         raise ForeignCodeError(

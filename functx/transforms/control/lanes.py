@@ -20,7 +20,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import bool_, f32, i32, sample
-from functx.core.tracing import trace_closed
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.gathering import Gather
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import batch_size, literal
@@ -186,7 +186,7 @@ class Gated:
                     outs = update_if(eqn.primitive, live, changed, self.along, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
                 outs = forward(eqn, *xs)
-                if plain and self.minds(outs[0].aval):
+                if plain and self.minds(aval_of(outs[0])):
                     outs = [StandIn(self.along)(live, outs[0])]
                 return [(x, x) for x in outs]
 
@@ -350,7 +350,7 @@ def one_by_one(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) 
         operands = [next(given if d is None else own) for d in dims]
         return primitive(*operands)  # type: ignore[no-any-return]
 
-    avals = [*[x.aval for x in shared], *[x.aval.update(shape=x.shape[1:]) for x in rows]]
+    avals = [*[aval_of(x) for x in shared], *[aval_of(x).update(shape=x.shape[1:]) for x in rows]]
     body = trace_closed(lane, avals, name=f"each_{primitive.name}")
     outs = Scan(body, len(shared), 0, size)(*shared, *rows)
     return outs, [0] * len(outs)

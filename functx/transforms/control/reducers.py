@@ -11,7 +11,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import trace_closed
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import gt
 from functx.ops.joining import concatenate, pad
@@ -71,7 +71,7 @@ class Reducer(Primitive, abstract=True):
             return self.with_batch_dim()(*xs, *rest[0], *rest[1]), [0] * len(xs)
         lanes = tuple(
             [
-                x.aval if d is None else x.aval.update(shape=without(x.shape, (d,)))
+                aval_of(x) if d is None else aval_of(x).update(shape=without(x.shape, (d,)))
                 for x, d in zip(args, dims, strict=True)
             ]
         )

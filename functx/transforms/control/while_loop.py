@@ -14,7 +14,7 @@ from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
-from functx.core.tracing import trace_closed
+from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import lt
 from functx.ops.operands import batch_size, literal
@@ -154,7 +154,7 @@ class While(Primitive):
             program = rewritten(WithoutEffects(), program)
             condition = rewritten(WithoutEffects(), condition)
             push = PushApart(flags)
-        condition = rewritten(Ignoring(tuple([x.aval for x in moving])), condition)
+        condition = rewritten(Ignoring(tuple([aval_of(x) for x in moving])), condition)
         body = rewritten(PushedBody(len(consts), push), program)
         both = self.again(condition, body, len(shared), len(consts) + len(moved_consts))
         found = both(*shared, *consts, *moved_consts, *carry, *moving)

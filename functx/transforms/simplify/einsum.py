@@ -11,6 +11,7 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import DType, is_floating
 from functx.core.program import Literal
+from functx.core.tracing import aval_of
 from functx.ops.arithmetic import abs, div, mul, square
 from functx.ops.arithmetic import max as larger
 from functx.ops.comparison import eq, ge, gt
@@ -149,7 +150,7 @@ class Einsum:
         if not self.terms and any([again != term.labels for term, again in self.roots]):
             array = larger(array, 0.0)
         array = reshape(array, self.aval.shape)
-        if array.aval is not self.aval:
+        if aval_of(array) is not self.aval:
             array = convert_element_type(array, self.aval.dtype, self.aval.weak_type)
         return array
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_floating, kind
 from functx.core.program import Equation
+from functx.core.tracing import aval_of
 from functx.ops.arithmetic import IntegerPow, Mul, Neg, Square, add
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
@@ -46,7 +47,7 @@ class Sum(NamedTuple):
                 total = add(total, array)
         if self.root:
             total = sqrt(total)
-        if total.aval is not self.aval:
+        if aval_of(total) is not self.aval:
             total = convert_element_type(total, self.aval.dtype, self.aval.weak_type)
         return total
 

@@ -1,0 +1,170 @@
+"""JAX code inside a trace of functx: its operations become equations of the program being traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+from jax.extend.core import Primitive, Var, find_top_trace, new_jaxpr_eqn, set_current_trace
+
+from functx.core.dtypes import is_inexact
+from functx.core.program import scalar_literal
+from functx.core.provenance import user_source
+from functx.core.tracing import (
+    TracedKeys,
+    Tracer,
+    current_builder,
+    execution,
+)
+from functx.interop.jaxprs import array_of, jaxpr_of, key_type, known_aval
+from functx.interop.translation import run, translate_equation, with_weak_type
+from functx.transforms.calls import fresh
+
+
+class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
+    """The trace of JAX that is current while functx traces.
+
+    What JAX binds in it is appended to the innermost program being built. `outside` is the
+    trace that was current before anything was traced.
+    """
+
+    __slots__ = ("outside",)
+
+    def __init__(self, around: Any):
+        super().__init__()
+        self.outside = around.outside if type(around) is FunctxTrace else around
+
+    def stage_value(self, val: Any) -> Any:
+        builder = current_builder.here()
+        return Tracer(builder.atom(in_program(val)), builder)
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        if current_builder.around() is None or not representable(primitive, args):
+            with set_current_trace(self.outside):
+                return primitive.bind(*args, **params)
+        avals = [jax.typeof(x) for x in args]
+        found, effects = primitive.abstract_eval(*avals, **params)
+        out_avals = found if primitive.multiple_results else [found]
+        eqn = new_jaxpr_eqn([*map(Var, avals)], [*map(Var, out_avals)], primitive, params, effects)
+        outs = self.appended(lambda *values: translate_equation(eqn, values), args, out_avals)
+        return outs if primitive.multiple_results else outs[0]
+
+    def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
+        with set_current_trace(self):
+            return fun.call_wrapped(*args)
+
+    def process_custom_jvp_call(
+        self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **params: Any
+    ) -> Any:
+        return self.staged(primitive, args, subfuns=(fun, jvp), **params)
+
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, **params: Any
+    ) -> Any:
+        return self.staged(primitive, args, subfuns=(fun, fwd, bwd), **params)
+
+    def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
+        return self.staged(primitive, args, subfuns=(fun,), **params)
+
+    def staged(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
+        """A call with functions among its parameters, by the jaxpr that JAX makes of it."""
+        with set_current_trace(self):
+            closed = jaxpr_of(lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)])
+        consts = [in_program(c) for c in closed.consts]
+        return self.appended(
+            lambda *values: run(closed.jaxpr, consts, values), args, closed.out_avals
+        )
+
+    def appended(
+        self, body: Callable[..., Sequence[Any]], args: Sequence[Any], out_avals: Sequence[Any]
+    ) -> list[Any]:
+        """The outputs of `body` on JAX's values `args`, as JAX's values of types `out_avals`."""
+        builder = current_builder.here()
+        outer = builder.source
+        builder.source = outer or user_source(3)
+        try:
+            with set_current_trace(self):
+                values = [in_program(x) for x in args]
+                outs = fresh(body(*values), values)
+                return [of_jax(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
+        finally:
+            builder.source = outer
+
+
+def representable(primitive: Primitive, args: Sequence[Any]) -> bool:
+    """Whether an operation is one for functx: no constants of types that functx does not have."""
+    if any(isinstance(x, jax.core.Tracer) for x in args):
+        return True
+    return all(known_aval(jax.typeof(x)) is not None for x in args)
+
+
+def in_program(x: Any) -> Any:
+    """A value of JAX as a value of the program being traced."""
+    if type(x) is Tracer:
+        return x
+    if type(x) is TracedKeys:
+        return x.words
+    aval = jax.typeof(x)
+    if key_type(aval.dtype) is not None:
+        with execution.outside():
+            return array_of(x)
+    if isinstance(x, jax.Array) or aval.shape:
+        return x
+    builder = current_builder.here()
+    number = np.asarray(x).item()
+    return Tracer(scalar_literal(number, aval.dtype, bool(aval.weak_type), repr(number)), builder)
+
+
+def of_jax(x: Any, aval: Any) -> Any:
+    """A value of the program being traced as JAX's value of type `aval`."""
+    if type(x) is not Tracer:
+        builder = current_builder.here()
+        x = Tracer(builder.atom(x), builder)
+    if key_type(aval.dtype) is not None:
+        return TracedKeys(x, aval)
+    return with_weak_type(x, aval)
+
+
+def tracing() -> AbstractContextManager[None]:
+    """A context in which operations of JAX become equations of the program being built."""
+    return set_current_trace(FunctxTrace(find_top_trace(())))  # type: ignore[no-any-return]
+
+
+def outside() -> AbstractContextManager[None]:
+    """A context in which JAX does what it did before anything was traced."""
+    trace = find_top_trace(())
+    if type(trace) is not FunctxTrace:
+        return nullcontext()
+    return set_current_trace(trace.outside)  # type: ignore[no-any-return]
+
+
+def in_trace_of_jax() -> bool:
+    """Whether a trace of JAX's own has begun inside of the innermost trace here."""
+    return type(find_top_trace(())) is not FunctxTrace
+
+
+execution.jax_trace = FunctxTrace(None)
+execution.tracing = tracing
+execution.outside = outside
+execution.in_trace_of_jax = in_trace_of_jax
+
+
+@cache
+def staged_number() -> Any:
+    """A number that JAX is staging out, of which JAX cannot say if a derivative goes through it."""
+    found: list[Any] = []
+    jax.make_jaxpr(found.append)(0.0)
+    return found[0]
+
+
+def _contents(self: Tracer) -> list[tuple[str, Any]]:
+    # JAX looks here for what a derivative may go through: `closure_convert` makes arguments of it.
+    return [("value", staged_number())] if is_inexact(self.dtype) else []
+
+
+Tracer._contents = _contents  # type: ignore[method-assign]
