@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -16,17 +17,73 @@ def point_to(original: ModuleType, module: ModuleType) -> None:
 def _refusal(original: ModuleType, module: ModuleType) -> Callable[[str], Any]:
     def refuse(name: str) -> Any:
         message = f"module {module.__name__!r} has no attribute {name!r}"
+        path = f"{original.__name__}.{name}"
         found = None if name.startswith("_") else vars(original).get(name)
-        if found is not None:
-            message += f"; {_instead(f'{original.__name__}.{name}', found)}"
+        if path in _INSTEAD:
+            message += f"; {_INSTEAD[path]}"
+        elif found is not None:
+            message += f"; {_instead(path, found)}"
         elif isinstance(vars(sys.modules["functx"]).get(name), ModuleType):
             message += f"; there is functx.{name}"
+        elif name.startswith("tree_") and hasattr(sys.modules["functx.core.tree"], name[5:]):
+            message += f"; there is functx.tree.{name[5:]}"
+        elif name[0] != "_" and hasattr(original, "__path__") and find_spec(path):
+            message += f"; {_of_module(path)}"
         raise AttributeError(message, name=name, obj=module)
 
     return refuse
 
 
 def _instead(path: str, found: Any) -> str:
-    if path.count(".") == 1 or isinstance(found, (type, ModuleType)) or not callable(found):
+    if isinstance(found, ModuleType):
+        return _of_module(path)
+    if path.count(".") == 1 or isinstance(found, type) or not callable(found):
         return f"{path} works beside functx, on its arrays and jitted functions"
     return f"in its place write functx.from_jax({path})"
+
+
+def _of_module(path: str) -> str:
+    return (
+        f"{path} works beside functx, on its arrays and jitted functions; in a function that is "
+        f"traced, write functx.from_jax({path}.f) for a function f of arrays (import {path})"
+    )
+
+
+def _of_numpy(name: str) -> str:
+    return f"numpy.{name} works on arrays of functx, outside of what is traced"
+
+
+# Of files, texts and Python objects.
+_OF_NUMPY = [
+    "array_repr",
+    "array_str",
+    "from_dlpack",
+    "frombuffer",
+    "fromfile",
+    "fromiter",
+    "fromstring",
+    "get_printoptions",
+    "iterable",
+    "load",
+    "mask_indices",
+    "printoptions",
+    "save",
+    "savez",
+    "set_printoptions",
+]
+
+_INSTEAD = {
+    "jax.make_jaxpr": "in its place write functx.make_ir(f)(*args), the program of f",
+    "jax.jacobian": "in its place write functx.jacrev",
+    "jax.tree_util": "there is functx.tree",
+    "jax.custom_gradient": "in its place write functx.custom_vjp",
+    "jax.pmap": "in its place write functx.shard_map",
+    "jax.flatten_util": "jax.flatten_util.ravel_pytree works beside functx, on its arrays; of the function "
+    "that it returns, write functx.from_jax(unravel) where it is traced (import jax.flatten_util)",
+    "jax.numpy.vectorize": "in its place write functx.vmap, once for each dimension to map over",
+    "jax.numpy.frompyfunc": "in its place write functx.vmap, once for each dimension to map over",
+    "jax.numpy.roots": "in its place write "
+    "functx.from_jax(functools.partial(jax.numpy.roots, strip_zeros=False))",
+    **{f"jax.numpy.{name}": _of_numpy(name) for name in _OF_NUMPY},
+}
+"""What to write for names whose functions do not take arrays, or return none."""

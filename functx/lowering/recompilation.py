@@ -40,6 +40,7 @@ class Compiled(NamedTuple):
     structure: str
     static: dict[str, str]
     settings: dict[str, Any]
+    given: int
     names: Sequence[str]
     avals: Sequence[Any]
     kinds: frozenset[type]
@@ -71,6 +72,7 @@ class Compiled(NamedTuple):
                 "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
                 "config.outline": config.outline,
             },
+            len(program.in_names()),
             padded(program.in_names(), len(program.inputs)),
             program.in_avals if avals is None else avals,
             frozenset([type(eqn.primitive) for eqn in equations]),
@@ -97,7 +99,13 @@ class Compiled(NamedTuple):
                 f"the structure of the arguments: {before.structure} before, {self.structure} now",
                 "Pass containers of the same keys, lengths and types each time.",
             )
-        for name, was, now in zip(self.names, before.avals, self.avals, strict=False):
+        pairs = zip(self.names, before.avals, self.avals, strict=False)
+        for i, (name, was, now) in enumerate(pairs):
+            if was is not now and i >= self.given:
+                return (
+                    f"an array that the function captures: {was!r} before, {now!r} now",
+                    "Pass it as an argument, of one of a few shapes and of one dtype.",
+                )
             if was is not now:
                 return f"argument `{name}`: {was!r} before, {now!r} now", _cure(name, was, now)
         if self.function != before.function:

@@ -1,6 +1,11 @@
 """Names that JAX has and functx has not."""
 
+import functools
+import sys
+
 import jax
+import jax.flatten_util
+import jax.scipy.linalg
 import numpy as np
 import pytest
 
@@ -30,6 +35,70 @@ def test_a_function_that_only_jax_has_is_said_to_be_had_through_from_jax(path):
     with pytest.raises(AttributeError, match=hint):
         getattr(module(path), name)
     assert not hasattr(module(path), name)
+
+
+def hint(path):
+    """What the message about a missing name says to do."""
+    where, name = path.rsplit(".", 1)
+    with pytest.raises(AttributeError) as error:
+        getattr(sys.modules[where], name)
+    return str(error.value).split("; ", 1)[1]
+
+
+ROWS = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+def unravelled():
+    flat, unravel = jax.flatten_util.ravel_pytree({"a": ROWS[0], "b": ROWS[1]})
+    loss = lambda x: (functx.from_jax(unravel)(x)["b"] ** 2).sum()  # noqa: E731
+    return functx.grad(loss)(flat)
+
+
+CURES = {
+    "functx.numpy.vectorize": (
+        "functx.vmap, once for each dimension",
+        lambda: functx.jit(functx.vmap(functx.vmap(lambda x: x + 1)))(ROWS),
+        ROWS + 1,
+    ),
+    "functx.flatten_util": (
+        "functx.from_jax(unravel)",
+        unravelled,
+        [0, 0, 0, 6, 8, 10],
+    ),
+    "functx.scipy.linalg": (
+        "functx.from_jax(jax.scipy.linalg.f)",
+        lambda: functx.jit(functx.from_jax(jax.scipy.linalg.expm))(np.zeros((2, 2), "f")),
+        np.eye(2),
+    ),
+    "functx.make_jaxpr": (
+        "functx.make_ir(f)(*args)",
+        lambda: len(functx.make_ir(lambda x: x + 1)(1.0).equations),
+        1,
+    ),
+    "functx.numpy.roots": (
+        "functools.partial(jax.numpy.roots, strip_zeros=False)",
+        lambda: functx.jit(functx.from_jax(functools.partial(jax.numpy.roots, strip_zeros=False)))(
+            np.array([1.0, -3.0, 2.0], "f")
+        ),
+        [2, 1],
+    ),
+    "functx.jacobian": ("functx.jacrev", lambda: functx.jacrev(lambda x: x * 2)(1.0), 2),
+    "functx.custom_gradient": ("functx.custom_vjp", lambda: functx.custom_vjp(abs) and 0, 0),
+    "functx.tree_map": ("functx.tree.map", lambda: functx.tree.map(lambda x: x + 1, [1])[0], 2),
+    "functx.numpy.iterable": ("numpy.iterable", lambda: np.iterable(functx.numpy.ones(2)), True),
+    "functx.nn.initializers": (
+        "import jax.nn.initializers",
+        lambda: jax.nn.initializers.zeros(functx.random.key(0), (2,)),
+        [0, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("path", CURES)
+def test_the_way_out_of_a_name_that_is_no_function_of_arrays_works(path):
+    words, cure, result = CURES[path]
+    assert words in hint(path)
+    np.testing.assert_allclose(cure(), result, atol=1e-5)
 
 
 def test_what_is_no_function_of_arrays_is_said_to_be_jax_s():

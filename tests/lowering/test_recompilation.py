@@ -100,6 +100,18 @@ def lengths_of_a_batch():
         vmap(lambda x: x + 1.0)(ones(n))
 
 
+def captured_arrays():
+    for n in TIMES:
+        w = ones(n)
+        grad(lambda x, w=w: (x * w).sum())(2.0)
+
+
+def captured_arrays_of_jit():
+    for n in TIMES:
+        w = ones(n)
+        jit(lambda x, w=w: (x * w).sum())(2.0)
+
+
 def lengths_of_a_loop():
     for n in TIMES:
         grad(lambda x, n=n: powers(x, n))(2.0)
@@ -137,6 +149,8 @@ def ints_in_an_exponent():
         (shapes_of_a_gradient, "lambda", "argument `x`: f32[5] before, f32[6] now", "Pad `x`"),
         (shapes_of_a_pullback, "lambda", "argument `x`: f32[5] before, f32[6] now", "Pad `x`"),
         (lengths_of_a_batch, "lambda", "argument `x`: f32[5] before, f32[6] now", "Pad `x`"),
+        (captured_arrays, "lambda", "function captures: f32[5] before, f32[6]", "as an argument"),
+        (captured_arrays_of_jit, "jit(lambda)", "function captures: f32[5] before", "argument"),
         (lengths_of_a_loop, "lambda", "5 operations before, 6 now", "functx.lax.fori_loop"),
         (
             ints_in_a_shape,
@@ -159,6 +173,15 @@ def test_a_call_that_compiles_again_and_again_is_told_once(calls, what, differin
     assert cure in text
     assert f"test_recompilation.py:{warning.lineno} in {calls.__name__}: " in text
     assert warning.filename == __file__
+
+
+def test_what_was_captured_compiles_little_as_an_argument_of_few_shapes():
+    functx.clear_caches()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = jit(lambda x, w: (x * w).sum())
+        for n in TIMES:
+            f(2.0, ones(8 * (1 + n // 8)))
 
 
 def test_calls_that_compile_a_handful_of_times_are_not_told():
