@@ -52,9 +52,12 @@ def formatted(tracer: Tracer, spec: str) -> str:
     found = shown(tracer)
     if found is None:
         return f"Traced<{tracer.atom.aval!r}>"
-    elements = {"all": lambda x: format(x.item(), spec)}
     value = np.asarray(found.value)
-    text = np.array2string(value, formatter=elements) if value.ndim else elements["all"](value)
+
+    def element(x: Any) -> str:
+        return format(x.item(), spec)
+
+    text = np.array2string(value, formatter={"all": element}) if value.ndim else element(value)
     return f"Traced<{text}>"
 
 
