@@ -48,7 +48,7 @@ from functx.transforms.masked_split import MaskedHalf, masks_of, with_masks
 def checkpoint(
     fun: Callable[..., Any] | None = None,
     *,
-    prevent_cse: bool = True,
+    prevent_cse: Any = True,
     policy: Callable[..., bool] | None = None,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
@@ -61,7 +61,8 @@ def checkpoint(
     one of `functx.checkpoint_policies`, or a function
     `policy(primitive, *avals, **params) -> bool`. What has effects is never done again: its
     results are kept. With `prevent_cse`, the compiler is kept from merging the two
-    evaluations. Arguments at `static_argnums`, or of the names in `static_argnames`, may be
+    evaluations; where it is a tree prefix of the arguments, it is as soon as one is marked, for
+    what depends on the others is computed together with the rest. Arguments at `static_argnums`, or of the names in `static_argnames`, may be
     of any type.
 
     Raises ArgumentError for a policy that is no function or returns something else than a
@@ -110,9 +111,16 @@ def checkpoint(
         plain = of_dynamic if fixed or fixed_by_name else fun
         leaves, in_tree = tree.flatten((dynamic, kwargs))
         avals = avals_of(leaves, "checkpoint", plain, in_tree)
+        apart = prevent_cse
+        if not isinstance(prevent_cse, bool):
+            what = f"checkpoint({name_of(fun)}): prevent_cse"
+            marks = tree.flatten_prefix(prevent_cse, tree.structure(args), what)
+            if bad := [mark for mark in marks if not isinstance(mark, bool)]:
+                raise ArgumentError(f"{what} must be made of True and False; got {bad[0]!r}")
+            apart = any(marks)
         traced = trace_call(plain, in_tree, avals, "checkpoint", values=leaves)
         operands = [*leaves, *traced.captured]
-        outs = Checkpoint(traced.program, prevent_cse, False, policy)(*operands)
+        outs = Checkpoint(traced.program, apart, False, policy)(*operands)
         return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
 
     made = transformed(wrapper, fun, "checkpoint")

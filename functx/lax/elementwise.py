@@ -1,55 +1,44 @@
-"""Elementwise operations by JAX's names: operands of one dtype, and of one shape or scalars.
+"""Elementwise operations by JAX's names: operands of one dtype, and of one rank or scalars.
 
-Nothing is promoted: only Python numbers take the dtype of the array beside them.
+Nothing is promoted: only Python numbers take the dtype of the array beside them. Dimensions of size
+1 are broadcast.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import wraps
 from typing import Any
 
-from functx.core.errors import ArgumentError, ValueRangeError
+from functx.core.dtypes import is_complex
+from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.ops import arithmetic, complexes, conversion, rounding, selection
-from functx.ops.arithmetic import (
-    abs,
-    add,
-    div,
-    max,
-    min,
-    mul,
-    neg,
-    pow,
-    reciprocal,
-    rem,
-    sign,
-    square,
-    sub,
+from functx.ops import (
+    arithmetic,
+    comparison,
+    complexes,
+    conversion,
+    logical,
+    rounding,
+    selection,
+    special,
+    trigonometric,
 )
-from functx.ops.comparison import eq, ge, gt, le, lt, ne
-from functx.ops.complexes import conj, imag, real
+from functx.ops.arithmetic import abs, neg, reciprocal, sign, square
+from functx.ops.complexes import imag, real
 from functx.ops.exponential import cbrt, exp, exp2, expm1, log, log1p, logistic, rsqrt, sqrt
-from functx.ops.logical import (
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    clz,
-    population_count,
-    shift_left,
-    shift_right_arithmetic,
-    shift_right_logical,
-)
+from functx.ops.logical import bitwise_not, clz, population_count
 from functx.ops.rounding import ceil, floor, is_finite
 from functx.ops.selection import select_n
-from functx.ops.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
+from functx.ops.shaping import broadcast_in_dim
+from functx.ops.special import digamma, erf, erf_inv, erfc, lgamma
 from functx.ops.trigonometric import (
     acos,
     acosh,
     asin,
     asinh,
     atan,
-    atan2,
     atanh,
     cos,
     cosh,
@@ -136,6 +125,81 @@ __all__ = [
 ]
 
 
+def broadcasting(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """`operation`, for operands of one rank, whose dimensions of size 1 are broadcast."""
+
+    @wraps(operation)
+    def broadcasted(*args: Any) -> Any:
+        try:
+            return operation(*args)
+        except ShapeError:
+            shapes = [aval_of(x).shape for x in args]
+            shape = _common_shape([s for s in shapes if s])
+            if shape is None:
+                raise
+        dims = tuple(range(len(shape)))
+        wide = [
+            broadcast_in_dim(x, shape, dims) if s not in ((), shape) else x
+            for x, s in zip(args, shapes, strict=True)
+        ]
+        return operation(*wide)
+
+    return broadcasted
+
+
+def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape that shapes of one rank broadcast to, None if there is none."""
+    if len({len(shape) for shape in shapes}) != 1:
+        return None
+    sizes = [set(column) - {1} for column in zip(*shapes, strict=True)]
+    if any(len(size) > 1 for size in sizes):
+        return None
+    return tuple([size.pop() if size else 1 for size in sizes])
+
+
+add = broadcasting(arithmetic.add)
+sub = broadcasting(arithmetic.sub)
+mul = broadcasting(arithmetic.mul)
+div = broadcasting(arithmetic.div)
+rem = broadcasting(arithmetic.rem)
+max = broadcasting(arithmetic.max)
+min = broadcasting(arithmetic.min)
+pow = broadcasting(arithmetic.pow)
+atan2 = broadcasting(trigonometric.atan2)
+polygamma = broadcasting(special.polygamma)
+eq = broadcasting(comparison.eq)
+ne = broadcasting(comparison.ne)
+lt = broadcasting(comparison.lt)
+le = broadcasting(comparison.le)
+gt = broadcasting(comparison.gt)
+ge = broadcasting(comparison.ge)
+bitwise_and = broadcasting(logical.bitwise_and)
+bitwise_or = broadcasting(logical.bitwise_or)
+bitwise_xor = broadcasting(logical.bitwise_xor)
+shift_left = broadcasting(logical.shift_left)
+shift_right_arithmetic = broadcasting(logical.shift_right_arithmetic)
+shift_right_logical = broadcasting(logical.shift_right_logical)
+
+
+@broadcasting
+def complex(x: Any, y: Any) -> Any:
+    """The complex numbers with the real parts `x` and the imaginary parts `y`."""
+    return complexes.complex(x, y)
+
+
+@broadcasting
+def nextafter(x1: Any, x2: Any) -> Any:
+    """The number of the dtype that follows `x1` on the way to `x2`, elementwise."""
+    return arithmetic.nextafter(x1, x2)
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate of `x`, elementwise, a complex number also where `x` is real."""
+    if is_complex(aval_of(x).dtype):
+        return complexes.conj(x)
+    return complexes.complex(x, 0.0)
+
+
 class RoundingMethod(Enum):
     """Where `round` takes numbers that lie half way between two integers."""
 
@@ -163,21 +227,11 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     return selection.select(pred, on_true, on_false)
 
 
-def complex(x: Any, y: Any) -> Any:
-    """The complex numbers with the real parts `x` and the imaginary parts `y`."""
-    return complexes.complex(x, y)
-
-
 def integer_pow(x: Any, y: int) -> Any:
     """`x` to the power of the Python integer `y`, elementwise."""
     if not isinstance(y, int):
         raise ArgumentError(f"integer_pow: the exponent must be a Python int; got {y!r}")
     return arithmetic.integer_pow(x, y)
-
-
-def nextafter(x1: Any, x2: Any) -> Any:
-    """The number of the dtype that follows `x1` on the way to `x2`, elementwise."""
-    return arithmetic.nextafter(x1, x2)
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from functx.core.dtypes import canonical_dtype
+from functx.core.dtypes import canonical_dtype, promote_types
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
@@ -25,7 +25,8 @@ def dot_general(
     """The sum of products over contracted dimensions, for each index of the batch dimensions.
 
     `dimension_numbers` is `((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`. The
-    result has the batch dimensions, then what is left of `lhs`, then of `rhs`.
+    result has the batch dimensions, then what is left of `lhs`, then of `rhs`. Operands of two
+    dtypes are promoted to one.
     """
     try:
         (left, right), (left_batch, right_batch) = dimension_numbers
@@ -42,10 +43,22 @@ def dot_general(
         sequence_of_axes(d, m, "dot_general: rhs dimensions") for d in (right, right_batch)
     )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
+    lhs, rhs = _of_one_dtype(lhs, rhs)
     out = DotGeneral(
         (left, right), (left_batch, right_batch), canonical_precision(precision), dtype
     )(lhs, rhs)
     return out if dtype is None else convert_element_type(out, dtype)
+
+
+def _of_one_dtype(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    """The operands, promoted where they have different dtypes."""
+    x, y = aval_of(lhs), aval_of(rhs)
+    found = None
+    if x.dtype != y.dtype:
+        found = promote_types(((x.dtype, x.weak_type), (y.dtype, y.weak_type)))
+    if found is None:
+        return lhs, rhs
+    return convert_element_type(lhs, found[0]), convert_element_type(rhs, found[0])
 
 
 def dot(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from functx.core.tracing import aval_of
 from functx.ops import cumulative, reductions, sorting
+from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axis
 from functx.ops.shaping import moveaxis
 
@@ -121,5 +124,8 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """The `k` largest elements along `axis`, in descending order, and their places."""
     ndim = aval_of(operand).ndim
     place = canonical_axis(axis, ndim, "top_k: axis")
-    values, places = sorting.top_k(moveaxis(operand, place, ndim - 1), k)
+    rows = moveaxis(operand, place, ndim - 1)
+    boolean = aval_of(operand).dtype == np.bool_
+    values, places = sorting.top_k(convert_element_type(rows, np.uint8) if boolean else rows, k)
+    values = convert_element_type(values, np.bool_) if boolean else values
     return moveaxis(values, ndim - 1, place), moveaxis(places, ndim - 1, place)

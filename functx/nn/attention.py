@@ -9,6 +9,7 @@ from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRange
 from functx.core.tracing import aval_of
 from functx.nn.attention_blocks import DotProductAttention
 from functx.numpy.promotion import promote_inexact
+from functx.ops.conversion import convert_element_type
 from functx.ops.parameters import flag, real, whole
 from functx.ops.shaping import reshape
 
@@ -93,7 +94,7 @@ def dot_product_attention(
         out = np.where((np.arange(t) < ends[:, None])[:, :, None, None], out, 0)
     logs = reshape(np.permute_dims(logs, (0, 2, 1, 3)), (b, t, n))
     out, logs = (out[0], logs[0]) if alone else (out, logs)
-    return (out, logs) if residual else out
+    return (out, convert_element_type(logs, aval_of(q).dtype)) if residual else out
 
 
 def _check(shapes: list[Any], block_size: int) -> int:

@@ -13,12 +13,12 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
-from functx.core.tracing import Tracer
+from functx.core.tracing import Tracer, aval_of
 from functx.ops.comparison import eq, ge, gt, lt, ne
 from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape, where_live
 from functx.ops.identities import is_exact, is_number, same_number
 from functx.ops.logical import bitwise_and, bitwise_not
-from functx.ops.operands import is_finite_literal, literal, match
+from functx.ops.operands import PYTHON_SCALARS, is_finite_literal, literal, match
 from functx.ops.selection import select
 
 BOOL = np.dtype("bool")
@@ -498,7 +498,11 @@ def pow(x: Any, y: Any) -> Any:
     A Python integer is a power of multiplications, `integer_pow`. The derivative of x**0 is
     0 everywhere, and that in `y` is 0 at x = 0 unless y is negative.
     """
-    return integer_pow(x, y) if type(y) is int else Pow()(*match(x, y))
+    if type(y) is int:
+        return integer_pow(x, y)
+    if not isinstance(x, int) and type(x) in PYTHON_SCALARS and is_integer(aval_of(y).dtype):
+        return Pow()(x, y)
+    return Pow()(*match(x, y))
 
 
 def integer_pow(x: Any, exponent: int) -> Any:

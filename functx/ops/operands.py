@@ -31,7 +31,10 @@ def literal(value: Any, dtype: DType) -> Literal:
     elif dtype == np.bool_:
         value = bool(value)
     else:
-        if not isinstance(value, int) and value != int(value):
+        whole = isinstance(value, int) or (
+            not isinstance(value, complex) and float(value).is_integer()
+        )
+        if not whole:
             raise DTypeError(
                 f"a number must fit the dtype {dtype} of the array beside it; got {value!r}",
                 fix="Convert the array with astype, or use functx.numpy, which promotes.",

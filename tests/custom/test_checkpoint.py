@@ -12,7 +12,7 @@ import functx as fx
 import functx.numpy as np
 from functx import checkpoint_policies as policies
 from functx.core.effects import Effect
-from functx.core.errors import ArgnumsError, ArgumentError
+from functx.core.errors import ArgnumsError, ArgumentError, TreeError
 from functx.core.primitive import Primitive
 from functx.custom.checkpoint import Checkpoint
 
@@ -21,6 +21,18 @@ ONE = onp.float32(1.0)
 
 def chain(x):
     return np.sin(np.sin(np.sin(x)))
+
+
+def test_prevent_cse_may_say_it_of_each_argument():
+    args = {"x": ONE, "w": 2 * ONE}
+    for marks, apart in [({"w": False, "x": True}, True), ({"w": False, "x": False}, False)]:
+        block = fx.checkpoint(lambda d: np.sin(d["x"] * d["w"]), prevent_cse=(marks,))
+        assert float(fx.grad(block)(args)["w"]) == float(jnp.cos(2.0))
+        assert ("optimization_barrier" in fx.jit(fx.grad(block)).lower(args).as_text()) is apart
+    with pytest.raises(TreeError, match="prevent_cse must be a tree prefix"):
+        fx.grad(fx.checkpoint(lambda d: d["x"], prevent_cse=({"w": False},)))(args)
+    with pytest.raises(ArgumentError, match="prevent_cse must be made of True and False; got 1"):
+        fx.grad(fx.checkpoint(lambda d: d["x"], prevent_cse=(1,)))(args)
 
 
 @pytest.mark.parametrize(

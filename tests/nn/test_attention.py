@@ -145,6 +145,8 @@ def test_without_a_batch_there_is_none_in_the_result():
     whole, whole_logs = dot_product_attention(Q, K, V, return_residual=True)
     onp.testing.assert_allclose(out, whole[0], atol=1e-6)
     onp.testing.assert_allclose(logs, whole_logs[0], atol=1e-6)
+    half = jax.numpy.asarray(Q[0], "bfloat16")
+    assert dot_product_attention(half, half, half, return_residual=True)[1].dtype == half.dtype
 
 
 @pytest.mark.usefixtures("all_kept")

@@ -187,12 +187,12 @@ class TestMap:
     def step(row):
         return {"y": fnp.sin(row["x"]) * row["n"], "n": row["n"] + 1}
 
-    @pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 7, 20])
+    @pytest.mark.parametrize("batch_size", [None, 0, 1, 2, 3, 7, 20])
     def test_any_batch_size_gives_the_same(self, batch_size):
         expected = functx.vmap(self.step)(ROWS)
         same(lax.map(self.step, ROWS, batch_size=batch_size), expected)
 
-    @pytest.mark.parametrize("batch_size", [None, 3])
+    @pytest.mark.parametrize("batch_size", [None, 0, 3])
     def test_no_rows_go(self, batch_size):
         rows = jax.tree.map(lambda x: x[:0], ROWS)
         found = lax.map(self.step, rows, batch_size=batch_size)
@@ -210,8 +210,8 @@ class TestMap:
         gradients = functx.vmap(functx.grad(lambda x: loss(x, 2)))(lanes)
         same(gradients[0], expected)
 
-    @pytest.mark.parametrize("batch_size", [0, -1])
-    def test_a_batch_size_below_one_is_refused(self, batch_size):
+    @pytest.mark.parametrize("batch_size", [-2, -1])
+    def test_a_batch_size_below_zero_is_refused(self, batch_size):
         with pytest.raises(ValueRangeError, match=r"map\(step\): batch_size must"):
             lax.map(self.step, ROWS, batch_size=batch_size)
 

@@ -15,6 +15,7 @@ from functx.core.errors import (
     BranchTypeError,
     CarryTypeError,
     DTypeError,
+    FunctxError,
     ShapeError,
     ValueRangeError,
 )
@@ -143,6 +144,21 @@ def test_gradients_match_differences(function):
 
 
 # Conditions
+
+
+def test_floats_that_are_whole_numbers_are_bounds_of_a_loop():
+    for lower, upper in [(0.0, 3.0), (0, np.float32(3)), (np.array(-1.0), 2)]:
+        found = lax.fori_loop(lower, upper, lambda i, c: c + i, 1)
+        assert int(found) == 1 + sum(range(int(lower), int(upper)))
+        found = functx.jit(lambda c: lax.fori_loop(lower, upper, lambda i, c: c * 2, c))(1)  # noqa: B023
+        assert int(found) == 8
+    assert float(functx.grad(lambda x: lax.fori_loop(0, x, lambda i, c: c * x, 1.0))(3.0)) == 27
+    with pytest.raises(FunctxError, match=r"`upper` must be a whole number; got 2\.5"):
+        lax.fori_loop(0, 2.5, lambda i, c: c, 1)
+    with pytest.raises(
+        FunctxError, match=r"`upper` must be an integer scalar.*[\s\S]*astype\(int\)"
+    ):
+        functx.jit(lambda n: lax.fori_loop(0, n, lambda i, c: c, 1))(2.0)
 
 
 def test_only_the_chosen_branch_decides_the_derivative():

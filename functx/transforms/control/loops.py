@@ -13,7 +13,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.concrete import concrete
-from functx.core.dtypes import is_integer, promote_types
+from functx.core.dtypes import is_complex, is_inexact, is_integer, promote_types
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -31,6 +31,7 @@ from functx.ops.comparison import lt
 from functx.transforms.calls import (
     TracedCall,
     avals_of,
+    has_aval,
     name_of,
     owner_of,
     trace_call,
@@ -226,7 +227,8 @@ def fori_loop(
 
     With bounds that are known while tracing it is a `scan`, unless there are `checkpoints`;
     else a `while_loop`, to which `checkpoints` and `max_steps` mean the same. `unroll` is as
-    in `scan`, and needs one. `progress` is as in both.
+    in `scan`, and needs one. `progress` is as in both. A float that is known while tracing, and
+    whole, is a bound too.
 
     Raises CarryTypeError for a value that changes its type.
 
@@ -238,6 +240,7 @@ def fori_loop(
     what = body_name("fori_loop", body_fun)
     means = means_of(what, checkpoints, max_steps)
     check_progress(what, progress)
+    lower, upper = _whole("lower", lower), _whole("upper", upper)
     counter = _counter_type(lower, upper)
     first, last = _known(lower), _known(upper)
     leaves, carry_tree = tree.flatten(init_val)
@@ -303,7 +306,10 @@ def _counter_type(lower: Any, upper: Any) -> ShapedArray:
                 f"fori_loop: `{name}` must be an integer; got {type_name(x)}"
             ) from None
         if aval.shape or not is_integer(aval.dtype):
-            raise DTypeError(f"fori_loop: `{name}` must be an integer scalar; got {aval!r}")
+            raise DTypeError(
+                f"fori_loop: `{name}` must be an integer scalar; got {aval!r}",
+                fix="Convert it with astype(int), which drops a fraction.",
+            )
         avals.append(aval)
     found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
     if found is None or not is_integer(found[0]):
@@ -311,6 +317,24 @@ def _counter_type(lower: Any, upper: Any) -> ShapedArray:
             f"fori_loop: the bounds must have a common integer dtype; got {avals[0]!r} and {avals[1]!r}"
         )
     return ShapedArray((), *found)
+
+
+def _whole(name: str, x: Any) -> Any:
+    """A bound of a loop: the integer that a float stands for where its value is known."""
+    if not (has_aval(x) and is_inexact((aval := aval_of(x)).dtype)):
+        return x
+    try:
+        value = concrete(x, "fori_loop") if type(x) is Tracer else np.asarray(x)
+    except ConcretizationError:
+        return x
+    if aval.shape or is_complex(aval.dtype):
+        return x
+    if not float(value).is_integer():
+        raise ValueRangeError(
+            f"fori_loop: a float `{name}` must be a whole number; got {value}",
+            fix="Round it up or down, with math.ceil or math.floor.",
+        )
+    return int(value)
 
 
 def _known(x: Any) -> int | None:

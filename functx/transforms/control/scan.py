@@ -471,7 +471,7 @@ def _count(what: str, name: str, given: Any) -> int:
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """The stacked results of `f` on each row of `xs`, one after the other.
 
-    As `vmap`, with the memory of one call at a time, or of `batch_size` calls.
+    As `vmap`, with the memory of one call at a time, or of `batch_size` calls; of all with 0.
 
     >>> import functx, numpy
     >>> functx.lax.map(lambda x: x * x, numpy.arange(4.0)).tolist()
@@ -484,8 +484,9 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     what = body_name("map", f)
     length = _length(what, [aval_of(x) for x in leaves], x_tree, None)
     batch_size = _count(what, "batch_size", batch_size)
+    # With no row at a time there is only the rest.
     if not batch_size:
-        raise ValueRangeError(f"{what}: batch_size must be positive; got {batch_size}")
+        return vmap(f)(xs)
     whole = length - length % batch_size
     parts = []
     if whole or not length:
