@@ -165,11 +165,10 @@ def eigh(eqn: Any, x: Any) -> Any:
 @translates("svd")
 def svd(eqn: Any, x: Any) -> Any:
     params, (m, n) = eqn.params, aval_of(x).shape[-2:]
-    thin = params["compute_uv"] and (not params["full_matrices"] or m == n)
-    if not thin or params["subset_by_index"] is not None or params.get("algorithm") is not None:
+    if params["subset_by_index"] is not None or params.get("algorithm") is not None:
         return NotImplemented
-    u, s, vh = Svd()(x)
-    return [s, u, vh]
+    u, s, vh = Svd(params["compute_uv"] and params["full_matrices"] and m != n)(x)
+    return [s, u, vh] if params["compute_uv"] else [s]
 
 
 def _swapped(x: Any) -> Any:

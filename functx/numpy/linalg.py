@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.dtypes import real_dtype
-from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
+from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import number_parts, operators, reductions, shapes
 from functx.numpy.derived_products import matrix_power, multi_dot
@@ -128,8 +128,9 @@ def cholesky(a: Any, *, upper: bool = False) -> Any:
 def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
     """The eigenvalues, ascending, and eigenvectors of Hermitian matrices.
 
-    The Hermitian part of `a` counts, whatever `UPLO` says. Where eigenvalues are equal,
-    the derivative takes the eigenvectors not to turn into each other.
+    The Hermitian part of `a` counts, whatever `UPLO` says. Where eigenvalues are equal, the
+    derivatives of their eigenvectors are nan; those of functions of the matrix, such as
+    `(v * f(w)) @ v.T`, are right.
     """
     _check_triangle(UPLO)
     return EighResult(*factorizations.eigh(*promote_inexact(a)))
@@ -150,15 +151,13 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """The u, s, vh with a == (u * s) @ vh, or with `compute_uv=False` the singular values s.
 
     These descend. Without `full_matrices`, u has as many columns and vh as many rows as
-    there are singular values; with it they are square, which needs a square `a` here.
+    there are singular values; with it they are square. Columns and rows that belong to no
+    singular value have no derivative: it is nan.
     """
     (a,) = promote_inexact(a)
     shape = aval_of(a).shape
-    if compute_uv and full_matrices and shape[-2:-1] != shape[-1:]:
-        raise ArgumentError(
-            f"svd: full_matrices must be False for matrices that are not square; got {aval_of(a)!r}"
-        )
-    found = factorizations.svd(a)
+    square = shape[-2:-1] == shape[-1:]
+    found = factorizations.svd(a, full=bool(full_matrices and compute_uv and not square))
     return SVDResult(*found) if compute_uv else found[1]
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from math import nan
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from functx.core.dtypes import real_dtype
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_complex, real_dtype
 from functx.core.samples import f32, sample
-from functx.ops.arithmetic import abs, add, div, mul, neg, sub
-from functx.ops.comparison import eq, gt, le
+from functx.ops.arithmetic import BOOL, add, mul, neg, sub
+from functx.ops.comparison import eq, gt
+from functx.ops.families import where_live
+from functx.ops.joining import pad
 from functx.ops.linear_systems import TriangularSolve
 from functx.ops.matrices import (
     MatrixFunction,
     adjoint,
     cast_like,
     conjugate,
-    diagonal_matrix,
     diagonal_of,
     far_from_singular,
     hermitian_part,
@@ -28,12 +31,14 @@ from functx.ops.matrices import (
     positive_definite,
     real_part,
     scaled_columns,
-    widened,
 )
 from functx.ops.operands import literal
-from functx.ops.reductions import reduce_max
+from functx.ops.reductions import reduce_or
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.shaping import broadcast_in_dim, full_like
+from functx.ops.shaping import spread as mask_of
+from functx.ops.slicing import slice, slice_in_dim
+from functx.ops.undefined import Inverses, columns, live_pairs, live_vectors, rows
 
 
 class Cholesky(MatrixFunction):
@@ -65,7 +70,9 @@ class Cholesky(MatrixFunction):
 class Eigh(MatrixFunction):
     """The eigenvalues, ascending, and eigenvectors, as columns, of the Hermitian part of `x`.
 
-    Where eigenvalues are equal, the eigenvectors do not turn into each other.
+    Where eigenvalues are equal, derivatives of their eigenvectors are nan, but along directions
+    that do not mix them. Functions such as v f(w) v.H have derivatives there all the same, and
+    `functx.transforms.spectral` gives them.
     """
 
     multiple_results = True
@@ -81,16 +88,25 @@ class Eigh(MatrixFunction):
     def jvp(self, primals, tangents):
         w, v = outs = self(*primals)
         turned = matmul(adjoint(v), matmul(hermitian_part(tangents[0]), v))
-        dv = matmul(v, mul(cast_like(_inverse_gaps(w, w), v), turned))
+        dv = matmul(v, Inverses.of_gaps(w, w).off_diagonal.times(turned))
         return outs, [real_part(diagonal_of(turned)), dv]
 
     def vjp(self, cts, outs, args, active):
+        return self.vjp_masked(cts, [None, None], outs, args, active)[0]
+
+    def vjp_masked(self, cts, lives, outs, args, active):
         (dw, dv), (w, v) = cts, outs
-        total = None if dw is None else diagonal_matrix(cast_like(dw, v))
+        terms = []
+        if dw is not None:
+            own = vectors_of(lives[0], v, columns)
+            scaled = scaled_columns(conjugate(own), cast_like(dw, v))
+            terms.append(matmul(scaled, matrix_transpose(own)))
         if dv is not None:
-            term = mul(cast_like(_inverse_gaps(w, w), v), matmul(matrix_transpose(v), dv))
-            total = term if total is None else add(total, term)
-        return (hermitian_part(matmul(conjugate(v), matmul(total, matrix_transpose(v)))),)
+            pairs = live_pairs(live_vectors(lives[1], v.shape, drop=2))
+            gaps = Inverses.of_gaps(w, w).off_diagonal
+            turned = gaps.pull(matmul(matrix_transpose(v), dv), pairs)
+            terms.append(matmul(conjugate(v), matmul(turned, matrix_transpose(v))))
+        return [hermitian_part(reduce(add, terms))], [None]
 
     def lower(self, ctx, x):
         def eigh(x: Any) -> Any:
@@ -103,16 +119,19 @@ class Eigh(MatrixFunction):
 class Svd(MatrixFunction):
     """The u, s, vh with `x` == (u * s) @ vh: orthonormal columns, singular values, rows.
 
-    The singular values descend, as many as the smaller dimension. Where they are equal,
-    singular vectors do not turn into each other.
+    The singular values descend, as many as the smaller dimension; with `full`, u and vh are
+    square. Where singular values are equal or 0, derivatives of their vectors are nan, as
+    those of eigenvectors are (`Eigh`); so are those of vectors without a singular value.
     """
 
+    full: bool = False
     square = False
     multiple_results = True
     samples = (
         sample(f32[3, 3], values={0: far_from_singular((3, 3))}, dtypes=("f64", "f32")),
         sample(f32[4, 2], values={0: far_from_singular((4, 2))}, dtypes=("f64", "f32")),
         sample(f32[2, 2, 3], values={0: far_from_singular((2, 2, 3))}, dtypes=("f64", "f32")),
+        sample(f32[2, 2], full=True, values={0: far_from_singular((2, 2))}, dtypes=("f64", "f32")),
     )
 
     def abstract_eval(self, x):
@@ -120,51 +139,133 @@ class Svd(MatrixFunction):
         *batch, m, n = x.shape
         k = min(m, n)
         s = x.update(shape=(*batch, k), dtype=real_dtype(x.dtype))
-        return [x.update(shape=(*batch, m, k)), s, x.update(shape=(*batch, k, n))]
+        left, right = (m, n) if self.full else (k, k)
+        return [x.update(shape=(*batch, m, left)), s, x.update(shape=(*batch, right, n))]
 
     def jvp(self, primals, tangents):
         (x,), (dx,) = primals, tangents
-        u, s, vh = outs = self(x)
+        outs = self(x)
+        u, s, vh = with_values(outs)
         v = adjoint(vh)
         # With du = u p, dv = v q: u^H dx v = p s + ds - s q, p and q antihermitian.
         dp = matmul(adjoint(u), matmul(dx, v))
-        half = literal(0.5, x.dtype)
-        even, odd = mul(add(dp, adjoint(dp)), half), mul(sub(dp, adjoint(dp)), half)
-        turn = mul(cast_like(_inverse_gaps(s, s), u), even)
-        apart = mul(cast_like(_inverse_gaps(s, neg(s)), u), odd)
-        du = matmul(u, add(turn, apart))
-        dv = matmul(v, sub(turn, apart))
+        even = hermitian_part(dp)
+        together = Inverses.of_gaps(s, s).off_diagonal.times(even)
+        apart = inverse_sums(s, x.dtype).times(sub(dp, even))
+        du = matmul(u, add(together, apart))
+        dv = matmul(v, sub(together, apart))
         *_, m, n = x.shape
-        inverse = cast_like(_inverse(s, s), u)
         if m > n:
-            rest = scaled_columns(matmul(dx, v), inverse)
-            du = add(du, sub(rest, matmul(u, matmul(adjoint(u), rest))))
+            rest = matmul(dx, v)
+            rest = sub(rest, matmul(u, matmul(adjoint(u), rest)))
+            du = add(du, Inverses.of(s, s).along(columns, rest.shape).times(rest))
         if n > m:
-            rest = scaled_columns(matmul(adjoint(dx), u), inverse)
-            dv = add(dv, sub(rest, matmul(v, matmul(vh, rest))))
-        return outs, [du, real_part(diagonal_of(even)), adjoint(dv)]
+            rest = matmul(adjoint(dx), u)
+            rest = sub(rest, matmul(v, matmul(vh, rest)))
+            dv = add(dv, Inverses.of(s, s).along(columns, rest.shape).times(rest))
+        tangents = zip((du, adjoint(dv)), (outs[0], outs[2]), strict=True)
+        du, dvh = [extended_with_nan(t, out.shape) for t, out in tangents]
+        return outs, [du, real_part(diagonal_of(even)), dvh]
+
+    def vjp(self, cts, outs, args, active):
+        return self.vjp_masked(cts, [None, None, None], outs, args, active)[0]
+
+    def vjp_masked(self, cts, lives, outs, args, active):
+        (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
+        u, s, vh = with_values(outs)
+        terms = []
+        if ds is not None:
+            left, right = vectors_of(lives[1], u, columns), vectors_of(lives[1], vh, rows)
+            scaled = scaled_columns(conjugate(left), cast_like(ds, u))
+            terms.append(matmul(scaled, conjugate(right)))
+        if du is not None:
+            live = live_beyond(lives[0], whole_u, u, drop=2)
+            given = first_of(du, u.shape)
+            turn = matmul(matrix_transpose(u), given)
+            terms.append(pulled_turns(turn, turn, live, u, s, vh))
+            if u.shape[-2] > s.shape[-1]:
+                inverse = Inverses.of(s, s).along(columns, u.shape)
+                there = None if live is None else columns(first_of(live, s.shape), u.shape)
+                rest = inverse.pull(given, there)
+                rest = sub(rest, matmul(conjugate(u), matmul(matrix_transpose(u), rest)))
+                terms.append(matmul(rest, conjugate(vh)))
+        if dvh is not None:
+            live = live_beyond(lives[2], whole_vh, vh, drop=1)
+            given = first_of(dvh, vh.shape)
+            turn = matmul(given, matrix_transpose(vh))
+            terms.append(pulled_turns(neg(turn), turn, live, u, s, vh))
+            if vh.shape[-1] > s.shape[-1]:
+                inverse = Inverses.of(s, s).along(rows, vh.shape)
+                there = None if live is None else rows(first_of(live, s.shape), vh.shape)
+                rest = inverse.pull(given, there)
+                rest = sub(rest, matmul(matmul(rest, matrix_transpose(vh)), conjugate(vh)))
+                terms.append(matmul(conjugate(u), rest))
+        return [reduce(add, terms)], [None]
 
     def lower(self, ctx, x):
-        return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=False)), x)
+        return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full)), x)
 
 
-def _inverse(x: Any, scale: Any) -> Any:
-    """1 / x, and 0 where `x` is nothing beside the largest of `scale` along its last axis."""
-    largest = reduce_max(abs(scale), (scale.ndim - 1,))
-    small = mul(largest, literal(8.0 * float(np.finfo(x.dtype).eps), x.dtype))
-    small = broadcast_in_dim(small, x.shape, tuple(range(largest.ndim)))
-    nothing = le(abs(x), small)
-    return select(
-        nothing,
-        literal(0, x.dtype),
-        div(literal(1, x.dtype), select(nothing, literal(1, x.dtype), x)),
-    )
+def with_values(outs: Any) -> tuple[Any, Any, Any]:
+    """The u, s, vh of a decomposition, without the vectors that have no singular value."""
+    u, s, vh = outs
+    k = s.shape[-1]
+    return first_of(u, (*u.shape[:-1], k)), s, first_of(vh, (*vh.shape[:-2], k, vh.shape[-1]))
 
 
-def _inverse_gaps(x: Any, y: Any) -> Any:
-    """1 / (x_j - y_i) in row i and column j; 0 where the two are as good as equal."""
-    shape = (*x.shape, x.shape[-1])
-    return _inverse(sub(widened(x, shape, drop=2), widened(y, shape, drop=1)), x)
+def live_beyond(live: Any, whole: Any, own: Any, drop: int) -> Any:
+    """As `live_vectors` of `whole`; never None where that has vectors beside `own`."""
+    if live is None and whole.shape != own.shape:
+        live = full_like(ShapedArray((), BOOL), True)
+    return live_vectors(live, whole.shape, drop)
+
+
+def inverse_sums(s: Any, dtype: Any) -> Inverses:
+    """1 / (s_i + s_j); the diagonal counts for complex matrices alone, whose vectors have phases."""
+    found = Inverses.of_gaps(s, neg(s))
+    return found if is_complex(dtype) else found.off_diagonal
+
+
+def pulled_turns(together: Any, apart: Any, live: Any, u: Any, s: Any, vh: Any) -> Any:
+    """The cotangent of a matrix, given those of the turns of its vectors together and apart.
+
+    `live` are the vectors whose cotangents can be other than zero, None for any.
+    """
+    pairs = live_pairs(None if live is None else first_of(live, s.shape))
+    even = Inverses.of_gaps(s, s).off_diagonal.pull(together, pairs)
+    odd = inverse_sums(s, u.dtype).pull(apart, pairs)
+    total = add(hermitian_part(even), sub(odd, hermitian_part(odd)))
+    total = matmul(conjugate(u), matmul(total, conjugate(vh)))
+    k = s.shape[-1]
+    if live is None or live.shape[-1] == k:
+        return total
+    beyond = reduce_or(slice_in_dim(live, k, None, axis=live.ndim - 1), (live.ndim - 1,))
+    beyond = broadcast_in_dim(beyond, total.shape, tuple(range(beyond.ndim)))
+    return select(beyond, literal(nan, total.dtype), total)
+
+
+def vectors_of(live: Any, vectors: Any, lay: Any) -> Any:
+    """The `vectors`, in rows or columns as `lay` says, of the `live` values; else zeros.
+
+    What a value without influence is multiplied by has none either, though it may vary by nan.
+    """
+    if live is None:
+        return vectors
+    count = vectors.shape[-1 if lay is columns else -2]
+    return where_live(lay(mask_of(live, (*vectors.shape[:-2], count)), vectors.shape), vectors)
+
+
+def first_of(x: Any, shape: tuple[int, ...]) -> Any:
+    """The first elements of `x` along each dimension, as many as `shape` has."""
+    return x if x.shape == shape else slice(x, (0,) * len(shape), shape)
+
+
+def extended_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` with nan behind its elements up to `shape`."""
+    if x.shape == shape:
+        return x
+    config = [(0, n - k, 0) for k, n in zip(x.shape, shape, strict=True)]
+    return pad(x, literal(nan, x.dtype), tuple(config))
 
 
 def cholesky(x: Any) -> Any:
@@ -181,10 +282,10 @@ def eigh(x: Any) -> tuple[Any, Any]:
     return values, vectors
 
 
-def svd(x: Any) -> tuple[Any, Any, Any]:
+def svd(x: Any, full: bool = False) -> tuple[Any, Any, Any]:
     """The u, s, vh with `x` == (u * s) @ vh, with as many columns of u as the smaller dimension.
 
-    The singular values s descend.
+    The singular values s descend. With `full`, u and vh are square.
     """
-    u, s, vh = Svd()(x)
+    u, s, vh = Svd(full)(x)
     return u, s, vh

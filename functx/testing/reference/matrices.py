@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from functx.testing.reference.meanings import MEANING, meaning
+from functx.testing.reference.meanings import MEANING, control, meaning
+from functx.transforms.spectral.functions import slope
 
 
 @meaning
@@ -40,10 +41,59 @@ def Cofactors(x):
     return np.moveaxis(np.array(found), (0, 1), (-2, -1))
 
 
+def spectrum(a, rows):
+    """The eigenvalues and eigenvectors of Hermitian matrices, or of [[0, x], [x^H, 0]]."""
+    if not rows:
+        return np.linalg.eigh((a + adjoint(a)) / 2)
+    u, s, vh = np.linalg.svd(a[..., :rows, rows:])
+    k, left, right = s.shape[-1], np.swapaxes(u, -1, -2), vh.conj()
+    both = [
+        np.concatenate([left[..., :k, :], x], -1) for x in (right[..., :k, :], -right[..., :k, :])
+    ]
+    zeros = [
+        np.zeros((*x.shape[:-2], x.shape[-2] - k, y.shape[-1]))
+        for x, y in ((left, right), (right, left))
+    ]
+    beyond = [
+        np.concatenate([left[..., k:, :], zeros[0]], -1) * 2**0.5,
+        np.concatenate([zeros[1], right[..., k:, :]], -1) * 2**0.5,
+    ]
+    vectors = np.concatenate([*both, *beyond], -2) / 2**0.5
+    values = np.concatenate([s, -s, np.zeros((*s.shape[:-1], vectors.shape[-2] - 2 * k))], -1)
+    return values, np.swapaxes(vectors, -1, -2)
+
+
+@control
+def SpectralFunction(run, a, *others, program, rows, order):
+    w, v = spectrum(a, rows)
+    f, slopes, curvatures = [
+        run(p, [w, *others[order:]])[0] for p in (program, slope(program), slope(slope(program)))
+    ]
+    turned = [adjoint(v) @ e @ v for e in others[:order]]
+    if order == 0:
+        return (v * f[..., None, :]) @ adjoint(v)
+    gaps = w[..., None, :] - w[..., None]
+    near = np.abs(gaps) < 1e-6 * np.abs(w).max(-1)[..., None, None]
+    apart = np.where(near, 1, gaps)
+    first = np.where(near, slopes[..., None], (f[..., None, :] - f[..., None]) / apart)
+    if order == 1:
+        return v @ (first * turned[0]) @ adjoint(v)
+    twice = np.where(near, curvatures[..., None] / 2, (first - slopes[..., None]) / apart)
+    changes = (first[..., None, :, :] - first[..., None]) / apart[..., :, None, :]
+    second = np.where(near[..., :, None, :], twice[..., None], changes)
+    return v @ np.einsum("...ikj,...ik,...kj->...ij", second, *turned) @ adjoint(v)
+
+
+@control
+def SpectralTrace(run, a, *parameters, program, rows):
+    return run(program, [spectrum(a, rows)[0], *parameters])[0].sum(-1)
+
+
 MEANING |= {
     "Cholesky": lambda x: np.linalg.cholesky((x + adjoint(x)) / 2),
     "Det": np.linalg.det,
     "Eigh": lambda x: np.linalg.eigh((x + adjoint(x)) / 2),
     "Slogdet": np.linalg.slogdet,
-    "Svd": lambda x: np.linalg.svd(x, full_matrices=False),
+    "Svd": lambda x, full: np.linalg.svd(x, full_matrices=full),
+    "Undefined": lambda which, x: np.where(which & (x != 0), np.nan, x),
 }
