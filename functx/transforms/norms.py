@@ -11,6 +11,7 @@ from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
 from functx.ops.exponential import RootOfSquares, Sqrt
+from functx.ops.factorizations import Eigh, Svd
 from functx.ops.joining import Concatenate, Pad
 from functx.ops.reductions import ReduceSum
 from functx.ops.selection import Select
@@ -25,8 +26,17 @@ _SUMS = (
 
 
 def expand_to_differentiate(program: Program, *rules: str) -> Program:
-    """`program` with what has none of `rules` decomposed, and roots of squares as such."""
-    return rewritten(name_norms, expand(program, *rules))  # type: ignore[no-any-return]
+    """`program` with what has none of `rules` decomposed, and roots of squares as such.
+
+    Functions of matrices that are made of their spectra become operations, too.
+    """
+    program = rewritten(name_norms, expand(program, *rules))
+    if any([type(eqn.primitive) in (Eigh, Svd) for eqn in program]):
+        # It takes derivatives of functions of eigenvalues, and so comes later.
+        from functx.transforms.spectral.recognition import name_spectral_functions
+
+        program = rewritten(name_spectral_functions, program)
+    return program
 
 
 def name_norms(program: Program) -> Program:

@@ -1,0 +1,345 @@
+"""Functions of the eigenvalues of a Hermitian matrix, with derivatives where some are equal.
+
+With the eigenvalues w and eigenvectors v of a matrix a, f(a) = v f(w) v^H. Its derivatives are sums
+over divided differences: f[x] = f(x), f[x, y] = (f(x) - f(y)) / (x - y), f[x, y, z] = (f[x, y] -
+f[y, z]) / (x - z), which are derivatives of f where the points are equal. Along e, with
+E = v^H e v, that of f(a) is v (f[w_i, w_j] E_ij) v^H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.dtypes import is_complex
+from functx.core.primitive import LinearInput
+from functx.core.program import Program
+from functx.core.rewriting import rewritten
+from functx.core.samples import f64, sample
+from functx.core.tracing import current_builder, trace
+from functx.ops.arithmetic import abs, add, div, mul, neg, sub
+from functx.ops.comparison import eq, le
+from functx.ops.exponential import exp, sqrt
+from functx.ops.factorizations import Eigh, Svd
+from functx.ops.joining import concatenate
+from functx.ops.logical import bitwise_and, bitwise_or
+from functx.ops.matrices import (
+    MatrixFunction,
+    adjoint,
+    cast_like,
+    hermitian_part,
+    matmul,
+    matrix_transpose,
+    positive_definite,
+    real_part,
+    scaled_columns,
+)
+from functx.ops.operands import batch_size, literal
+from functx.ops.reductions import reduce_sum
+from functx.ops.selection import select
+from functx.ops.shaping import batch_at, broadcast_in_dim, full_like, zeros_like
+from functx.ops.slicing import slice_in_dim
+from functx.ops.undefined import columns, rows
+from functx.transforms.batching import Batch
+from functx.transforms.expand import decomposition, expand
+from functx.transforms.forward_mode import push_program
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The rewrite of an elementwise program to its derivative with respect to one input."""
+
+    place: int = 0
+
+    def __call__(self, program: Program) -> Program:
+        def body(*args: Any) -> list[Any]:
+            tangents = [full_like(x, 1) if i == self.place else None for i, x in enumerate(args)]
+            ((out, t, _),) = push_program(program, args, tangents)
+            return [zeros_like(out) if t is None else t]
+
+        return trace(body, program.in_avals, name=f"slope_of_{program.name}")[0]
+
+
+def slope(program: Program, place: int = 0) -> Program:
+    """The derivative of an elementwise program with respect to the input at `place`."""
+    found: Program = rewritten(Slope(place), program)
+    return found
+
+
+def values_of(program: Program, args: Sequence[Any]) -> Any:
+    """The one output of `program` on `args`."""
+    return current_builder.here().inline(program, args)[0]
+
+
+def _example(parameters: int = 0) -> Program:
+    def body(w: Any, *scale: Any) -> list[Any]:
+        return [exp(mul(w, *scale) if scale else w)]
+
+    return trace(body, [f64[3], f64[()]][: 1 + parameters], name="example")[0]
+
+
+class OfEigenvalues(MatrixFunction, abstract=True):
+    """A function f of the eigenvalues of a Hermitian matrix, the first operand.
+
+    `program` computes f element by element, from the eigenvalues and from parameters, which have
+    the shape of the batch and are the last operands. With `halves` the matrix is
+    [[0, x], [x^H, 0]], of which the block x counts; its eigenvalues are the singular values of
+    x, then their negatives.
+    """
+
+    program: Program
+    halves: bool = False
+
+    def counted(self, e: Any) -> Any:
+        """A direction, without what does not count of it."""
+        if not self.halves:
+            return hermitian_part(e)
+        return with_blocks(upper_block(e))
+
+    def spectrum(self, a: Any) -> tuple[Any, Any]:
+        """The eigenvalues and eigenvectors of `a`."""
+        if not self.halves:
+            w, v = Eigh()(a)
+            return w, v
+        u, s, vh = Svd()(upper_block(a))
+        root, last = literal(0.5**0.5, a.dtype), a.ndim - 1
+        u, v = mul(u, root), mul(adjoint(vh), root)
+        sides = concatenate([u, v], last - 1), concatenate([u, neg(v)], last - 1)
+        return concatenate([s, neg(s)], last - 1), concatenate(sides, last)
+
+    def through_parameters(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """The terms of the tangent that come from those of the parameters."""
+        first = len(args) - len(self.program.inputs)
+        terms = []
+        for place in range(1, len(self.program.inputs)):
+            t = tangents[first + place]
+            if t is not None:
+                part = self.again(slope(self.program, place))(*args)
+                wide = broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
+                terms.append(mul(part, cast_like(wide, part)))
+        return terms
+
+    def again(self, program: Program) -> Any:
+        """The same of another function."""
+        raise NotImplementedError
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        given = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        fields = Batch(size, (0,) * len(self.program.inputs), (0,))
+        return self.again(rewritten(fields, self.program))(*given), 0
+
+
+class SpectralFunction(OfEigenvalues):
+    """f(a) of Hermitian matrices a, or with `order` n one addend of its n-th derivative.
+
+    The operands are a, directions e_1 ... e_n, and the parameters of f. In the basis of the
+    eigenvectors, row i and column j of the result is the sum over k, l ... of
+    f[w_i, w_k, w_l ... w_j] (e_1)_ik (e_2)_kl ...; the n-th derivative is the sum over all
+    orders of the directions. `order` is at most 2: derivatives beyond are nan where eigenvalues
+    are equal.
+    """
+
+    order: int = 0
+    samples = (
+        sample(
+            f64[3, 3], program=_example(), values={0: positive_definite((3, 3))}, dtypes=("f64",)
+        ),
+        sample(
+            f64[3, 3],
+            f64[3, 3],
+            f64[()],
+            program=_example(1),
+            order=1,
+            values={0: np.diag([1.0, 2.0, 3.0])},
+            dtypes=("f64",),
+        ),
+        sample(
+            f64[3, 3],
+            f64[3, 3],
+            f64[3, 3],
+            program=_example(),
+            order=2,
+            values={0: np.diag([1.0, 2.0, 3.0])},
+            dtypes=("f64",),
+        ),
+    )
+
+    def abstract_eval(self, a, *others):
+        self.check(a, *others[: self.order])
+        return a
+
+    def again(self, program, order=None):
+        return SpectralFunction(program, self.halves, self.order if order is None else order)
+
+    def jvp(self, primals, tangents):
+        if self.order == 2:
+            return self.jvp_by_decomposition(primals, tangents)
+        terms = self.through_parameters(primals, tangents)
+        a, rest = primals[0], primals[1:]
+        if tangents[0] is not None:
+            more, e = self.again(self.program, self.order + 1), self.counted(tangents[0])
+            terms += [more(a, *rest[:k], e, *rest[k:]) for k in range(self.order + 1)]
+        for k in range(self.order):
+            t = tangents[1 + k]
+            if t is not None:
+                terms.append(self(a, *rest[:k], t, *rest[k + 1 :]))
+        return self(*primals), reduce(add, terms)
+
+    def jvp_by_decomposition(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        program = expand(decomposition(self, tuple([x.aval for x in primals])), "jvp")
+        ((out, t, _),) = push_program(program, primals, tangents)
+        return out, t
+
+    def transpose(self, ct, a, *others):
+        (k,) = [i for i, x in enumerate(others) if type(x) is LinearInput]
+        # The trace of products stays when its factors move round.
+        given = [*others[k + 1 : self.order], matrix_transpose(ct), *others[:k]]
+        found = matrix_transpose(self(a, *given, *others[self.order :]))
+        return [None, *[found if i == k else None for i in range(len(others))]]
+
+    def decompose(self, a, *others):
+        w, v = self.spectrum(a)
+        args = w, *others[self.order :]
+        f = values_of(self.program, args)
+        if self.order == 0:
+            return matmul(scaled_columns(v, cast_like(f, v)), adjoint(v))
+        first = slope(self.program)
+        differences = Differences.of(w, f, values_of(first, args), values_of(slope(first), args))
+        turned = [matmul(adjoint(v), matmul(e, v)) for e in others[: self.order]]
+        found = differences.first(*turned) if self.order == 1 else differences.second(*turned)
+        return matmul(v, matmul(found, adjoint(v)))
+
+
+class SpectralTrace(OfEigenvalues):
+    """The sum of f over the eigenvalues of Hermitian matrices."""
+
+    samples = (
+        sample(
+            f64[3, 3], program=_example(), values={0: positive_definite((3, 3))}, dtypes=("f64",)
+        ),
+        sample(f64[3, 3], f64[()], program=_example(1), values={0: np.eye(3)}, dtypes=("f64",)),
+    )
+
+    def abstract_eval(self, a, *others):
+        self.check(a)
+        return self.program.out_avals[0].update(shape=a.shape[:-2])
+
+    def again(self, program):
+        return SpectralTrace(program, self.halves)
+
+    def jvp(self, primals, tangents):
+        out, terms = self(*primals), self.through_parameters(primals, tangents)
+        if tangents[0] is not None:
+            function = SpectralFunction(slope(self.program), self.halves)(*primals)
+            products = mul(function, matrix_transpose(self.counted(tangents[0])))
+            total = reduce_sum(products, (products.ndim - 2, products.ndim - 1))
+            terms.append(total if is_complex(out.dtype) else real_part(total))
+        return out, reduce(add, terms)
+
+    def decompose(self, a, *parameters):
+        f = values_of(self.program, [self.spectrum(a)[0], *parameters])
+        return reduce_sum(f, (f.ndim - 1,))
+
+
+class Differences(NamedTuple):
+    """Divided differences of a function at each two of some points.
+
+    From its values and derivatives there: the quotient of differences where that keeps its
+    digits, and where it does not, since points lie close together, the mean of derivatives. So
+    no scale need be known on which the function is smooth: the mean is taken where the two
+    differ by less than rounding errors can do.
+    """
+
+    gaps: Any
+    quotients: Any
+    slopes: Any
+    curvatures: Any
+    points: Any
+    noise: Any
+    """By how many units of rounding the differences of values are wrong."""
+
+    @staticmethod
+    def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> Differences:
+        """Those of a function with the values `f` and the derivatives given, at the points `w`."""
+        gaps, changes = gaps_of(w), gaps_of(f)
+        means = mul(sums_of(slopes), 0.5)
+        bend = mul(gaps_of(curvatures), cast_like(mul(gaps, 1 / 12), f))
+        means = sub(means, select(eq(gaps, 0), literal(0, bend.dtype), bend))
+        noise = sums_of(add(abs(f), abs(mul(cast_like(w, f), slopes))))
+        quotients = chosen(changes, gaps, means, noise)
+        return Differences(gaps, quotients, slopes, curvatures, w, noise)
+
+    def first(self, e: Any) -> Any:
+        """f[w_i, w_j] e_ij."""
+        return mul(cast_like(self.quotients, e), e)
+
+    def second(self, e: Any, g: Any) -> Any:
+        """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
+        # (f[w_i, w_k] - f[w_k, w_j]) / (w_i - w_j) where these differ; else f[w_i, w_i, w_k].
+        twice = cast_like(self.at_double_points(), e)
+        left, right = self.first(e), self.first(g)
+        changes = sub(matmul(e, right), matmul(left, g))
+        means = add(matmul(mul(twice, e), g), matmul(e, mul(matrix_transpose(twice), g)))
+        noise = add(products_of_norms(left, g), products_of_norms(e, right))
+        return chosen(changes, self.gaps, mul(means, 0.5), noise)
+
+    def at_double_points(self) -> Any:
+        """f[w_i, w_i, w_k] in row i and column k."""
+        shape = self.gaps.shape
+        slopes, curvatures = rows(self.slopes, shape), self.curvatures
+        changes = sub(self.quotients, slopes)
+        means = add(mul(rows(curvatures, shape), 1 / 3), mul(columns(curvatures, shape), 1 / 6))
+        alone = add(abs(self.slopes), abs(mul(cast_like(self.points, curvatures), curvatures)))
+        noise = add(sums_of(alone), abs(self.quotients))
+        of_quotients = div(
+            self.noise, select(eq(self.gaps, 0), literal(1, self.gaps.dtype), abs(self.gaps))
+        )
+        return chosen(changes, self.gaps, means, add(noise, of_quotients))
+
+
+def chosen(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
+    """`changes` over `gaps`, but `means` where rounding errors can be all that sets them apart."""
+    zero, one = literal(0, gaps.dtype), literal(1, gaps.dtype)
+    same = eq(gaps, zero)
+    apart = abs(sub(changes, mul(cast_like(gaps, changes), means)))
+    near = le(apart, mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
+    near = bitwise_or(near, bitwise_and(same, eq(changes, literal(0, changes.dtype))))
+    return select(near, means, div(changes, cast_like(select(near, one, gaps), changes)))
+
+
+def gaps_of(x: Any) -> Any:
+    """x_j - x_i, in row i and column j."""
+    shape = (*x.shape, x.shape[-1])
+    return sub(columns(x, shape), rows(x, shape))
+
+
+def sums_of(x: Any) -> Any:
+    """x_i + x_j, in row i and column j."""
+    shape = (*x.shape, x.shape[-1])
+    return add(columns(x, shape), rows(x, shape))
+
+
+def products_of_norms(x: Any, y: Any) -> Any:
+    """The norm of row i of `x` times that of column j of `y`, in row i and column j."""
+    x, y = abs(x), abs(y)
+    by_row = sqrt(reduce_sum(mul(x, x), (x.ndim - 1,)))
+    by_column = sqrt(reduce_sum(mul(y, y), (y.ndim - 2,)))
+    return mul(rows(by_row, x.shape), columns(by_column, y.shape))
+
+
+def upper_block(a: Any) -> Any:
+    """The block x of [[0, x], [x^H, 0]]."""
+    n = a.shape[-1] // 2
+    return slice_in_dim(slice_in_dim(a, 0, n, axis=a.ndim - 2), n, None, axis=a.ndim - 1)
+
+
+def with_blocks(x: Any) -> Any:
+    """[[0, x], [x^H, 0]]."""
+    zero, last = zeros_like(x), x.ndim - 1
+    sides = concatenate([zero, x], last), concatenate([adjoint(x), zero], last)
+    return concatenate(sides, last - 1)

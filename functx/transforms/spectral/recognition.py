@@ -1,0 +1,362 @@
+"""Functions of eigenvalues and eigenvectors, found in a program before its derivative is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from functx.core.dtypes import is_complex
+from functx.core.editing import like
+from functx.core.interpret import forward, interpret
+from functx.core.program import Equation, Literal, Program, Var
+from functx.core.tracing import Tracer, trace
+from functx.ops.arithmetic import Div, IntegerPow, Mul, Neg, Square
+from functx.ops.complexes import Conj, conj
+from functx.ops.contraction import DotGeneral
+from functx.ops.conversion import ConvertElementType, holds_exactly
+from functx.ops.factorizations import Eigh, Svd
+from functx.ops.families import Elementwise
+from functx.ops.joining import Pad
+from functx.ops.operands import literal
+from functx.ops.reductions import ReduceSum
+from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
+from functx.ops.slicing import Slice
+from functx.transforms.simplify.einsum import Einsum
+from functx.transforms.simplify.factors import (
+    Factor,
+    Group,
+    Groups,
+    Label,
+    Product,
+    fresh,
+    resolved,
+)
+from functx.transforms.simplify.sums import sum_into
+from functx.transforms.spectral.emission import Spectral
+from functx.transforms.spectral.expressions import Conjugated, Expressions, product_of
+
+OPENED = frozenset(
+    {
+        BroadcastInDim, Conj, ConvertElementType, Div, DotGeneral, Full, IntegerPow, Mul, Neg,
+        PermuteDims, ReduceSum, Reshape, Slice, Square,
+    }
+)  # fmt: skip
+"""What eigenvectors are followed through."""
+CLOSING = frozenset({DotGeneral, IntegerPow, Mul, ReduceSum, Square})
+"""Where eigenvectors may meet their like."""
+
+
+def name_spectral_functions(program: Program) -> Program:
+    """`program` with functions of matrices that it makes of their spectra as single operations.
+
+    Those have derivatives where eigenvalues are equal, which eigenvectors have not. What is not
+    found stays as it is.
+    """
+    found = Search(program).found
+    if not found:
+        return program
+    values: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        if type(atom) is Conjugated:
+            return conj(read(atom.atom))
+        return atom.emit(read) if type(atom) is Spectral else values[atom]
+
+    def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
+        einsum = found.get(eqn)
+        outs = forward(eqn, *args) if einsum is None else [einsum.emit(read)]
+        values.update(zip(eqn.outputs, outs, strict=True))
+        return outs
+
+    def body(*args: Tracer) -> list[Tracer]:
+        values.update(zip(program.inputs, args, strict=True))
+        return interpret(program, args, step, constant=lambda c: c)
+
+    made, _ = trace(body, program.in_avals, name=program.name)
+    return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
+
+
+class Vectors(NamedTuple):
+    """In place of a factor's atom: eigenvectors or singular vectors, along its last dimension.
+
+    `output` is the place among the outputs of `eqn`, and `window` says which of the vectors there
+    are: from the first to before the second.
+    """
+
+    eqn: Equation
+    output: int
+    window: tuple[int, int]
+    conjugated: bool = False
+
+    def meets(self, other: Vectors) -> bool:
+        """Whether these and the others, multiplied and summed, are a function of the matrix."""
+        same = self.eqn is other.eqn and self.window == other.window
+        real = not is_complex(self.eqn.outputs[self.output].aval.dtype)
+        return same and (real or self.conjugated != other.conjugated)
+
+
+class Search:
+    """The equations of a program that compute functions of matrices, as products without vectors."""
+
+    def __init__(self, program: Program):
+        self.found: dict[Equation, Einsum] = {}
+        self.makers: dict[Any, Equation] = {}
+        # What is made of eigenvectors, and what is made of eigenvalues element by element.
+        self.of_vectors: set[Any] = set()
+        self.of_values: dict[Any, Equation] = {}
+        for eqn in program:
+            self.makers.update(dict.fromkeys(eqn.outputs, eqn))
+            self.look_at(eqn)
+
+    def look_at(self, eqn: Equation) -> None:
+        kind = type(eqn.primitive)
+        if kind is Eigh or kind is Svd:
+            m, n = eqn.inputs[0].aval.shape[-2:]
+            if m == n > 1:
+                at = values_at(eqn)
+                self.of_values[eqn.outputs[at]] = eqn
+                self.of_vectors.update([v for i, v in enumerate(eqn.outputs) if i != at])
+            return
+        vectors = kind in OPENED and not self.of_vectors.isdisjoint(eqn.inputs)
+        values = [self.of_values[x] for x in eqn.inputs if x in self.of_values]
+        if vectors:
+            self.of_vectors.update(eqn.outputs)
+        if (vectors and kind in CLOSING) or (values and kind in (ReduceSum, DotGeneral)):
+            einsum = self.closed(eqn, [] if vectors else values)
+            if einsum is not None:
+                self.found[eqn] = einsum
+                self.of_vectors.difference_update(eqn.outputs)
+        elif values and (kind in OPENED or issubclass(kind, Elementwise)):
+            self.of_values[eqn.outputs[0]] = values[0]
+
+    def closed(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
+        """The output of `eqn` as a product without vectors; None where it is none.
+
+        `values` are the equations whose eigenvalues it may sum up.
+        """
+        (out,) = eqn.outputs
+        if eqn.primitive.multiple_results or not out.aval.size:
+            return None
+        product = Opened(self)
+        groups: Groups | None = fresh(out.aval.shape)
+        if type(eqn.primitive) is ReduceSum:
+            groups = sum_into(product, eqn, [eqn.inputs[0].aval.shape])
+        else:
+            product.multiply(out, groups)
+        if groups is None or any([f.atom is out for f in product.factors]):
+            return None
+        product.squares = []
+        closing = Closing(self, product.factors, resolved([x for group in groups for x in group]))
+        if not (closing.traces(values) if values else closing.pairs()):
+            return None
+        product.factors = closing.factors
+        product.summed = [x for x in resolved(product.summed) if x not in closing.gone]
+        return Einsum.of(product, groups, out.aval, ("HIGHEST", "HIGHEST"))
+
+
+def values_at(eqn: Equation) -> int:
+    """The place of the eigenvalues or singular values among the outputs of `eqn`."""
+    return 0 if type(eqn.primitive) is Eigh else 1
+
+
+class Opened(Product):
+    """A product with vectors among its factors, opened up as far as what is made of them."""
+
+    def __init__(self, search: Search):
+        super().__init__(search.makers, search.of_vectors.__contains__)
+        self.search = search
+
+    def inner(self) -> Product:
+        return Opened(self.search)
+
+    def multiply(self, atom: Any, groups: Groups) -> None:
+        eqn = self.makers.get(atom)
+        if eqn is None:
+            return super().multiply(atom, groups)
+        if type(eqn.primitive) in (Eigh, Svd) and atom in self.search.of_vectors:
+            self.factors.append(vectors_factor(eqn, atom, groups))
+        elif (along := diagonal(atom, self.makers)) is not None:
+            self.diagonal(along, atom, groups)
+        elif atom not in self.search.of_vectors:
+            self.factors.append(Factor(atom, groups))
+        elif not self.open(eqn, groups):
+            super().multiply(atom, groups)
+        return None
+
+    def open(self, eqn: Equation, groups: Groups) -> bool:
+        """Open up what no other product need; False for what others do, too."""
+        primitive: Any = eqn.primitive
+        kind = type(primitive)
+        (x, *_) = eqn.inputs
+        if kind is Conj:
+            start = len(self.factors)
+            self.multiply(x, groups)
+            self.factors[start:] = [
+                f._replace(atom=conjugate(f.atom)) for f in self.factors[start:]
+            ]
+            return True
+        if kind is ConvertElementType and holds_exactly(primitive.dtype, x.aval.dtype):
+            self.multiply(x, groups)
+            return True
+        if kind is ReduceSum:
+            given, summed = iter(groups), self.sum_over([x.aval.shape[d] for d in primitive.axes])
+            at = dict(zip(primitive.axes, summed, strict=True))
+            self.multiply(x, tuple([at[d] if d in at else next(given) for d in range(x.aval.ndim)]))
+            return True
+        return kind is Slice and primitive.strides is None and self.window(primitive, x, groups)
+
+    def window(self, primitive: Any, x: Any, groups: Groups) -> bool:
+        """Take vectors in part; False where `x` is not vectors, or where each of them is cut."""
+        bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
+        parts = [(d, a, b) for d, (a, b, n) in enumerate(bounds) if (a, b) != (0, n)]
+        if len(parts) != 1:
+            return False
+        ((axis, first, last),) = parts
+        start, label = len(self.factors), Label(x.aval.shape[axis])
+        self.multiply(x, (*groups[:axis], (label,), *groups[axis + 1 :]))
+        (factor, *more) = self.factors[start:]
+        if more or type(factor.atom) is not Vectors or factor.groups[-1] != (label,):
+            del self.factors[start:]
+            return False
+        atom = factor.atom._replace(window=(first, last))
+        self.factors[start] = Factor(atom, (*factor.groups[:-1], groups[axis]))
+        return True
+
+    def diagonal(self, x: Any, atom: Any, groups: Groups) -> None:
+        """Take a matrix with `x` on its diagonal, one of whose labels is summed over."""
+        rows, cols = [resolved(group) for group in groups[-2:]]
+        if len(rows) == len(cols) == 1 and rows != cols:
+            summed = resolved(self.summed)
+            for one, other in ((rows[0], cols[0]), (cols[0], rows[0])):
+                if one in summed:
+                    one.parts = (other,)
+                    self.multiply(x, (*groups[:-2], (other,)))
+                    return
+        self.factors.append(Factor(atom, groups))
+
+
+def vectors_factor(eqn: Equation, atom: Any, groups: Groups) -> Factor:
+    """The factor of the vectors `atom`, an output of `eqn`."""
+    output, n = eqn.outputs.index(atom), eqn.inputs[0].aval.shape[-1]
+    if output == 2:
+        return Factor(Vectors(eqn, 2, (0, n), True), (*groups[:-2], groups[-1], groups[-2]))
+    return Factor(Vectors(eqn, output, (0, n)), groups)
+
+
+def conjugate(atom: Any) -> Any:
+    """The complex conjugate of a factor's atom."""
+    if type(atom) is Vectors:
+        return atom._replace(conjugated=not atom.conjugated)
+    if type(atom) is Conjugated:
+        return atom.atom
+    if not is_complex(atom.aval.dtype):
+        return atom
+    if type(atom) is Literal:
+        return literal(complex(atom.value).conjugate(), atom.aval.dtype)
+    return Conjugated(atom)
+
+
+def diagonal(atom: Any, makers: dict[Any, Equation]) -> Any:
+    """What lies on the diagonal of matrices `atom` that are made so; None for others."""
+    outer = makers[atom]
+    inner = makers.get(outer.inputs[0]) if type(outer.primitive) is Reshape else None
+    if inner is None or type(inner.primitive) is not Pad:
+        return None
+    x, value = inner.inputs
+    n = x.aval.shape[-1] if x.aval.shape else 0
+    config = (*[(0, 0, 0)] * (x.aval.ndim - 1), (0, 0, n))
+    fits = inner.primitive.config == config and outer.outputs[0].aval.shape == (*x.aval.shape, n)
+    return x if fits and type(value) is Literal and value.value == 0 else None
+
+
+class Closing:
+    """Factors along labels, those in `out` not summed over, of which some come together to one."""
+
+    def __init__(self, search: Search, factors: Sequence[Factor], out: Group):
+        self.search, self.factors, self.out = search, [*factors], out
+        # The labels of eigenvalues, over which functions of matrices sum.
+        self.gone: list[Label] = []
+
+    def pairs(self) -> bool:
+        """Put functions of matrices in place of all vectors; False if some are left."""
+        if any([f.atom in self.search.of_vectors for f in self.factors if type(f.atom) is Var]):
+            return False
+        while (
+            first := next((f for f in self.factors if type(f.atom) is Vectors), None)
+        ) is not None:
+            if first.divides or not any(
+                [self.pair(first, f) for f in self.factors if f is not first]
+            ):
+                return False
+        return True
+
+    def pair(self, one: Factor, other: Factor) -> bool:
+        """Put a function in place of two factors with vectors, if they meet."""
+        if type(other.atom) is not Vectors or other.divides or not one.atom.meets(other.atom):
+            return False
+        if one.atom.conjugated:
+            one, other = other, one
+        (own, rows, label), (others, cols, same) = along(one), along(other)
+        if own != others or label != same or not {*own}.isdisjoint((*rows, *cols)):
+            return False
+        diagonal = rows == cols
+        if len({*rows}) < len(rows) or (not diagonal and not {*rows}.isdisjoint(cols)):
+            return False
+        vectors: Vectors = one.atom
+        outputs = vectors.output, other.atom.output
+        # A single vector has no label that it shares with functions of eigenvalues.
+        functions = [f for f in self.factors if label and label[0] in f.labels()]
+        functions = [f for f in functions if f is not one and f is not other]
+        if label and (len(label) > 1 or label[0] in (*self.out, *own, *rows, *cols)):
+            return False
+        found = self.function(vectors.eqn, label, vectors.window, functions, own)
+        if found is None or not {*found.batch}.isdisjoint((*rows, *cols)):
+            return False
+        matrix = (rows,) if diagonal else (rows, cols)
+        atom = found._replace(outputs=outputs, diagonal=diagonal)
+        self.put(atom, label, matrix, [one, other, *functions])
+        return True
+
+    def traces(self, values: Sequence[Equation]) -> bool:
+        """Put the sum of a function over the eigenvalues in place of factors; False if there is none."""
+        labels = {label: None for f in self.factors for label in f.labels()}
+        for eqn in values:
+            window = 0, eqn.inputs[0].aval.shape[-1]
+            for label in labels:
+                if label not in self.out:
+                    functions = [f for f in self.factors if label in f.labels()]
+                    found = self.function(eqn, (label,), window, functions, None)
+                    if found is not None:
+                        self.put(found, (label,), (), functions)
+                        return True
+        return False
+
+    def function(
+        self, eqn: Equation, label: Group, window: tuple[int, int], factors: list[Factor], own: Any
+    ) -> Spectral | None:
+        """The sum over `label` of a product of functions of the eigenvalues of `eqn`; None if it is none."""
+        if not label:
+            return Spectral(eqn, (), None, [], own, own, window)
+        values = eqn.outputs[values_at(eqn)]
+        expressions = Expressions(self.search.makers, values, label[0], window, own)
+        found = [(expressions.of(f.atom, f.groups), f.divides) for f in factors]
+        if any([x is None for x, _ in found]) or expressions.batch is None:
+            return None
+        own, parameters = expressions.batch, expressions.parameters
+        labels = [[x for group in groups for x in group] for _, groups in parameters]
+        if any([len({*each}) < len(each) for each in [*labels, [*own, *label]]]):
+            return None
+        more = tuple(dict.fromkeys([x for each in labels for x in each if x not in own]))
+        return Spectral(eqn, (), product_of(found), parameters, own, (*more, *own), window)
+
+    def put(self, atom: Spectral, label: Group, matrix: Groups, instead: list[Factor]) -> None:
+        """Put a function, a sum over `label`, in place of some factors."""
+        left = [f for f in self.factors if not any([f is x for x in instead])]
+        self.gone += label
+        self.factors = [*left, Factor(atom, (*[(x,) for x in atom.batch], *matrix))]
+
+
+def along(factor: Factor) -> tuple[Group, Group, Group]:
+    """The labels of a factor with vectors: of its batch, of the elements, and of the vectors."""
+    *batch, elements, vectors = [resolved(group) for group in factor.groups]
+    return tuple([label for group in batch for label in group]), elements, vectors
