@@ -211,8 +211,9 @@ def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     rows, columns = axes
     if ord in (2, -2, "nuc"):
         values = svdvals(shapes.moveaxis(x, axes, (-2, -1)))
-        # Of norms of the singular values, the derivative of a zero is 0.
-        return vector_norm(values, {2: inf, -2: -inf, "nuc": 1.0}[ord], (values.ndim - 1,))
+        # Of the absolute values, the derivative of a zero is 0.
+        combined = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
+        return combined(operators.abs(values), axis=-1)
     if ord not in (1, -1, inf, -inf):
         raise ValueRangeError(
             f"norm: ord of a matrix must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf; got {ord!r}"

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import complex_dtype, is_complex
+from functx.core.dtypes import complex_dtype, is_complex, real_dtype
 from functx.core.program import Equation, Program
-from functx.core.tracing import trace
-from functx.ops.arithmetic import mul, sub
+from functx.core.tracing import current_builder, trace
+from functx.ops.arithmetic import abs, mul, sub
 from functx.ops.comparison import ge, lt
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
 from functx.ops.factorizations import Svd
 from functx.ops.logical import bitwise_and
-from functx.ops.matrices import diagonal_of
+from functx.ops.matrices import cast_like, diagonal_of
 from functx.ops.operands import literal
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape
+from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
 from functx.transforms.simplify.factors import Group, Groups, resolved
 from functx.transforms.spectral.expressions import Evaluation, repeated
-from functx.transforms.spectral.functions import SpectralFunction, SpectralTrace, with_blocks
+from functx.transforms.spectral.functions import (
+    SpectralFunction,
+    SpectralTrace,
+    slope,
+    with_blocks,
+)
+
+Window = tuple[int, int]
+"""Which of some vectors or values are taken: from the first to before the second."""
 
 
 class Spectral(NamedTuple):
@@ -43,31 +51,29 @@ class Spectral(NamedTuple):
     parameters: list[tuple[Any, Groups]]
     own: Group
     batch: Group
-    window: tuple[int, int]
+    window: Window
     diagonal: bool = False
-
-    @property
-    def halves(self) -> bool:
-        """Whether it is one of singular values."""
-        return type(self.eqn.primitive) is Svd
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
         """The equations that compute it, along `batch`, from what `read` gives for each variable."""
         a = read(self.eqn.inputs[0])
-        n = a.shape[-1]
-        a = laid_out(reshape(a, (*sizes(self.own), n, n)), self.own, self.batch)
-        a = with_blocks(a) if self.halves else a
+        a = laid_out(reshape(a, (*sizes(self.own), *a.shape[-2:])), self.own, self.batch)
+        m, n = a.shape[-2:]
+        rows = m if type(self.eqn.primitive) is Svd else 0
+        a = with_blocks(a) if rows else a
         given = [self.parameter(atom, groups, read) for atom, groups in self.parameters]
-        program = self.program(a, [x.aval for x in given])
+        function = Function(self, a.aval, rows)
+        program = function.program([x.aval for x in given])
         if is_complex(program.out_avals[0].dtype) and not is_complex(a.dtype):
             a = convert_element_type(a, program.out_avals[0].dtype)
         if not self.outputs:
-            return SpectralTrace(program, self.halves)(a, *given)
-        found = SpectralFunction(program, self.halves)(a, *given)
-        if self.halves:
-            at = [0 if output == 0 else n for output in self.outputs]
-            for axis, start in zip((found.ndim - 2, found.ndim - 1), at, strict=True):
-                found = slice_in_dim(found, start, start + n, axis=axis)
+            return SpectralTrace(program, rows)(a, *given)
+        found = SpectralFunction(program, rows)(a, *given)
+        if rows:
+            # Left vectors are the upper parts of eigenvectors, right ones the lower.
+            parts = [(0, m) if output == 0 else (m, m + n) for output in self.outputs]
+            for axis, part in zip((found.ndim - 2, found.ndim - 1), parts, strict=True):
+                found = slice_in_dim(found, *part, axis=axis)
         return diagonal_of(found) if self.diagonal else found
 
     def parameter(self, atom: Any, groups: Groups, read: Callable[[Any], Any]) -> Any:
@@ -76,44 +82,77 @@ class Spectral(NamedTuple):
         x = reshape(read(atom), sizes(labels))
         return laid_out(x, labels, self.batch)
 
-    def program(self, a: Any, parameters: list[ShapedArray]) -> Program:
-        """The function, element by element, of the eigenvalues of `a` and of parameters."""
-        shape = a.shape[:-1]
-        real = np.finfo(a.dtype).dtype
 
-        def body(w: Any, *given: Any) -> list[Any]:
-            places = broadcasted_iota("int32", shape, len(shape) - 1)
-            signs = None
-            if self.halves:
-                n = shape[-1] // 2
-                first = lt(places, n)
-                places = select(first, places, sub(places, n))
-                signs = select(first, literal(1, real), literal(-1, real))
-                w = mul(signs, w)
-            f: Any = literal(1, real)
-            if self.expression is not None:
-                evaluation = Evaluation(
-                    w,
-                    lambda dtype: convert_element_type(places, dtype),
-                    [repeated(x, shape) for x in given],
-                )
-                f = evaluation.of(self.expression)
-                wanted = complex_dtype(real) if is_complex(f.dtype) else real
-                f = f if f.dtype == wanted else convert_element_type(f, wanted)
-            first, last = self.window
-            if (first, last) != (0, self.eqn.inputs[0].aval.shape[-1]):
-                inside = bitwise_and(ge(places, first), lt(places, last))
-                f = select(inside, f, literal(0, f.aval.dtype))
-            elif not f.aval.shape:
-                f = full(shape, f)
-            if self.halves and not self.outputs:
-                f = mul(f, 0.5)
-            if self.halves and len({*self.outputs}) == 2:
-                f = mul(f, signs if f.dtype == real else convert_element_type(signs, f.dtype))
-            return [f]
+class Function(NamedTuple):
+    """The function of the eigenvalues of a matrix that a spectral sum has.
 
+    Singular values are eigenvalues of [[0, x], [x^H, 0]], where x has `rows` rows.
+    """
+
+    of: Spectral
+    aval: ShapedArray
+    rows: int
+
+    def program(self, parameters: list[ShapedArray]) -> Program:
+        """As a program, of eigenvalues and of parameters."""
+        shape, real = self.aval.shape[:-1], real_dtype(self.aval.dtype)
         avals = [ShapedArray(shape, real), *parameters]
-        return trace(body, avals, name="function")[0]
+        plain, _ = trace(self.values, avals, name="function")
+        if not self.rows:
+            return plain
+        signed = partial(self.of_singular_values, plain)
+        return trace(signed, avals, name="function")[0]
+
+    def values(self, w: Any, *parameters: Any) -> list[Any]:
+        """The function at `w`, where the window is; else zeros."""
+        real = w.dtype
+        f: Any = literal(1, real)
+        if self.of.expression is not None:
+            repeats = [repeated(x, w.shape) for x in parameters]
+            f = Evaluation(w, self.places(w), repeats).of(self.of.expression)
+            wanted = complex_dtype(real) if is_complex(f.dtype) else real
+            f = f if f.dtype == wanted else convert_element_type(f, wanted)
+        first, last = self.of.window
+        if (first, last) != (0, self.count):
+            inside = bitwise_and(ge(self.places(w), first), lt(self.places(w), last))
+            return [select(inside, f, literal(0, f.aval.dtype))]
+        return [f if f.aval.shape else full(w.shape, f)]
+
+    @property
+    def count(self) -> int:
+        """How many eigenvalues or singular values there are."""
+        n = self.aval.shape[-1]
+        return min(self.rows, n - self.rows) if self.rows else n
+
+    def places(self, w: Any) -> Any:
+        """The position of each eigenvalue; of singular values those of both their signs."""
+        places = broadcasted_iota("int32", w.shape, w.ndim - 1)
+        k = self.count
+        return select(lt(places, k), places, sub(places, k)) if self.rows else places
+
+    def of_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
+        """What the function comes to for singular values with both signs.
+
+        It is odd for a left with a right vector, even for two of one side, and half for a sum.
+        """
+        builder, is_odd = current_builder.here(), len({*self.of.outputs}) == 2
+        places = broadcasted_iota("int32", w.shape, w.ndim - 1)
+        signs = select(lt(places, self.count), literal(1, w.dtype), literal(-1, w.dtype))
+        (f,) = builder.inline(plain, [mul(signs, w), *parameters])
+        if not self.of.outputs:
+            f = mul(f, 0.5)
+        elif is_odd:
+            f = mul(f, cast_like(signs, f))
+        if 2 * self.count == w.shape[-1]:
+            return [f]
+        # Vectors beyond meet those of values near 0 as if they were of such: there an odd function
+        # has its slope, an even one its curvature. None is where they meet no such values.
+        steep = slope(plain) if is_odd else slope(slope(plain))
+        (leading,) = builder.inline(steep, [zeros_like(w), *parameters])
+        leading = select(lt(abs(leading), inf), leading, literal(0, leading.dtype))
+        power = w if is_odd else mul(mul(w, w), 0.5)
+        beyond = mul(leading, cast_like(power, leading))
+        return [select(lt(places, 2 * self.count), f, beyond)]
 
 
 def sizes(labels: Group) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from functx.core.program import Equation, Literal
 from functx.core.tracing import Tracer, current_builder
 from functx.ops.arithmetic import div, mul
 from functx.ops.complexes import conj
-from functx.ops.conversion import ConvertElementType
+from functx.ops.conversion import ConvertElementType, convert_element_type
 from functx.ops.creation import Iota
 from functx.ops.families import Elementwise
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, broadcast_in_dim
@@ -142,8 +142,8 @@ def without_ones(
 class Evaluation:
     """The values of expressions, for arrays of eigenvalues and of parameters."""
 
-    def __init__(self, w: Any, numbers: Any, parameters: Sequence[Any]):
-        self.w, self.numbers, self.parameters = w, numbers, parameters
+    def __init__(self, w: Any, places: Any, parameters: Sequence[Any]):
+        self.w, self.places, self.parameters = w, places, parameters
         self.known: dict[int, Any] = {}
 
     def of(self, x: Any) -> Any:
@@ -158,7 +158,7 @@ class Evaluation:
             return self.parameters[x.place]
         if id(x) not in self.known:
             if type(x) is Numbers:
-                self.known[id(x)] = self.numbers(x.aval.dtype)
+                self.known[id(x)] = convert_element_type(self.places, x.aval.dtype)
             else:
                 self.known[id(x)] = x.operation(*[self.of(y) for y in x.operands])
         return self.known[id(x)]

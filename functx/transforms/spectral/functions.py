@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,8 @@ from functx.ops.arithmetic import abs, add, div, mul, neg, sub
 from functx.ops.comparison import eq, le
 from functx.ops.exponential import exp, sqrt
 from functx.ops.factorizations import Eigh, Svd
-from functx.ops.joining import concatenate
-from functx.ops.logical import bitwise_and, bitwise_or
+from functx.ops.joining import concatenate, pad
+from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
 from functx.ops.matrices import (
     MatrixFunction,
     adjoint,
@@ -43,7 +44,7 @@ from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim, full_like, zeros_like
 from functx.ops.slicing import slice_in_dim
-from functx.ops.undefined import columns, rows
+from functx.ops.undefined import Inverses, columns, rows
 from functx.transforms.batching import Batch
 from functx.transforms.expand import decomposition, expand
 from functx.transforms.forward_mode import push_program
@@ -86,30 +87,39 @@ class OfEigenvalues(MatrixFunction, abstract=True):
     """A function f of the eigenvalues of a Hermitian matrix, the first operand.
 
     `program` computes f element by element, from the eigenvalues and from parameters, which have
-    the shape of the batch and are the last operands. With `halves` the matrix is
-    [[0, x], [x^H, 0]], of which the block x counts; its eigenvalues are the singular values of
-    x, then their negatives.
+    the shape of the batch and are the last operands. With `rows` the matrix is
+    [[0, x], [x^H, 0]], of which the block x counts, which has so many rows; its eigenvalues are
+    the singular values of x, their negatives, and zeros.
     """
 
     program: Program
-    halves: bool = False
+    rows: int = 0
 
     def counted(self, e: Any) -> Any:
         """A direction, without what does not count of it."""
-        if not self.halves:
-            return hermitian_part(e)
-        return with_blocks(upper_block(e))
+        return with_blocks(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
 
     def spectrum(self, a: Any) -> tuple[Any, Any]:
         """The eigenvalues and eigenvectors of `a`."""
-        if not self.halves:
+        if not self.rows:
             w, v = Eigh()(a)
             return w, v
-        u, s, vh = Svd()(upper_block(a))
-        root, last = literal(0.5**0.5, a.dtype), a.ndim - 1
-        u, v = mul(u, root), mul(adjoint(vh), root)
-        sides = concatenate([u, v], last - 1), concatenate([u, neg(v)], last - 1)
-        return concatenate([s, neg(s)], last - 1), concatenate(sides, last)
+        m, last = self.rows, a.ndim - 1
+        n = a.shape[-1] - m
+        u, s, vh = Svd(m != n)(upper_block(a, m))
+        v, k = adjoint(vh), s.shape[-1]
+        root = literal(0.5**0.5, a.dtype)
+        one, other = [mul(part_of(x, 0, k), root) for x in (u, v)]
+        sides = [concatenate(pair, last - 1) for pair in ((one, other), (one, neg(other)))]
+        values = [s, neg(s)]
+        if m != n:
+            # Vectors that belong to no singular value are eigenvectors of 0.
+            longer, low, high = (u, 0, n) if m > n else (v, m, 0)
+            config = [(0, 0, 0)] * (last - 1) + [(low, high, 0), (0, 0, 0)]
+            rest = part_of(longer, k, None)
+            sides.append(pad(rest, literal(0, a.dtype), config))
+            values.append(zeros_like(s.aval.update(shape=(*s.shape[:-1], rest.shape[-1]))))
+        return concatenate(values, last - 1), concatenate(sides, last)
 
     def through_parameters(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The terms of the tangent that come from those of the parameters."""
@@ -174,7 +184,7 @@ class SpectralFunction(OfEigenvalues):
         return a
 
     def again(self, program, order=None):
-        return SpectralFunction(program, self.halves, self.order if order is None else order)
+        return SpectralFunction(program, self.rows, self.order if order is None else order)
 
     def jvp(self, primals, tangents):
         if self.order == 2:
@@ -230,12 +240,12 @@ class SpectralTrace(OfEigenvalues):
         return self.program.out_avals[0].update(shape=a.shape[:-2])
 
     def again(self, program):
-        return SpectralTrace(program, self.halves)
+        return SpectralTrace(program, self.rows)
 
     def jvp(self, primals, tangents):
         out, terms = self(*primals), self.through_parameters(primals, tangents)
         if tangents[0] is not None:
-            function = SpectralFunction(slope(self.program), self.halves)(*primals)
+            function = SpectralFunction(slope(self.program), self.rows)(*primals)
             products = mul(function, matrix_transpose(self.counted(tangents[0])))
             total = reduce_sum(products, (products.ndim - 2, products.ndim - 1))
             terms.append(total if is_complex(out.dtype) else real_part(total))
@@ -249,30 +259,39 @@ class SpectralTrace(OfEigenvalues):
 class Differences(NamedTuple):
     """Divided differences of a function at each two of some points.
 
-    From its values and derivatives there: the quotient of differences where that keeps its
-    digits, and where it does not, since points lie close together, the mean of derivatives. So
-    no scale need be known on which the function is smooth: the mean is taken where the two
-    differ by less than rounding errors can do.
+    A quotient of differences where that keeps its digits; where it does not, since the points lie
+    close together, the mean of derivatives. No scale need be known on which the function is
+    smooth: the mean is taken where rounding errors can be all that sets the two apart. It is nan
+    where points are as good as equal and values are not.
     """
 
+    points: Any
     gaps: Any
     quotients: Any
     slopes: Any
     curvatures: Any
-    points: Any
-    noise: Any
-    """By how many units of rounding the differences of values are wrong."""
+    tied: Any
+    """Which points are as good as equal, beside the largest."""
+    errors: Any
+    """By how many units of rounding the quotients are wrong."""
 
     @staticmethod
     def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> Differences:
         """Those of a function with the values `f` and the derivatives given, at the points `w`."""
         gaps, changes = gaps_of(w), gaps_of(f)
-        means = mul(sums_of(slopes), 0.5)
+        tied = Inverses.of_gaps(w, w).undefined
         bend = mul(gaps_of(curvatures), cast_like(mul(gaps, 1 / 12), f))
-        means = sub(means, select(eq(gaps, 0), literal(0, bend.dtype), bend))
+        bend = select(eq(gaps, 0.0), literal(0, bend.dtype), bend)
+        means = sub(mul(sums_of(slopes), 0.5), bend)
         noise = sums_of(add(abs(f), abs(mul(cast_like(w, f), slopes))))
-        quotients = chosen(changes, gaps, means, noise)
-        return Differences(gaps, quotients, slopes, curvatures, w, noise)
+        close = is_close(changes, gaps, means, noise)
+        apart = select(close, literal(1, gaps.dtype), gaps)
+        quotients = div(changes, cast_like(apart, changes))
+        unknown = bitwise_and(tied, bitwise_not(close))
+        quotients = select(unknown, literal(nan, f.dtype), select(close, means, quotients))
+        errors = div(select(close, literal(0, noise.dtype), noise), abs(apart))
+        errors = add(errors, abs(quotients))
+        return Differences(w, gaps, quotients, slopes, curvatures, tied, errors)
 
     def first(self, e: Any) -> Any:
         """f[w_i, w_j] e_ij."""
@@ -280,36 +299,38 @@ class Differences(NamedTuple):
 
     def second(self, e: Any, g: Any) -> Any:
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
-        # (f[w_i, w_k] - f[w_k, w_j]) / (w_i - w_j) where these differ; else f[w_i, w_i, w_k].
+        # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
         twice = cast_like(self.at_double_points(), e)
-        left, right = self.first(e), self.first(g)
-        changes = sub(matmul(e, right), matmul(left, g))
+        changes = sub(matmul(e, self.first(g)), matmul(self.first(e), g))
         means = add(matmul(mul(twice, e), g), matmul(e, mul(matrix_transpose(twice), g)))
-        noise = add(products_of_norms(left, g), products_of_norms(e, right))
-        return chosen(changes, self.gaps, mul(means, 0.5), noise)
+        noise = products_of_norms(mul(self.errors, abs(e)), abs(g))
+        noise = add(noise, products_of_norms(abs(e), mul(self.errors, abs(g))))
+        return self.divided(changes, mul(means, 0.5), noise)
 
     def at_double_points(self) -> Any:
         """f[w_i, w_i, w_k] in row i and column k."""
         shape = self.gaps.shape
-        slopes, curvatures = rows(self.slopes, shape), self.curvatures
-        changes = sub(self.quotients, slopes)
-        means = add(mul(rows(curvatures, shape), 1 / 3), mul(columns(curvatures, shape), 1 / 6))
-        alone = add(abs(self.slopes), abs(mul(cast_like(self.points, curvatures), curvatures)))
-        noise = add(sums_of(alone), abs(self.quotients))
-        of_quotients = div(
-            self.noise, select(eq(self.gaps, 0), literal(1, self.gaps.dtype), abs(self.gaps))
-        )
-        return chosen(changes, self.gaps, means, add(noise, of_quotients))
+        means = mul(rows(self.curvatures, shape), 1 / 3)
+        means = add(means, mul(columns(self.curvatures, shape), 1 / 6))
+        bent = mul(cast_like(self.points, self.curvatures), self.curvatures)
+        noise = add(self.errors, sums_of(add(abs(self.slopes), abs(bent))))
+        return self.divided(sub(self.quotients, rows(self.slopes, shape)), means, noise)
+
+    def divided(self, changes: Any, means: Any, noise: Any) -> Any:
+        """`changes` over the gaps, or `means` where these are closer to it than rounding errors."""
+        close = bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
+        apart = select(close, literal(1, self.gaps.dtype), self.gaps)
+        return select(close, means, div(changes, cast_like(apart, changes)))
 
 
-def chosen(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
-    """`changes` over `gaps`, but `means` where rounding errors can be all that sets them apart."""
-    zero, one = literal(0, gaps.dtype), literal(1, gaps.dtype)
-    same = eq(gaps, zero)
+def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
+    """Where `changes` are `means` times `gaps`, but for some units of rounding times `noise`."""
+    zero = literal(0, gaps.dtype)
     apart = abs(sub(changes, mul(cast_like(gaps, changes), means)))
-    near = le(apart, mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
-    near = bitwise_or(near, bitwise_and(same, eq(changes, literal(0, changes.dtype))))
-    return select(near, means, div(changes, cast_like(select(near, one, gaps), changes)))
+    close = le(apart, mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
+    # An infinite mean is still one of equal points.
+    equal = bitwise_and(eq(gaps, zero), eq(changes, literal(0, changes.dtype)))
+    return bitwise_or(close, equal)
 
 
 def gaps_of(x: Any) -> Any:
@@ -326,20 +347,24 @@ def sums_of(x: Any) -> Any:
 
 def products_of_norms(x: Any, y: Any) -> Any:
     """The norm of row i of `x` times that of column j of `y`, in row i and column j."""
-    x, y = abs(x), abs(y)
     by_row = sqrt(reduce_sum(mul(x, x), (x.ndim - 1,)))
     by_column = sqrt(reduce_sum(mul(y, y), (y.ndim - 2,)))
     return mul(rows(by_row, x.shape), columns(by_column, y.shape))
 
 
-def upper_block(a: Any) -> Any:
-    """The block x of [[0, x], [x^H, 0]]."""
-    n = a.shape[-1] // 2
-    return slice_in_dim(slice_in_dim(a, 0, n, axis=a.ndim - 2), n, None, axis=a.ndim - 1)
+def part_of(x: Any, first: int, last: int | None) -> Any:
+    """Columns of matrices."""
+    return slice_in_dim(x, first, last, axis=x.ndim - 1)
+
+
+def upper_block(a: Any, m: int) -> Any:
+    """The block x, of `m` rows, of [[0, x], [x^H, 0]]."""
+    return slice_in_dim(part_of(a, m, None), 0, m, axis=a.ndim - 2)
 
 
 def with_blocks(x: Any) -> Any:
     """[[0, x], [x^H, 0]]."""
-    zero, last = zeros_like(x), x.ndim - 1
-    sides = concatenate([zero, x], last), concatenate([adjoint(x), zero], last)
-    return concatenate(sides, last - 1)
+    *batch, m, n = x.shape
+    above, below = [zeros_like(x.aval.update(shape=(*batch, k, k))) for k in (m, n)]
+    sides = concatenate([above, x], x.ndim - 1), concatenate([adjoint(x), below], x.ndim - 1)
+    return concatenate(sides, x.ndim - 2)

@@ -32,7 +32,7 @@ from functx.transforms.simplify.factors import (
     resolved,
 )
 from functx.transforms.simplify.sums import sum_into
-from functx.transforms.spectral.emission import Spectral
+from functx.transforms.spectral.emission import Spectral, Window
 from functx.transforms.spectral.expressions import Conjugated, Expressions, product_of
 
 OPENED = frozenset(
@@ -44,6 +44,9 @@ OPENED = frozenset(
 """What eigenvectors are followed through."""
 CLOSING = frozenset({DotGeneral, IntegerPow, Mul, ReduceSum, Square})
 """Where eigenvectors may meet their like."""
+HIGHEST = ("HIGHEST", "HIGHEST")
+SLIM = 4
+"""How many times as long as wide a matrix may be, for functions of its singular values to be found."""
 
 
 def name_spectral_functions(program: Program) -> Program:
@@ -85,7 +88,7 @@ class Vectors(NamedTuple):
 
     eqn: Equation
     output: int
-    window: tuple[int, int]
+    window: Window
     conjugated: bool = False
 
     def meets(self, other: Vectors) -> bool:
@@ -112,7 +115,8 @@ class Search:
         kind = type(eqn.primitive)
         if kind is Eigh or kind is Svd:
             m, n = eqn.inputs[0].aval.shape[-2:]
-            if m == n > 1:
+            # A matrix of both dimensions together is no longer small beside a slim one.
+            if 1 < max(m, n) <= SLIM * min(m, n) and not getattr(eqn.primitive, "full", False):
                 at = values_at(eqn)
                 self.of_values[eqn.outputs[at]] = eqn
                 self.of_vectors.update([v for i, v in enumerate(eqn.outputs) if i != at])
@@ -126,6 +130,8 @@ class Search:
             if einsum is not None:
                 self.found[eqn] = einsum
                 self.of_vectors.difference_update(eqn.outputs)
+        elif values and kind is Slice and (einsum := self.single(eqn, values)) is not None:
+            self.found[eqn] = einsum
         elif values and (kind in OPENED or issubclass(kind, Elementwise)):
             self.of_values[eqn.outputs[0]] = values[0]
 
@@ -151,7 +157,32 @@ class Search:
             return None
         product.factors = closing.factors
         product.summed = [x for x in resolved(product.summed) if x not in closing.gone]
-        return Einsum.of(product, groups, out.aval, ("HIGHEST", "HIGHEST"))
+        return Einsum.of(product, groups, out.aval, HIGHEST)
+
+    def single(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
+        """The one eigenvalue, or function of it, that `eqn` takes out; None if it takes others.
+
+        It is the sum of a function that is 0 at the rest, which may be equal.
+        """
+        parts = parts_taken(eqn.primitive, eqn.inputs[0])
+        if parts is None or parts[2] != parts[1] + 1:
+            return None
+        axis, first, last = parts
+        (x,), (out,) = eqn.inputs, eqn.outputs
+        groups = fresh(out.aval.shape)
+        label = Label(x.aval.shape[axis])
+        factor = Factor(x, (*groups[:axis], (label,), *groups[axis + 1 :]))
+        closing = Closing(self, [factor], resolved([x for group in groups for x in group]))
+        if not closing.traces(values, (first, last)):
+            return None
+        product = Opened(self)
+        product.factors = closing.factors
+        return Einsum.of(product, groups, out.aval, HIGHEST)
+
+
+def whole_window(eqn: Equation) -> Window:
+    """That of all eigenvalues or singular values of `eqn`."""
+    return 0, eqn.outputs[values_at(eqn)].aval.shape[-1]
 
 
 def values_at(eqn: Equation) -> int:
@@ -203,15 +234,14 @@ class Opened(Product):
             at = dict(zip(primitive.axes, summed, strict=True))
             self.multiply(x, tuple([at[d] if d in at else next(given) for d in range(x.aval.ndim)]))
             return True
-        return kind is Slice and primitive.strides is None and self.window(primitive, x, groups)
+        return kind is Slice and self.window(primitive, x, groups)
 
     def window(self, primitive: Any, x: Any, groups: Groups) -> bool:
         """Take vectors in part; False where `x` is not vectors, or where each of them is cut."""
-        bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
-        parts = [(d, a, b) for d, (a, b, n) in enumerate(bounds) if (a, b) != (0, n)]
-        if len(parts) != 1:
+        parts = parts_taken(primitive, x)
+        if parts is None:
             return False
-        ((axis, first, last),) = parts
+        axis, first, last = parts
         start, label = len(self.factors), Label(x.aval.shape[axis])
         self.multiply(x, (*groups[:axis], (label,), *groups[axis + 1 :]))
         (factor, *more) = self.factors[start:]
@@ -235,12 +265,19 @@ class Opened(Product):
         self.factors.append(Factor(atom, groups))
 
 
+def parts_taken(primitive: Any, x: Any) -> tuple[int, int, int] | None:
+    """The axis along which a slice of `x` takes a part, from where to where; None for other slices."""
+    bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
+    parts = [(d, a, b) for d, (a, b, n) in enumerate(bounds) if (a, b) != (0, n)]
+    return parts[0] if primitive.strides is None and len(parts) == 1 else None
+
+
 def vectors_factor(eqn: Equation, atom: Any, groups: Groups) -> Factor:
     """The factor of the vectors `atom`, an output of `eqn`."""
-    output, n = eqn.outputs.index(atom), eqn.inputs[0].aval.shape[-1]
+    output, window = eqn.outputs.index(atom), whole_window(eqn)
     if output == 2:
-        return Factor(Vectors(eqn, 2, (0, n), True), (*groups[:-2], groups[-1], groups[-2]))
-    return Factor(Vectors(eqn, output, (0, n)), groups)
+        return Factor(Vectors(eqn, 2, window, True), (*groups[:-2], groups[-1], groups[-2]))
+    return Factor(Vectors(eqn, output, window), groups)
 
 
 def conjugate(atom: Any) -> Any:
@@ -317,24 +354,24 @@ class Closing:
         self.put(atom, label, matrix, [one, other, *functions])
         return True
 
-    def traces(self, values: Sequence[Equation]) -> bool:
-        """Put the sum of a function over the eigenvalues in place of factors; False if there is none."""
+    def traces(self, values: Sequence[Equation], window: Window | None = None) -> bool:
+        """Put a sum over eigenvalues, in a window, in place of factors; False if there is none."""
         labels = {label: None for f in self.factors for label in f.labels()}
         for eqn in values:
-            window = 0, eqn.inputs[0].aval.shape[-1]
             for label in labels:
                 if label not in self.out:
                     functions = [f for f in self.factors if label in f.labels()]
-                    found = self.function(eqn, (label,), window, functions, None)
+                    found = self.function(eqn, (label,), whole_window(eqn), functions, None)
                     if found is not None:
+                        found = found._replace(window=window or found.window)
                         self.put(found, (label,), (), functions)
                         return True
         return False
 
     def function(
-        self, eqn: Equation, label: Group, window: tuple[int, int], factors: list[Factor], own: Any
+        self, eqn: Equation, label: Group, window: Window, factors: list[Factor], own: Any
     ) -> Spectral | None:
-        """The sum over `label` of a product of functions of the eigenvalues of `eqn`; None if it is none."""
+        """The sum over `label` of a product of functions of eigenvalues of `eqn`; None for others."""
         if not label:
             return Spectral(eqn, (), None, [], own, own, window)
         values = eqn.outputs[values_at(eqn)]
