@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.primitive import LinearInput
 from functx.core.samples import bool_, f32, sample
+from functx.core.tracing import aval_of
 from functx.ops.arithmetic import abs, div, mul, sub
 from functx.ops.comparison import eq, le
 from functx.ops.families import Elementwise, both, check_same_dtype, elementwise_shape
@@ -51,7 +52,7 @@ class Undefined(Elementwise):
 
     def vjp(self, ct, out, args, active):
         which, x = args
-        return self.transpose(ct, which, LinearInput(x.aval))
+        return self.transpose(ct, which, LinearInput(aval_of(x)))
 
     def transpose(self, ct, which, x):
         return [None, select(which, literal(nan, ct.dtype), ct)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import complex_dtype, is_complex, real_dtype
 from functx.core.program import Equation, Program
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import abs, mul, sub
 from functx.ops.comparison import ge, lt
 from functx.ops.conversion import convert_element_type
@@ -62,8 +62,8 @@ class Spectral(NamedTuple):
         rows = m if type(self.eqn.primitive) is Svd else 0
         a = with_blocks(a) if rows else a
         given = [self.parameter(atom, groups, read) for atom, groups in self.parameters]
-        function = Function(self, a.aval, rows)
-        program = function.program([x.aval for x in given])
+        function = Function(self, aval_of(a), rows)
+        program = function.program([aval_of(x) for x in given])
         if is_complex(program.out_avals[0].dtype) and not is_complex(a.dtype):
             a = convert_element_type(a, program.out_avals[0].dtype)
         if not self.outputs:
@@ -106,7 +106,7 @@ class Function(NamedTuple):
     def values(self, w: Any, *parameters: Any) -> list[Any]:
         """The function at `w`, where the window is; else zeros."""
         real = w.dtype
-        f: Any = literal(1, real)
+        f = full(w.shape, literal(1, real))
         if self.of.expression is not None:
             repeats = [repeated(x, w.shape) for x in parameters]
             f = Evaluation(w, self.places(w), repeats).of(self.of.expression)
@@ -115,8 +115,8 @@ class Function(NamedTuple):
         first, last = self.of.window
         if (first, last) != (0, self.count):
             inside = bitwise_and(ge(self.places(w), first), lt(self.places(w), last))
-            return [select(inside, f, literal(0, f.aval.dtype))]
-        return [f if f.aval.shape else full(w.shape, f)]
+            return [select(inside, f, literal(0, f.dtype))]
+        return [f if f.shape else full(w.shape, f)]
 
     @property
     def count(self) -> int:

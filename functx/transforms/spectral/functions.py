@@ -21,7 +21,7 @@ from functx.core.primitive import LinearInput
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
-from functx.core.tracing import current_builder, trace
+from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import abs, add, div, mul, neg, sub
 from functx.ops.comparison import eq, le
 from functx.ops.exponential import exp, sqrt
@@ -118,7 +118,7 @@ class OfEigenvalues(MatrixFunction, abstract=True):
             config = [(0, 0, 0)] * (last - 1) + [(low, high, 0), (0, 0, 0)]
             rest = part_of(longer, k, None)
             sides.append(pad(rest, literal(0, a.dtype), config))
-            values.append(zeros_like(s.aval.update(shape=(*s.shape[:-1], rest.shape[-1]))))
+            values.append(zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
         return concatenate(values, last - 1), concatenate(sides, last)
 
     def through_parameters(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
@@ -201,7 +201,7 @@ class SpectralFunction(OfEigenvalues):
         return self(*primals), reduce(add, terms)
 
     def jvp_by_decomposition(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        program = expand(decomposition(self, tuple([x.aval for x in primals])), "jvp")
+        program = expand(decomposition(self, tuple([aval_of(x) for x in primals])), "jvp")
         ((out, t, _),) = push_program(program, primals, tangents)
         return out, t
 
@@ -365,6 +365,6 @@ def upper_block(a: Any, m: int) -> Any:
 def with_blocks(x: Any) -> Any:
     """[[0, x], [x^H, 0]]."""
     *batch, m, n = x.shape
-    above, below = [zeros_like(x.aval.update(shape=(*batch, k, k))) for k in (m, n)]
+    above, below = [zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]
     sides = concatenate([above, x], x.ndim - 1), concatenate([adjoint(x), below], x.ndim - 1)
     return concatenate(sides, x.ndim - 2)
