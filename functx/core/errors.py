@@ -226,11 +226,11 @@ class DifferentiatedValueError(FunctxError, TypeError):
 
 
 class ForeignCodeError(FunctxError, TypeError):
-    """A traced array was handed to code of NumPy or JAX that cannot trace it.
+    """A traced array was handed to code that cannot trace it, such as NumPy's own.
 
     Smallest failing code: `functx.jit(lambda i: numpy_table[i])(0)`.
-    Cure: `functx.numpy.asarray(table)[i]`, the function of that name in `functx.numpy`, or
-    `functx.from_jax(f)` for a function of JAX.
+    Cure: `functx.numpy.asarray(table)[i]`, or the function of that name in `functx.numpy` or
+    `jax.numpy`.
     """
 
 

@@ -39,14 +39,11 @@ def _instead(path: str, found: Any) -> str:
         return _of_module(path)
     if path.count(".") == 1 or isinstance(found, type) or not callable(found):
         return f"{path} works beside functx, on its arrays and jitted functions"
-    return f"in its place write functx.from_jax({path})"
+    return f"in its place write {path}, which takes arrays that are traced too"
 
 
 def _of_module(path: str) -> str:
-    return (
-        f"{path} works beside functx, on its arrays and jitted functions; in a function that is "
-        f"traced, write functx.from_jax({path}.f) for a function f of arrays (import {path})"
-    )
+    return f"import {path}, whose functions take arrays that are traced too"
 
 
 def _of_numpy(name: str) -> str:
@@ -78,12 +75,7 @@ _INSTEAD = {
     "jax.tree_util": "there is functx.tree",
     "jax.custom_gradient": "in its place write functx.custom_vjp",
     "jax.pmap": "in its place write functx.shard_map",
-    "jax.flatten_util": "jax.flatten_util.ravel_pytree works beside functx, on its arrays; of the function "
-    "that it returns, write functx.from_jax(unravel) where it is traced (import jax.flatten_util)",
-    "jax.numpy.vectorize": "in its place write functx.vmap, once for each dimension to map over",
-    "jax.numpy.frompyfunc": "in its place write functx.vmap, once for each dimension to map over",
-    "jax.numpy.roots": "in its place write "
-    "functx.from_jax(functools.partial(jax.numpy.roots, strip_zeros=False))",
+    "jax.numpy.roots": "in its place write jax.numpy.roots(p, strip_zeros=False)",
     **{f"jax.numpy.{name}": _of_numpy(name) for name in _OF_NUMPY},
 }
 """What to write for names whose functions do not take arrays, or return none."""

@@ -140,12 +140,14 @@ class Place:
         unique_indices: bool = False,
         mode: Any = None,
         fill_value: Any = None,
+        **keywords: Any,
     ) -> Any:
         """`x[idx]`, with a choice of what is read out of bounds."""
         if mode is None and fill_value is not None:
             mode = "fill"
         flags = indices_are_sorted, unique_indices, known_number(fill_value)
-        return owned(selection(self.x, self.idx, _mode(mode, *flags)).read(self.x), self.x)
+        chosen = _mode(mode, *flags, **keywords)
+        return owned(selection(self.x, self.idx, chosen).read(self.x), self.x)
 
     def set(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] = values`, converted to its dtype; the last one to a place stays."""
@@ -234,7 +236,16 @@ def _mode(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     fill_value: Any = None,
+    out_sharding: Any = None,
+    wrap_negative_indices: bool = True,
 ) -> Mode:
+    if out_sharding is not None or not wrap_negative_indices:
+        raise ArgumentError(
+            "x.at[...]: out_sharding must be None, and negative indices count from the end; got "
+            f"{out_sharding!r} and wrap_negative_indices={wrap_negative_indices!r}",
+            fix="Give the result a sharding with functx.lax.with_sharding_constraint; to drop negative "
+            "indices, replace them by the size of the axis.",
+        )
     outside = None if mode is None else canonical_mode(mode, "fill")
     return Mode(outside, indices_are_sorted, unique_indices, fill_value)
 

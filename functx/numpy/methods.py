@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -420,11 +421,21 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
         scope = getattr(scope, part, None)
     fun = getattr(scope, func.__name__, None)
     if fun is None:
+        path = f"{func.__module__}.{func.__name__}"
         raise ForeignCodeError(
-            f"{func.__module__}.{func.__name__} cannot be traced; got {self.atom.aval!r}",
-            fix="Write it with the functions of functx.numpy.",
+            f"{path} cannot be traced; got {self.atom.aval!r}",
+            fix=f"Write jax.{path}, which takes arrays that are traced."
+            if _has(sys.modules.get("jax"), path)
+            else "Write it with the functions of functx.numpy.",
         )
     return fun(*args, **kwargs)
+
+
+def _has(scope: Any, path: str) -> bool:
+    """Whether a name with dots leads somewhere from `scope`."""
+    for part in path.split("."):
+        scope = getattr(scope, part, None)
+    return scope is not None
 
 
 def _delete(self: Tracer, idx: Any) -> None:

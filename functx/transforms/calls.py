@@ -438,8 +438,8 @@ def refuse_foreign(error: Exception) -> None:
     said = re.sub(r"<function (.*?) at 0x\w+>", r"`\1`", text.splitlines()[0])
     raise ForeignCodeError(
         f"code outside functx was given a traced array and refused it; got {said}",
-        fix="Use functx.numpy, or functx.from_jax(f) for a function f of JAX; to index an array with "
-        "a traced value, functx.numpy.asarray(table)[i].",
+        fix="Use functx.numpy or jax.numpy; to index an array with a traced value, "
+        "functx.numpy.asarray(table)[i].",
         source=line,
     ) from error
 
