@@ -559,6 +559,8 @@ def _instead_of(x: Any) -> str:
     """What to do about an argument that is neither an array nor a number."""
     if x is None:
         return "Give it a value, or leave it out: None stands for no array."
+    if isinstance(x, np.ma.MaskedArray):
+        return "Pass x.filled(value), or x.data and x.mask as two arrays."
     if hasattr(x, "dtype"):
         return "Convert it to an array of a dtype that functx has, in the machine's byte order."
     if isinstance(x, (list, tuple, dict, set, Iterator)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from functx.core.avals import Shape
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex
-from functx.core.errors import ShapeError
+from functx.core.errors import ArgumentError, ShapeError, brief
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import choices, operators, ufuncs
 from functx.numpy.creation import asarray
@@ -118,7 +118,7 @@ def var(
 
     The sum of squares is divided by the number of elements less `ddof`, or `correction`.
     """
-    ddof = ddof if correction is None else correction
+    ddof = _correction("var", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _plain_spread("var", a, axis, dtype, out, ddof, keepdims, Variance)
     return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean)
@@ -137,10 +137,22 @@ def std(
     correction: Any = None,
 ) -> Any:
     """The square root of `var`; of equal elements its derivative is 0."""
-    ddof = ddof if correction is None else correction
+    ddof = _correction("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _plain_spread("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
     return _spread("std", a, axis, dtype, out, ddof, keepdims, where, mean, root_of_squares)
+
+
+def _correction(name: str, ddof: Any, correction: Any) -> Any:
+    """What is taken off the number of elements, given by one of its two names."""
+    if correction is None:
+        return ddof
+    if type(ddof) is not int or ddof != 0:
+        raise ArgumentError(
+            f"{name}: ddof and correction are one thing, of which one must be given; got "
+            f"ddof={brief(ddof)} and correction={brief(correction)}"
+        )
+    return correction
 
 
 def _plain_spread(

@@ -97,10 +97,12 @@ inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
 class ScalarType:
     """A dtype by name: a dtype argument anywhere, and a function that makes arrays of it."""
 
-    __slots__ = ("dtype",)
+    __slots__ = ("__name__", "__qualname__", "dtype")
+    __module__ = "functx.numpy"
 
     def __init__(self, dtype: Any):
         self.dtype = np.dtype(dtype)
+        self.__name__ = self.__qualname__ = self.dtype.name
 
     def __call__(self, x: Any = 0) -> Any:
         """`x` as an array of this dtype."""
@@ -195,7 +197,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     types = []
     for x in arrays_and_dtypes:
         if _is_dtype(x):
-            types.append((canonical_dtype(x), x in (int, float, complex)))
+            types.append((canonical_dtype(x), any([x is t for t in (int, float, complex)])))
         else:
             aval = aval_of(operand(x))
             types.append((aval.dtype, aval.weak_type))

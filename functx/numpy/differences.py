@@ -22,7 +22,7 @@ from functx.ops.comparison import ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axes, canonical_axis
-from functx.ops.shaping import moveaxis, reshape
+from functx.ops.shaping import reshape
 from functx.ops.slicing import slice_in_dim
 
 __all__ = [
@@ -41,6 +41,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if n < 0:
         raise ValueRangeError(f"diff: n must not be negative; got {n}")
     axis = canonical_axis(axis, aval_of(x).ndim)
+    if n == 0:
+        return x
     parts = [_edge(part, x, axis) for part in (prepend, append)]
     joined = [part for part in (parts[0], x, parts[1]) if part is not None]
     if len(joined) > 1:
@@ -86,16 +88,21 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     else:
         y, x = promote_inexact(y, x)
         y, x = asarray(y), asarray(x)
-        rank = aval_of(x).ndim
-        dx = diff(x) if rank == 1 else moveaxis(diff(x, axis=axis), axis % rank, rank - 1)
+        rank = aval_of(y).ndim
+        place = canonical_axis(axis, rank)
+        if aval_of(x).ndim == 1:
+            dx = diff(x)
+            dx = reshape(dx, tuple([dx.size if d == place else 1 for d in range(rank)]))
+        else:
+            dx = diff(x, axis=axis)
     axis = canonical_axis(axis, aval_of(y).ndim)
-    y = moveaxis(y, axis, aval_of(y).ndim - 1)
-    n = aval_of(y).shape[-1]
+    n = aval_of(y).shape[axis]
     heights = arithmetic.add(
-        slice_in_dim(y, min(1, n), n, 1, -1),
-        slice_in_dim(y, 0, max(n - 1, 0), 1, -1),
+        slice_in_dim(y, min(1, n), n, 1, axis),
+        slice_in_dim(y, 0, max(n - 1, 0), 1, axis),
     )
-    return mul(sum(operators.multiply(heights, dx), -1), 0.5)
+    areas = operators.multiply(heights, dx)
+    return mul(sum(areas, axis - aval_of(y).ndim), 0.5)
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:

@@ -9,7 +9,7 @@ from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices, joining, number_parts, padding, rearranging, shapes
-from functx.numpy.promotion import operand
+from functx.numpy.promotion import operand, owned
 from functx.numpy.ranges import arange
 from functx.ops import fourier
 from functx.ops.complexes import real
@@ -69,8 +69,8 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     """The first half of the transform of real values; the other half is its conjugate."""
     if is_complex(aval_of(operand(a)).dtype):
         raise ArgumentError(f"rfft: the array must be real; got {aval_of(a)!r}", fix="Use fft.")
-    full = fft(a, n, axis, norm)
-    axis = canonical_axis(axis, full.ndim)
+    axis = canonical_axis(axis, aval_of(operand(a)).ndim)
+    full = fft(a, aval_of(operand(a)).shape[axis] if n is None else n, axis, norm)
     return slice_in_dim(full, 0, full.shape[axis] // 2 + 1, axis=axis)
 
 
@@ -113,10 +113,12 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 
 
 def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse: bool) -> Any:
-    a = _complex(a)
+    given, a = a, _complex(a)
     if axes is None:
         axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
     chosen = canonical_axes(tuple(axes), a.ndim)
+    if s is None and 0 in [a.shape[d] for d in chosen]:
+        return owned(a, operand(given))
     for axis, n in zip(chosen, s or [a.shape[d] for d in chosen], strict=True):
         a = _resized(name, a, n, axis)
     count = len(chosen)

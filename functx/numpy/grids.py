@@ -137,6 +137,8 @@ class _Grid:
 
         if not isinstance(key, tuple):
             return _range(key)
+        if not key:
+            return () if self.sparse else zeros((0,), INT)
         ranges = promote(*[_range(one) for one in key])
         grids = meshgrid(*ranges, sparse=self.sparse, indexing="ij")
         return tuple(grids) if self.sparse else stack(grids)

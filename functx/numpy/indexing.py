@@ -275,8 +275,8 @@ def take(
     """The elements of `x` at `indices` along `axis`, or of the flattened array without one.
 
     The shape of `indices` takes the place of the axis. By default a known index out of
-    bounds raises IndexingError, and a traced one reads `fill_value` (None: nan, or the
-    least integer). With the mode "wrap" indices count modulo the length; with "clip" they
+    bounds raises IndexingError, unless there is a `fill_value`, and a traced one reads that
+    (None: nan, or the least integer). With the mode "wrap" indices count modulo the length; with "clip" they
     are moved into bounds, negative ones to 0.
     """
     x, indices = operand(x), _integers("take", indices)
@@ -292,7 +292,9 @@ def take(
         )
         settings = _mode(mode)
     else:
-        settings = _mode_of_take(mode, indices)
+        settings = _mode_of_take(
+            "fill" if mode is None and fill_value is not None else mode, indices
+        )
     settings = settings._replace(
         fill_value=known_number(fill_value),
         unique_indices=unique_indices,

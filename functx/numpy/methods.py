@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.concrete import concrete, refuse_if_differentiated
-from functx.core.dtypes import canonical_dtype
+from functx.core.dtypes import canonical_dtype, is_complex, real_dtype
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -47,6 +47,7 @@ from functx.numpy import (
 from functx.numpy.constants import can_cast
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
 from functx.ops.conversion import bitcast_convert_type, bits
+from functx.ops.interleaved import OfParts, Parts
 from functx.ops.mutation import Copy
 from functx.transforms.showing import formatted, text_of
 
@@ -177,7 +178,13 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
     """
     if dtype is None or canonical_dtype(dtype) == self.dtype:
         return self
-    old, new = bits(self.dtype), bits(canonical_dtype(dtype))
+    wanted = canonical_dtype(dtype)
+    if is_complex(self.dtype) and self.shape:
+        return shapes.reshape(Parts()(self), (*self.shape[:-1], 2 * self.shape[-1])).view(wanted)
+    if is_complex(wanted) and self.shape:
+        parts = _view(self, real_dtype(wanted))
+        return OfParts()(shapes.reshape(parts, (*parts.shape[:-1], _half(parts), 2)))
+    old, new = bits(self.dtype), bits(wanted)
     if old == new:
         return bitcast_convert_type(self, dtype)
     lies_in_a_row(self)
@@ -194,9 +201,18 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
         )
     if old > new:
         parts = bitcast_convert_type(self, dtype)
-        return shapes.reshape(parts, (*self.shape[:-1], -1))
+        return shapes.reshape(parts, (*self.shape[:-1], self.shape[-1] * (old // new)))
     parts = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
     return bitcast_convert_type(parts, dtype)
+
+
+def _half(parts: Any) -> int:
+    """How many complex numbers the parts along the last dimension make."""
+    if parts.shape[-1] % 2:
+        raise ShapeError(
+            f"x.view(): the last dimension must hold whole complex numbers; got {parts.aval!r}",
+        )
+    return parts.shape[-1] // 2  # type: ignore[no-any-return]
 
 
 def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:

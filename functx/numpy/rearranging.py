@@ -13,6 +13,7 @@ from functx.core.tracing import Tracer, aval_of
 from functx.numpy import promotion
 from functx.numpy.joining import cut, take_along, take_static, unstack
 from functx.numpy.promotion import copied, never_aliased
+from functx.numpy.selection import trimmed
 from functx.numpy.shapes import (
     as_array,
     fixed_integer,
@@ -23,12 +24,13 @@ from functx.numpy.shapes import (
     swapaxes,
     with_leading_axes,
 )
-from functx.ops import joining, shaping
+from functx.ops import arithmetic, joining, shaping
 from functx.ops.arithmetic import add, rem, sub
-from functx.ops.comparison import ge
+from functx.ops.comparison import eq, ge, lt
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import iota
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal, without
+from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim
 from functx.ops.slicing import dynamic_slice
 
@@ -250,8 +252,8 @@ def _kept(left_out: Any, n: int) -> Any:
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     """`arr` with `values` put in before the positions `obj` along `axis`.
 
-    `obj` is an int, a slice, integers or a mask, known while tracing. `arr` is flattened
-    first where `axis` is None.
+    `obj` is an int, a slice, integers or a mask, which is known while tracing. `arr` is
+    flattened first where `axis` is None. A traced integer out of bounds counts as the nearest.
     """
     arr, values = as_array(arr), as_array(values)
     if axis is None:
@@ -259,7 +261,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     aval = aval_of(arr)
     axis = canonical_axis(axis, aval.ndim, "insert: axis")
     n = aval.shape[axis]
-    places = _positions("insert", obj, n)
+    traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
+    places = _traced_positions(obj, n) if traced else _positions("insert", obj, n)
     values = (
         convert_element_type(values, aval.dtype) if aval_of(values).dtype != aval.dtype else values
     )
@@ -270,10 +273,14 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
         if places.ndim == 0:
             values = shaping.moveaxis(values, 0, axis)
         shape[axis] = aval_of(values).shape[axis]
-        places = np.full(shape[axis], places.reshape(()))
+        places = promotion.broadcast_to(places.reshape(()), (shape[axis],))
     else:
         shape[axis] = places.size
-    values = promotion.broadcast_to(values, tuple(shape))
+    values = promotion.broadcast_to(trimmed(values, aval.ndim), tuple(shape))
+    if traced:
+        sources = _merged(places, n)
+        return take_along(joining.concatenate([arr, values], axis), sources, axis)
+    places = np.array(places)
     order = np.argsort(places, kind="stable")
     places[order] += np.arange(len(places))
     sources = np.empty(n + len(places), np.int64)
@@ -282,6 +289,29 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     sources[own] = np.arange(n)
     sources[places] = n + np.arange(len(places))
     return take_static(joining.concatenate([arr, values], axis), sources, axis)
+
+
+def _traced_positions(obj: Any, n: int) -> Any:
+    """Traced integers as `_positions` has known ones, moved into bounds."""
+    places = convert_element_type(obj, np.int32)
+    places = select(lt(places, 0), add(places, n), places)
+    return arithmetic.max(arithmetic.min(places, n), 0)
+
+
+def _merged(places: Any, n: int) -> Any:
+    """Where each element comes from when as many as `places` follow `n`, and go before those."""
+    from functx.numpy.sorting import argsort, elements_at, searchsorted
+
+    count = aval_of(places).size
+    size = n + count
+    order = argsort(places, stable=True)
+    inserted = add(elements_at(places, order), np.arange(count, dtype=np.int32))
+    target = np.arange(size, dtype=np.int32)
+    before = convert_element_type(searchsorted(inserted, target), np.int32)
+    nearest = arithmetic.min(before, count - 1)
+    is_new = eq(elements_at(inserted, nearest), target)
+    new = add(convert_element_type(elements_at(order, nearest), np.int32), n)
+    return select(is_new, new, sub(target, before))
 
 
 def resize(a: Any, new_shape: Any) -> Any:

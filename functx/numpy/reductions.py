@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import choices
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import exactly_into
+from functx.numpy.mutation import check_mask, exactly_into
 from functx.numpy.promotion import apart
 from functx.ops import arithmetic
 from functx.ops import reductions as ops
@@ -57,6 +57,7 @@ def masked(x: Any, where: Any, fill: Any) -> Any:
     """`x`, with `fill` where the mask does not hold."""
     if where is None or where is True:
         return x
+    check_mask("a reduction", where)
     return choices.where(where, x, literal(fill, aval_of(x).dtype))
 
 

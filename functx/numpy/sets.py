@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_dtypes import iinfo
 
-from functx.core.dtypes import canonical_dtype, is_inexact
+from functx.core.dtypes import canonical_dtype, is_complex, is_inexact, is_integer, real_dtype
 from functx.core.errors import ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices
@@ -21,7 +22,7 @@ from functx.numpy.shapes import as_array, ravel
 from functx.numpy.sorting import elements_at
 from functx.ops import joining, searching, shaping
 from functx.ops.arithmetic import sub
-from functx.ops.comparison import eq, ne
+from functx.ops.comparison import eq, lt, ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.cumulative import cumsum
 from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
@@ -46,6 +47,10 @@ __all__ = [
 ]
 
 
+BOOL = np.dtype(bool)
+_NAN = complex("nan+nanj")
+
+
 class Distinct(NamedTuple):
     """The elements of a vector in order, which of them are the first of their kind, and whence."""
 
@@ -58,9 +63,15 @@ def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
     """The rows of `rows`, whose first axis runs over them, in lexicographic order."""
     shape = aval_of(rows).shape
     n = shape[0]
+    if not n:
+        return Distinct(rows, shaping.full((0,), literal(True, BOOL)), np.zeros(0, np.int32))
     columns = [rows] if len(shape) == 1 else _columns(rows)
+    if is_complex(aval_of(rows).dtype):
+        # Numbers with a nan in either part come last, and are one.
+        columns = [select(ne(c, c), literal(_NAN, aval_of(c).dtype), c) for c in columns]
     *columns, places = Sort(0, len(columns), True, True)(*columns)
-    values = columns[0] if len(shape) == 1 else take_along(rows, places, 0)
+    plain = len(shape) == 1 and not is_complex(aval_of(rows).dtype)
+    values = columns[0] if plain else take_along(rows, places, 0)
     differs: Any = None
     for column in columns:
         before, after = slice_(column, (0,), (n - 1,)), slice_(column, (1,), (n,))
@@ -69,7 +80,7 @@ def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
             both_nan = bitwise_and(ne(before, before), ne(after, after))
             changed = bitwise_and(changed, bitwise_not(both_nan))
         differs = changed if differs is None else bitwise_or(differs, changed)
-    start = shaping.full((1,), literal(True, np.dtype(bool)))
+    start = shaping.full((1,), literal(True, BOOL))
     return Distinct(values, joining.concatenate([start, differs], 0), places)
 
 
@@ -241,7 +252,7 @@ def isin(
     method: str = "auto",
 ) -> Any:
     """Whether each of `element` is among `test_elements`; with `invert`, whether it is not."""
-    x, tests = (as_array(a) for a in promote(element, test_elements))
+    x, tests = _comparable(as_array(element), as_array(test_elements))
     tests = ravel(tests)
     shape, n = aval_of(x).shape, aval_of(tests).size
     if method not in ("auto", "compare_all", "binary_search", "sort"):
@@ -262,6 +273,25 @@ def isin(
         how = "sort" if method == "sort" else "scan"
         among = eq(elements_at(ordered, searching.searchsorted(ordered, x, "left", how)), x)
     return bitwise_not(among) if invert else among
+
+
+def _comparable(x: Any, y: Any) -> tuple[Any, ...]:
+    """Two arrays in one dtype, integers that a floating dtype does not hold as nan."""
+    dtype = aval_of(promote(x, y)[0]).dtype
+    given = [
+        _held(a, dtype) if is_inexact(dtype) and is_integer(aval_of(a).dtype) else a for a in (x, y)
+    ]
+    return promote(*given)
+
+
+def _held(x: Any, dtype: Any) -> Any:
+    """Integers in an inexact dtype, those that it does not hold exactly as nan."""
+    own, real = aval_of(x).dtype, real_dtype(dtype)
+    found = convert_element_type(x, real)
+    # The largest integer may be rounded to the number after it, and be the same back again.
+    inside = lt(found, literal(float(iinfo(own).max) + 1, real))
+    exact = bitwise_and(inside, eq(convert_element_type(found, own), x))
+    return select(exact, found, literal(float("nan"), real))
 
 
 def _chosen(
@@ -295,7 +325,7 @@ def setdiff1d(
     With `size` there are so many, those left over `fill_value`, 0 by default; without it the
     arrays must be known while tracing. With `assume_unique` the order is that of `ar1`.
     """
-    x, y = _two(ar1, ar2)
+    x, y = ravel(ar1), ravel(ar2)
     fill_value = 0 if fill_value is None else fill_value
     if assume_unique:
         return compress(isin(x, y, invert=True), x, size=size, fill_value=fill_value)
@@ -357,6 +387,22 @@ def setxor1d(
             if size is None
             else filled_parts(both, *places_of(both, static_size(size)), fill_value or 0)
         )
-    a = _distinct(both)
-    alone = bitwise_and(isin(a.values, x), isin(a.values, y))
-    return _chosen("setxor1d", a, bitwise_not(alone), size, fill_value)[0]
+    if assume_unique:
+        a = _distinct(both, equal_nan=False)
+        n = aval_of(both).size
+        # An element alone differs from the one after it too.
+        end = shaping.full((1,), literal(True, BOOL))
+        last = joining.concatenate([slice_(a.first, (1,), (n,)), end], 0)
+        return _chosen("setxor1d", a, last, size, fill_value)[0]
+    left, right = _distinct(x), _distinct(y)
+    alone = joining.concatenate(
+        [
+            bitwise_and(left.first, isin(left.values, y, invert=True)),
+            bitwise_and(right.first, isin(right.values, x, invert=True)),
+        ],
+        0,
+    )
+    a = _distinct(joining.concatenate([left.values, right.values], 0))
+    wanted = elements_at(alone, a.places)
+    a = a._replace(first=wanted)
+    return _chosen("setxor1d", a, wanted, size, fill_value)[0]

@@ -77,12 +77,17 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     return number % ndim
 
 
+def is_several(integers: Any) -> bool:
+    """Whether `integers` are a sequence of them, or an array, rather than one."""
+    return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
+
+
 def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
     """`axes`, an int, several, or None for all, as distinct non-negative ints in order given."""
     if axes is None:
         return tuple(range(ndim))
     if not isinstance(axes, (tuple, list)):
-        axes = (axes,)
+        axes = tuple(axes) if is_several(axes) else (axes,)
     canonical = tuple(canonical_axis(axis, ndim, name) for axis in axes)
     if len(set(canonical)) != len(canonical):
         raise AxisError(f"{name} must name each axis once; got {tuple(axes)}")
@@ -108,9 +113,7 @@ def check_axes(op: str, axes: Any, ndim: int) -> None:
 def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
     """`shape`, an int or a sequence, as a tuple of non-negative ints."""
     try:
-        dims = tuple(
-            index(n) for n in (shape if isinstance(shape, Sequence | np.ndarray) else (shape,))
-        )
+        dims = tuple([index(n) for n in (shape if is_several(shape) else (shape,))])
     except ConcretizationError as error:
         raise ArgumentError(
             f"{name} must be made of integers known while tracing; got {brief(shape)}",

@@ -80,6 +80,16 @@ def ReadBeforeWrite(x):
 
 
 @meaning
+def Parts(x):
+    return np.stack([x.real, x.imag], -1)
+
+
+@meaning
+def OfParts(x):
+    return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
+
+
+@meaning
 def Strided(x, shape, start, steps, writable):
     if 0 in shape:
         return np.zeros(shape, x.dtype)

@@ -1,0 +1,188 @@
+"""Calls with arguments that few people write: values as NumPy's, dtypes as JAX's."""
+
+import warnings
+
+import jax
+import jax.numpy
+import numpy
+import pytest
+
+import functx
+import functx.numpy as np
+from functx import grad, jit, vmap
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    DTypeError,
+    FunctxError,
+    ShapeError,
+    ValueRangeError,
+)
+
+NAMES = {
+    "numpy": numpy,
+    "f": lambda *x: numpy.array(x, "float32"),
+    "h": lambda *x: numpy.array(x, "float16"),
+    "i": lambda *x: numpy.array(x, "int32"),
+    "c": lambda *x: numpy.array(x, "complex64"),
+    "b": lambda *x: numpy.array(x, "bool"),
+    "cube": numpy.arange(36, dtype="float32").reshape(3, 4, 3) ** 1.5,
+    "table": numpy.arange(6, dtype="float32").reshape(2, 3),
+    "nan": numpy.nan,
+    "inf": numpy.inf,
+}
+CALLS = """
+np.trapezoid(cube, dx=cube[:, 0], axis=1) | np.trapezoid(cube, x=f(1, 3, 7), axis=0) | np.trapezoid(cube, x=2 * cube, axis=1)
+np.trapezoid(table, x=f(1, 3)[:, None], axis=0) | np.trapezoid(f()) | np.diff(f(0, 1, 2), n=0, prepend=9.0)
+np.setxor1d(f(1, nan, 2), f(nan, 2)) | np.setxor1d(i(1, 1, 2, 3), i(2, 4), assume_unique=True)
+np.setxor1d(i(1, 1, 2, 3), i(4, 2, 4)) | np.setxor1d(f(), f(1)) | np.setxor1d(f(2, 1), f())
+np.setdiff1d(i(2049, 5), h(2048)) | np.setdiff1d(f(), f(1)) | np.setdiff1d(i(3, 3, 1), i())
+np.isin(i(16777217, 2147483647), f(16777216.0, 2147483648.0)) | np.isin(f(16777216.0, 5), i(16777217, 5))
+np.intersect1d(i(), i(1, 2)) | np.intersect1d(i(1, 2), i()) | np.intersect1d(i(1, 2), i(), return_indices=True)
+np.unique(c(nan, nan * 1j, 1)).shape | np.unique(c(nan, nan * 1j, 1), equal_nan=False).shape | np.unique(c(2, 1j, 1, 1j))
+np.union1d(f(), f()) | np.compress(b(), f()) | np.extract(f(), f()) | np.mgrid[()] | np.ogrid[()]
+np.permute_dims(table, numpy.array([1, 0])) | np.transpose(table, numpy.array([1, 0])) | np.zeros(numpy.array(2))
+np.ones(numpy.array([2, 1])) | np.sum(table, axis=numpy.int64(1)) | np.sum(table, axis=numpy.array(1))
+np.squeeze(table[None], numpy.array(0)) | np.expand_dims(table, numpy.int8(1)) | np.reshape(table, numpy.array([3, 2]))
+np.reshape(table, numpy.array(6)) | np.repeat(table, numpy.array(2), axis=numpy.int8(1)) | np.tile(table, numpy.array([1, 2]))
+np.split(table, numpy.array([1]), axis=1)[1] | np.split(table, numpy.int64(3), axis=numpy.int64(1))[1]
+np.array_split(table, numpy.array(2), 1)[1] | np.roll(table, numpy.array(1)) | np.flip(table, numpy.int64(0))
+np.moveaxis(cube, numpy.array([0, 1]), numpy.array([1, 0])) | np.rot90(table, numpy.int64(1)) | np.eye(numpy.int64(2))
+np.full(numpy.int8(2), 1.5) | np.broadcast_to(f(1, 2, 3), numpy.array([2, 3])) | np.cumsum(table, axis=numpy.array(1))
+np.take(f(0, 1), i(5), fill_value=7.0) | np.insert(f(0, 1, 2), [1, 1], 9.0) | np.insert(f(0, 1), [0, 1], [[5, 6]])
+np.ptp(table, axis=0) | np.var(f(1, 2), correction=1) | np.sum(f(1, 2), where=b(1, 0))
+"""
+OUTSIDE_NUMPY = {"np.take(f(0, 1), i(5), fill_value=7.0)": "jax"}
+
+
+def value_of(text, module):
+    scope = {**NAMES, "np": module}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return eval(text, scope)
+
+
+def arrays_of(out):
+    if isinstance(out, (tuple, list)):
+        return [x for y in out for x in arrays_of(y)]
+    return [numpy.asarray(out)]
+
+
+@pytest.mark.parametrize("line", CALLS.strip().splitlines())
+def test_values_are_those_of_numpy_and_dtypes_those_of_jax(line):
+    for text in line.split(" | "):
+        oracle = jax.numpy if text in OUTSIDE_NUMPY else numpy
+        found = arrays_of(value_of(text, np))
+        wanted = arrays_of(value_of(text, oracle))
+        assert len(found) == len(wanted), text
+        for x, y in zip(found, wanted, strict=True):
+            assert x.shape == y.shape, text
+            numpy.testing.assert_allclose(x, y, 2e-6, err_msg=text)
+        try:
+            dtypes = [x.dtype for x in arrays_of(value_of(text, jax.numpy))]
+        except Exception:
+            continue
+        assert [x.dtype for x in found] == dtypes or ".shape" in text, text
+
+
+REFUSED = {
+    "np.sum(f(1, 2), where=f(0.5, 1))": (DTypeError, "where= must be boolean"),
+    "np.mean(f(1, 2), where=i(1, 0))": (DTypeError, "where= must be boolean"),
+    "np.any(i(1, 2), where=i(1, 0))": (DTypeError, "where= must be boolean"),
+    "np.var(f(1, 2), ddof=1, correction=0)": (ArgumentError, "ddof and correction are one thing"),
+    "np.std(f(1, 2), ddof=1, correction=2)": (ArgumentError, "ddof and correction are one thing"),
+    "np.fft.fft(f(1, 2), n=0)": (ValueRangeError, "must be positive"),
+    "np.sum(table, axis=1.0)": (ArgumentError, "axis must be an integer"),
+    "np.sum(table, axis=numpy.array([1, 1]))": (AxisError, "each axis once"),
+    "np.zeros(numpy.array(2.5))": (ArgumentError, "made of integers"),
+    "np.sin(numpy.ma.array([1, 2]))": (ArgumentError, r"Pass x.filled\(value\)"),
+    'jit(lambda x: x.view("complex64"))(table)': (ShapeError, "whole complex numbers"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_wrong_is_named(text):
+    error, message = REFUSED[text]
+    with pytest.raises(error, match=message) as found:
+        eval(text, {**NAMES, "np": np, "jit": jit})
+    assert isinstance(found.value, FunctxError)
+
+
+def test_result_type_takes_dtypes_of_functx_and_follows_the_switch():
+    assert np.result_type(np.int8, np.int64) == "int32"
+    assert np.result_type(np.int8, int) == "int8" and np.result_type("float16", float) == "float16"
+    with jax.enable_x64(True):
+        assert np.result_type(np.complex64, np.float64) == "complex128"
+        assert np.result_type(numpy.dtype("int64"), numpy.dtype("int32")) == "int64"
+    assert (np.float32.__name__, np.bfloat16.__name__) == ("float32", "bfloat16")
+
+
+TRACED_INSERTS = [
+    (numpy.arange(4.0), 1, 9.0, None),
+    (numpy.arange(4.0), -1, [5.0, 6.0], 0),
+    (numpy.arange(4.0), [3, 0, 0], [5.0, 6.0, 7.0], 0),
+    (numpy.arange(6.0).reshape(2, 3), 1, [7.0, 8.0], 1),
+    (numpy.arange(6.0).reshape(2, 3), [0, 2], [[1.0, 2.0], [3.0, 4.0]], 1),
+    (numpy.arange(6.0).reshape(2, 3), [1, 1], 9.0, 0),
+]
+
+
+def test_values_are_inserted_at_traced_places():
+    places = [numpy.array(row[1]) for row in TRACED_INSERTS]
+    found = jit(
+        lambda places: [
+            np.insert(x, at, values, axis)
+            for at, (x, _, values, axis) in zip(places, TRACED_INSERTS, strict=True)
+        ]
+    )(places)
+    for out, (x, at, values, axis) in zip(found, TRACED_INSERTS, strict=True):
+        numpy.testing.assert_array_equal(out, numpy.insert(x, at, values, axis))
+
+
+def test_a_function_is_applied_again_wherever_an_index_repeats():
+    x = numpy.array([1, 2, 3], "float32")
+    for places in ([1, 1], [0, 2], [0, 2, 2, 0, 2]):
+        at = numpy.array(places)
+        wanted = jax.numpy.asarray(x).at[at].apply(lambda v: v * v + 1)
+        for known in (True, False):
+            f = lambda x, i, at=at, known=known: (  # noqa: E731
+                x.at[at if known else i].apply(lambda v: v * v + 1)
+            )
+            numpy.testing.assert_array_equal(jit(f)(x, at), wanted)
+    slope = grad(lambda x: x.at[numpy.array([1, 1, 0])].apply(lambda v: v * v + 1).sum())(x)
+    assert slope.tolist() == [2.0, 40.0, 1.0]
+    dropped = jit(lambda x: x.at[numpy.array([5, 1, 1])].apply(lambda v: v + 1, mode="drop"))(x)
+    assert dropped.tolist() == [1.0, 4.0, 3.0]
+
+
+def test_complex_numbers_are_views_of_their_parts_and_back():
+    def write(x):
+        parts = x.view("float32")
+        parts[0, 1] = 50.0
+        parts[1] *= 2.0
+        return parts + 0
+
+    def back(x):
+        whole = x.view("complex64")
+        whole[..., 0] *= 1j
+        return whole + 0
+
+    z = (numpy.arange(6) + 1j * numpy.arange(6, 12)).astype("complex64").reshape(2, 3)
+    x = numpy.arange(8, dtype="float32").reshape(2, 4)
+    for f, given in ((write, z), (back, x)):
+        ours, theirs = given.copy(), given.copy()
+        numpy.testing.assert_array_equal(jit(f)(ours), f(theirs))
+        numpy.testing.assert_array_equal(ours, theirs)
+    numpy.testing.assert_array_equal(vmap(lambda x: x.view("float32"))(z), z.view("float32"))
+    numpy.testing.assert_array_equal(jit(lambda x: x.view("int32"))(z), z.view("int32"))
+    loss = lambda n: lambda x: n.abs(x.view("complex64")).sum()  # noqa: E731
+    numpy.testing.assert_allclose(grad(loss(np))(x), jax.grad(loss(jax.numpy))(x), 1e-6)
+
+
+def test_a_transform_of_nothing_is_nothing():
+    for shape, axis in (((0,), -1), ((0, 3), 0), ((0, 3), 1)):
+        x = numpy.zeros(shape, "complex64")
+        for name in ("fft", "ifft"):
+            found = getattr(np.fft, name)(x, axis=axis)
+            assert (found.shape, found.dtype) == (shape, "complex64")
+            assert functx.jit(getattr(np.fft, name))(x[:, None] if x.ndim == 1 else x).size == 0
