@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functx.core.arrays import plain
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.interpret import forward
@@ -319,8 +320,8 @@ def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
                 f"{type_name(x)}",
                 fix="Pass a copy of it.",
             )
-    for i, x in arrays.items():
-        value = np.asarray(new[i])
+    for i, given in arrays.items():
+        x, value = plain(given), np.asarray(new[i])
         if value.dtype == x.dtype:
             x[...] = value
             continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax.core
 import numpy as np
 
+from functx.core.arrays import NUMPY_ARRAYS, WeakArray
 from functx.core.avals import Shape, ShapedArray
 from functx.core.dtypes import SHORT_NAMES, DType, canonical_dtype
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, brief, type_name
@@ -534,10 +535,10 @@ def aval_of(x: Any) -> ShapedArray:
         return x.atom.aval
     if kind is Literal or kind is Var:
         return x.aval
-    if kind is np.ndarray:
+    if kind in NUMPY_ARRAYS:
         dtype = canonical_dtype(x.dtype)
         if dtype in SHORT_NAMES:
-            return ShapedArray(x.shape, dtype)
+            return ShapedArray(x.shape, dtype, kind is WeakArray)
     else:
         aval = execution.aval_of_array(x)
         if aval is not None:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from functx.core.arrays import NUMPY_ARRAYS, of_value, on_host, wrapped
 from functx.core.captures import with_captures_as_inputs
 from functx.core.config import in_context, outline_mode
-from functx.core.dtypes import x64_enabled
+from functx.core.dtypes import real_dtype, x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
@@ -156,12 +157,16 @@ def outlined(program: Program) -> Program:
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """`primitive(*args)` at once: NumPy arrays from NumPy arrays and numbers, else JAX arrays."""
-    if primitive.view and len(args) == 1 and type(args[0]) is np.ndarray:
+    """`primitive(*args)` at once: an `ndarray` from NumPy arrays and numbers, else JAX arrays."""
+    if primitive.view and len(args) == 1 and type(args[0]) in NUMPY_ARRAYS:
         shown = view_of(primitive, args[0])
         if shown is not None:
             return shown if primitive.multiple_results else shown[0]
     avals = tuple([aval_of(x) for x in args])
+    if primitive.on_host is not None:
+        out = on_host(primitive, args, avals)
+        if out is not None:
+            return out
     key = in_context((primitive, avals))
     compiled = operations.get(key)
     if compiled is None and primitive.hoist is not None:
@@ -184,14 +189,20 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         raise
     if not any(isinstance(x, jax.Array) for x in args):
         # While JAX traces, even what depends on nothing has no value yet.
-        outs = [out if isinstance(out, jax.core.Tracer) else np.array(out) for out in outs]
+        outs = [
+            out if isinstance(out, jax.core.Tracer) else of_value(out, out.weak_type)
+            for out in outs
+        ]
     return outs if primitive.multiple_results else outs[0]
 
 
 def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
-    """What `primitive`, a view, shows of an array of NumPy's; None where that has to be copied."""
+    """What `primitive`, a view, shows of an array of NumPy's; None where that has to be copied.
+
+    An array of 64 bits where functx has 32 is looked at as it is.
+    """
     aval = aval_of(x)
-    if aval.dtype != x.dtype or any(n % x.itemsize for n in x.strides):
+    if any(n % x.itemsize for n in x.strides):
         return None
     outs = primitive.types.get((aval,)) or primitive.out_types((aval,))
     strides = tuple([n // x.itemsize for n in x.strides])
@@ -204,17 +215,31 @@ def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
     fixed = fixed or primitive.read_only(aval)
     shown = []
     for out, start in zip(outs, starts, strict=True):
-        size = out.dtype.itemsize
+        dtype = out.dtype if aval.dtype == x.dtype else wide_dtype(aval.dtype, x.dtype, out.dtype)
+        if dtype is None:
+            return None
+        size = dtype.itemsize
         at = {
             "version": 3,
             "shape": out.shape,
-            "typestr": out.dtype.str,
+            "typestr": dtype.str,
             "data": (begin + start * size, fixed),  # type: ignore[operator]
             "strides": tuple([n * size for n in lies]),
         }
         part = np.asarray(_Shown(at, x))
-        shown.append(part if part.dtype == out.dtype else part.view(out.dtype))
+        part = part if part.dtype == dtype else part.view(dtype)
+        shown.append(wrapped(part, out.weak_type))
     return shown
+
+
+def wide_dtype(narrow: Any, wide: Any, out: Any) -> Any:
+    """The dtype of a view that has the dtype `out` of an array of `narrow`, of one of `wide`.
+
+    None for a view that reads bits as another dtype.
+    """
+    if out == narrow:
+        return wide
+    return real_dtype(wide) if out == real_dtype(narrow) else None
 
 
 class _Shown:
@@ -234,7 +259,7 @@ def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list
     outs = run_now(primitive, arrays)
     if any(isinstance(x, jax.Array) for x in args):
         return [jax.numpy.asarray(out) for out in outs]
-    return outs
+    return [wrapped(out) for out in outs]
 
 
 def _value(x: Any) -> Any:

@@ -1,8 +1,10 @@
 """NumPy's functions on traced and concrete arrays, with JAX's promotion of dtypes."""
 
 from functx.numpy import fft, lib, linalg
-from functx.numpy import methods as _methods
+from functx.numpy import methods as _methods  # isort: split
+
 from functx.numpy import ufunc_methods as _ufunc_methods
+from functx.numpy.arrays import ndarray
 from functx.numpy.averages import *
 from functx.numpy.choices import *
 from functx.numpy.conditions import *

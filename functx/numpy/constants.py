@@ -12,7 +12,7 @@ from functx.core.dtypes import DType, canonical_dtype, is_floating, is_integer
 from functx.core.dtypes import kind as _kind
 from functx.core.dtypes import promote_types as _promote
 from functx.core.errors import ArgumentError, DTypeError
-from functx.core.tracing import Tracer, aval_of, execution
+from functx.core.tracing import aval_of
 from functx.numpy.promotion import operand
 from functx.ops.operands import canonical_axes
 
@@ -60,7 +60,6 @@ __all__ = [
     "isscalar",
     "issubdtype",
     "nan",
-    "ndarray",
     "ndim",
     "newaxis",
     "number",
@@ -120,15 +119,6 @@ class ScalarType:
 
     def __repr__(self) -> str:
         return f"functx.numpy.{self.dtype.name}"
-
-
-class _ArrayType(type):
-    def __instancecheck__(cls, x: object) -> bool:
-        return isinstance(x, (Tracer, np.ndarray)) or execution.aval_of_array(x) is not None
-
-
-class ndarray(metaclass=_ArrayType):  # noqa: N801 - NumPy's name
-    """What every array is an instance of: traced ones, NumPy's and JAX's."""
 
 
 bool_ = ScalarType("bool")

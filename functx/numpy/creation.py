@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import NUMPY_ARRAYS, OURS, ndarray, of_value, wrapped
 from functx.core.dtypes import DType, canonical_dtype, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Literal
@@ -53,11 +54,15 @@ def asarray(
         if found is None:
             raise DTypeError(f"asarray: a must hold numbers; got {a!r}")
         if builder is None:
-            return np.array(found.value, found.aval.dtype)
+            return of_value(np.array(found.value, found.aval.dtype), found.aval.weak_type)
         return Tracer(found, builder)
     if isinstance(a, np.ndarray):
-        a = np.array(a, aval_of(a).dtype if dtype is None else canonical_dtype(dtype), copy=copy)
-        return a if builder is None else Tracer(builder.atom(a), builder)
+        found = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
+        if copy or type(a) not in NUMPY_ARRAYS or a.dtype != found:
+            a = np.array(a, found, copy=copy)
+        if builder is None:
+            return a if type(a) is ndarray or (type(a) in OURS and dtype is None) else wrapped(a)
+        return Tracer(builder.atom(a), builder)
     aval_of(a)
     if builder is not None:
         a = Tracer(builder.atom(a), builder)
@@ -142,7 +147,7 @@ def _filled(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
     shape = canonical_shape(shape)
     builder = current_builder.get()
     if builder is None:
-        return np.full(shape, value, dtype)
+        return wrapped(np.full(shape, value, dtype), weak)
     fill = literal_of(value) if weak else literal(value, dtype)
     return builder.append(Full(shape), (fill,))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import wrapped
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
@@ -75,7 +76,7 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
 
 
 def _places(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([x.astype(canonical_dtype(INT)) for x in found])
+    return tuple([wrapped(x.astype(canonical_dtype(INT))) for x in found])
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:

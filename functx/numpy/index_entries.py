@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import iinfo
 
+from functx.core.arrays import plain
 from functx.core.avals import Shape
 from functx.core.concrete import concrete
 from functx.core.dtypes import kind
@@ -90,7 +91,7 @@ def _as_array(item: Any) -> Any:
         array = np.asarray(item)
         return array if array.size else array.astype(np.int32)
     if hasattr(item, "aval") or isinstance(item, np.ndarray):
-        return item
+        return plain(item)
     boolean = isinstance(item, bool | np.bool_)
     return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)
 

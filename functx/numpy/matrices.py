@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import wrapped
 from functx.core.dtypes import canonical_dtype, kind
 from functx.core.errors import ShapeError
 from functx.core.tracing import aval_of, current_builder
@@ -48,7 +49,7 @@ def eye(
     rows, columns = _matrix_shape("eye", N, M)
     found = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return np.eye(rows, columns, k, dtype=found)
+        return wrapped(np.eye(rows, columns, k, dtype=found))
     return convert_element_type(_compare_places(eq, (rows, columns), k), found)
 
 
@@ -62,7 +63,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:  # 
     rows, columns = _matrix_shape("tri", N, M)
     found = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return np.tri(rows, columns, k, dtype=found)
+        return wrapped(np.tri(rows, columns, k, dtype=found))
     return convert_element_type(_compare_places(ge, (rows, columns), k), found)
 
 

@@ -51,10 +51,14 @@ from functx.ops.interleaved import OfParts, Parts
 from functx.ops.mutation import Copy
 from functx.transforms.showing import formatted, text_of
 
+OPERATORS: dict[str, Callable[..., Any]] = {}
+"""The function of each operator that has a reflection, by its name."""
+
 
 def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
     """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
     reflected = f"__r{name}__"
+    OPERATORS[name] = fun
 
     def method(self: Tracer, other: Any) -> Any:
         if primitive is not None and type(other) is Tracer and other.atom.aval is self.atom.aval:
@@ -99,7 +103,7 @@ for _name, _fun in {
 }.items():
     _arithmetic(_name, _fun)
 
-for _name, _symbol, _fun in (
+IN_PLACE = (
     ("add", "+", operator.add),
     ("sub", "-", operator.sub),
     ("mul", "*", operator.mul),
@@ -113,7 +117,8 @@ for _name, _symbol, _fun in (
     ("xor", "^", operator.xor),
     ("lshift", "<<", operator.lshift),
     ("rshift", ">>", operator.rshift),
-):
+)
+for _name, _symbol, _fun in IN_PLACE:
     setattr(Tracer, f"__i{_name}__", mutation.in_place(_symbol, _fun))
 
 
@@ -382,12 +387,26 @@ def _asking(default: str) -> str:
     return f"`{found[0]}`" if len(found) == 1 else default
 
 
-def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+def ufunc_like(ufunc: Any, method: str) -> Any:
+    """The function of functx for a method of one of NumPy's ufuncs; None where there is none."""
     import functx.numpy as namespace
 
     fun = getattr(namespace, ufunc.__name__, None)
-    if method != "__call__":
-        fun = getattr(fun, method, None)
+    return fun if method == "__call__" else getattr(fun, method, None)
+
+
+def function_like(func: Any) -> Any:
+    """The function of functx with the name of a function of NumPy's; None where there is none."""
+    import functx.numpy as namespace
+
+    scope: Any = namespace
+    for part in func.__module__.split(".")[1:]:
+        scope = getattr(scope, part, None)
+    return getattr(scope, func.__name__, None)
+
+
+def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    fun = ufunc_like(ufunc, method)
     if fun is None:
         raise ForeignCodeError(
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.atom.aval!r}",
@@ -430,12 +449,7 @@ def _with_options(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) 
 
 
 def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    import functx.numpy as namespace
-
-    scope: Any = namespace
-    for part in func.__module__.split(".")[1:]:
-        scope = getattr(scope, part, None)
-    fun = getattr(scope, func.__name__, None)
+    fun = function_like(func)
     if fun is None:
         path = f"{func.__module__}.{func.__name__}"
         raise ForeignCodeError(

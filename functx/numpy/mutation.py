@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import plain
 from functx.core.dtypes import kind
 from functx.core.errors import (
     ArgumentError,
@@ -274,7 +275,7 @@ def assign(target: Any, value: Any, what: str) -> Any:
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
         check_kind(aval_of(value), target.dtype, what)
         try:
-            np.copyto(target, np.asarray(value), casting="unsafe")
+            np.copyto(plain(target), np.asarray(value), casting="unsafe")
         except ValueError as error:
             raise ShapeError(f"{what}: {error}") from None
     elif isinstance(target, np.ndarray):

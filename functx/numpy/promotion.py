@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import iinfo
 
+from functx.core.arrays import of_value, pair_on_host, wrapped
 from functx.core.avals import Shape
 from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_types
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
@@ -28,6 +29,8 @@ def operand(x: Any) -> Any:
         from functx.numpy.creation import asarray
 
         return asarray(x)
+    if type(x) is np.ndarray and current_builder.get() is None:
+        return wrapped(x)
     return x
 
 
@@ -73,7 +76,7 @@ def copied(x: Any) -> Any:
     """The array `x` in memory of its own, inside a trace that of the trace."""
     if type(x) is Tracer or current_builder.get() is not None:
         return Copy()(x)
-    return x.copy() if isinstance(x, np.ndarray) else x
+    return of_value(x, getattr(x, "weak_type", False)) if isinstance(x, np.ndarray) else x
 
 
 _LISTS = (list, tuple)
@@ -97,6 +100,10 @@ def binary(primitive: Primitive, x: Any, y: Any) -> Any:
         aval = y.atom.aval
         if type(x) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
             return bind(primitive, (number(x, aval.dtype), y))
+    elif current_builder.get() is None:
+        out = pair_on_host(primitive, x, y)
+        if out is not None:
+            return out
     return bind(primitive, broadcast(*promote(x, y)))
 
 

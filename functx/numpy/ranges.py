@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import wrapped
 from functx.core.concrete import concrete, refuse_if_differentiated
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, is_inexact, kind
 from functx.core.errors import ArgumentError, ValueRangeError
@@ -40,7 +41,7 @@ def arange(
     step = 1 if step is None else step
     found = canonical_dtype(dtype) if dtype is not None else result_type(start, stop, step)[0]
     if current_builder.get() is None:
-        return np.arange(start, stop, step).astype(found)
+        return wrapped(np.arange(start, stop, step).astype(found))
     if step == 0:
         raise ValueRangeError("arange: the step must not be 0; got 0")
     count = max(0, math.ceil((stop - start) / step))

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import pair_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
-from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.numpy.mutation import into
 from functx.numpy.promotion import binary, broadcast, operand, promote, promote_inexact
 from functx.ops.arithmetic import BOOL
@@ -93,6 +94,10 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
             return into(name, function(x, y), out, where)
         if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
             return binary(primitive, x, y)
+        if current_builder.get() is None:
+            out = pair_on_host(primitive, x, y)
+            if out is not None:
+                return out
         return bind(primitive, broadcast(*promote_inexact(x, y)))
 
     return named(function, name, doc)

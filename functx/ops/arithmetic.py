@@ -30,6 +30,8 @@ class Neg(Unary):
     finite_slopes = True
     accepts = "iufc"
     linear = (0,)
+    on_host = np.negative
+    on_host_kinds = "iuf"
     samples = (sample(f32[3, 4]),)
 
     def partial(self, i, t, out, x):
@@ -52,6 +54,7 @@ class Add(Binary):
     finite_slopes = True
     accepts = "biufc"
     linear = (0, 1)
+    on_host = np.add
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -74,6 +77,8 @@ class Sub(Binary):
     finite_slopes = True
     accepts = "iufc"
     linear = (0, 1)
+    on_host = np.subtract
+    on_host_kinds = "iuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
     def partial(self, i, t, out, x, y):
@@ -96,6 +101,7 @@ class Mul(Binary):
 
     finite_slopes = True
     linear = (0, 1)
+    on_host = np.multiply
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -121,6 +127,8 @@ class Div(Binary):
 
     accepts = "iufc"
     linear = (0,)
+    on_host = np.divide
+    on_host_kinds = "f"
     samples = sample(f32[3, 4], f32[3, 4], nonzero=(1,)), sample(f32[()], f32[3], nonzero=(1,))
 
     def partial(self, i, t, out, x, y):
@@ -176,6 +184,8 @@ class Abs(Unary):
 
     finite_slopes = True
     accepts = "iufc"
+    on_host = np.absolute
+    on_host_kinds = "iuf"
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(c64[3], nonzero=(0,)),
@@ -404,6 +414,8 @@ class Square(Unary):
 
     finite_slopes = True
     accepts = "iufc"
+    on_host = np.square
+    on_host_kinds = "iuf"
     samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
 
     def derivative(self, out, x):

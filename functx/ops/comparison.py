@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.ops.families import Comparison
 from functx.ops.operands import match
@@ -22,6 +24,7 @@ class Eq(_Ordering):
     """x == y."""
 
     direction = "EQ"
+    on_host = np.equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(c64[3], c64[3])
 
 
@@ -29,6 +32,7 @@ class Ne(_Ordering):
     """x != y."""
 
     direction = "NE"
+    on_host = np.not_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[()], i32[3]), sample(c64[3], c64[3])
 
 
@@ -37,6 +41,7 @@ class Lt(_Ordering):
 
     direction = "LT"
     accepts = "biuf"
+    on_host = np.less
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(bool_[3], bool_[3])
 
 
@@ -45,6 +50,7 @@ class Le(_Ordering):
 
     direction = "LE"
     accepts = "biuf"
+    on_host = np.less_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
@@ -53,6 +59,7 @@ class Gt(_Ordering):
 
     direction = "GT"
     accepts = "biuf"
+    on_host = np.greater
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()])
 
 
@@ -61,6 +68,7 @@ class Ge(_Ordering):
 
     direction = "GE"
     accepts = "biuf"
+    on_host = np.greater_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 

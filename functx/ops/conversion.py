@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
+from functx.core.arrays import NUMPY_ARRAYS, wrapped
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import DType, canonical_dtype, is_inexact, kind, real_dtype
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
-from functx.core.tracing import aval_of
+from functx.core.tracing import aval_of, current_builder
 from functx.ops.families import Linear, Unary
+from functx.ops.operands import unchanged
 
 
 class ConvertElementType(Linear):
@@ -36,6 +39,12 @@ class ConvertElementType(Linear):
 
     def abstract_eval(self, x):
         return x.update(dtype=canonical_dtype(self.dtype), weak_type=self.weak)
+
+    def on_host(self, x):
+        target = canonical_dtype(self.dtype)
+        # Of floats out of range, integers get what the machine makes of it.
+        exact = target.kind in "biuf" and (x.dtype.kind != "f" or target.kind in "bf")
+        return x.astype(target) if exact else None
 
     def jvp(self, primals, tangents):
         out = self(*primals)
@@ -175,7 +184,8 @@ def convert_element_type(x: Any, dtype: Any, weak: bool = False) -> Any:
     dtype = canonical_dtype(dtype)
     aval = aval_of(x)
     if aval.dtype == dtype and aval.weak_type == weak:
-        return x
+        wide = type(x) in NUMPY_ARRAYS and x.dtype != dtype and current_builder.get() is None
+        return wrapped(np.asarray(x, dtype)) if wide else unchanged(x)
     return ConvertElementType(dtype, weak)(x)
 
 

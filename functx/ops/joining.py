@@ -14,7 +14,15 @@ from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear
-from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, match, without
+from functx.ops.operands import (
+    batch_size,
+    canonical_axis,
+    check_axes,
+    literal,
+    match,
+    unchanged,
+    without,
+)
 from functx.ops.shaping import batch_at, broadcast_in_dim, full, spread, zeros_like
 
 
@@ -267,7 +275,7 @@ def pad(x: Any, padding_value: Any, config: Sequence[tuple[int, int, int]]) -> A
     """
     config = tuple([(index(low), index(high), index(inner)) for low, high, inner in config])
     if not any(amount for amounts in config for amount in amounts):
-        return x
+        return unchanged(x)
     return Pad(config)(*match(x, padding_value))
 
 

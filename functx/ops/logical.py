@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.samples import bool_, i32, sample, u32
@@ -15,6 +16,7 @@ from functx.ops.operands import literal, match
 class And(Bitwise):
     """x & y."""
 
+    on_host = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
     def simplify(self, facts, x, y):
@@ -27,6 +29,7 @@ class And(Bitwise):
 class Or(Bitwise):
     """x | y."""
 
+    on_host = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
     def simplify(self, facts, x, y):
@@ -39,6 +42,7 @@ class Or(Bitwise):
 class Xor(Bitwise):
     """x ^ y."""
 
+    on_host = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
     def simplify(self, facts, x, y):
@@ -55,6 +59,7 @@ class Xor(Bitwise):
 class Not(Bitwise):
     """~x."""
 
+    on_host = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
 
     def simplify(self, facts, x):

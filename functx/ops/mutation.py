@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from functx.core.effects import Effect
 from functx.core.errors import DTypeError, ProgramError
 from functx.core.primitive import Primitive
@@ -57,6 +59,8 @@ class Copy(Linear):
 
     copies = True
     rearranges = True
+    on_host = np.array
+    on_host_kinds = "biufc"
     samples = (sample(f32[2, 3]),)
 
     def __call__(self, *args: Any) -> Any:

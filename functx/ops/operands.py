@@ -8,14 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import wrapped
 from functx.core.axes import batched_axis
 from functx.core.dtypes import DType, is_complex, is_inexact
 from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError, brief
 from functx.core.program import Literal, scalar_literal
-from functx.core.tracing import aval_of
+from functx.core.tracing import aval_of, current_builder
 from functx.core.unknown import is_finite
 
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
+
+
+def unchanged(x: Any) -> Any:
+    """`x`, of which an operation changes nothing; outside a trace, a NumPy array as an `ndarray`."""
+    return wrapped(x) if type(x) is np.ndarray and current_builder.get() is None else x
 
 
 def literal(value: Any, dtype: DType) -> Literal:

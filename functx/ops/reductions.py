@@ -27,7 +27,7 @@ from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.identities import is_exact
-from functx.ops.operands import canonical_axes, canonical_axis, check_axes, without
+from functx.ops.operands import canonical_axes, canonical_axis, check_axes, unchanged, without
 
 
 class Reduction(Primitive, abstract=True):
@@ -221,6 +221,9 @@ class BitwiseReduction(Reduction, abstract=True):
 class ReduceAnd(BitwiseReduction):
     """Bitwise and over `axes`, which leave the shape."""
 
+    def on_host(self, x):
+        return np.bitwise_and.reduce(x, self.axes)
+
     def lower(self, ctx, x):
         dtype = ctx.avals_in[0].dtype
         ones = -1 if kind(dtype) == "i" else highest(dtype)
@@ -229,6 +232,9 @@ class ReduceAnd(BitwiseReduction):
 
 class ReduceOr(BitwiseReduction):
     """Bitwise or over `axes`, which leave the shape."""
+
+    def on_host(self, x):
+        return np.bitwise_or.reduce(x, self.axes)
 
     def lower(self, ctx, x):
         return ctx.reduce(stablehlo.OrOp, x, self.axes, 0)
@@ -355,7 +361,7 @@ def batched_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], int]
 
 def _reduced(reduction: type[Reduction], x: Any, axes: Any) -> Any:
     axes = canonical_axes(axes, aval_of(x).ndim)
-    return reduction(axes)(x) if axes else x
+    return reduction(axes)(x) if axes else unchanged(x)
 
 
 def reduce_sum(x: Any, axes: Any = None) -> Any:

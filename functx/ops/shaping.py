@@ -16,7 +16,7 @@ from functx.core.samples import f32, sample
 from functx.core.strides import regrouped
 from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axes, check_axes, literal, without
+from functx.ops.operands import canonical_axes, check_axes, literal, unchanged, without
 
 
 class BroadcastInDim(Linear):
@@ -263,7 +263,7 @@ class Rev(Linear):
 def broadcast_in_dim(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
     """`x` repeated to `shape`; dimension i of `x` becomes dimension `dims[i]`."""
     if aval_of(x).shape == shape and len(dims) == len(shape):
-        return x
+        return unchanged(x)
     return BroadcastInDim(shape, dims)(x)
 
 
@@ -296,12 +296,12 @@ def spread(live: Any, shape: tuple[int, ...]) -> Any:
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     """The elements of `x`, in row-major order, as an array of `shape`."""
-    return x if aval_of(x).shape == shape else Reshape(shape)(x)
+    return unchanged(x) if aval_of(x).shape == shape else Reshape(shape)(x)
 
 
 def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
-    return x if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
+    return unchanged(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
 
 
 def moveaxis(x: Any, source: int, destination: int) -> Any:
@@ -336,7 +336,7 @@ def squeeze(x: Any, axes: Any = None) -> Any:
 def rev(x: Any, axes: Sequence[int]) -> Any:
     """`x` with its elements in reverse order along `axes`."""
     axes = canonical_axes(tuple(axes), aval_of(x).ndim)
-    return Rev(axes)(x) if axes else x
+    return Rev(axes)(x) if axes else unchanged(x)
 
 
 def batch_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:

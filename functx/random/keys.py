@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core.arrays import wrapped
 from functx.core.dtypes import canonical_dtype, is_integer, x64_enabled
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracing import Tracer, aval_of, current_builder
@@ -50,7 +51,7 @@ def _key_of_number(seed: int) -> Any:
     if current_builder.get() is not None:
         return random_seed(literal(seed, canonical_dtype(np.int64)))
     high = seed >> 32 if x64_enabled() else 0
-    return np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], WORD)
+    return wrapped(np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], WORD))
 
 
 def split(key: Any, num: Any = 2) -> Any:

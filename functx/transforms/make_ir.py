@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from numpy import ndarray
+import numpy as np
 
 from functx.core import tree
+from functx.core.arrays import NUMPY_ARRAYS
 from functx.core.program import Program
 from functx.core.tracebacks import boundary
 from functx.transforms.calls import abstract, check_callable, trace_call, transformed
@@ -44,7 +45,9 @@ def make_ir(
             program = traced.program
             program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
         # A program is a value: what becomes of a captured NumPy array is nothing to it.
-        program.captured = [x.copy() if type(x) is ndarray else x for x in program.captured]
+        program.captured = [
+            np.array(x) if type(x) in NUMPY_ARRAYS else x for x in program.captured
+        ]
         return program
 
     return transformed(wrapper, fun, "make_ir")

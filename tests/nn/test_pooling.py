@@ -38,7 +38,7 @@ def test_the_pools_are_windows_over_the_middle_axes(case):
         (nn.avg_pool(X, *case, count_include_pad=False), total / count),
     ]
     for found, expected in pairs:
-        assert type(found) is np.ndarray and found.dtype == np.float32
+        assert type(found) is functx.numpy.ndarray and found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

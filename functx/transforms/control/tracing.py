@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
+from functx.core.arrays import wrapped
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, promote_types
 from functx.core.editing import like
@@ -264,14 +265,14 @@ def linearizing() -> bool:
 def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
     """The outputs of `program`: inlined in a trace, outside one run like a single operation.
 
-    That gives NumPy arrays, unless a JAX array is among `args` or `others`.
+    That gives an `ndarray` each, unless a JAX array is among `args` or `others`.
     """
     outs = apply(None, program, args)
     if current_builder.get() is not None:
         return outs
     if any(execution.aval_of_array(x) is not None for x in (*args, *others)):
         return outs
-    return [as_numpy(out) for out in outs]
+    return [wrapped(as_numpy(out), out.weak_type) for out in outs]
 
 
 def as_numpy(x: Any) -> Any:

@@ -1,0 +1,183 @@
+"""`functx.numpy.ndarray`: NumPy's array, with functx's meaning of operators, methods and indexing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from functx.core.dtypes import x64_enabled
+from functx.core.program import Literal
+
+if TYPE_CHECKING:
+    from functx.core.avals import ShapedArray
+
+
+_view, _copy = np.ndarray.view, np.ndarray.copy
+
+
+class _ArrayType(type):
+    def __instancecheck__(cls, x: object) -> bool:
+        from functx.core.tracing import Tracer, execution
+
+        return isinstance(x, (Tracer, np.ndarray)) or execution.aval_of_array(x) is not None
+
+
+class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy's name
+    """An array of NumPy's, whose operators, methods and indexing follow the rules of functx.
+
+    Every expression has the dtype and the value that it has under `jit`. It is writable, its
+    views share its memory, and it can be passed wherever a `numpy.ndarray` can.
+
+    Outside a transform, functions, methods and operators of functx return
+
+    * a `jax.Array` if an argument is one,
+    * else an `ndarray`, made of plain NumPy arrays, Python numbers, lists, or of nothing.
+
+    Functions that only look at an argument (`reshape`, `transpose`, `ravel`, `broadcast_to`, basic
+    indexing, ...) return a view of its memory, of its own dtype: so 64-bit wide for a
+    `numpy.ndarray` that is, also where functx has 32 bits. All that compute, and `asarray`, work in
+    functx's dtypes. An element (`x[0]`) is an `ndarray` without dimensions, not a view.
+
+    Inside a transform an `ndarray` from around the function stands for a traced array. It can be
+    indexed with a traced value, and must not be written to.
+
+    Every array is an instance, as `isinstance` sees it: traced ones, NumPy's and JAX's.
+
+    >>> import functx
+    >>> import functx.numpy as np
+    >>> table = np.arange(4) / 2
+    >>> table
+    array([0. , 0.5, 1. , 1.5], dtype=float32)
+    >>> functx.vmap(lambda i: table[i])(np.array([3, 0]))
+    Array([1.5, 0. ], dtype=float32)
+    """
+
+    __module__ = "functx.numpy"
+    __slots__ = ()
+
+    weak_type = False
+    """Whether the dtype gives way to others of its kind, as that of a Python number."""
+
+    def __repr__(self) -> str:
+        return repr(plain(self))
+
+    def __str__(self) -> str:
+        return str(plain(self))
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        if self.ndim:
+            raise TypeError(f"unhashable type: an array of shape {self.shape}")
+        return hash(self.item())
+
+
+class WeakArray(ndarray):
+    """An array of a weak dtype: the result of functions of Python numbers."""
+
+    __module__ = "functx.numpy"
+    __slots__ = ()
+    weak_type = True
+
+    def __reduce__(self) -> Any:
+        return wrapped(self).__reduce__()
+
+
+WeakArray.__name__ = WeakArray.__qualname__ = "ndarray"
+
+
+OURS: frozenset[type] = frozenset([ndarray, WeakArray])
+"""The types of arrays whose operators, methods and indexing are functx's."""
+NUMPY_ARRAYS: frozenset[type] = OURS | {np.ndarray}
+"""The types of arrays in the memory of the host that are just arrays."""
+
+
+def wrapped(x: Any, weak_type: bool = False) -> Any:
+    """The memory of an array of NumPy's as an `ndarray`; anything else as it is."""
+    return _view(x, WeakArray if weak_type else ndarray) if isinstance(x, np.ndarray) else x
+
+
+def plain(x: Any) -> Any:
+    """The memory of an `ndarray` as an array with NumPy's own meaning; anything else as it is."""
+    return _view(x, np.ndarray) if type(x) in OURS else x
+
+
+def of_value(value: Any, weak_type: bool = False) -> Any:
+    """An `ndarray`, in memory of its own, with the elements of an array."""
+    return _copy(_view(np.asarray(value), WeakArray if weak_type else ndarray))
+
+
+def owner_of(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array that owns the memory of `x`: itself, or what it is a view of."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
+class _Quiet(threading.local):
+    """Calls functions of NumPy's without warnings of overflow, division by zero and the like.
+
+    Each thread does so in a context of its own: to enter that is faster than to change settings.
+    """
+
+    def __init__(self) -> None:
+        context = copy_context()
+        context.run(np.seterr, all="ignore")
+        self.run: Callable[..., Any] = context.run
+
+
+quiet = _Quiet()
+
+
+def pair_on_host(primitive: Any, x: Any, y: Any) -> Any:
+    """`primitive.on_host(x, y)` of arrays of one dtype, or of one and a number that takes its dtype.
+
+    None for anything else, and where the operands do not fit.
+    """
+    if primitive.on_host is None:
+        return None
+    if type(x) is ndarray:
+        dtype = x.dtype
+        if type(y) is ndarray:
+            if y.dtype != dtype:
+                return None
+            y = _view(y, np.ndarray)
+        elif type(y) not in _BESIDE.get(dtype.kind, ()):
+            return None
+        x = _view(x, np.ndarray)
+    elif type(y) is ndarray and type(x) in _BESIDE.get(y.dtype.kind, ()):
+        dtype, y = y.dtype, _view(y, np.ndarray)
+    else:
+        return None
+    if dtype.kind not in primitive.on_host_kinds or (dtype.itemsize == 8 and not x64_enabled()):
+        return None
+    try:
+        out = quiet.run(primitive.on_host, x, y, order="C")
+    except (ValueError, OverflowError):
+        return None
+    return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
+
+
+_BESIDE: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
+
+
+def on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
+    """`primitive.on_host(*args)` of arrays in the memory of the host; None for others."""
+    kinds, operands = primitive.on_host_kinds, []
+    for x, aval in zip(args, avals, strict=True):
+        if aval.dtype.kind not in kinds:
+            return None
+        if type(x) is Literal:
+            operands.append(np.asarray(x.value, aval.dtype))
+        elif type(x) in NUMPY_ARRAYS and x.dtype == aval.dtype:
+            operands.append(_view(x, np.ndarray))
+        else:
+            return None
+    (out,) = primitive.types.get(avals) or primitive.out_types(avals)
+    made = quiet.run(primitive.on_host, *operands)
+    if made is None:
+        return None
+    made = np.asarray(made, order="C")
+    return _view(made, WeakArray if out.weak_type else ndarray)

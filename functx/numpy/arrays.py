@@ -1,0 +1,313 @@
+"""What an `ndarray` can do: all that a traced array can, by the same functions.
+
+Outside a trace, methods that only look at memory are NumPy's own. Inside one, an array from
+around the function is traced as soon as it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.core.arrays import NUMPY_ARRAYS, OURS, ndarray, owner_of, plain, wrapped
+from functx.core.dtypes import SHORT_NAMES, canonical_dtype
+from functx.core.errors import ArgumentError
+from functx.core.tracing import Builder, Tracer, aval_of, current_builder, trace
+from functx.numpy import indexing, mutation
+from functx.numpy.methods import IN_PLACE, OPERATORS, function_like, ufunc_like
+from functx.numpy.selection import cast
+
+__all__ = ["ndarray"]
+
+
+def traced(x: Any, builder: Builder) -> Tracer:
+    """What stands for an array from outside in the program of `builder`."""
+    return Tracer(builder.atom(x), builder)
+
+
+def _operator(name: str, fun: Callable[..., Any], reflected: str) -> None:
+    """Give ndarray the operator `__name__`, and its reflection where that has a name of its own."""
+
+    def method(self: Any, other: Any) -> Any:
+        try:
+            return fun(self, other)
+        except ArgumentError:
+            if hasattr(type(other), reflected):
+                return NotImplemented
+            raise
+
+    def reflection(self: Any, other: Any) -> Any:
+        return fun(other, self)
+
+    setattr(ndarray, f"__{name}__", method)
+    if name in OPERATORS:
+        setattr(ndarray, reflected, reflection)
+
+
+def _in_place(name: str, symbol: str) -> None:
+    what, general = f"x {symbol}= y", getattr(Tracer, f"__i{name}__")
+    compute = getattr(ndarray, f"__{name}__")
+
+    def method(self: Any, other: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            return general(traced(self, builder), other)
+        result = compute(self, other)
+        if result is NotImplemented or (not self.ndim and not owner_of(self).ndim):
+            return result
+        return mutation.assign(self, result, what)
+
+    setattr(ndarray, f"__i{name}__", method)
+
+
+def _looking(name: str) -> None:
+    """Give ndarray the method `name`, NumPy's own outside a trace, or what it refuses the error."""
+    own, general = getattr(np.ndarray, name), getattr(Tracer, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            return general(traced(self, builder), *args, **kwargs)
+        try:
+            return own(self, *args, **kwargs)
+        except (TypeError, ValueError, IndexError):
+            abstractly(general, self, *args, **kwargs)
+            raise
+
+    method.__name__, method.__doc__ = name, own.__doc__
+    setattr(ndarray, name, method)
+
+
+def _looking_property(name: str) -> None:
+    own, general = getattr(np.ndarray, name), getattr(Tracer, name)
+
+    def read(self: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            return general.__get__(traced(self, builder))
+        try:
+            return own.__get__(self)
+        except ValueError:
+            abstractly(general.__get__, self)
+            raise
+
+    def write(self: Any, value: Any) -> None:
+        builder = current_builder.get()
+        if builder is None:
+            own.__set__(self, plain(value))
+        else:
+            general.__set__(traced(self, builder), value)
+
+    setattr(ndarray, name, property(read, write, doc=own.__doc__))
+
+
+def abstractly(fun: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> None:
+    """Trace `fun` on the type of `x`, for the error that it has under `jit`, if there is one."""
+
+    def body(tracer: Tracer) -> list[Any]:
+        fun(tracer, *args, **kwargs)
+        return []
+
+    trace(body, [aval_of(x)])
+
+
+_get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
+_STATIC = frozenset([int, slice, type(None), type(Ellipsis)])
+
+
+def _getitem(self: Any, idx: Any) -> Any:
+    """`x[idx]`: NumPy's, which decides what is a view; an element as an array without dimensions."""
+    if current_builder.get() is not None:
+        return indexing.index(self, idx)
+    basic = type(idx) in _STATIC
+    if not basic:
+        idx, basic = _known(idx)
+        if idx is None:
+            return indexing.index(self, basic)
+    try:
+        found = _get(self, idx)
+    except IndexError:
+        return indexing.index(self, idx)
+    if type(found) in OURS:
+        # What is computed lies in row-major order.
+        return found if basic or found.flags.c_contiguous else np.ndarray.copy(found)
+    return wrapped(np.asarray(found), self.weak_type)
+
+
+def _known(idx: Any) -> tuple[Any, bool]:
+    """`idx` as NumPy takes it, and whether it is basic; (None, idx) where the result is JAX's.
+
+    An integer that is an `ndarray` without dimensions is a number to NumPy, not an array.
+    """
+    items = idx if type(idx) is tuple else (idx,)
+    if any([isinstance(item, jax.Array) for item in items]):
+        return None, idx
+    items = tuple(
+        [
+            int(item) if type(item) in OURS and not item.ndim and item.dtype.kind in "iu" else item
+            for item in items
+        ]
+    )
+    return items, all([type(item) in _STATIC for item in items])
+
+
+def _setitem(self: Any, idx: Any, value: Any) -> None:
+    builder = current_builder.get()
+    if builder is not None:
+        mutation.set_item(traced(self, builder), idx, value)
+        return
+    if getattr(value, "dtype", None) != self.dtype and type(value) not in _NUMBERS:
+        value = cast(value, aval_of(self).dtype)
+    try:
+        _set(self, idx, value)
+    except (TypeError, ValueError, IndexError, OverflowError):
+        abstractly(mutation.set_item, self, idx, value)
+        raise
+
+
+_NUMBERS = frozenset([bool, int, float])
+
+
+def _astype(self: Any, dtype: Any = None, *args: Any, **options: Any) -> Any:
+    """The elements in `dtype`; an array of NumPy's where functx lacks that."""
+    lacking = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
+    if current_builder.get() is None and (lacking or args or not options.keys() <= {"copy"}):
+        made = plain(self).astype(dtype, *args, **options)
+        return made if lacking else Tracer.astype(made, dtype)  # type: ignore[attr-defined]
+    return Tracer.astype(self, dtype, *args, **options)  # type: ignore[attr-defined]
+
+
+def _view(self: Any, dtype: Any = None, type: Any = None) -> Any:
+    """The same memory as another dtype, or as another class of arrays."""
+    asked = dtype if type is None else type
+    builder = current_builder.get()
+    if isinstance(asked, _MetaClass) and issubclass(asked, np.ndarray):
+        return np.ndarray.view(self, *[x for x in (dtype, type) if x is not None])
+    if builder is not None:
+        return Tracer.view(traced(self, builder), dtype)  # type: ignore[attr-defined]
+    if dtype is None or np.dtype(dtype) == self.dtype:
+        return np.ndarray.view(self)
+    try:
+        return np.ndarray.view(self, canonical_dtype(dtype))
+    except (TypeError, ValueError):
+        abstractly(Tracer.view, self, dtype)  # type: ignore[attr-defined]
+        raise
+
+
+_MetaClass = type
+
+
+def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """A ufunc of NumPy's as the function of functx of its name, NumPy's own where there is none."""
+    if current_builder.get() is not None or ufunc_like(ufunc, method) is not None:
+        try:
+            return Tracer.__array_ufunc__(self, ufunc, method, *inputs, **kwargs)  # type: ignore[attr-defined]
+        except ArgumentError:
+            if not any([is_foreign(x) for x in inputs]):
+                raise
+    return getattr(ufunc, method)(*plain_within(inputs), **plain_within(kwargs))
+
+
+def _array_function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """A function of NumPy's as that of functx of its name, NumPy's own where there is none."""
+    fun = function_like(func)
+    if current_builder.get() is not None or fun is not None:
+        return Tracer.__array_function__(self, func, types, args, kwargs)  # type: ignore[attr-defined]
+    return func(*plain_within(args), **plain_within(kwargs))
+
+
+def is_foreign(x: Any) -> bool:
+    """Whether `x` is an array of a class that functx does not know, as a masked array is."""
+    return isinstance(x, np.ndarray) and type(x) not in NUMPY_ARRAYS
+
+
+def plain_within(value: Any) -> Any:
+    """`value` with arrays of NumPy's own class in place of each `ndarray` in it."""
+    if type(value) in (list, tuple):
+        return type(value)(map(plain_within, value))
+    if type(value) is dict:
+        return {key: plain_within(x) for key, x in value.items()}
+    return plain(value)
+
+
+for _name, _fun in OPERATORS.items():
+    _operator(_name, _fun, f"__r{_name}__")
+for _name, _reflected in {
+    "eq": "__eq__",
+    "ne": "__ne__",
+    "lt": "__gt__",
+    "le": "__ge__",
+    "gt": "__lt__",
+    "ge": "__le__",
+}.items():
+    _operator(_name, getattr(Tracer, f"__{_name}__"), _reflected)
+for _name, _symbol, _ in IN_PLACE:
+    _in_place(_name, _symbol)
+for _name in [
+    "reshape",
+    "transpose",
+    "ravel",
+    "flatten",
+    "squeeze",
+    "swapaxes",
+    "diagonal",
+    "copy",
+    "fill",
+    "resize",
+]:
+    _looking(_name)
+for _name in ("T", "mT", "real", "imag"):
+    _looking_property(_name)
+for _name in [
+    "__neg__",
+    "__pos__",
+    "__abs__",
+    "__invert__",
+    "__round__",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "at",
+    "choose",
+    "clip",
+    "compress",
+    "conj",
+    "conjugate",
+    "cumprod",
+    "cumsum",
+    "dot",
+    "flat",
+    "max",
+    "mean",
+    "min",
+    "nonzero",
+    "partition",
+    "prod",
+    "ptp",
+    "put",
+    "repeat",
+    "round",
+    "searchsorted",
+    "sort",
+    "std",
+    "sum",
+    "take",
+    "trace",
+    "var",
+]:
+    setattr(ndarray, _name, getattr(Tracer, _name))
+for _name, _fun in {
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "__array_ufunc__": _array_ufunc,
+    "__array_function__": _array_function,
+    "astype": _astype,
+    "view": _view,
+}.items():
+    setattr(ndarray, _name, _fun)

@@ -1,0 +1,206 @@
+"""An expression means the same plainly, under `jit`, and under `vmap` of one lane."""
+
+import random
+import warnings
+
+import numpy
+
+import functx
+import functx.numpy as np
+from functx.core.errors import FunctxError
+
+
+def templates(text):
+    return [each.strip() for each in text.split(";")]
+
+
+VARIABLES = {
+    "a": (numpy.arange(6).reshape(2, 3) / 4 - 0.5).astype("float32"),
+    "b": numpy.array([0.5, -2.0, 1.0], "float32"),
+    "h": numpy.array([[1.5, -0.25, 2.0], [0.0, 4.0, -1.0]], "float16"),
+    "i": numpy.array([[3, -1, 2], [0, 5, -4]], "int32"),
+    "j": numpy.array([2, 0, 1], "int32"),
+    "u": numpy.array([7, 200, 3], "uint8"),
+    "m": numpy.array([[True, False, True], [False, False, True]]),
+    "s": numpy.array(1.5, "float32"),
+    "n": numpy.array(2, "int32"),
+}
+
+# Of X, Y any expressions, of E, F those without rounding, of B, C booleans, of I, J integers,
+# of K integers up to 2, of V, W arrays with a dimension, of M those with two.
+EXACT = templates(
+    """
+    E + F; E - F; E * F; -E; abs(E); +E; E == F; E != F; E < F; E <= F; E > F; E >= F; I & J; I | J; I ^ J;
+    B & C; B | C; B ^ C; ~B; ~I; I // 3; I % 3; I << 1; I >> 1; I * 2; 3 - E; E * 0.5; 2 * E; E + True;
+    E ** 2; E // 2; E % 2; divmod(I, 4)[1]; 5 % (abs(I) + 1); E.sum(); E.sum(-1); V.sum(0, keepdims=True);
+    E.min(); E.max(); E.prod(); E.any(); E.all(); V.argmax(); V.argmin(-1); V.cumsum(-1); E.clip(-1, 1);
+    E.round(); E.astype("float16"); E.astype("float32"); E.astype("int32"); B.astype("uint8"); E.copy();
+    V.reshape(-1); V.reshape((-1, 1)); V.ravel(); V.flatten(); V.T; V.transpose(); M.swapaxes(0, 1);
+    V.squeeze(); V.repeat(2); V.take(1); V.take([0, 1]); M.diagonal(); M.trace(); E.real; E.conj();
+    V[0]; V[-1]; V[1:]; V[::-1]; V[..., 0]; V[None]; V[..., None]; V[[0, 0]]; M[:, ::2]; M[0, 1]; M[:, [0, 0]];
+    M[np.array([0, 1]), 0]; V[np.array(0)]; V[np.argmax(V) % 1]; V[n - 2]; V[K % 1]; b[K]; np.array([4, 5, 6])[K];
+    V.at[0].set(3); V.at[0].add(1.0); V.at[[0, 0]].add(2); V.at[..., 0].multiply(2); V.at[0].max(1);
+    V.at[0].get(); len(V); E.ndim; E.size; E.max() > 0; n; s; a; b; h; i; j; u; m;
+    np.add(E, F); np.subtract(E, F); np.multiply(E, F); np.negative(E); np.abs(E); np.square(E); np.maximum(E, F);
+    np.minimum(E, F); np.floor(E); np.ceil(E); np.sign(E); np.where(B, E, F); np.where(B, 1.0, 0.0);
+    np.where(E > 0, E, 0); np.where(B, 1, 2); np.concatenate([V, W]); np.stack([E, F]); np.expand_dims(E, 0);
+    np.reshape(E, -1); np.ravel(E); np.transpose(E); np.squeeze(E); np.broadcast_to(E, (2, *E.shape));
+    np.flip(E); np.roll(E, 1); np.moveaxis(M, 0, 1); np.atleast_2d(E); np.atleast_1d(E); np.zeros_like(E);
+    np.ones_like(E); np.full_like(E, 2); np.full((2,), 2.0); np.zeros(3, "float16"); np.ones((2, 1)); np.eye(2);
+    np.arange(3); np.arange(0, 1, 0.25); np.asarray(E); np.array(E); np.array([1, 2.5]); np.float32(E);
+    np.tile(V, 2); np.split(V, [1])[0]; np.array_split(V, 2)[1]; np.diff(V); np.outer(V, W); np.cumsum(E);
+    np.sort(V); np.argsort(V); np.count_nonzero(E); np.isnan(E); np.isfinite(E); np.logical_not(E);
+    np.logical_and(E, F); np.logical_or(E, F); np.bitwise_and(I, J); np.sum(E); np.max(E); np.argmax(V);
+    np.any(E); np.tril(M); np.triu(M); np.diag(V); np.pad(V, 1); np.swapaxes(M, 0, -1); np.copy(E);
+    np.take(V, K, mode="clip"); np.array_equal(E, F); np.heaviside(E, 0.5); np.trunc(E); np.fix(E); np.float_power(E, 2);
+    np.clip(E, None, 2); np.ptp(V); np.nan_to_num(E); np.ndim(E); np.shape(E); np.result_type(E, F);
+    np.append(V, 1); np.rot90(M); np.kron(V, W); np.vdot(V, W); np.inner(V, W); np.dot(V, 2); np.tensordot(V, 2, 0);
+    E.sum(dtype="float32"); E.at[...].set(1); abs(E) ** 3; round(s); E.mT if E.ndim > 1 else E; E.imag
+"""
+)
+ROUNDED = templates(
+    """
+    X / Y; X / 2; 1 / (abs(X) + 1); X.mean(); X.mean(-1); X.std(); X.var(); np.sin(X); np.exp(np.sin(X)); np.sqrt(abs(X));
+    np.tanh(X); X ** 0.5; X * 1.1; X @ b; M @ M.T; X.dot(b); np.log1p(abs(X)); np.arctan2(X, Y); np.hypot(X, Y);
+    np.mean(X); np.var(X); np.linalg.norm(X); np.cos(1.0) * X; np.sin(2) + X; np.exp2(X); np.linspace(0, 1, 4);
+    np.cumprod(np.sin(X)); np.logaddexp(X, Y); np.einsum("...i->...", V); X + Y; X * Y; X - Y; X[..., 0]; X.sum(0);
+    np.average(X); np.median(X); np.interp(X, [0, 1], [2, 3]); functx.nn.relu(X); functx.nn.softmax(V); functx.lax.add(X, X);
+    functx.lax.exp(np.float32(X)); functx.scipy.special.erf(np.float32(X)); np.sinc(X); np.cbrt(X); np.true_divide(X, Y)
+"""
+)
+
+
+class Pool:
+    """Expressions of given variables, with their plain values: each is made of earlier ones."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.found = [(name, value(name, variables()), True) for name in VARIABLES]
+        self.raised = []
+
+    def grow(self, count):
+        """That many expressions more."""
+        while count:
+            rounded = self.random.random() < 0.25
+            source, exact = self.filled(self.random.choice(ROUNDED if rounded else EXACT))
+            if source is None:
+                continue
+            try:
+                made = value(source, variables())
+            except (FunctxError, ZeroDivisionError):
+                self.raised.append(source)
+                continue
+            if numpy.size(made) <= 48 and len(source) < 160:
+                exact = exact and not rounded and getattr(made, "dtype", None) != numpy.float16
+                self.found.append((source, made, exact))
+                count -= 1
+
+    def filled(self, template):
+        chosen = {word: self.operand(word) for word in set(template) & set("XYEFBCIJKVWM")}
+        if None in chosen.values():
+            return None, False
+        source = "".join([f"({chosen[c][0]})" if c in chosen else c for c in template])
+        return source, all([exact for _, _, exact in chosen.values()])
+
+    def operand(self, word):
+        fits = [each for each in self.random.choices(self.found, k=12) if suits(word, *each)]
+        return fits[0] if fits else None
+
+
+def suits(word, source, found, exact):
+    if not isinstance(found, np.ndarray) or len(source) > 60:
+        return False
+    kind, large = found.dtype.kind, found.size and abs(found.astype(float)).max() > 100
+    return {
+        "X": True,
+        "Y": True,
+        "E": exact and not large,
+        "F": exact and not large,
+        "B": kind == "b" and exact,
+        "C": kind == "b" and exact,
+        "I": kind in "iu" and exact,
+        "J": kind in "iu" and exact,
+        "K": kind in "iu" and exact and found.size and 0 <= found.min() <= found.max() <= 2,
+        "V": exact and found.ndim and 0 not in found.shape,
+        "W": exact and found.ndim and 0 not in found.shape,
+        "M": exact and found.ndim == 2 and 0 not in found.shape,
+    }[word]
+
+
+def variables():
+    return {name: np.array(x) for name, x in VARIABLES.items()}
+
+
+def value(source, given):
+    return eval(source, {"np": np, "functx": functx}, given)
+
+
+def meaning(sources):
+    """What each of the expressions gives, its type, and how many numbers a write to it changes."""
+
+    def f(given):
+        seen, types = [], []
+        for source in sources:
+            own = {name: x.copy() for name, x in given.items()}
+            found = value(source, own)
+            kept = np.copy(found) if isinstance(found, np.ndarray) else 0
+            refused = ""
+            if isinstance(found, np.ndarray) and found.ndim:
+                try:
+                    found[...] = 77
+                except (FunctxError, ValueError):
+                    refused = "read-only"
+            changed = [(x != given[name]).sum() for name, x in own.items() if name in source]
+            seen.append((kept, sum(changed)))
+            whole = getattr(found, "dtype", None) or repr(found)
+            types.append((whole, numpy.shape(kept), refused))
+        f.types = types
+        return seen
+
+    return f
+
+
+def check(seed, count, batch):
+    """Compare the meanings of `count` random expressions; those that differ."""
+    pool = Pool(seed)
+    pool.grow(count)
+    sources = [source for source, _, _ in pool.found[len(VARIABLES) :]]
+    wrong = []
+    for start in range(0, count, batch):
+        some = sources[start : start + batch]
+        f = meaning(some)
+        plainly, types = f(variables()), f.types
+        compiled, compiled_types = functx.jit(f)(variables()), f.types
+        lanes = {name: x[None] for name, x in variables().items()}
+        mapped, mapped_types = functx.jit(functx.vmap(f))(lanes), f.types
+        for k, source in enumerate(some):
+            others = [(compiled[k], compiled_types[k]), *[(mapped[k], mapped_types[k])] * 1]
+            for how, (found, kind) in zip(("jit", "vmap"), others, strict=True):
+                if how == "vmap":
+                    found = functx.tree.map(lambda x: x[0] if numpy.ndim(x) else x, found)
+                difference = differs(plainly[k], types[k], found, kind)
+                if difference:
+                    wrong.append(f"{source}  plainly and under {how}: {difference}")
+    return wrong
+
+
+def differs(plainly, kind, other, other_kind):
+    if kind != other_kind:
+        return f"{kind} {other_kind}"
+    if plainly[1] != other[1]:
+        return f"a write changes {plainly[1]} and {other[1]} elements"
+    x, y = (numpy.asarray(each[0]) for each in (plainly, other))
+    if x.dtype.kind not in "fc":
+        return "" if numpy.array_equal(x, y) else f"{x} {y}"
+    if x.shape != y.shape:
+        return f"{x.shape} {y.shape}"
+    rounding = 2e-2 if x.dtype == numpy.float16 else 2e-5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        size = max(1.0, numpy.nanmax(numpy.abs(x[numpy.isfinite(x)]), initial=0))
+        same = numpy.allclose(x.astype(float), y.astype(float), rounding, rounding * size, True)
+    return "" if same else f"{x} {y}"
+
+
+def test_random_expressions_mean_the_same_plainly_and_under_jit_and_vmap():
+    assert not check(seed=0, count=120, batch=120)
