@@ -18,6 +18,7 @@ from functx.numpy.elementary import rad2deg
 from functx.numpy.mutation import assign
 from functx.numpy.promotion import (
     broadcast,
+    broadcast_to,
     copied,
     never_aliased,
     number_like,
@@ -34,7 +35,7 @@ from functx.ops.conversion import bitcast_convert_type, convert_element_type
 from functx.ops.logical import bitwise_and as both
 from functx.ops.logical import bitwise_or as either
 from functx.ops.operands import literal
-from functx.ops.shaping import full, zeros_like
+from functx.ops.shaping import full
 
 __all__ = [
     "angle",
@@ -223,7 +224,7 @@ def frexp(x: Any, /) -> Any:
 @ufunc
 def real(x: Any, /) -> Any:
     """The real part."""
-    x = asarray(x)
+    x = operand(x) if isinstance(x, np.ndarray) else asarray(x)
     return parts.real(x) if is_complex(aval_of(x).dtype) else x
 
 
@@ -231,7 +232,10 @@ def real(x: Any, /) -> Any:
 def imag(x: Any, /) -> Any:
     """The imaginary part, 0 for real `x`."""
     x = operand(x)
-    return parts.imag(x) if is_complex(aval_of(x).dtype) else zeros_like(x)
+    if is_complex(aval_of(x).dtype):
+        return parts.imag(x)
+    # Read-only, as in NumPy.
+    return broadcast_to(full((), zero_for(x)), aval_of(x).shape)
 
 
 @ufunc

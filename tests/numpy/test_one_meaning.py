@@ -1,13 +1,32 @@
 """An expression means the same plainly, under `jit`, and under `vmap` of one lane."""
 
+import copy
+import itertools
+import operator
+import pickle
 import random
 import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy
+import pytest
 
 import functx
 import functx.numpy as np
-from functx.core.errors import FunctxError
+from functx.core.arrays import on_host, wrapped
+from functx.core.errors import (
+    CapturedWriteError,
+    DTypeError,
+    FunctxError,
+    IndexingError,
+    ShapeError,
+)
+from functx.core.primitive import Primitive
+from functx.core.tracing import aval_of
+from functx.ops.conversion import ConvertElementType
+from functx.ops.mutation import Copy
+from functx.ops.reductions import ReduceAnd, ReduceOr
 
 
 def templates(text):
@@ -204,3 +223,233 @@ def differs(plainly, kind, other, other_kind):
 
 def test_random_expressions_mean_the_same_plainly_and_under_jit_and_vmap():
     assert not check(seed=0, count=120, batch=120)
+
+
+SPECIAL = {
+    "f": [0.0, -0.0, 1.0, -1.5, 0.1, 3.0, 1e4, -6e4, numpy.inf, -numpy.inf, numpy.nan, 1e-3],
+    "i": [0, 1, -1, 2, 7, -128, 127, 100, -100],
+    "u": [0, 1, 2, 7, 255, 128, 200],
+    "b": [False, True],
+}
+KINDS = {
+    "f": ["float16", "float32"],
+    "i": ["int8", "int16", "int32"],
+    "u": ["uint8", "uint32"],
+    "b": ["bool"],
+}
+
+
+def operands(dtype, kind, count):
+    """Arrays that pair each special value with every other."""
+    values = numpy.array(SPECIAL[kind]).astype(dtype)
+    if kind == "i":
+        values = numpy.append(values, [numpy.iinfo(dtype).min, numpy.iinfo(dtype).max]).astype(
+            dtype
+        )
+    return [wrapped(x.ravel().copy()) for x in numpy.meshgrid(*[values] * count)]
+
+
+def test_what_numpy_computes_at_once_has_the_bits_of_a_compiled_program():
+    cases = []
+    for primitive in Primitive.registry.values():
+        if primitive.on_host is None or primitive.fields or issubclass(primitive, Copy):
+            continue
+        for kind in set(primitive.on_host_kinds) & set(primitive.accepts):
+            for dtype in KINDS[kind]:
+                count = getattr(primitive.on_host, "nin", 1)
+                cases.append((primitive(), operands(dtype, kind, count)))
+    for kind, dtype in [(k, d) for k, dtypes in KINDS.items() for d in dtypes]:
+        (x,) = operands(dtype, kind, 1)
+        cases += [(ConvertElementType(to), [x]) for k in KINDS for to in KINDS[k]]
+        cases += [(reduction((0,)), [x]) for reduction in (ReduceAnd, ReduceOr) if kind in "biu"]
+        cases.append((Copy(), [x]))
+    args = [args for _, args in cases]
+    compiled = functx.jit(lambda args: [p(*xs) for (p, _), xs in zip(cases, args, strict=True)])(
+        args
+    )
+    assert len(cases) > 150
+    for (primitive, xs), found in zip(cases, compiled, strict=True):
+        at_once = on_host(primitive, xs, tuple(map(aval_of, xs)))
+        if at_once is None:
+            assert isinstance(primitive, ConvertElementType)
+            continue
+        assert at_once.dtype == found.dtype and at_once.shape == found.shape, primitive
+        same_bits(at_once, found, f"{primitive} of {xs[0].dtype}")
+
+
+def same_bits(x, y, what):
+    x, y = numpy.asarray(x), numpy.asarray(y)
+    nan = numpy.isnan(x) & numpy.isnan(y) if x.dtype.kind == "f" else numpy.zeros(x.shape, bool)
+    bits = f"V{x.dtype.itemsize}"
+    assert (nan | (x.view(bits) == y.view(bits))).all(), what
+
+
+def test_a_number_beside_an_array_at_once_is_as_in_a_compiled_program():
+    signs = [operator.add, operator.sub, operator.mul, operator.truediv, operator.lt, operator.eq]
+    numbers = [2, -3, 0, 0.5, -0.0, True, 1e5, numpy.float32(0.1), numpy.int8(3), 1j]
+    arrays = [np.array([1.5, 2.0, 0.0], d) for d in ("float16", "float32", "int32", "uint8")]
+
+    def every(arrays):
+        found = []
+        for sign, number, x in itertools.product(signs, numbers, arrays):
+            for args in ((x, number), (number, x)):
+                try:
+                    found.append(sign(*args))
+                except (FunctxError, OverflowError) as error:
+                    found.append(type(error).__name__)
+        return [x for x in found if isinstance(x, str)], [
+            x for x in found if not isinstance(x, str)
+        ]
+
+    refused, found = every(arrays)
+    errors = []
+    compiled = functx.jit(lambda arrays: [errors.append(every(arrays)), errors[-1][1]][1])(arrays)
+    assert errors[0][0] == refused and len(compiled) == len(found) > 300
+    for x, y in zip(found, compiled, strict=True):
+        assert isinstance(x, np.ndarray) and x.dtype == y.dtype
+        numpy.testing.assert_allclose(numpy.asarray(x), numpy.asarray(y), 2e-3)
+
+
+def test_an_array_is_numpys_to_everybody_else():
+    x = np.arange(6).reshape(2, 3) / 2
+    assert type(x) is np.ndarray and isinstance(x, numpy.ndarray) and x.flags.writeable
+    for again in (pickle.loads(pickle.dumps(x)), copy.copy(x), copy.deepcopy(x), x.copy(), +x):
+        assert type(again) is np.ndarray and again.tolist() == x.tolist()
+        assert not numpy.shares_memory(again, x)
+    assert repr(x[0]) == "array([0. , 0.5, 1. ], dtype=float32)" and str(x[1, 2]) == "2.5"
+    assert type(numpy.asarray(x)) is type(x.view(numpy.ndarray)) is numpy.ndarray
+    assert memoryview(x).shape == (2, 3) and x.tobytes() == numpy.asarray(x).tobytes()
+    assert (
+        jnp.sin(x).shape == jax.jit(jnp.sin)(x).shape == jax.grad(lambda y: (y * y).sum())(x).shape
+    )
+    assert jax.tree.leaves({"a": x})[0] is x and isinstance(x, functx.Array | numpy.ndarray)
+    assert {x[0, 1]: 1}[np.float32(0.5)] == 1 and len(set(np.array([1, 2, 1]))) == 2
+    assert [7, 8, 9][np.array(1)] == 8 and f"{x.sum():.1f} {x[0, 1]:5.2f}" == "7.5  0.50"
+    assert (x == None) is False and 0.5 in x and [float(y) for y in x[0]] == [0.0, 0.5, 1.0]  # noqa: E711
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+    numpy.testing.assert_allclose(x, numpy.asarray(x))
+    assert x.astype("U3").dtype.kind == "U" and x.astype(float, order="F").dtype == "float32"
+
+
+def test_operands_of_several_kinds_give_what_the_rule_says():
+    ours, plain, theirs = np.arange(3), numpy.arange(3.0), jnp.arange(3)
+    for made, kind, dtype in [
+        (ours + plain, np.ndarray, "float32"),
+        (plain + ours, np.ndarray, "float32"),
+        (2.5 * ours, np.ndarray, "float32"),
+        (numpy.float64(2) * ours, np.ndarray, "float32"),
+        (ours + theirs, jax.Array, "int32"),
+        (theirs + ours, jax.Array, "int32"),
+        ([1, 2, 3] - ours, np.ndarray, "int32"),
+        (numpy.sin(ours), np.ndarray, "float32"),
+        (numpy.mean(ours), np.ndarray, "float32"),
+        (numpy.add(ours, 1, out=np.zeros(3)), np.ndarray, "float32"),
+        (numpy.add.reduce(ours), np.ndarray, "int32"),
+        (numpy.concatenate([plain, ours]), np.ndarray, "float32"),
+        (numpy.linalg.norm(ours), np.ndarray, "float32"),
+        (ours[theirs], jax.Array, "int32"),
+        (np.where(plain > 1, 1.0, 0.0) * np.ones(3, "float16"), np.ndarray, "float16"),
+        (np.sqrt(2) * np.ones(3, "float16"), np.ndarray, "float16"),
+        (np.reshape(plain, (3, 1)), np.ndarray, "float64"),
+        (np.reshape(plain, (3, 1)) + 1, np.ndarray, "float32"),
+        (np.asarray(plain), np.ndarray, "float32"),
+        (functx.lax.convert_element_type(plain, "float32"), np.ndarray, "float32"),
+    ]:
+        assert isinstance(made, kind) and made.dtype == dtype
+        assert isinstance(made, jax.Array) == (kind is jax.Array)
+    assert type(numpy.shares_memory(ours, ours)) is bool
+    masked = numpy.ma.masked_array([1.0, 2.0, 3.0], [True, False, False]) + ours
+    assert isinstance(masked, numpy.ma.MaskedArray) and masked.tolist() == [None, 3.0, 5.0]
+
+
+def test_what_looks_at_memory_keeps_that_of_a_wide_array():
+    wide = numpy.arange(6.0)
+    looks = [
+        lambda x: np.reshape(x, (2, 3)),
+        lambda x: np.ravel(np.transpose(np.reshape(x, (1, 6)))),
+        lambda x: np.flip(x),
+        lambda x: np.split(x, 2)[1],
+        lambda x: np.real(numpy.ndarray((3,), "complex128", x.data)),
+        lambda x: functx.lax.slice(x, (1,), (4,)),
+        lambda x: functx.lax.expand_dims(x, (0,)),
+    ]
+    for look in looks:
+        seen = look(wide)
+        assert numpy.shares_memory(seen, wide) and seen.dtype == "float64"
+        seen[...] = 7
+        assert (wide == 7).sum() == seen.size
+        wide[:] = range(6)
+
+
+def test_an_array_from_around_a_function_is_traced_where_it_is_used():
+    table = np.array([1.0, 2.0, 4.0, 8.0])
+    places = np.array([3, 0, 2])
+    for f in (
+        lambda i: table[i],
+        lambda i: table[i] + table[0] + table[-1],
+        lambda i: (table * 2)[i] / 2,
+        lambda i: table.reshape(2, 2)[i // 2, i % 2],
+        lambda i: table.copy().at[i].add(0.0)[i],
+        lambda i: table.take(i),
+        lambda i: table[::-1].T.ravel()[3 - i],
+    ):
+        expected = [float(f(int(i))) for i in places]
+        assert functx.vmap(f)(places).tolist() == expected
+        assert functx.jit(functx.vmap(f))(places).tolist() == expected
+        _, seen = functx.lax.scan(lambda c, i, f=f: (c, f(i)), 0, places)
+        assert seen.tolist() == expected
+    weights = np.array([2.0, 3.0])
+    slope = functx.grad(lambda x: sum(w * x**k for k, w in enumerate(weights) if w > 1))
+    assert slope(4.0) == 3.0 and int(functx.jit(lambda x: x + weights.shape[0])(1)) == 3
+
+    def write(i):
+        table[i] = 0.0
+
+    def add(i):
+        nonlocal table
+        table += i.sum()
+
+    for fun in (write, add, lambda i: table.sort(), lambda i: table[1:].fill(i.sum())):
+        for transform in (functx.jit, functx.vmap):
+            with pytest.raises(CapturedWriteError, match=r"from outside"):
+                transform(fun)(places)
+    assert table.tolist() == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_an_element_is_a_number_and_a_row_is_a_view():
+    def f(x):
+        element, row, last = x[0, 0], x[1], x[np.argmax(x[:, 0])]
+        element += 100.0
+        row += 10.0
+        last *= 2.0
+        whole = x[0, 1, ...]
+        whole += 1.0
+        total = alias = x.sum()
+        total += 1.0
+        return element, alias, x
+
+    start = [[1.0, 2.0], [3.0, 4.0]]
+    plainly, compiled = f(np.array(start)), functx.jit(f)(np.array(start))
+    for x, y in zip(plainly, compiled, strict=True):
+        assert x.tolist() == y.tolist()
+
+
+def test_mistakes_have_the_errors_of_a_traced_array():
+    x = np.zeros((2, 3))
+    for mistake, error in [
+        (lambda x: x[5], IndexingError),
+        (lambda x: x[0.5], IndexingError),
+        (lambda x: x.reshape(4), ShapeError),
+        (lambda x: x + np.ones(2), ShapeError),
+        (lambda x: x[0].mT, ShapeError),
+        (lambda x: x.__setitem__(7, 1), IndexingError),
+        (lambda x: x.__setitem__(0, 1j), DTypeError),
+        (lambda x: x.__iadd__(1j), DTypeError),
+        (lambda x: x.__setitem__(0, np.ones(2)), ShapeError),
+        (lambda x: x.squeeze(0), ShapeError),
+    ]:
+        for call in (mistake, functx.jit(mistake)):
+            with pytest.raises(error):
+                call(x)
+    assert not x.any()
