@@ -233,6 +233,7 @@ def plain_within(value: Any) -> Any:
     return plain(value)
 
 
+_fun: Any
 for _name, _fun in OPERATORS.items():
     _operator(_name, _fun, f"__r{_name}__")
 for _name, _reflected in {

@@ -57,9 +57,9 @@ def asarray(
             return of_value(np.array(found.value, found.aval.dtype), found.aval.weak_type)
         return Tracer(found, builder)
     if isinstance(a, np.ndarray):
-        found = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
-        if copy or type(a) not in NUMPY_ARRAYS or a.dtype != found:
-            a = np.array(a, found, copy=copy)
+        wanted = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
+        if copy or type(a) not in NUMPY_ARRAYS or a.dtype != wanted:
+            a = np.array(a, wanted, copy=copy)
         if builder is None:
             return a if type(a) is ndarray or (type(a) in OURS and dtype is None) else wrapped(a)
         return Tracer(builder.atom(a), builder)
