@@ -45,9 +45,7 @@ def make_ir(
             program = traced.program
             program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
         # A program is a value: what becomes of a captured NumPy array is nothing to it.
-        program.captured = [
-            np.array(x) if type(x) in NUMPY_ARRAYS else x for x in program.captured
-        ]
+        program.captured = [np.array(x) if type(x) in NUMPY_ARRAYS else x for x in program.captured]
         return program
 
     return transformed(wrapper, fun, "make_ir")
