@@ -19,6 +19,7 @@ from functx.core.tracing import Builder, Tracer, aval_of, current_builder, trace
 from functx.numpy import indexing, mutation
 from functx.numpy.methods import IN_PLACE, OPERATORS, function_like, ufunc_like
 from functx.numpy.selection import cast
+from functx.ops.conversion import convert_element_type
 
 __all__ = ["ndarray"]
 
@@ -72,10 +73,15 @@ def _looking(name: str) -> None:
         if builder is not None:
             return general(traced(self, builder), *args, **kwargs)
         try:
-            return own(self, *args, **kwargs)
+            found = own(self, *args, **kwargs)
         except (TypeError, ValueError, IndexError):
             abstractly(general, self, *args, **kwargs)
             raise
+        return (
+            found
+            if found is None or found.base is not None
+            else convert_element_type(found, aval_of(self).dtype, self.weak_type)
+        )
 
     method.__name__, method.__doc__ = name, own.__doc__
     setattr(ndarray, name, method)

@@ -76,7 +76,10 @@ def copied(x: Any) -> Any:
     """The array `x` in memory of its own, inside a trace that of the trace."""
     if type(x) is Tracer or current_builder.get() is not None:
         return Copy()(x)
-    return of_value(x, getattr(x, "weak_type", False)) if isinstance(x, np.ndarray) else x
+    if not isinstance(x, np.ndarray):
+        return x
+    aval = aval_of(x)
+    return of_value(np.asarray(x, aval.dtype), aval.weak_type)
 
 
 _LISTS = (list, tuple)
