@@ -20,7 +20,7 @@ from functx.ops.shaping import full_like
 from functx.tools.births import Birth, Run, where_bad
 from functx.tools.straight_line import straight_line, values_of
 from functx.transforms.calls import avals_of, check_callable, name_of, trace_call
-from functx.transforms.grad import argument_leaves, check_argnums
+from functx.transforms.grad import argument_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
 from functx.transforms.norms import expand_to_differentiate
 from functx.transforms.reverse_mode import Cotangents, Step, backward_sweep, forward_sweep
@@ -69,9 +69,8 @@ def explain_nan(
     inf
     """
     check_callable(fun, "explain_nan")
-    argnums = tuple(argnums) if isinstance(argnums, list) else argnums
     if argnums is not None:
-        check_argnums(argnums, "explain_nan")
+        argnums = canonical_argnums(argnums, "explain_nan")
     name = name_of(fun)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 from functx.core import tree
@@ -84,7 +85,7 @@ def differentiated(
     kind: str = "grad",
 ) -> Any:
     """What `grad` or `value_and_grad` makes of `fun`; messages say `kind`."""
-    check_argnums(argnums, kind)
+    argnums = canonical_argnums(argnums, kind)
     with_value = kind == "value_and_grad"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -126,14 +127,20 @@ def differentiated(
     return transformed(wrapper, fun, kind)
 
 
-def check_argnums(argnums: Any, kind: str) -> None:
-    """Raise ArgnumsError unless `argnums` is an int or a tuple of distinct ints."""
-    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
-    if not numbers or any(type(n) is bool or not isinstance(n, int) for n in numbers):
+def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
+    """`argnums`, which is an integer or a sequence of some, as an int or a tuple of ints.
+
+    Raises ArgnumsError for anything else.
+    """
+    several = isinstance(argnums, (tuple, list))
+    numbers = argnums if several else (argnums,)
+    if not numbers or any(isinstance(n, bool) or not hasattr(n, "__index__") for n in numbers):
         raise ArgnumsError(
             f"{kind}: argnums must be an int or a non-empty tuple of ints; got {argnums!r}",
             fix="Give the position of the argument, which counts from 0.",
         )
+    found = tuple([index(n) for n in numbers])
+    return found if several else found[0]
 
 
 def argument_leaves(

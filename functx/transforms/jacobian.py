@@ -34,7 +34,7 @@ from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import (
     Argnums,
     argument_leaves,
-    check_argnums,
+    canonical_argnums,
     differentiated,
     floats_for_ints,
 )
@@ -277,7 +277,7 @@ def _jacobian(
     Forward mode pushes real numbers to anything, reverse mode pulls them back to anything.
     """
     check_callable(fun, kind)
-    check_argnums(argnums, kind)
+    argnums = canonical_argnums(argnums, kind)
     shown = fun if shown is None else shown
     forward = rewrite is ForwardJacobian
     takes, gives = (_is_real, is_inexact) if forward else (is_inexact, _is_real)

@@ -175,7 +175,7 @@ def test_bad_argnums_are_refused():
     f = lambda x, y: x * y  # noqa: E731
     refused(ArgnumsError, lambda: grad(f, argnums=2)(1.0, 2.0), "2", "2 positional")
     refused(ArgnumsError, lambda: grad(f, argnums=(0, -2))(1.0, 2.0), "distinct")
-    for argnums in ([0], True, (), 1.0, "x"):
+    for argnums in ([0.5], True, (), [], 1.0, "x"):
         refused(ArgnumsError, lambda argnums=argnums: grad(f, argnums=argnums), "argnums")
 
 

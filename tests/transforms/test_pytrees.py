@@ -189,6 +189,14 @@ def test_what_is_no_array_passes_where_nothing_is_differentiated_or_mapped():
     assert fx.jacrev(lambda x, *, f: f(x))(x, f=square).tolist() == [[2, 0], [0, 4]]
 
 
+def test_argnums_may_be_any_integers_in_any_sequence():
+    f, x, y = lambda x, y: (x * y).sum(), floats(1, 2), floats(3, 4)
+    for argnums in ([0, 1], (onp.int64(0), -1), [onp.array(0), 1]):
+        assert [g.tolist() for g in fx.grad(f, argnums)(x, y)] == [[3, 4], [1, 2]]
+    assert fx.jacrev(f, onp.int32(1))(x, y).tolist() == [1, 2]
+    assert isinstance(fx.jacfwd(f, [0])(x, y), tuple)
+
+
 def test_aux_that_is_not_traced_comes_back_as_it_is():
     table = onp.arange(3)
     given = {"s": "text", "n": 3, "f": 2.5, "t": table, "none": None, "sq": abs}
