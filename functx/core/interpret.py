@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from functx.core.errors import ArgumentError
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import derived
 from functx.core.tracing import Tracer, current_builder
@@ -23,7 +24,13 @@ def interpret(
     starts with one. Runs inside a trace, and gives what is bound while an equation is at
     work the source of that equation, marked as derived except for its own outputs.
     """
-    builder = current_builder.here()
+    builder = current_builder.around()
+    if builder is None:
+        raise ArgumentError(
+            f"interpret: a program is walked inside a trace, to which its steps add; got "
+            f"`{program.name}` outside of one",
+            fix="Make it a rewrite, and call functx.core.rewriting.apply(rewrite, program, args).",
+        )
     env: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
 
     def read(atom: Any) -> Any:

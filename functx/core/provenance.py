@@ -17,6 +17,25 @@ from typing import Any
 # The code object and the offset of the instruction in it that was running.
 Source = tuple[CodeType, int]
 
+_LONGEST_CHAIN = 100
+
+
+def unwrapped(fun: Any, *attributes: str) -> Any:
+    """The innermost function that `fun` wraps, by its `__wrapped__` or one of `attributes`.
+
+    `fun` itself if there is no end to them, as for objects that have every attribute.
+    """
+    inner = fun
+    for _ in range(_LONGEST_CHAIN):
+        for name in ("__wrapped__", *attributes):
+            following = getattr(inner, name, None)
+            if following is not None:
+                break
+        else:
+            return inner
+        inner = following
+    return fun
+
 
 class FromLibrary(tuple[CodeType, int]):
     """The source of an equation that an installed package asked for; `user` is the line that called it.

@@ -6,14 +6,14 @@ import dis
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, MethodType
+from types import CodeType
 from typing import Any
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import ArgumentError, RuleError, type_name
-from functx.core.provenance import Source
+from functx.core.provenance import Source, unwrapped
 from functx.core.tracing import aval_of
 from functx.custom.symbolic_zeros import stands_for_zero
 from functx.ops.conversion import ConvertElementType
@@ -148,16 +148,8 @@ _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def _code_of(rule: Any) -> CodeType | None:
-    while True:
-        if isinstance(rule, partial):
-            rule = rule.func
-        elif hasattr(rule, "__wrapped__"):
-            rule = rule.__wrapped__
-        elif isinstance(rule, MethodType):
-            rule = rule.__func__
-        elif hasattr(rule, "__code__"):
-            return rule.__code__  # type: ignore[no-any-return]
-        else:
-            rule = getattr(type(rule), "__call__", None)  # noqa: B004
-            if not hasattr(rule, "__code__"):
-                return None
+    rule = unwrapped(rule, "func", "__func__")
+    if not isinstance(getattr(rule, "__code__", None), CodeType):
+        rule = getattr(type(rule), "__call__", None)  # noqa: B004
+    code = getattr(rule, "__code__", None)
+    return code if isinstance(code, CodeType) else None

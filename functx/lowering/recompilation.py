@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import zip_longest
+from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from functx.core.provenance import (
     line_number,
     owner_of_file,
     source_line,
+    unwrapped,
     user_source,
     users,
 )
@@ -220,8 +222,8 @@ def code_of(program: Program) -> Any:
 
 def code_behind(fun: Any) -> Any:
     """The code object of the function that `fun` wraps or calls, if it has one."""
-    while inner := getattr(fun, "__wrapped__", None) or getattr(fun, "func", None):
-        fun = inner
-    if not hasattr(fun, "__code__"):
-        fun = getattr(fun, "__func__", None) or type(fun).__call__
-    return getattr(fun, "__code__", None)
+    fun = unwrapped(fun, "func")
+    code = getattr(getattr(fun, "__func__", fun), "__code__", None)
+    if not isinstance(code, CodeType):
+        code = getattr(getattr(type(fun), "__call__", None), "__code__", None)  # noqa: B004
+    return code

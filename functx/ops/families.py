@@ -33,7 +33,7 @@ class Elementwise(Primitive, abstract=True):
 
         `out` is the output, None when operand `i` is one of those in `linear`.
         """
-        raise NotImplementedError
+        raise self.missing("partial")
 
     def influence(self, i: int, *args: Any) -> Any:
         """Where the output varies with operand `i`, as a boolean array; None for anywhere."""
@@ -128,7 +128,7 @@ class Unary(Elementwise, abstract=True):
     """One operand; a subclass gives `derivative(out, x)`, the factor at each element."""
 
     def derivative(self, out: Any, x: Any) -> Any:
-        raise NotImplementedError
+        raise self.missing("derivative")
 
     def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
         return mul(t, self.derivative(out, *args))

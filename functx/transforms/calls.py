@@ -26,7 +26,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, padded
-from functx.core.provenance import line_text, raises_itself, user_frame
+from functx.core.provenance import line_text, raises_itself, unwrapped, user_frame
 from functx.core.rewriting import rewritten
 from functx.core.storage import (
     Pure,
@@ -208,8 +208,7 @@ def names_of(fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any] | None
     `leaves` are those of the call, or their avals.
     """
     skip = 0
-    while hasattr(fun, "__wrapped__"):
-        fun = fun.__wrapped__
+    fun = unwrapped(fun)
     if type(fun) is MethodType:
         fun, skip = fun.__func__, 1
     elif type(fun) is not FunctionType:

@@ -1,16 +1,20 @@
 import asyncio
 import contextvars
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from functx.core.errors import ArgumentError, EscapedTracerError
+import functx
+from functx.core.errors import ArgumentError, EscapedTracerError, MissingRuleError
+from functx.core.interpret import interpret
 from functx.core.program import Program
 from functx.core.rewriting import apply
 from functx.core.samples import f32
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import add, mul, neg
+from functx.ops.families import Unary
 from functx.ops.reductions import reduce_sum
 from functx.ops.shaping import full
 from functx.ops.trigonometric import cos, sin
@@ -252,3 +256,38 @@ class TestConcurrency:
         total = program_of(lambda x: [reduce_sum(x)], f32[3])
         assert float(context.run(lambda: total(X)[0])) == pytest.approx(X.sum(), abs=1e-6)
         assert names(context.run(program_of, lambda x: [neg(x)], f32[3])) == ["neg"]
+
+
+def test_a_program_is_interpreted_inside_a_trace_only():
+    program = functx.make_ir(lambda x: x * 2.0)(1.0)
+    with pytest.raises(ArgumentError, match=r"inside a trace.*`lambda` outside of one"):
+        interpret(program, [1.0], lambda eqn, *args: [eqn.primitive(*args)], lambda c: c)
+
+
+def test_wrappers_without_end_are_taken_as_they_are():
+    class Everything:
+        def __call__(self, x):
+            return x * 2.0
+
+        def __getattr__(self, name):
+            if name in ("__wrapped__", "func", "__func__"):
+                return Everything()
+            raise AttributeError(name)
+
+    for fun in (Everything(), Mock(side_effect=lambda x: x * 2.0)):
+        for transform in (functx.jit, functx.grad, functx.checkpoint):
+            assert float(transform(fun)(1.0)) == 2
+        assert functx.vmap(fun)(np.ones(1)).tolist() == [2]
+
+
+def test_a_unary_operation_without_a_derivative_is_named():
+    class Underived(Unary):
+        def lower(self, ctx, x):
+            return x
+
+    for call in (
+        lambda: functx.grad(Underived())(1.0),
+        lambda: functx.jvp(Underived(), (1.0,), (1.0,)),
+    ):
+        with pytest.raises(MissingRuleError, match=r"underived: .*must have a `derivative` rule"):
+            call()

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from functx.core.errors import ArgumentError, SchemaError, type_name
+from functx.core.provenance import unwrapped
 from functx.core.tracing import Tracer
 from functx.custom.operators.schema import (
     ARRAY,
@@ -96,8 +97,7 @@ def _resolved(annotation: Any, fun: Any, what: str, name: str) -> Any:
     """An annotation as a type: one in quotes is looked up where the function is defined."""
     if not isinstance(annotation, str):
         return annotation
-    while hasattr(fun, "__wrapped__"):
-        fun = fun.__wrapped__
+    fun = unwrapped(fun)
     try:
         return eval(annotation, getattr(fun, "__globals__", {}))
     except Exception as error:

@@ -18,7 +18,7 @@ from functx.core.editing import like
 from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, Var, padded
-from functx.core.provenance import Source, source_line
+from functx.core.provenance import Source, source_line, unwrapped
 from functx.core.rewriting import apply
 from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace_closed
 from functx.ops.conversion import convert_element_type
@@ -65,8 +65,7 @@ def write_all(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
 
 def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
     """For each of `values`, the variable around `fun` that holds it; empty where there is none."""
-    while hasattr(fun, "__wrapped__"):
-        fun = fun.__wrapped__
+    fun = unwrapped(fun)
     known = {}
     for name, cell in zip(
         getattr(getattr(fun, "__code__", None), "co_freevars", ()),
@@ -149,8 +148,7 @@ def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryType
 
 def return_source(fun: Any) -> Source | None:
     """Where `fun` last returns, if it is a function of Python's."""
-    while hasattr(fun, "__wrapped__"):
-        fun = fun.__wrapped__
+    fun = unwrapped(fun)
     code = getattr(fun, "__code__", None)
     if code is None:
         return None
