@@ -143,6 +143,12 @@ MISTAKES = {
             jit(lambda i: lax.switch(i, [lambda: 1.0, lambda: 2.0]))(1),
         ),
     ),
+    "a key of a dictionary": (
+        lambda: jit(lambda i: {1: 2.0}[i])(1),
+        "ConcretizationError",
+        ["hash() needs", "functx.numpy.stack", "lax.switch", "static_argnums"],
+        lambda: jit(lambda i: {1: 2.0}[i], static_argnums=0)(1),
+    ),
     "a shape": (
         lambda: jit(lambda n: np.zeros(n))(3),
         "ArgumentError",
@@ -465,6 +471,31 @@ def test_a_mistake_is_told_with_the_line_and_a_cure_that_works(name):
     assert [word for word in words if word not in text] == []
     assert "at test_mistakes.py:" in text
     cure()
+
+
+def test_an_attribute_of_other_libraries_names_the_function():
+    cures = {
+        "detach": ("functx.stop_gradient(x)", lambda x: stop_gradient(x)),
+        "unsqueeze": ("functx.numpy.expand_dims(x, axis)", lambda x: np.expand_dims(x, 0)),
+        "permute": ("x.transpose(axes)", lambda x: x.transpose((0,))),
+        "to": ("x.astype(dtype)", lambda x: x.astype("int32")),
+        "exp": ("functx.numpy.exp(x)", lambda x: np.exp(x)),
+        "relu": ("functx.nn.relu(x)", lambda x: functx.nn.relu(x)),
+    }
+    for name, (words, cure) in cures.items():
+        with pytest.raises(AttributeError) as caught:
+            jit(lambda x, name=name: getattr(x, name))(X)
+        expected = f"no attribute {name!r}; got Traced<f32[3]> in jit(lambda); write {words}"
+        assert expected in str(caught.value)
+        jit(cure)(X)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'; got Traced<f32\[3\]>"):
+        grad(lambda x: x.nothing)(X)
+
+
+def test_what_a_library_says_of_a_traced_value_stays_as_it_is():
+    with pytest.raises(ValueError, match="pytree structure error") as caught:
+        jit(lambda x: jax.tree.map(lambda a, b: a, {"a": x}, [x]))(X)
+    assert not isinstance(caught.value, errors.FunctxError)
 
 
 PACKAGE = Path(functx.__file__).parent

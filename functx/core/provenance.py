@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_right
 from functools import cached_property, lru_cache
 from itertools import islice
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 # The code object and the offset of the instruction in it that was running.
@@ -263,10 +263,27 @@ def assigned_names(source: Source) -> tuple[str, ...]:
 
 
 def raises_itself(code: CodeType, offset: int) -> bool:
-    """Whether the instruction at `offset` is a `raise` or `assert` of the user's own code."""
+    """Whether the instruction at `offset` is a `raise` or an `assert`, and not a call that fails."""
     at = bisect_right(_code(code).offsets, offset) - 1
-    is_raise = _code(code).instructions[at].opname == "RAISE_VARARGS"
-    return is_raise and owner_of_file[code.co_filename] is USERS
+    return _code(code).instructions[at].opname == "RAISE_VARARGS"
+
+
+def source_in(trail: TracebackType | None) -> Source | None:
+    """The innermost place outside functx and JAX in a traceback, with the user's line that led there."""
+    line: Source | None = None
+    user: Source | None = None
+    while trail is not None:
+        frame = trail.tb_frame
+        if user_frame(frame) is frame:
+            line = frame.f_code, trail.tb_lasti
+            if owner_of_file[frame.f_code.co_filename] is USERS:
+                user = line
+        trail = trail.tb_next
+    if line is user or line is None or user is None:
+        return line
+    through = FromLibrary(line)
+    through.user = user
+    return through
 
 
 _ITEM = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")

@@ -468,6 +468,44 @@ def _has(scope: Any, path: str) -> bool:
     return scope is not None
 
 
+def _hash(self: Tracer) -> int:
+    """No number: a key or a member of a set would be looked for by a value that there is none of."""
+    raise ConcretizationError(
+        f"hash() needs the value of an array, and arrays are not hashable; got {self.atom.aval!r} of "
+        f"{self.builder.owner}",
+        fix="Index functx.numpy.stack of the values, choose with functx.lax.switch, or look it up by an "
+        "argument that is static (static_argnums).",
+    )
+
+
+_ATTRIBUTE_OF_JAX = Tracer.__getattr__
+_OF_PYTORCH = {
+    "detach": "functx.stop_gradient(x)",
+    "unsqueeze": "functx.numpy.expand_dims(x, axis)",
+    "permute": "x.transpose(axes)",
+    "to": "x.astype(dtype)",
+    "float": "x.astype(float)",
+    "long": "x.astype(int)",
+    "backward": "functx.grad(f)(x)",
+}
+
+
+def _getattr(self: Tracer, name: str) -> Any:
+    try:
+        return _ATTRIBUTE_OF_JAX(self, name)
+    except AttributeError:
+        if name.startswith("_"):
+            raise
+    instead = _OF_PYTORCH.get(name)
+    for module in ("numpy", "nn", "lax"):
+        if instead is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
+            instead = f"functx.{module}.{name}(x)"
+    message = f"a traced array has no attribute {name!r}; got {self.described()}"
+    raise AttributeError(
+        message + (f"; write {instead}" if instead else ""), name=name, obj=self
+    ) from None
+
+
 def _delete(self: Tracer, idx: Any) -> None:
     raise ImmutableArrayError(
         f"del x[...]: an array keeps its elements; got {self.atom.aval!r}",
@@ -499,6 +537,8 @@ for _name, _fun in {
     "__complex__": _complex,
     "__repr__": text_of,
     "__format__": _format,
+    "__hash__": _hash,
+    "__getattr__": _getattr,
     "__array__": _array,
     "__setitem__": mutation.set_item,
     "__delitem__": _delete,

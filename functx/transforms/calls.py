@@ -26,7 +26,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, padded
-from functx.core.provenance import line_text, raises_itself, unwrapped, user_frame
+from functx.core.provenance import line_text, raises_itself, source_in, unwrapped
 from functx.core.rewriting import rewritten
 from functx.core.storage import (
     Pure,
@@ -418,15 +418,13 @@ def refuse_foreign(error: Exception) -> None:
     flat = type(error) is ValueError and text.startswith("Error setting single item of array")
     if isinstance(error, FunctxError) or not (flat or "Traced<" in text or _TRACER in text):
         return
-    line = None
     trail = error.__traceback__
-    while trail is not None:
-        if user_frame(trail.tb_frame) is trail.tb_frame:
-            line = trail.tb_frame.f_code, trail.tb_lasti
-        if trail.tb_next is None and raises_itself(trail.tb_frame.f_code, trail.tb_lasti):
-            # The user's own words about a value.
-            return
+    while trail is not None and trail.tb_next is not None:
         trail = trail.tb_next
+    if trail is not None and raises_itself(trail.tb_frame.f_code, trail.tb_lasti):
+        # Somebody's own words about a value, and no refusal of one.
+        return
+    line = source_in(error.__traceback__)
     if flat:
         raise CapturedWriteError(
             "x.flat[...] =: an array from outside the function must not be written to while it is "
