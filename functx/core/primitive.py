@@ -181,9 +181,12 @@ class Primitive(metaclass=_PrimitiveType):
                 self.__dict__["captures"] = True
             if any(axes := [p.named_axes for p in held]):
                 self.__dict__["named_axes"] = frozenset().union(*axes)
+            self.__dict__["in_place"] = bool(self.effects or self.named_axes)
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
 
+    in_place: bool
+    """Whether what the operation does depends on where it stands, and not on its operands alone."""
     types: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
     """The output types found so far, by operand types."""
 

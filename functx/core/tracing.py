@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from sys import _getframe
 from threading import Lock
@@ -410,10 +410,16 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         if builder is None:
             check_no_tracers(args)
             return execution.evaluate(primitive, args)
+    if primitive.in_place and execution.in_trace_of_jax():
+        return execution.evaluate(primitive, args)
     try:
         return builder.append(primitive, args)
     except TracedInside:
         return execution.evaluate(primitive, args)
+
+
+def _called(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
+    return fun(*args)
 
 
 class _Execution:
@@ -431,8 +437,8 @@ class _Execution:
     """JAX's aval of the same type."""
     jax_trace: Any
     """The trace of JAX that traced values belong to."""
-    tracing: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
-    """A context in which operations of JAX become equations of the program being built."""
+    traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_called)
+    """A function called where operations of JAX become equations of the program being built."""
     outside: Callable[[], AbstractContextManager[None]]
     """A context in which JAX does what it did before anything was traced."""
     in_trace_of_jax: Callable[[], bool] = staticmethod(bool)
@@ -634,8 +640,7 @@ def build(
     token = current_builder.set(builder)
     _rare_collections.begin()
     try:
-        with execution.tracing():
-            return builder.finish(fun(*tracers))
+        return builder.finish(execution.traced(fun, tracers))
     finally:
         _rare_collections.end()
         builder.open = False

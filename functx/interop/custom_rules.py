@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.extend.linear_util import WrappedFun
 
+from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
-from functx.core.program import Program
-from functx.core.tracing import aval_of, outside_traces, trace_closed
+from functx.core.program import Program, Var
+from functx.core.tracing import Tracer, aval_of, outside_traces, trace, trace_closed
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
 from functx.custom.deferral import Deferred, Flow
 from functx.interop.jax_call import JaxFunction, linearized, of_marked
 from functx.interop.jaxprs import form_of
-from functx.interop.snapshots import likeness, package_of
+from functx.interop.snapshots import Likeness, package_of
 from functx.interop.translation import translate, translate_function, translates
 from functx.transforms.marks import chosen, inexact_marks
 from functx.transforms.parts import rewired
@@ -40,19 +41,35 @@ class JaxRule(Deferred):
         self.consts, self.own = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.found: tuple[Program, ...] | None = None
-        primal = params["call_jaxpr"]
+        primal, held = params["call_jaxpr"], Held()
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
             type(self),
             form_of(primal.jaxpr),
             tuple([id(c) for c in primal.consts]),
             count,
-            tuple([part for name in sorted(params) for part in authors(params[name])]),
+            tuple([part for name in sorted(params) for part in held.by(params[name])]),
             tuple(function.in_avals),
         )
+        self.extra = self.traced_now() if held.likeness.traced else []
 
-    def trace(self) -> tuple[Program, ...]:
+    def bodies(self) -> list[Body]:
+        """The parts of the rule, to be traced."""
         raise NotImplementedError
+
+    def traced_now(self) -> list[Tracer]:
+        """Trace the rule, which holds traced values, while these live; they become operands too."""
+        first, *others = [trace(*body[:2], name=body.name) for body in self.bodies()]
+        extra = {x.atom: x for _, captured in (first, *others) for x in captured}
+        program, captured = first
+        count = len(program.inputs) - len(captured)
+        own = {x.atom: v for x, v in zip(captured, program.inputs[count:], strict=True)}
+        given = {atom: own.get(atom) or Var(atom.aval) for atom in extra}
+        residuals = [given[x.atom] for _, captured in others for x in captured]
+        inputs = [*program.inputs[:count], *given.values()]
+        program = rewired(program, inputs, [*program.outputs, *residuals])
+        self.found = program, *[other for other, _ in others]
+        return list(extra.values())
 
     @property
     def varying(self) -> tuple[bool, ...]:
@@ -62,7 +79,7 @@ class JaxRule(Deferred):
     def programs(self, flow: Flow | None = None) -> tuple[Program, ...]:
         if self.found is None:
             with outside_traces():
-                self.found = self.trace()
+                self.found = tuple([trace_closed(*b[:2], name=b.name) for b in self.bodies()])
         return self.found
 
     def __eq__(self, other: object) -> bool:
@@ -75,32 +92,46 @@ class JaxRule(Deferred):
         return f"rule of {self.primal_name}"
 
 
-def authors(value: Any) -> list[Any]:
-    """The functions that a parameter of an equation calls in the end, as keys.
+class Body(NamedTuple):
+    """A part of a rule: a function of values of `avals`, and what its program is called."""
+
+    fun: Callable[..., list[Any]]
+    avals: list[ShapedArray]
+    name: str
+
+
+class Held:
+    """The functions that the parameters of an equation call in the end, as keys.
 
     Those that JAX wraps around them are made anew in each trace; what they hold counts.
     """
-    found, seen, pending = [], set(), [value]
-    while pending:
-        each = pending.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, WrappedFun):
-            pending.append(each.f)
-            pending += [part for _, params in each.transforms for part in params]
-        elif type(each) is FunctionType and package_of(each) == "jax":
-            found.append(each.__code__)
-            pending += parts_of(each)
-        elif type(each).__name__ == "Unhashable" and package_of(type(each)) == "jax":
-            found.append(likeness(each.val))
-        elif type(each) is tuple:
-            pending += each
-        elif callable(each) and package_of(type(each)) in ("jax", "jaxlib"):
-            pending.append(getattr(each, "__wrapped__", None))
-        elif callable(each):
-            found.append(likeness(each))
-    return found
+
+    def __init__(self) -> None:
+        self.likeness = Likeness()
+
+    def by(self, value: Any) -> list[Any]:
+        """The keys of what a parameter holds."""
+        found, seen, pending = [], set(), [value]
+        while pending:
+            each = pending.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, WrappedFun):
+                pending.append(each.f)
+                pending += [part for _, params in each.transforms for part in params]
+            elif type(each) is FunctionType and package_of(each) == "jax":
+                found.append(each.__code__)
+                pending += parts_of(each)
+            elif type(each).__name__ == "Unhashable" and package_of(type(each)) == "jax":
+                found.append(self.likeness.of(each.val))
+            elif type(each) is tuple:
+                pending += each
+            elif callable(each) and package_of(type(each)) in ("jax", "jaxlib"):
+                pending.append(getattr(each, "__wrapped__", None))
+            elif callable(each):
+                found.append(self.likeness.of(each))
+        return found
 
 
 def parts_of(fun: FunctionType) -> list[Any]:
@@ -115,7 +146,7 @@ def parts_of(fun: FunctionType) -> list[Any]:
 class JVPRule(JaxRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
-    def trace(self) -> tuple[Program, ...]:
+    def bodies(self) -> list[Body]:
         function, own, consts = self.function, len(self.own), len(self.consts)
         values, push = linearized(function, self.varying)
         moving = [a for a in self.own if is_inexact(a.dtype)]
@@ -126,13 +157,13 @@ class JVPRule(JaxRule):
             return [*outs[:count], *push.without_captures([*outs[count:], *xs[own:end]])]
 
         avals = [*self.own, *moving, *self.captured]
-        return (trace_closed(rule, avals, name=f"{self.primal_name}_jvp"),)
+        return [Body(rule, avals, f"{self.primal_name}_jvp")]
 
 
 class VJPRule(JaxRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
-    def trace(self) -> tuple[Program, ...]:
+    def bodies(self) -> list[Body]:
         function, own, consts = self.function, len(self.own), len(self.consts)
         count, varying = len(function.out_avals), self.varying
         structure: Any = None
@@ -162,10 +193,10 @@ class VJPRule(JaxRule):
         def backward(*xs: Any) -> list[Any]:
             return second.without_captures(xs)
 
-        return (
-            trace_closed(forward, [*self.own, *self.captured], name=first.program.name),
-            trace_closed(backward, [*given, *residuals], name=second.program.name),
-        )
+        return [
+            Body(forward, [*self.own, *self.captured], first.program.name),
+            Body(backward, [*given, *residuals], second.program.name),
+        ]
 
 
 @translates("custom_jvp_call", keys=True)
@@ -186,6 +217,9 @@ def bound(primitive: Any, rule: type[JaxRule], eqn: Any, args: Sequence[Any]) ->
     if count:
         inputs = [*inputs[count:end], *inputs[:count], *inputs[end:]]
         program = rewired(program, inputs, program.outputs)
-    operands = [*args[count:], *args[:count], *captured]
-    made = primitive(program, rule(eqn, captured), count + len(captured))
-    return made(*operands)
+    made = rule(eqn, captured)
+    if made.extra:
+        inputs = [*inputs, *[Var(x.atom.aval) for x in made.extra]]
+        program = rewired(program, inputs, program.outputs)
+    operands = [*args[count:], *args[:count], *captured, *made.extra]
+    return primitive(program, made, len(operands) - len(made.own))(*operands)

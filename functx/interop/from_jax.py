@@ -29,7 +29,7 @@ from functx.interop.jaxprs import jaxpr_of, key_type, to_jax
 from functx.interop.snapshots import Changeable, snapshot
 from functx.interop.translation import translate, with_weak_type
 from functx.lowering.cache import Cache
-from functx.transforms.calls import check_callable, name_of, transformed
+from functx.transforms.calls import check_callable, fresh, name_of, transformed
 
 
 def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +94,7 @@ class JaxCalls:
                 jaxpr, results = flat.jaxpr([each.jax_aval for each in given])
             values = [each.value for each in given]
             avals = [aval_of(x) for x in values]
-            outs = translate(jaxpr, avals, name_of(self.fun))(values)
+            outs = fresh(translate(jaxpr, avals, name_of(self.fun))(values), values)
             outs = [with_weak_type(x, aval) for x, aval in zip(outs, jaxpr.out_avals, strict=True)]
         finally:
             builder.source = outer

@@ -15,6 +15,7 @@ from functx.core.errors import ForeignCodeError, FunctxError, MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.registrations import forgotten_with_rules
 from functx.core.samples import f32, sample
+from functx.core.tracing import Tracer
 from functx.interop.jaxprs import (
     aval_from_jax,
     closed_jaxpr,
@@ -104,7 +105,9 @@ def call_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
 
 
 def constant(x: Any) -> Any:
-    """The array `x` as part of the program, for one that is made when it is late for operands."""
+    """The array `x` as part of the program, where it is late for an operand; a traced value as it is."""
+    if type(x) is Tracer:
+        return x
     if isinstance(x, jax.core.Tracer):
         raise ForeignCodeError(
             "from_jax: the derivative rule of a JAX function must not use values that JAX was "

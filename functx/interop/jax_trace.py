@@ -12,6 +12,7 @@ import jax.core
 import numpy as np
 from jax.extend.core import Primitive, Var, find_top_trace, new_jaxpr_eqn, set_current_trace
 
+from functx.core.axes import bound_axes
 from functx.core.dtypes import is_inexact
 from functx.core.program import scalar_literal
 from functx.core.provenance import user_source
@@ -76,9 +77,15 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         with set_current_trace(self):
             closed = jaxpr_of(lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)])
         consts = [in_program(c) for c in closed.consts]
-        return self.appended(
+        outs = self.appended(
             lambda *values: run(closed.jaxpr, consts, values), args, closed.out_avals
         )
+        # JAX reads the structure of the result from the function or from its rule, one of them.
+        for rule in params["subfuns"][1:]:
+            for store in rule.stores:
+                if store:
+                    store.reset()
+        return outs
 
     def appended(
         self, body: Callable[..., Sequence[Any]], args: Sequence[Any], out_avals: Sequence[Any]
@@ -130,9 +137,23 @@ def of_jax(x: Any, aval: Any) -> Any:
     return with_weak_type(x, aval)
 
 
-def tracing() -> AbstractContextManager[None]:
-    """A context in which operations of JAX become equations of the program being built."""
-    return set_current_trace(FunctxTrace(find_top_trace(())))  # type: ignore[no-any-return]
+def traced(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """`fun(*args)`, where operations of JAX become equations of the program being built."""
+    trace = FunctxTrace(find_top_trace(()))
+    axes = bound_axes()
+    if not axes:
+        with set_current_trace(trace):
+            return fun(*args)
+    out: Any = None
+
+    def within() -> None:
+        nonlocal out
+        with set_current_trace(trace):
+            out = fun(*args)
+
+    # JAX is told the names of axes for the time that it traces a function.
+    jax.make_jaxpr(within, axis_env=[(axis.name, axis.size) for axis in axes])()
+    return out
 
 
 def outside() -> AbstractContextManager[None]:
@@ -149,7 +170,7 @@ def in_trace_of_jax() -> bool:
 
 
 execution.jax_trace = FunctxTrace(None)
-execution.tracing = tracing
+execution.traced = traced
 execution.outside = outside
 execution.in_trace_of_jax = in_trace_of_jax
 

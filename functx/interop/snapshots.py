@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from functx.core import tree
+from functx.core.tracing import TracedKeys, Tracer
 from functx.interop.jaxprs import Same, frozen_value
 
 FIXED_PACKAGES = frozenset(
@@ -34,36 +36,57 @@ def snapshot(value: Any) -> Any:
     return _snapshot(value, [])
 
 
-def likeness(value: Any) -> Any:
-    """A function, and what it reads, as a key: equal for functions that do the same.
+_LEAF = tree.structure(0)
 
-    Numbers and NumPy arrays count by value, functions by their code and what it reads, whatever
-    else by being the same object.
+
+class Likeness:
+    """Functions, and what they read, as keys: equal for functions that do the same.
+
+    Numbers and NumPy arrays count by value, pytrees by their leaves, functions by their code and
+    what it reads, whatever else by being the same object. `traced` are the values of a trace of
+    functx among all that.
     """
-    return _likeness(value, [])
 
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.kept: list[Any] = []
+        self.traced: list[Tracer] = []
 
-def _likeness(value: Any, around: list[Any]) -> Any:
-    if any(value is each for each in around):
-        return "itself", len(around)
-    inside = [*around, value]
-    if isinstance(value, partial):
-        parts = (value.func, value.args, *value.keywords.items())
-        return partial, _likeness(parts, inside)
-    if isinstance(value, MethodType):
-        return _likeness(value.__func__, inside), Same(value.__self__)
-    if type(value) is tuple:
-        return tuple([_likeness(part, inside) for part in value])
-    if type(value) is not FunctionType or package_of(value) in FIXED_PACKAGES:
-        return frozen_value(value)
-    read = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    with suppress(Changeable):
-        read += _cells(value)
-    names = [name for name in _names(value.__code__) if name in value.__globals__]
-    # Of an installed package, the modules stay as they are.
-    if "site-packages" not in value.__code__.co_filename:
-        read += [value.__globals__[name] for name in names]
-    return value.__code__, tuple([_likeness(part, inside) for part in read])
+    def of(self, value: Any) -> Any:
+        """The key of `value`."""
+        if isinstance(value, (Tracer, TracedKeys)):
+            self.traced.append(value if type(value) is Tracer else value.words)
+            return Same(value)
+        if isinstance(value, PLAIN):
+            return type(value), value
+        if id(value) in self.numbers:
+            return "again", self.numbers[id(value)]
+        self.numbers[id(value)] = len(self.numbers)
+        self.kept.append(value)
+        if isinstance(value, partial):
+            return partial, self.of((value.func, value.args, *value.keywords.items()))
+        if isinstance(value, MethodType):
+            return self.of(value.__func__), self.of(value.__self__)
+        if type(value) is FunctionType and package_of(value) not in FIXED_PACKAGES:
+            return self.of_function(value)
+        leaves, structure = tree.flatten(value)
+        if structure == _LEAF:
+            return frozen_value(value)
+        try:
+            hash(structure)
+        except TypeError:
+            return Same(value)
+        return structure, tuple([self.of(x) for x in leaves])
+
+    def of_function(self, fun: FunctionType) -> Any:
+        read = [*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()]
+        with suppress(Changeable):
+            read += _cells(fun)
+        # The modules of an installed package stay as they are.
+        if "site-packages" not in fun.__code__.co_filename:
+            names = [name for name in _names(fun.__code__) if name in fun.__globals__]
+            read += [fun.__globals__[name] for name in names]
+        return fun.__code__, tuple([self.of(part) for part in read])
 
 
 def _snapshot(value: Any, around: list[Any]) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from functx.core.effects import Effect
-from functx.core.errors import DTypeError, ProgramError
+from functx.core.errors import CapturedWriteError, DTypeError, ProgramError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
-from functx.core.tracing import current_builder
+from functx.core.tracing import aval_of, current_builder
 from functx.ops.families import Linear
 
 
@@ -24,7 +24,14 @@ class Write(Primitive):
     multiple_results = True
 
     def __call__(self, *args: Any) -> Any:
-        builder = current_builder.here()
+        builder = current_builder.get()
+        if builder is None:
+            raise CapturedWriteError(
+                "a function that JAX traces must not write to an array from outside it, which JAX "
+                f"would not know of; got a write to {aval_of(args[0])!r}",
+                fix="Return the new value from that function and write it outside, or use the "
+                "transform of functx in place of JAX's.",
+            )
         builder.writes = True
         return super().__call__(*args)
 

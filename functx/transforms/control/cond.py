@@ -104,7 +104,7 @@ class Cond(Primitive):
         for program, own in zip(programs, extras, strict=True):
             places = iter(program.inputs)
             given = [
-                [next(places) if each is own else Var(a.aval) for a in each] for each in extras
+                [next(places) if each is own else Var(aval_of(a)) for a in each] for each in extras
             ]
             inputs = [*chain(*given), *places]
             branches.append(Program(program.name, inputs, program.equations, program.outputs))
