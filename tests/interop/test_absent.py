@@ -130,7 +130,7 @@ def test_a_name_that_nobody_has_gets_python_s_words():
 
 
 def test_the_way_out_that_the_message_names_works_under_transforms():
-    patches = functx.from_jax(jax.lax.conv_general_dilated_patches)
+    patches = jax.lax.conv_general_dilated_patches
     x = np.ones((2, 3, 6, 6), "f")
     loss = lambda find: lambda x: (find(x, (2, 2), (1, 1), "SAME") ** 2).sum()  # noqa: E731
     expected = jax.grad(loss(jax.lax.conv_general_dilated_patches))(x)
