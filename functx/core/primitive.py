@@ -120,6 +120,10 @@ class Primitive(metaclass=_PrimitiveType):
     """The named axes that the operation, or what a program among its parameters does, works across."""
     captures: ClassVar[bool] = False
     """Whether the operation, or what a program among its parameters does, stands for a captured value."""
+    checks_rules: ClassVar[bool] = False
+    """Whether the class itself checks what the rules that users gave return."""
+    by_user: ClassVar[bool] = False
+    """Whether the class is not functx's, so that what its rules return has to be checked."""
     family: ClassVar[bool] = True
     """Whether the class is what primitives have in common, and none itself."""
     on_host: ClassVar[Callable[..., Any] | None] = None
@@ -149,6 +153,7 @@ class Primitive(metaclass=_PrimitiveType):
         cls._interned = make  # type: ignore[attr-defined]
         cls._instances = _Instances()  # type: ignore[attr-defined]
         cls.family, cls.used = abstract, False
+        cls.by_user = not (cls.checks_rules or cls.__module__.startswith("functx."))
         if any("Program" in str(kind) for kind in _field_types(cls)):
             cls.__call__ = Primitive._call_with_programs  # type: ignore[method-assign]
         if "name" not in cls.__dict__:

@@ -8,7 +8,7 @@ from typing import Any
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.editing import applied
-from functx.core.errors import ArgumentError, RuleError
+from functx.core.errors import ArgumentError, LinearityError, RuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -39,6 +39,7 @@ from functx.transforms.marks import (
     zeros_for_none,
 )
 from functx.transforms.parts import reached_from
+from functx.transforms.rule_checks import added_constant
 
 
 def custom_jvp(
@@ -240,14 +241,33 @@ class CustomJVP(Ruled):
 
     def vjp(self, cts, residuals, args, active):
         _, tangent_program, nonzero = self.split(args, active)
+        self.refuse_affine(args, active)
         given = zeros_for_none(chosen(cts, nonzero), chosen(self.primal.out_avals, nonzero))
         pull_back = transposed(
             tangent_program,
             sum(active),
-            f"custom_jvp({self.primal.name}): the rule must be linear in "
-            "the tangents, to be transposed in reverse mode; got one that is not",
+            self.must_be_linear,
         )
         return spread(applied(pull_back, [*given, *residuals]), active)
+
+    @property
+    def must_be_linear(self) -> str:
+        return (
+            f"custom_jvp({self.primal.name}): the rule must be linear in "
+            "the tangents, to be transposed in reverse mode; got one that is not"
+        )
+
+    def refuse_affine(self, args: Sequence[Any], active: Sequence[bool]) -> None:
+        """Raise LinearityError for a rule that adds a constant to a tangent."""
+        varying = self.varying(args, active)
+        (rule,) = programs_of(self.rule, Flow(varying, ()))
+        rule = expand(rule, "transpose")
+        first = len(self.own(args))
+        eqn = added_constant(rule.equations, rule.inputs[first : first + len(varying)])
+        if eqn is not None:
+            raise LinearityError(
+                f"{self.must_be_linear}: {eqn.primitive!r} adds a constant", source=eqn.source
+            )
 
     def transpose(self, cts, *args):
         return transposed_primal(self.primal, cts, args)

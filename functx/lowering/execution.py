@@ -253,13 +253,18 @@ class _Shown:
 
 
 def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
-    """What the host returns, called from here: JAX arrays for JAX arrays, as of any operation."""
+    """What the host returns, called from here: JAX arrays for JAX arrays, as of any operation.
+
+    As in a program, it cannot write to its operands, and its results have memory of their own.
+    """
     values = [x.value if type(x) is Literal else x for x in args]
-    arrays = [np.asarray(x, a.dtype) for x, a in zip(values, avals, strict=True)]
+    arrays = [np.asarray(x, a.dtype).view() for x, a in zip(values, avals, strict=True)]
+    for array in arrays:
+        array.flags.writeable = False
     outs = run_now(primitive, arrays)
     if any(isinstance(x, jax.Array) for x in args):
-        return [jax.numpy.asarray(out) for out in outs]
-    return [wrapped(out) for out in outs]
+        return [jax.numpy.array(out) for out in outs]
+    return [wrapped(np.array(out)) for out in outs]
 
 
 def _value(x: Any) -> Any:

@@ -15,6 +15,7 @@ from functx.core.program import Equation, Program
 from functx.core.tracing import trace_closed
 from functx.ops.shaping import broadcast_in_dim, moveaxis
 from functx.transforms.expand import expand
+from functx.transforms.rule_checks import checked_batch
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,9 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
             f"{primitive.name}: `batch` must return the output and its batch dimension; "
             f"got {result!r}"
         ) from None
+    if primitive.by_user:
+        size = next((x.shape[dim] for x, dim in operands if dim is not None), 0)
+        checked_batch(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
     return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]
 
 

@@ -19,6 +19,7 @@ from functx.ops.shaping import full_like, zeros_like
 from functx.ops.shaping import spread as mask_of
 from functx.transforms.marks import chosen, spread
 from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.rule_checks import checked_jvp
 
 Moved = tuple[Any, Any, Any]
 """A value, its tangent (None for zero), and where that can be other than zero (None: anywhere)."""
@@ -84,7 +85,10 @@ def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
     lives = [False if t is None else live for _, t, live in operands]
     if primitive.jvp_masked is not None:
         return list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
-    outs, out_tangents = push(primitive, primals, tangents, lives)
+    result = push(primitive, primals, tangents, lives)
+    if primitive.by_user:
+        checked_jvp(primitive, [v.aval for v in eqn.outputs], result)
+    outs, out_tangents = result
     if primitive.multiple_results:
         return [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
     if out_tangents is None or primitive.live_outputs is None:

@@ -17,18 +17,13 @@ from functx.core.errors import (
     TangentError,
     type_name,
 )
-from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.rewriting import apply, rewritten, rewritten_alike
 from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
-from functx.ops.arithmetic import Add, Sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
-from functx.ops.scattering import ScatterAdd
-from functx.ops.selection import Select
 from functx.ops.shaping import zeros_like
-from functx.ops.slicing import DynamicUpdateSlice
 from functx.transforms.calls import (
     abstract,
     check_callable,
@@ -44,6 +39,7 @@ from functx.transforms.reverse_mode import (
     evaluate_known,
     transpose_equations,
 )
+from functx.transforms.rule_checks import summands
 
 
 @boundary
@@ -168,7 +164,7 @@ class LinearTranspose:
             if operands and eqn.outputs and not eqn.primitive.differentiable:
                 raise self.broken(eqn, "its output does not vary smoothly")
             if operands:
-                if not all(map(fits, _summands(eqn))):
+                if not all(map(fits, summands(eqn))):
                     raise self.broken(eqn, "it adds a constant, which makes the function affine")
                 linear.update(eqn.outputs)
             elif isinstance(eqn.primitive, Linear) and all(map(fits, eqn.inputs)):
@@ -185,18 +181,6 @@ class LinearTranspose:
             f"{self.what}: the function must be linear; got {eqn.primitive!r}: {why}",
             source=eqn.source,
         )
-
-
-def _summands(eqn: Equation) -> Sequence[Atom]:
-    """The operands of which all must be linear or zero for the equation to be linear."""
-    primitive: Primitive = eqn.primitive
-    if isinstance(primitive, Select):
-        return eqn.inputs[1:]
-    if isinstance(primitive, DynamicUpdateSlice):
-        return eqn.inputs[:2]
-    if isinstance(primitive, ScatterAdd):
-        return [a for a in eqn.inputs if a.aval.dtype == eqn.outputs[0].aval.dtype]
-    return eqn.inputs if isinstance(primitive, (Add, Sub, Linear)) else ()
 
 
 def transposed(program: Program, linear: int, problem: str, fix: str = "") -> Program:

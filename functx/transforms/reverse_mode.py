@@ -20,6 +20,7 @@ from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
 from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
 from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.rule_checks import checked_jvp, linear_rule, refuse_affine
 
 
 class Step(NamedTuple):
@@ -200,6 +201,14 @@ def pull(
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
         return transposed_jvp(primitive, cts, args, active)
+    if primitive.by_user:
+        rule: Any = primitive.vjp
+        several = primitive.multiple_results
+
+        def body(cts: Sequence[Any]) -> Any:
+            return rule(cts if several else cts[0], saved if several else saved[0], args, active)
+
+        return linear_rule(primitive, "vjp", body, cts, args)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
     if live is None or primitive.vjp_where is None:
@@ -223,9 +232,12 @@ def transposed_jvp(
     ]
     token = current_builder.set(builder)
     try:
-        _, out_tangents = primitive.jvp(args, tangents)
+        result = primitive.jvp(args, tangents)
     finally:
         current_builder.reset(token)
+    if primitive.by_user:
+        checked_jvp(primitive, primitive.out_types(tuple([x.aval for x in args])), result)
+    _, out_tangents = result
     if not primitive.multiple_results:
         out_tangents = [out_tangents]
     found = Cotangents()
@@ -234,6 +246,8 @@ def transposed_jvp(
             found.add(builder.atom(t), ct)
     captured = builder.captures.values()
     known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
+    if primitive.by_user or primitive.checks_rules:
+        refuse_affine(primitive, "jvp", builder.equations, builder.inputs, known, "tangent")
     transpose_equations(builder.equations, known, found)
     return [None if t is None else found.values.get(t.atom) for t in tangents]
 
@@ -251,7 +265,14 @@ def transpose_equations(
             continue
         primitive = eqn.primitive
         args = [operand(atom, known) for atom in eqn.inputs]
-        results = primitive.transpose(given if primitive.multiple_results else given[0], *args)
+        if primitive.by_user:
+
+            def rule(cts: Sequence[Any], primitive: Any = primitive, args: Any = args) -> Any:
+                return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
+
+            results = linear_rule(primitive, "transpose", rule, given, args)
+        else:
+            results = primitive.transpose(given if primitive.multiple_results else given[0], *args)
         if len(results) != len(args):
             raise RuleError(
                 f"{primitive.name}: `transpose` must return one cotangent an operand; "

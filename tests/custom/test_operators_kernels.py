@@ -486,3 +486,38 @@ def test_an_operator_without_results_runs_in_a_program_all_the_same():
     assert grad(f)(3.0) == 2.0
     functx.effects_barrier()
     assert seen == [1.0, 2.0, 3.0]
+
+
+def test_results_have_memory_of_their_own_with_and_without_jit():
+    kept = numpy.zeros(2, "float32")
+
+    def twice(x: Array) -> tuple[Array, Array, list[Array]]:
+        y = numpy.concatenate([x, x])
+        return y[:2], y[1:3], [y[2:], kept]
+
+    def body(x: Array) -> tuple[Array, Array, list[Array]]:
+        y = np.concatenate([x, x])
+        return y[:2], y[1:3], [y[2:], np.zeros(2, "float32")]
+
+    struct = jax.ShapeDtypeStruct((2,), "float32")
+    on_host = custom_op("test::twice", twice, kernel="numpy")
+    on_host.def_abstract(lambda x: (struct, struct, [struct, struct]))
+
+    def callback(x):
+        return functx.pure_callback(
+            lambda x: (kept, kept, (x, kept)), (struct, struct, (struct, struct)), x
+        )
+
+    for op in (on_host, custom_op("test::body", body, decomposition=True), callback):
+
+        def written(x, op=op):
+            first, second, (third, fourth) = op(x)
+            unchanged = [second + 0, third + 0, fourth + 0]
+            first += 10.0
+            return [second - unchanged[0], third - unchanged[1], fourth - unchanged[2], x]
+
+        given = numpy.ones(2, "float32")
+        for call in (written, jit(written)):
+            found = call(given)
+            assert [numpy.asarray(y).tolist() for y in found] == [[0, 0]] * 3 + [[1, 1]]
+            assert kept.tolist() == [0, 0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
-from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
+from functx.core.errors import LinearityError, NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.rewriting import apply
 from functx.core.tracing import aval_of, trace
@@ -23,6 +23,7 @@ from functx.ops.shaping import zeros_like
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
 from functx.transforms.reverse_mode import transposed_jvp
+from functx.transforms.rule_checks import added_constant
 
 if TYPE_CHECKING:
     from functx.custom.operators.equations import OperatorEquation
@@ -232,12 +233,24 @@ def _pushed_by_transpose(
         ]
 
     program, captured = trace(body, avals, name=f"{call.operator.__name__}_pullback")
-    backward = transposed(
-        expand(program, "transpose"),
-        len(avals),
+    program = expand(program, "transpose")
+    problem = (
         f"{call.operator.qualname}: in forward mode its {formula.rule.kind}, registered at "
         f"{formula.rule.place}, must be linear in the cotangents, since it is transposed; "
-        "got one that is not",
+        "got one that is not"
+    )
+    known = dict(zip(program.inputs[len(avals) :], captured, strict=True))
+    eqn = added_constant(program.equations, program.inputs[: len(avals)], known)
+    if eqn is not None:
+        raise LinearityError(
+            f"{problem}: {eqn.primitive!r} adds a constant",
+            fix="Let every term have a cotangent as a factor.",
+            source=eqn.source,
+        )
+    backward = transposed(
+        program,
+        len(avals),
+        problem,
         fix="Use reverse mode, or give the operator a rule with def_jvp.",
     )
     found = iter(apply(None, backward, [*[t for t in tangents if t is not None], *captured]))

@@ -31,6 +31,7 @@ class OperatorEquation(Primitive, abstract=True):
 
     operator: ClassVar[Operator]
     multiple_results = True
+    checks_rules = True
 
     def __reduce__(self) -> Any:
         values = tuple([getattr(self, field) for field in self.fields])

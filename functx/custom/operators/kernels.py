@@ -185,13 +185,16 @@ def read_only(x: Any) -> Any:
 
 
 def _result(x: Any, as_jax: bool) -> Any:
-    """A result as functx gives it, with no type that the 64-bit switch turns off."""
+    """A result as functx gives it, with no type that the 64-bit switch turns off.
+
+    In memory of its own: an implementation may keep what it returns, or return it twice.
+    """
     if as_jax:
-        return x if isinstance(x, jax.Array) else jax.numpy.asarray(x)
+        return x if isinstance(x, jax.Array) else jax.numpy.array(x)
     # What JAX is tracing stays with JAX.
     if isinstance(x, jax.core.Tracer):
         return x
-    array = np.array(x) if isinstance(x, jax.Array) else np.asarray(x)
+    array = np.array(x)
     return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
 
 

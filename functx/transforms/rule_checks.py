@@ -1,0 +1,180 @@
+"""Checks of what the rules of primitives that users define return: counts, types, linearity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_inexact
+from functx.core.errors import RuleError, type_name
+from functx.core.primitive import Primitive
+from functx.core.program import Equation, Literal
+from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.ops.arithmetic import Add, Sub
+from functx.ops.families import Linear
+from functx.ops.scattering import ScatterAdd
+from functx.ops.selection import Select
+from functx.ops.shaping import Full
+from functx.ops.slicing import DynamicUpdateSlice
+
+
+def checked_jvp(primitive: Primitive, avals: Sequence[ShapedArray], result: Any) -> tuple[Any, Any]:
+    """The outputs and tangents in `result`, which `jvp` returned for outputs of `avals`."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise wrong(primitive, "jvp", f"return a pair (output, tangent); got {type_name(result)}")
+    outs, tangents = result
+    if not primitive.multiple_results:
+        outs, tangents = [outs], [tangents]
+    check_types(primitive, "jvp", "output", outs, avals)
+    check_types(primitive, "jvp", "tangent", tangents, avals, "output")
+    return result
+
+
+def check_types(
+    primitive: Primitive,
+    rule: str,
+    what: str,
+    values: Any,
+    avals: Sequence[ShapedArray],
+    of: str = "",
+) -> None:
+    """Raise RuleError unless `values`, which `rule` returned, are of `avals`, or None for zero."""
+    if not isinstance(values, (list, tuple)) or len(values) != len(avals):
+        got = len(values) if isinstance(values, (list, tuple)) else type_name(values)
+        each = f"one {what} an {of or 'output'}; got {got} for {len(avals)} {of or 'output'}s"
+        raise wrong(primitive, rule, f"return {each}")
+    for i, (x, aval) in enumerate(zip(values, avals, strict=True)):
+        if x is None or (of and not is_inexact(aval.dtype)):
+            continue
+        given = aval_of(x)
+        if given.shape != aval.shape or given.dtype != aval.dtype:
+            place = f"{what} {i}" if len(avals) > 1 else f"the {what}"
+            like = f"the shape and dtype of the {of}, {aval!r}" if of else f"type {aval!r}"
+            raise wrong(primitive, rule, f"give {place} {like}; got {given!r}")
+
+
+def checked_batch(
+    primitive: Primitive, size: int, avals: Sequence[ShapedArray], outs: Any, dims: Any
+) -> None:
+    """Raise RuleError unless `outs` are batches of `size` along `dims` of outputs of `avals`."""
+    if not primitive.multiple_results:
+        outs, dims = [outs], [dims]
+    if len(outs) != len(avals) or len(dims) != len(avals):
+        raise wrong(
+            primitive,
+            "batch",
+            f"return {len(avals)} outputs and as many dimensions; got {len(outs)} and {len(dims)}",
+        )
+    for x, dim, aval in zip(outs, dims, avals, strict=True):
+        shape = aval.shape if dim is None else (*aval.shape[:dim], size, *aval.shape[dim:])
+        given = aval_of(x)
+        if given.shape != shape or given.dtype != aval.dtype:
+            raise wrong(
+                primitive,
+                "batch",
+                f"give {aval.update(shape=shape)!r} for a batch along {dim}; got {given!r}",
+            )
+
+
+def linear_rule(
+    primitive: Primitive, rule: str, body: Callable[..., Any], cts: Sequence[Any], args: Any
+) -> list[Any]:
+    """The cotangents of `args` that `body(*cts)` gives, which must be linear in `cts`."""
+    builder = current_builder.here()
+    given = [ct for ct in cts if ct is not None]
+    places: list[int] = []
+
+    def on_given(*xs: Any) -> list[Any]:
+        rest = iter(xs)
+        found = body([None if ct is None else next(rest) for ct in cts])
+        check_types(primitive, rule, "cotangent", found, [x.aval for x in args], "operand")
+        places.extend(i for i, x in enumerate(found) if x is not None)
+        return [found[i] for i in places]
+
+    program, captured = trace(on_given, [aval_of(ct) for ct in given], name=primitive.name)
+    known = dict(zip(program.inputs[len(given) :], captured, strict=True))
+    refuse_affine(
+        primitive, rule, program.equations, program.inputs[: len(given)], known, "cotangent"
+    )
+    outs = dict(zip(places, builder.inline(program, [*given, *captured]), strict=True))
+    return [outs.get(i) for i in range(len(args))]
+
+
+def refuse_affine(
+    primitive: Primitive,
+    rule: str,
+    equations: Sequence[Equation],
+    linear: Iterable[Any],
+    known: dict[Any, Any],
+    what: str,
+) -> None:
+    """Raise RuleError if `equations` of `rule`, linear in the variables `linear`, add a constant."""
+    eqn = added_constant(equations, linear, known)
+    if eqn is not None:
+        error = wrong(
+            primitive,
+            rule,
+            f"be linear in the {what}s; got {eqn.primitive!r}, which adds a constant",
+            f"Let every term have the {what} as a factor.",
+        )
+        error.source = eqn.source
+        raise error
+
+
+def added_constant(
+    equations: Sequence[Equation], linear: Iterable[Any], known: dict[Any, Any] | None = None
+) -> Equation | None:
+    """The first equation that adds what does not vary, and is not zero, to what is `linear`.
+
+    `known` has the values from outside that variables stand for.
+    """
+    varying: set[Any] = set(linear)
+    makers: dict[Any, Equation] = {}
+
+    def is_zero(atom: Any) -> bool:
+        if type(atom) is Literal:
+            return bool(atom.value == 0)
+        if atom in makers:
+            eqn = makers[atom]
+            return isinstance(eqn.primitive, (Linear, Full)) and all(map(is_zero, eqn.inputs))
+        value = (known or {}).get(atom)
+        return type(value) is Tracer and zero_outside(value)
+
+    for eqn in equations:
+        if any(a in varying for a in eqn.inputs):
+            if any(a not in varying and not is_zero(a) for a in summands(eqn)):
+                return eqn
+            varying.update(v for v in eqn.outputs if is_inexact(v.aval.dtype))
+        else:
+            makers.update((v, eqn) for v in eqn.outputs)
+    return None
+
+
+def zero_outside(x: Tracer) -> bool:
+    """Whether a traced value is known to be zero everywhere."""
+    if type(x.atom) is Literal:
+        return bool(x.atom.value == 0)
+    position = x.builder.producer(x.atom)
+    if position is None:
+        return False
+    eqn = x.builder.equations[position]
+    inputs = [Tracer(a, x.builder) for a in eqn.inputs]
+    return isinstance(eqn.primitive, (Linear, Full)) and all(map(zero_outside, inputs))
+
+
+def summands(eqn: Equation) -> Sequence[Any]:
+    """The operands of which all must be linear or zero for the equation to be linear."""
+    primitive: Primitive = eqn.primitive
+    if isinstance(primitive, Select):
+        return eqn.inputs[1:]
+    if isinstance(primitive, DynamicUpdateSlice):
+        return eqn.inputs[:2]
+    if isinstance(primitive, ScatterAdd):
+        return [a for a in eqn.inputs if a.aval.dtype == eqn.outputs[0].aval.dtype]
+    return eqn.inputs if isinstance(primitive, (Add, Sub, Linear)) else ()
+
+
+def wrong(primitive: Primitive, rule: str, problem: str, fix: str = "") -> RuleError:
+    """The error that `rule` of `primitive` must do something else."""
+    return RuleError(f"{primitive.name}: `{rule}` must {problem}", fix=fix)
