@@ -9,6 +9,7 @@ import pytest
 
 import functx
 from functx import Array, custom_op, grad, jit, library, make_ir, vmap
+from functx import numpy as np
 from functx.core.errors import (
     ArgumentError,
     DynamicShapeError,
