@@ -28,6 +28,7 @@ from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
 from functx.lowering.call import call_in_jax
+from functx.lowering.captured_writes import captured_arrays_read_only
 from functx.lowering.recompilation import code_behind, note
 from functx.lowering.stages import Lowered, LoweredCall
 from functx.lowering.static_arguments import (
@@ -240,7 +241,10 @@ class Compilation:
             if len(captured) == 2 and type(captured[1]) is Setting:
                 captured, setting = captured
             layouts = setting.layouts or [None] * len(avals)
-            traced = trace_call(fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts)
+            with captured_arrays_read_only(self.fun):
+                traced = trace_call(
+                    fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts
+                )
         finally:
             asked.reset(asking)
         alone = [_owners(x) <= _ALONE for x in traced.captured]
@@ -361,7 +365,8 @@ class Compilation:
         if traced is None:
             asking = asked.set(wishes)
             try:
-                traced = trace_call(fun, in_tree, avals, "jit")
+                with captured_arrays_read_only(self.fun):
+                    traced = trace_call(fun, in_tree, avals, "jit")
             finally:
                 asked.reset(asking)
             # Captured values of a trace do not outlive it.

@@ -1,12 +1,18 @@
 """`register_autograd`: a backward rule with a context."""
 
+import jax
 import numpy
 import pytest
 
 import functx
 from functx import Array, custom_op, grad, jit, jvp, library, stop_gradient
 from functx import numpy as np
-from functx.core.errors import ArgumentError, KeywordOnlyArrayError, OperatorRuleError
+from functx.core.errors import (
+    ArgumentError,
+    KeywordOnlyArrayError,
+    NoAutogradFormulaError,
+    OperatorRuleError,
+)
 from functx.testing import check_grads
 from tests.custom.operators import opaque, scope  # noqa: F401
 
@@ -197,3 +203,34 @@ def test_derivatives_of_a_rule_are_those_of_what_it_computes():
     assert functx.hessian(lambda x: op(x).sum())(x).diagonal().tolist() == pytest.approx(
         (-numpy.sin(x)).tolist()
     )
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda op, x: (op(x), x)[1],
+        lambda op, x: stop_gradient(op(x)) * x,
+        lambda op, x: functx.checkpoint(lambda x: (op(x), x)[1])(x),
+    ],
+)
+def test_a_declared_operator_without_a_rule_is_refused_where_it_is_called_used_or_not(fun):
+    @library.define("test::declared")
+    def declared(x: Array) -> Array: ...
+
+    op = declared
+    op.impl("default")(jax.numpy.sin)
+    op.def_abstract(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
+    ran = []
+
+    def loss(x):
+        found = fun(op, x)
+        ran.append(x)
+        return found
+
+    for call in (grad(loss), jit(grad(loss)), lambda x: jvp(loss, (x,), (x,))):
+        with pytest.raises(NoAutogradFormulaError, match="test::declared: an operator must have"):
+            call(1.0)
+    assert not ran
+    assert grad(lambda x: op(stop_gradient(x)) * x)(1.0) == pytest.approx(numpy.sin(1.0))
+    library.register_autograd("test::declared", lambda ctx, g: 2.0 * g)
+    assert grad(op)(1.0) == 2.0

@@ -147,7 +147,7 @@ class TransposesToNothing(Total):
         return ()
 
 
-@mistake("`batch` must match a loop for dims (1,)")
+@mistake("`batch` must give")
 class BatchesTheFirst(Total):
     def batch(self, args, dims):
         return reduce_sum(args[0], 1), 0
@@ -173,7 +173,7 @@ class StopsAtTheFirstOrder(Sine):
         return stop_gradient(cos(x))
 
 
-@mistake("in bf16: the tangents must be bf16[3]; got f32[3]")
+@mistake("`jvp` must give the tangent the shape and dtype of the output")
 class WidensTangents(Sine):
     def partial(self, i, t, out, x):
         t = mul(t, cos(x))

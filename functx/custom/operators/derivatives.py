@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
+from functx.core.concrete import differentiated
 from functx.core.dtypes import is_inexact
 from functx.core.errors import LinearityError, NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.rewriting import apply
-from functx.core.tracing import aval_of, trace
+from functx.core.tracing import Tracer, aval_of, trace
 from functx.custom.operators.formulas import BACKWARD, FORMULA, ByContext, ByName, formula_of
 from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results
@@ -93,6 +94,14 @@ def refuse_at_call(operator: Operator) -> None:
     """Raise for an operator that was declared by `define`, which is refused before it runs."""
     if operator.prototype and rule_of(operator, JVP) is None:
         raise no_formula(operator.qualname)
+
+
+def refuse_differentiated(call: OperatorEquation, operands: Sequence[Any]) -> None:
+    """Raise for a call of such an operator on what a derivative is taken in, used or not."""
+    if formula_of(call) is None and any(
+        type(x) is Tracer and is_inexact(x.aval.dtype) and differentiated(x) for x in operands
+    ):
+        refuse_at_call(call.operator)
 
 
 def results_for(call: OperatorEquation, args: Sequence[Any]) -> Results:

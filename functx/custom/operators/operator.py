@@ -17,7 +17,7 @@ from functx.custom.function import in_jax_trace
 from functx.custom.operators import abstract, batching, choice, dispatch, formulas, registry
 from functx.custom.operators.arguments import Arguments
 from functx.custom.operators.composites import Composite
-from functx.custom.operators.derivatives import JVP
+from functx.custom.operators.derivatives import JVP, refuse_differentiated
 from functx.custom.operators.equations import CompositeCall, OperatorCall
 from functx.custom.operators.kernels import run_now
 from functx.custom.operators.permitted import (
@@ -93,6 +93,8 @@ class Operator(registry.Registered):
         call = self.primitive(**parameters) if parameters else self.plain
         if current_builder.get() is None and not in_jax_trace(operands):
             return self.compute(call, operands)
+        if self.prototype:
+            refuse_differentiated(call, operands)
         outs = call(*operands)
         if self.simple:
             return outs[0] if self.schema.single else tuple(outs)

@@ -1,0 +1,101 @@
+"""Writes of known values to arrays around a function, which a compiled function would not repeat."""
+
+from functools import partial
+
+import numpy
+import pytest
+
+import functx
+import functx.numpy as np
+from functx.core.errors import CapturedWriteError
+
+X = numpy.ones(2, "float32")
+table = numpy.zeros(2, "float32")
+held = {"rows": [numpy.zeros(2, "float32")]}
+
+
+def write():
+    table[0] = 5.0
+
+
+class Layer:
+    def __init__(self):
+        self.state = numpy.zeros(2, "float32")
+
+    def __call__(self, x):
+        self.state[0] = 1.0
+        return x + self.state
+
+    def step(self, x):
+        self.state += 1.0
+        return x
+
+
+def assigns(x):
+    table[0] = 5.0
+    return np.sum(x + table)
+
+
+def calls(x):
+    write()
+    return x
+
+
+def through_a_view(x):
+    table[1:] += 1
+    return x
+
+
+def into_out(x):
+    numpy.add(table, 1.0, out=table)
+    return x
+
+
+def in_a_container(x):
+    held["rows"][0].fill(2.0)
+    return x
+
+
+def sorts(array, x):
+    array.sort()
+    return x
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [assigns, calls, through_a_view, into_out, in_a_container, Layer(), Layer().step,
+     partial(sorts, table)],
+    ids=lambda fun: getattr(fun, "__name__", type(fun).__name__),
+)  # fmt: skip
+def test_a_known_value_written_around_a_jitted_function_is_refused_and_changes_nothing(fun):
+    def nested(x):
+        return functx.jit(fun)(x)
+
+    for call in (functx.jit(fun), functx.jit(nested), functx.grad(lambda x: np.sum(nested(x)))):
+        with pytest.raises(CapturedWriteError, match="happen in the first call alone; got") as e:
+            call(X)
+        assert "test_captured_writes.py" in str(e.value)
+    arrays = [table, *held["rows"], *vars(fun).values()] if isinstance(fun, Layer) else [table]
+    for array in arrays:
+        assert array.tolist() == [0.0, 0.0] and array.flags.writeable
+
+
+def test_arrays_around_a_jitted_function_can_be_written_to_elsewhere():
+    base = numpy.zeros(3, "float32")
+    view = base[1:]
+    locked = numpy.ones(2)
+    locked.flags.writeable = False
+
+    def fun(x):
+        x[0] = 3.0
+        return x + view[:1] + base[0] + locked[0]
+
+    x = X.copy()
+    assert functx.jit(fun)(x).tolist() == [4.0, 2.0] and x.tolist() == [3.0, 1.0]
+    assert base.flags.writeable and view.flags.writeable and not locked.flags.writeable
+    # Outside of jit the function runs anew, and writes, each time.
+    for _ in range(2):
+        table[:] = 0.0
+        assert functx.grad(assigns)(X).tolist() == [1.0, 1.0]
+        assert table[0] == 5.0
+    table[:] = 0.0
