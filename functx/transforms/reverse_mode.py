@@ -236,7 +236,7 @@ def transposed_jvp(
     finally:
         current_builder.reset(token)
     if primitive.by_user:
-        checked_jvp(primitive, primitive.out_types(tuple([x.aval for x in args])), result)
+        checked_jvp(primitive, primitive.out_types(tuple(map(aval_of, args))), result)
     _, out_tangents = result
     if not primitive.multiple_results:
         out_tangents = [out_tangents]

@@ -8,7 +8,7 @@ from typing import Any
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.errors import RuleError, type_name
-from functx.core.primitive import Primitive
+from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import Add, Sub
@@ -83,12 +83,13 @@ def linear_rule(
     """The cotangents of `args` that `body(*cts)` gives, which must be linear in `cts`."""
     builder = current_builder.here()
     given = [ct for ct in cts if ct is not None]
+    avals = [x.aval if type(x) is LinearInput else aval_of(x) for x in args]
     places: list[int] = []
 
     def on_given(*xs: Any) -> list[Any]:
         rest = iter(xs)
         found = body([None if ct is None else next(rest) for ct in cts])
-        check_types(primitive, rule, "cotangent", found, [x.aval for x in args], "operand")
+        check_types(primitive, rule, "cotangent", found, avals, "operand")
         places.extend(i for i, x in enumerate(found) if x is not None)
         return [found[i] for i in places]
 

@@ -99,7 +99,7 @@ def refuse_at_call(operator: Operator) -> None:
 def refuse_differentiated(call: OperatorEquation, operands: Sequence[Any]) -> None:
     """Raise for a call of such an operator on what a derivative is taken in, used or not."""
     if formula_of(call) is None and any(
-        type(x) is Tracer and is_inexact(x.aval.dtype) and differentiated(x) for x in operands
+        type(x) is Tracer and is_inexact(x.dtype) and differentiated(x) for x in operands
     ):
         refuse_at_call(call.operator)
 
