@@ -98,6 +98,17 @@ def is_integer(dtype: DType) -> bool:
     return kind(dtype) in "iu"
 
 
+def wide_dtype(dtype: DType) -> DType:
+    """The dtype in which sums are computed: single precision for half floats, else `dtype`.
+
+    A sum of half floats stands still once it is so much larger than what is added.
+    """
+    return _SINGLE if dtype.itemsize < 4 and is_floating(dtype) else dtype
+
+
+_SINGLE = np.dtype("float32")
+
+
 def real_dtype(dtype: DType) -> DType:
     """The dtype of the real part of values of `dtype`."""
     return np.dtype(f"float{dtype.itemsize * 4}") if is_complex(dtype) else dtype

@@ -86,18 +86,27 @@ class LoweringContext:
             compare_type=stablehlo.ComparisonTypeAttr.get(kinds.get(kind(aval.dtype), "FLOAT")),
         )
 
-    def reduce(self, operation: Any, x: Any, axes: Sequence[int], start: Any) -> Any:
-        """`x` reduced over `axes` by a binary operation class, beginning at the number `start`."""
-        scalar = ShapedArray((), self.avals_in[0].dtype)
-        op = stablehlo.ReduceOp(
-            self.out_types, [x], [self.constant(start, scalar)], self.i64s(axes)
-        )
+    def reduce(
+        self, operation: Any, x: Any, axes: Sequence[int], start: Any, dtype: Any = None
+    ) -> Any:
+        """`x` reduced over `axes` by a binary operation class, beginning at the number `start`.
+
+        It is computed in `dtype` if that is given.
+        """
+        (aval,), (out,) = self.avals_in, self.avals_out
+        given = dtype is not None and dtype != aval.dtype
+        scalar = ShapedArray((), dtype if given else aval.dtype)
+        if given:
+            x = self.convert(x, aval, aval.update(dtype=dtype))
+        out_types = [self.type(out.update(dtype=dtype))] if given else self.out_types
+        op = stablehlo.ReduceOp(out_types, [x], [self.constant(start, scalar)], self.i64s(axes))
         element = self.type(scalar)
         block = op.regions[0].blocks.append(element, element)
         with ir.InsertionPoint(block):
             result = operation(*block.arguments)
             stablehlo.return_([result.result])
-        return op.results[0]
+        found = op.results[0]
+        return self.convert(found, out.update(dtype=dtype), out) if given else found
 
     def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
         """Two arrays of `aval` as they are, as two results of one operation that is never fused."""

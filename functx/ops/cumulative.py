@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_complex, kind, real_dtype
+from functx.core.dtypes import is_complex, kind, real_dtype, wide_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
@@ -40,18 +40,23 @@ class Cumulative(Primitive, abstract=True):
         (x,), (dim,) = args, dims
         return type(self)(self.axis + (self.axis >= dim), self.reverse)(x), dim
 
-    def scan(self, ctx: Any, x: Any, operation: Any, start: Any) -> Any:
-        """`x` with a window, open at the front, reduced at each place by an operation class."""
-        (aval,) = ctx.avals_in
-        if aval.size == 0:
+    def scan(self, ctx: Any, x: Any, operation: Any, start: Any, dtype: Any = None) -> Any:
+        """`x` with a window, open at the front, reduced at each place by an operation class.
+
+        It is computed in `dtype` if that is given.
+        """
+        (narrow,) = ctx.avals_in
+        if narrow.size == 0:
             return x
+        aval = narrow if dtype is None else narrow.update(dtype=dtype)
+        x = x if aval.dtype == narrow.dtype else ctx.convert(x, narrow, aval)
         scalar = ShapedArray((), aval.dtype)
         n = aval.shape[self.axis]
         window, padding = [1] * aval.ndim, np.zeros((aval.ndim, 2), np.int64)
         window[self.axis] = n
         padding[self.axis, int(self.reverse)] = n - 1
         op = stablehlo.ReduceWindowOp(
-            ctx.out_types,
+            [ctx.type(aval)],
             [x],
             [ctx.constant(start, scalar)],
             ctx.i64s(window),
@@ -61,7 +66,8 @@ class Cumulative(Primitive, abstract=True):
         block = op.regions[0].blocks.append(element, element)
         with ir.InsertionPoint(block):
             stablehlo.return_([operation(*block.arguments).result])
-        return op.results[0]
+        out = op.results[0]
+        return out if aval.dtype == narrow.dtype else ctx.convert(out, aval, narrow)
 
 
 class CumSum(Cumulative, Linear):
@@ -82,7 +88,7 @@ class CumSum(Cumulative, Linear):
         return live if live is None or not live.shape else cummax(live, self.axis, self.reverse)
 
     def lower(self, ctx, x):
-        return self.scan(ctx, x, stablehlo.AddOp, 0)
+        return self.scan(ctx, x, stablehlo.AddOp, 0, wide_dtype(ctx.avals_in[0].dtype))
 
 
 class CumProd(Cumulative):

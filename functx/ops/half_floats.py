@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from functx.core.dtypes import DType
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import wide_dtype
 from functx.ops.conversion import convert_element_type
 from functx.ops.reductions import reduce_sum
 
-SINGLE = np.dtype("float32")
 
-
-def wide_dtype(dtype: DType) -> DType:
-    """`dtype`, or single precision in place of half floats."""
-    return SINGLE if dtype.itemsize < 4 else dtype
+def wide_aval(aval: ShapedArray) -> ShapedArray:
+    """`aval`, or single precision in place of half floats."""
+    wide = wide_dtype(aval.dtype)
+    return aval if wide == aval.dtype else aval.update(dtype=wide)
 
 
 def widened(x: Any) -> Any:
     """`x` in single precision if it holds half floats, else as it is."""
-    return convert_element_type(x, SINGLE) if x.dtype.itemsize < 4 else x
+    wide = wide_dtype(x.dtype)
+    return x if wide == x.dtype else convert_element_type(x, wide)
 
 
 def narrowed(x: Any, like: Any) -> Any:

@@ -20,6 +20,7 @@ from functx.core.dtypes import (
     is_integer,
     kind,
     real_dtype,
+    wide_dtype,
 )
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
@@ -84,7 +85,7 @@ class ReduceSum(Reduction, Linear):
         return self.without_units(x) if is_exact(x) else None
 
     def lower(self, ctx, x):
-        return ctx.reduce(stablehlo.AddOp, x, self.axes, 0)
+        return ctx.reduce(stablehlo.AddOp, x, self.axes, 0, wide_dtype(ctx.avals_in[0].dtype))
 
 
 class ReduceProd(Reduction):

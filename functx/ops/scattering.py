@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
+from functx.core.dtypes import wide_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
@@ -89,6 +90,10 @@ class Scatter(Indexed, abstract=True):
         )
         return batched(x, indices, updates), dx
 
+    def computed_in(self, x: ShapedArray, indices: Any) -> Any:
+        """The dtype in which updates are combined with the operand."""
+        return x.dtype
+
     def combine(self, x: Any, update: Any) -> Any:
         """The StableHLO value of an element, given its value so far and an update."""
         raise NotImplementedError
@@ -105,8 +110,12 @@ class Scatter(Indexed, abstract=True):
             scattered_dims_to_operand_dims=self.start_index_map,
             index_vector_dim=i_aval.ndim - 1,
         )
+        dtype = self.computed_in(x_aval, i_aval)
+        wide, u_wide = x_aval.update(dtype=dtype), u_aval.update(dtype=dtype)
+        if dtype != x_aval.dtype:
+            x, updates = ctx.convert(x, x_aval, wide), ctx.convert(updates, u_aval, u_wide)
         op = stablehlo.ScatterOp(
-            ctx.out_types,
+            [ctx.type(wide)],
             [x],
             indices,
             [updates],
@@ -114,11 +123,12 @@ class Scatter(Indexed, abstract=True):
             indices_are_sorted=self.indices_are_sorted,
             unique_indices=self.unique_indices,
         )
-        element = ctx.type(ShapedArray((), x_aval.dtype))
+        element = ctx.type(ShapedArray((), dtype))
         block = op.regions[0].blocks.append(element, element)
         with ir.InsertionPoint(block):
             stablehlo.return_([self.combine(*block.arguments)])
-        return op.results[0]
+        (out,) = op.results
+        return out if dtype == x_aval.dtype else ctx.convert(out, wide, x_aval)
 
 
 class ScatterAdd(Scatter):
@@ -152,6 +162,9 @@ class ScatterAdd(Scatter):
     def vjp(self, ct, out, args, active):
         _, indices, updates = args
         return ct, None, self.gather(ct, indices, updates) if active[2] else None
+
+    def computed_in(self, x, indices):
+        return x.dtype if self.writes_once(x, indices) else wide_dtype(x.dtype)
 
     def combine(self, x, update):
         return stablehlo.add(x, update)

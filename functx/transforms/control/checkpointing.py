@@ -13,6 +13,7 @@ from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
+from functx.ops.half_floats import narrowed, wide_aval, widened
 from functx.ops.operands import literal
 from functx.ops.shaping import zeros_like
 from functx.transforms.control import schedule
@@ -206,7 +207,7 @@ class WalkingBack:
         pull, sums = self.pull, len(self.pull.outputs) - self.count
         consts = ahead.in_avals[: self.consts]
         state = ahead.in_avals[self.consts :]
-        found = [*pull.out_avals[:sums], *pull.in_avals[: self.count]]
+        found = [*map(wide_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
         lead = [STEP, *walk_types(self.slots)]
         # Where the parts of the operands of a branch end, and those of the carry.
         a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(found)
@@ -220,7 +221,7 @@ class WalkingBack:
         def pull_back(todo: Any, *args: Any) -> list[Any]:
             x, found, consts = args[WALK : b - 1], args[b - 1 : c - 1], args[c - 1 :]
             pulled = apply(None, pull, [*found[sums:], *consts, *x])
-            added = [add(x, ct) for x, ct in zip(found[:sums], pulled, strict=False)]
+            added = [add(x, widened(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
             todo = sub(todo, 1)
             vacant, slot, walk = schedule.resumed(Walk(*args[:WALK]), todo)
             return [vacant, slot, todo, *walk, *x, *added, *pulled[sums:]]
@@ -273,10 +274,11 @@ def walk_back(
     slot, walk = schedule.begun(places)
     body = rewritten(WalkingBack(len(consts), pull, len(cts), loop.checkpoints + 1), ahead)
     condition = rewritten(Remaining(len(consts)), body)
-    sums = [zeros_like(a) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    sums = [zeros_like(wide_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
     start = [blocks, *walk, *rows_at(slots, slot), *slots, *sums, *cts]
     found: list[Any] = loop.again(condition, body, 0, len(consts))(*consts, *start)
-    return found[len(found) - len(pull.outputs) :]
+    found = found[len(found) - len(pull.outputs) :]
+    return [narrowed(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
 
 
 def keep(

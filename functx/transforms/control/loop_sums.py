@@ -19,7 +19,9 @@ from functx.core.rewriting import apply
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
+from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
+from functx.ops.half_floats import wide_aval, widened
 from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import Full, zeros_like
@@ -98,7 +100,7 @@ class PullLoop:
             for acc, terms in zip(so_far, plan.sums, strict=True):
                 for _ in terms:
                     put, atoms = next(pending)
-                    acc = put(acc, *[next(rest) for _ in atoms])
+                    acc = put(acc, *[widened(next(rest)) for _ in atoms])
                 added.append(acc)
             return [*added, *kept]
 
@@ -152,12 +154,14 @@ class Finished:
 
 
 class Summed(NamedTuple):
-    """A total that the loop adds up."""
+    """A total of `dtype` that the loop adds up, half floats in single precision."""
 
     position: int
+    dtype: Any
 
     def value(self, env: Finished) -> Any:
-        return env.sums[self.position]
+        total = env.sums[self.position]
+        return total if total.dtype == self.dtype else convert_element_type(total, self.dtype)
 
 
 class Zero(NamedTuple):
@@ -255,9 +259,9 @@ class Plan:
             elif type(found) is not Zero:
                 totals.append(found)
         if later:
-            totals.append(Summed(len(self.sums)))
+            totals.append(Summed(len(self.sums), atom.aval.dtype))
             self.sums.append(later)
-            self.sum_avals.append(atom.aval)
+            self.sum_avals.append(wide_aval(atom.aval))
         if not totals:
             return Zero(atom.aval)
         return totals[0] if len(totals) == 1 else Added(tuple(totals))

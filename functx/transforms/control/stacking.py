@@ -12,6 +12,7 @@ from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import gt, lt
+from functx.ops.half_floats import narrowed, wide_aval, widened
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import literal
 from functx.ops.shaping import reshape, zeros_like
@@ -256,14 +257,14 @@ class SteppingBack:
         sums = len(pull.outputs) - self.count
         fixed = pull.in_avals[self.count :][: self.consts]
         stacks = stacked(pull.in_avals[self.count + self.consts :], self.size)
-        found = [*pull.out_avals[:sums], *pull.in_avals[: self.count]]
+        found = [*map(wide_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
         held = self.consts + len(stacks)
 
         def body(*args: Any) -> list[Any]:
             todo, found = sub(args[held], 1), args[held + 1 :]
             rows = rows_at(args[self.consts : held], todo)
             pulled = apply(None, pull, [*found[sums:], *args[: self.consts], *rows])
-            added = [add(x, ct) for x, ct in zip(found[:sums], pulled, strict=False)]
+            added = [add(x, widened(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
             return [todo, *added, *pulled[sums:]]
 
         return trace_closed(body, [*fixed, *stacks, STEP, *found], name=pull.name)
@@ -332,5 +333,6 @@ def step_back(
     body = rewritten(SteppingBack(len(cts), len(consts), loop.max_steps or 0), pull)
     held = len(consts) + len(stacks)
     condition = rewritten(Remaining(held), body)
-    sums = [zeros_like(a) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
-    return loop.again(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
+    sums = [zeros_like(wide_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    found = loop.again(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
+    return [narrowed(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
