@@ -28,7 +28,7 @@ from functx.ops.probability_losses import countable, weighted
 from functx.ops.reductions import reduce_max, reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim
-from functx.ops.softmax import log_softmax, repeated, softmax
+from functx.ops.softmax import log_softmax, repeated, softmax, total_along
 
 
 class CrossEntropy(ClassLoss):
@@ -127,7 +127,9 @@ class CrossEntropyBackward(ClassLossBackward):
         there = at_classes(rows.classes, x.shape, self.axis)
         found = softmax(wide, self.axis)
         if not self.label_smoothing:
-            found = mul(select(there, sub(found, 1.0), found), repeated(right, x, (self.axis,)))
+            # 1 - p, of the class, is the sum of the others.
+            others = total_along(select(there, 0.0, found), (self.axis,))
+            found = mul(select(there, neg(others), found), repeated(right, x, (self.axis,)))
         else:
             spread, total = smoothing(self, wide, weights)
             beside = mul(repeated(share, x, (self.axis,)), spread)

@@ -10,7 +10,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import add, div, mul, neg, sub
-from functx.ops.comparison import eq
+from functx.ops.comparison import eq, gt
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
@@ -220,45 +220,70 @@ class NormalizationBackward(Primitive, abstract=True):
 
 
 class SoftmaxBackward(NormalizationBackward):
-    """out (ct - sum(out ct)) along `axes`: the cotangent of x for out = softmax(x)."""
+    """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
 
     def pulled(self, ct, out):
-        return mul(out, sub(ct, total_along(mul(out, ct), self.axes)))
+        return mul(out, beside_mean(ct, out, self.axes))
 
     def pushed(self, t, out):
         return self.pulled(t, out)
 
     def turned(self, ct, out, t):
-        # t (ct - sum(out ct)) - out sum(t ct)
-        rest = mul(out, total_along(mul(t, ct), self.axes))
-        return sub(mul(t, sub(ct, total_along(mul(out, ct), self.axes))), rest)
+        # With c = ct - mean: t c - out sum(t c) / sum(out)
+        term = mul(t, beside_mean(ct, out, self.axes))
+        return sub(term, mul(out, div(total_along(term, self.axes), weight_of(out, self.axes))))
 
     def turned_back(self, t, ct, out):
-        # t (ct - sum(out ct)) - ct sum(t out)
-        rest = mul(ct, total_along(mul(t, out), self.axes))
-        return sub(mul(t, sub(ct, total_along(mul(out, ct), self.axes))), rest)
+        return mul(beside_mean(t, out, self.axes), beside_mean(ct, out, self.axes))
 
 
 class LogSoftmaxBackward(NormalizationBackward):
-    """ct - exp(out) sum(ct) along `axes`: the cotangent of x for out = log_softmax(x)."""
+    """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
     def pulled(self, ct, out):
-        return sub(ct, mul(exp(out), total_along(ct, self.axes)))
+        p = self.probabilities(out)
+        plain = sub(ct, mul(p, total_along(ct, self.axes)))
+        # Where p is almost 1 and ct almost the sum, ct (1 - p) - p (sum - ct), of the others' sums.
+        largest = gt(p, 0.5)
+        p_rest, rest = [total_along(select(largest, 0.0, x), self.axes) for x in (p, ct)]
+        return select(largest, sub(mul(ct, p_rest), mul(p, rest)), plain)
 
     def pushed(self, t, out):
         return centered(t, out, self.axes)
 
     def turned(self, ct, out, t):
-        return neg(mul(mul(exp(out), t), total_along(ct, self.axes)))
+        p = self.probabilities(out)
+        return neg(mul(mul(p, beside_mean(t, p, self.axes)), total_along(ct, self.axes)))
 
     def turned_back(self, t, ct, out):
         return self.turned(ct, out, t)
 
+    def probabilities(self, out: Any) -> Any:
+        p = exp(out)
+        return div(p, weight_of(p, self.axes))
+
 
 def centered(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
-    """t - sum(exp(out) t): the tangent of the logarithms of probabilities `out`."""
-    wide = widened(t)
-    return narrowed(sub(wide, total_along(mul(exp(widened(out)), wide), axes)), t)
+    """t - mean of t: the tangent of the logarithms of probabilities `out`."""
+    return narrowed(beside_mean(widened(t), exp(widened(out)), axes), t)
+
+
+def beside_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+    """`x` less its mean along `axes`, weighed by `weights`.
+
+    It keeps its digits where one weight is almost all: the mean is that of differences from the
+    element of the largest weight, and so small beside it.
+    """
+    heaviest = eq(weights, repeated(reduce_max(weights, axes), weights, axes))
+    count = total_along(convert_element_type(heaviest, x.dtype), axes)
+    x = sub(x, div(total_along(select(heaviest, x, 0.0), axes), count))
+    return sub(x, div(total_along(mul(weights, x), axes), weight_of(weights, axes)))
+
+
+def weight_of(weights: Any, axes: tuple[int, ...]) -> Any:
+    """The sum of `weights` along `axes`; 1 where it is 0."""
+    total = total_along(weights, axes)
+    return select(eq(total, 0.0), 1.0, total)
 
 
 def repeated(x: Any, like: Any, axes: tuple[int, ...]) -> Any:

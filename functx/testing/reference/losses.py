@@ -12,12 +12,13 @@ from functx.testing.reference.meanings import MEANING, meaning
 
 @meaning
 def SoftmaxBackward(ct, out, axes, dtype):
-    return out * (ct - (out * ct).sum(axes, keepdims=True))
+    mean = (out * ct).sum(axes, keepdims=True) / out.sum(axes, keepdims=True)
+    return out * (ct - mean)
 
 
 @meaning
 def LogSoftmaxBackward(ct, out, axes, dtype):
-    return ct - np.exp(out) * ct.sum(axes, keepdims=True)
+    return ct - scipy.special.softmax(out, axes) * ct.sum(axes, keepdims=True)
 
 
 def reduced(terms, reduction, lanes):
