@@ -113,6 +113,8 @@ class Config:
       wherever it can be ("always"), or not ("never").
     - `simplify`: whether programs are made simpler before they are compiled: where it pays ("auto"),
       in every way ("always"), or not ("never").
+    - `verify`: whether `functx.testing.verify` checks every new program that `jit` or a transform is
+      about to compile, on its first arguments. It makes the first call of each slow; later ones are as ever.
     - `memory`: what derivatives keep of the forward computation, as `jit(memory=)` has it.
     - `compilation_cache`: the directory in which compiled programs are kept for later processes, or
       None. `compilation_cache_min_seconds` and `compilation_cache_min_bytes` say how long a program
@@ -149,6 +151,7 @@ class Config:
     outline = _choice("outline", *OUTLINE)
     memory = _switch(MEMORY[0], lambda given: memory_mode("config", given) or MEMORY[0])
     simplify = _choice("simplify", *SIMPLIFY)
+    verify = _switch(False, bool)
 
     compilation_cache = _setting_of_jax("compilation_cache")
     compilation_cache_min_seconds = _setting_of_jax("compilation_cache_min_seconds")

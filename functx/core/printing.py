@@ -101,14 +101,13 @@ class _Printer:
         names = variable_names(program)
         calls = _outlined_calls(program)
         self.header(program, name, names, indent)
-        rows = []
+        lengths = [len(_left(eqn, names)) for eqn in program.equations]
+        width = max([n for n in lengths if n <= _WIDEST_LEFT], default=0)
         for eqn in program.equations:
+            # In the order of the text: a program is shown where its name stands first.
             left, right = _halves(eqn, names, self.program_name)
-            rows.append((left, right, eqn.source, self.pending))
-            self.pending = []
-        width = max([len(left) for left, *_ in rows if len(left) <= _WIDEST_LEFT], default=0)
-        for left, right, source, programs in rows:
-            comment = describe(source) if source is not None else self.comment
+            programs, self.pending = self.pending, []
+            comment = describe(eqn.source) if eqn.source is not None else self.comment
             self.lines.append(
                 (f"{indent}  {left:{width}} = {right}", comment if comment != self.comment else "")
             )
@@ -149,9 +148,12 @@ def _halves(
     eqn: Equation, names: dict[Var, str], program_name: Callable[[Program], str]
 ) -> tuple[str, str]:
     """The two sides of an equation's line."""
-    left = ", ".join([f"{names.get(v, '?')}: {v.aval!r}" for v in eqn.outputs]) or "()"
     operands = [atom_text(atom, names) for atom in eqn.inputs]
-    return left, " ".join([primitive_text(eqn.primitive, program_name), *operands])
+    return _left(eqn, names), " ".join([primitive_text(eqn.primitive, program_name), *operands])
+
+
+def _left(eqn: Equation, names: dict[Var, str]) -> str:
+    return ", ".join([f"{names.get(v, '?')}: {v.aval!r}" for v in eqn.outputs]) or "()"
 
 
 def atom_text(atom: Any, names: dict[Var, str]) -> str:
@@ -169,10 +171,11 @@ def _number_text(literal: Literal) -> str:
     if type(value) is not float or aval.weak_type or aval.dtype == np.float64:
         return repr(value)
     # The fewest digits that stand for this value among those of the dtype.
-    for digits in range(1, 18):
-        short = float(f"{value:.{digits}g}")
-        if repr(aval.dtype.type(short).item()) == repr(value):
-            return repr(short)
+    with np.errstate(over="ignore"):
+        for digits in range(1, 18):
+            short = float(f"{value:.{digits}g}")
+            if repr(aval.dtype.type(short).item()) == repr(value):
+                return repr(short)
     return repr(value)
 
 

@@ -445,6 +445,8 @@ class _Execution:
     """Whether a trace of JAX's own has begun inside of the innermost trace here."""
     aval_of_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
+    verify: Callable[[Program, Sequence[Any]], None]
+    """Check a new program on its first arguments, where `functx.config.verify` asks for that."""
     known: Callable[[Any], Any]
     """A value as one that is known now; None for one that JAX is tracing."""
     jax_setting: Callable[[str], Any]

@@ -12,7 +12,7 @@ import numpy as np
 
 from functx.core.arrays import NUMPY_ARRAYS, of_value, on_host, wrapped
 from functx.core.captures import with_captures_as_inputs
-from functx.core.config import in_context, outline_mode
+from functx.core.config import config, in_context, outline_mode
 from functx.core.dtypes import real_dtype, x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
@@ -45,14 +45,16 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     Raises DonationError and ValueRangeError for arguments that no program can take.
     """
     try:
-        compiled, literals = compiled_for(rewrite, program)
+        compiled, literals = compiled_for(rewrite, program, args)
         return waiting(compiled, *args, *literals)  # type: ignore[no-any-return]
     except (OverflowError, ValueError, RuntimeError):
         refuse_unusable(program.name, program.input_names(), args)
         raise
 
 
-def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[Any]]:
+def compiled_for(
+    rewrite: Any, program: Program, args: Sequence[Any]
+) -> tuple[Executable, Sequence[Any]]:
     """What runs `rewrite(program)`, and what it takes as further arguments: captured values, numbers.
 
     Found by the structure of `program`. A program that differs from an earlier one in its
@@ -69,24 +71,28 @@ def compiled_for(rewrite: Any, program: Program) -> tuple[Executable, Sequence[A
     if alike is None:
         lifted.put(form, Alike(literals_of(program)))
     else:
-        found = alike.compiled_for(rewrite, program)
+        found = alike.compiled_for(rewrite, program, args)
         if found is not None:
             return found
     made = _made(rewrite, program)
     if made.captures:
-        return _compiled_with_captures(made)
+        return _compiled_with_captures(made, args)
+    if config.verify:
+        execution.verify(made, args)
     compiled = executable(made)
     programs.put(key, compiled)
     note(code_of(program), program.name, program, kind=type(rewrite), avals=made.in_avals)
     return compiled, ()
 
 
-def _compiled_with_captures(program: Program) -> tuple[Executable, Sequence[Any]]:
+def _compiled_with_captures(
+    program: Program, args: Sequence[Any]
+) -> tuple[Executable, Sequence[Any]]:
     """What runs a program in which something is captured, and what it takes as further arguments."""
     program, captured = with_captures_as_inputs(program)
     if program.captures:
         return executable(program), captured
-    compiled, literals = compiled_for(None, program)
+    compiled, literals = compiled_for(None, program, [*args, *captured])
     return compiled, [*captured, *literals]
 
 
@@ -102,7 +108,7 @@ class Alike:
         self.variants: list[Variant] = []
 
     def compiled_for(
-        self, rewrite: Any, program: Program
+        self, rewrite: Any, program: Program, args: Sequence[Any]
     ) -> tuple[Executable, Sequence[Any]] | None:
         """What runs one of them, and its numbers; None where it has to be compiled as it is."""
         literals = literals_of(program)
@@ -118,6 +124,8 @@ class Alike:
         found = with_literals_as_inputs(partial(_made, rewrite), program, places)
         if found is None or found.program.captures:
             return None
+        if config.verify:
+            execution.verify(_made(rewrite, program), args)
         kept = [None if i in self.differing else a for i, a in enumerate(literals)]
         self.variants.append(Variant(kept, found.answers, executable(found.program)))
         return self.variants[-1].compiled, packed([literals[i] for i in places])

@@ -16,14 +16,14 @@ from jax.extend.core import find_top_trace
 from functx.core import tree
 from functx.core.axes import bound_axes
 from functx.core.budgets import memory_mode
-from functx.core.config import OUTLINE, Wishes, asked, check_word
+from functx.core.config import OUTLINE, Wishes, asked, check_word, config
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, type_name
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
 from functx.core.tracebacks import boundary, filter_traceback
-from functx.core.tracing import check_no_tracers, current_builder
+from functx.core.tracing import check_no_tracers, current_builder, execution
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
@@ -143,6 +143,8 @@ def jit(
                     compiled.adopt()
                 except _Writes:
                     compiled.writes = True
+                except _Unverified as new:
+                    compiled.verify(new, args, kwargs)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
                         callbacks.reraise(error)
@@ -178,6 +180,13 @@ class _Writes(Exception):
 
 class _NewCaptures(Exception):
     """The trace met captured arrays that the call did not pass; the next call does."""
+
+
+class _Unverified(Exception):
+    """The trace made a program that `config.verify` wants checked; the next call has been."""
+
+    def __init__(self, traced: TracedCall):
+        self.traced = traced
 
 
 def _owners(x: Any) -> int:
@@ -217,6 +226,7 @@ class Compilation:
         self.adopted = False
         self.writes = self.by_layout = False
         self.traced = Cache("jit", 256)
+        self.verified: set[Any] = set()
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
         # use and not at some later collection.
@@ -254,6 +264,9 @@ class Compilation:
             _give_up_trace()
             raise _NewCaptures
         self.adopted = False
+        if config.verify and traced.program.key not in self.verified:
+            _give_up_trace()
+            raise _Unverified(traced)
         note(
             code_behind(self.fun),
             f"jit({name_of(self.fun)})",
@@ -276,6 +289,13 @@ class Compilation:
             _give_up_trace()
             raise _Writes
         return out, dict(zip(traced.written, outs[own:], strict=True))
+
+    def verify(self, new: _Unverified, args: Any, kwargs: Any) -> None:
+        """Check a new program on the arguments of this call."""
+        _, dynamic, keywords = self.without_static(args, kwargs)
+        program = new.traced.program
+        execution.verify(program, [*tree.leaves((dynamic, keywords)), *new.traced.captured])
+        self.verified.add(program.key)
 
     def write_through(self, args: Any, kwargs: Any) -> Any:
         """The result of a call that also writes to NumPy arrays among the arguments."""
@@ -444,6 +464,9 @@ class Compilation:
                 self.adopt()
             except _Writes:
                 self.writes = True
+            except _Unverified as new:
+                # Without values there is nothing to check it on.
+                self.verified.add(new.traced.program.key)
             except TypeError:
                 self.check_abstract(args, kwargs)
                 raise
@@ -465,6 +488,7 @@ class Compilation:
         """Forget what was compiled."""
         self.dispatch.clear_cache()
         self.traced.clear()
+        self.verified.clear()
 
 
 @forgotten_with_rules

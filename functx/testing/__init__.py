@@ -1,5 +1,7 @@
 """Checks for rules and derivatives, the same for functx's own primitives and for yours."""
 
+from typing import TYPE_CHECKING, Any
+
 from functx.core.samples import (
     bf16,
     bool_,
@@ -18,12 +20,15 @@ from functx.core.samples import (
     u32,
     u64,
 )
+from functx.core.tracing import execution
 from functx.testing.derivatives import check_grads
 from functx.testing.gradcheck import gradcheck, gradgradcheck
 from functx.testing.opcheck import opcheck
-from functx.testing.reference import interpret
 from functx.testing.rules import check_rules
-from functx.testing.verification import verify
+
+if TYPE_CHECKING:
+    from functx.testing.reference import interpret
+    from functx.testing.verification import verify
 
 __all__ = [
     "bf16",
@@ -50,3 +55,25 @@ __all__ = [
     "u64",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # They need scipy.special, which takes as long to load as half of functx.
+    if name == "interpret":
+        from functx.testing.reference import interpret
+
+        return interpret
+    if name == "verify":
+        from functx.testing.verification import verify
+
+        return verify
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _verify_new(program: Any, args: Any) -> None:
+    from functx.testing.verification import verify_new
+
+    verify_new(program, args)
+
+
+execution.verify = _verify_new

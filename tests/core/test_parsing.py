@@ -3,6 +3,7 @@ from random import Random
 
 import pytest
 
+import functx
 from functx.core.errors import ParseError
 from functx.core.program import Program
 from functx.core.samples import f32
@@ -241,3 +242,18 @@ def test_damaged_texts_are_read_or_refused():
         except ParseError:
             continue
         assert Program.parse(str(program)) == program
+
+
+def test_a_program_that_is_used_inside_another_one_first_is_shown_there():
+    @functx.custom_jvp
+    def ruled(x):
+        return sin(x)
+
+    ruled.defjvp(lambda primals, tangents: (ruled(*primals), tangents[0]))
+
+    def f(x):
+        total, _ = functx.lax.scan(lambda c, _: (ruled(c), None), x, length=3)
+        return ruled(total + ruled(x * 2.0))
+
+    program = functx.make_ir(f)(1.0)
+    assert Program.parse(str(program)) == program

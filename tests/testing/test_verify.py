@@ -87,3 +87,19 @@ def test_sums_may_be_off_by_what_their_terms_explain_and_no_more(monkeypatch):
     )
     with pytest.raises(VerificationError, match="gives"):
         verify(lambda x: x + 1e-9)(small)
+
+
+def test_the_switch_checks_every_new_program_of_jit_and_of_transforms(monkeypatch):
+    with functx.config.set(verify=True):
+        f = functx.jit(lambda x, n=2: (fnp.sin(x) * n).sum(), static_argnames="n")
+        np.testing.assert_allclose(f(X, n=3), 3 * np.sin(X).sum(), 1e-4)
+        y = X.copy()
+        np.testing.assert_allclose(functx.jit(in_place)(y)[0], in_place(X.copy())[0], 1e-6)
+        assert y[1, 0] == 2 * X[1, 0] and "sine" in f.lower(X).as_text()
+        monkeypatch.setattr(Add, "lower", wrong_lower)
+        for broken in (functx.jit(lambda x: x + 3.0), functx.vmap(lambda x: x + 4.0)):
+            for _ in range(2):
+                with pytest.raises(VerificationError, match="without any pass"):
+                    broken(X)
+        monkeypatch.undo()
+    np.testing.assert_allclose(functx.jit(lambda x: x + 3.0)(X), X + 3.0)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import scipy.special
 
+from functx.core.dtypes import is_inexact
 from functx.testing.reference.meanings import MEANING, exact, meaning
 
 MEANING |= {
@@ -225,7 +226,17 @@ def ConvertElementType(x, dtype, weak):
     dtype = np.dtype(dtype)
     if np.iscomplexobj(x) and dtype.kind not in "cb":
         x = x.real
-    return (x != 0) if dtype.kind == "b" else x.astype(dtype)
+    if is_inexact(dtype):
+        # Not rounded: as everything inexact here, it is wider than its dtype.
+        return x + 0j if dtype.kind == "c" else x.astype(np.float64)
+    if dtype.kind == "b":
+        return x != 0
+    if dtype.kind in "iu" and x.dtype.kind == "f":
+        # Beyond the integers of the dtype, the nearest one; 0 for nan.
+        info = np.iinfo(dtype)
+        inside = np.where(np.isnan(x) | (x < info.min) | (x > info.max), 0, x).astype(dtype)
+        return np.where(x < info.min, info.min, np.where(x > info.max, info.max, inside))
+    return x.astype(dtype)
 
 
 @exact

@@ -48,7 +48,7 @@ def interpret(program: Program, *args: Any) -> list[Array]:
 def own_copies(program: Program, args: Sequence[Any]) -> list[Array]:
     """`args` as the interpreter takes them: wide, and in memory of their own."""
     pairs = zip(args, program.in_avals, strict=True)
-    return [widened(np.array(x, aval.dtype)) for x, aval in pairs]
+    return [widened(np.array(x, aval.dtype, order="C")) for x, aval in pairs]
 
 
 def apply(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
@@ -107,7 +107,7 @@ class Interpreter:
             else:
                 outs = self.rounding.outputs(eqn, operands, compute)
             if program.writes and not primitive.view:
-                outs = [np.array(x) for x in outs]
+                outs = [np.array(x, order="C") for x in outs]
             env.update(zip(eqn.outputs, outs, strict=True))
         return env
 

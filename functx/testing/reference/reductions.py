@@ -139,7 +139,8 @@ def window_places(x, lanes, choose, worst, **window):
     found = sliding(x, **window, fill=worst)
     places = sliding(places, **window, fill=count)
     best = choose(np.where(places == count, worst, found), -1)[..., None]
-    return np.where(found == best, places, count).min(-1)
+    chosen = (found == best) | (np.isnan(found) & np.isnan(best))
+    return np.where(chosen, places, count).min(-1)
 
 
 @meaning

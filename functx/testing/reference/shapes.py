@@ -123,7 +123,7 @@ def DynamicUpdateSlice(x, update, *indices):
     return out
 
 
-@exact
+@meaning
 def Name(x, label):
     return x
 
@@ -133,11 +133,11 @@ def Dense(aval, data):
     return np.frombuffer(data, aval.dtype).reshape(aval.shape)
 
 
-@exact
+@meaning
 def StandIn(live, x, *, along):
     return x
 
 
-@exact
+@meaning
 def AnyLane(live):
     return live

@@ -72,11 +72,15 @@ class Expected:
         return None
 
     def wrong(self, k: int, out: Any) -> Array:
-        """The elements of output `k` that are beyond its bound, as a mask."""
-        aval, value = self.avals[k], self.values[k]
+        """The elements of output `k` that are not as the program states or beyond the bound."""
         out = np.asarray(out)
-        if out.shape != aval.shape or out.dtype != aval.dtype:
+        if out.shape != self.avals[k].shape or out.dtype != self.avals[k].dtype:
             return np.array(True)
+        return self.beyond(k, out)
+
+    def beyond(self, k: int, out: Array) -> Array:
+        """The elements of output `k` that are beyond its bound, as a mask; `out` may be wide."""
+        aval, value = self.avals[k], self.values[k]
         rows = [sample[k] for sample in self.samples]
         if not is_inexact(aval.dtype):
             return np.all([row == value for row in rows], axis=0) & (out != value)

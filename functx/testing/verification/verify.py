@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from functx.core import tree
 from functx.core.effects import Effect
-from functx.core.errors import VerificationError
+from functx.core.errors import EffectError, VerificationError
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
 from functx.core.storage import Purify
+from functx.core.tracing import execution
 from functx.testing.reference.interpreter import interpret
 from functx.testing.verification.bounds import Expected, ExpectedInMemory
 from functx.testing.verification.reduction import Case, reduced
@@ -71,15 +74,21 @@ def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> li
     """
     if program.effects - {Effect.WRITE}:
         program = rewritten(WithoutEffects(), program)
-    case = Case(program, list(args))
-    if program.writes:
-        compare(case, Way("writes made pure by `functionalize`", pure_in_reference))
-        case = Case(rewritten(Purify(), program).program, case.args)
-    for way in Ways().all():
-        compare(case, way)
+    case = verify_ways(Case(program, list(args)))
     if orders:
         verify_derivatives(case, orders)
     return interpret(program, *args)
+
+
+def verify_ways(case: Case, chosen: Sequence[int] | None = None) -> Case:
+    """The case without writes, once every way to run it agrees; `chosen` numbers those to try."""
+    if case.program.writes:
+        compare(case, Way("writes made pure by `functionalize`", pure_in_reference))
+        case = Case(rewritten(Purify(), case.program).program, case.args)
+    ways = Ways().all()
+    for way in ways if chosen is None else [ways[i] for i in chosen]:
+        compare(case, way)
+    return case
 
 
 def compare(case: Case, way: Way) -> None:
@@ -116,8 +125,8 @@ def found_by(way: Way, case: Case) -> Difference | None:
     return Difference(text(outs[k]), text(expected.values[k]))
 
 
-def verify_derivatives(case: Case, orders: int) -> None:
-    """Check what the derivatives of a case mean, and then their programs."""
+def verify_derivatives(case: Case, orders: int = 0) -> None:
+    """Check what the derivatives of a case mean; with `orders`, that their programs run right too."""
     found = derivatives(*case)
     if found is None:
         return
@@ -130,7 +139,7 @@ def verify_derivatives(case: Case, orders: int) -> None:
             *shown(small),
         )
     for derived, directions in ((found.pushed, found.tangents), (found.pulled, found.cts)):
-        if derived is not None:
+        if derived is not None and orders:
             verify_program(derived, [*case.args, *directions], orders - 1)
 
 
@@ -149,3 +158,27 @@ def shown(case: Case) -> list[str]:
 
 def text(x: Any) -> str:
     return np.array2string(np.asarray(x), separator=", ", threshold=60).replace("\n", " ")
+
+
+def verify_new(program: Program, args: Sequence[Any]) -> None:
+    """Check a program that is about to be compiled, unless it is one of those made for a check.
+
+    What JAX is tracing has no values to check it on, and an effect with results runs only once.
+    """
+    values = [execution.key_words(x) for x in args]
+    traced = any(isinstance(x, jax.core.Tracer) for x in values)
+    if _verifying.get() or traced or program.captures or program.named_axes:
+        return
+    token = _verifying.set(True)
+    try:
+        pairs = zip(values, program.in_avals, strict=True)
+        if program.effects:
+            program = rewritten(WithoutEffects(), program)
+        verify_program(program, [np.array(x, a.dtype) for x, a in pairs])
+    except EffectError:
+        return
+    finally:
+        _verifying.reset(token)
+
+
+_verifying: ContextVar[bool] = ContextVar("verifying", default=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,18 +36,21 @@ class Ways:
     def __init__(self) -> None:
         self.outputs: dict[Any, list[Any]] = {}
 
-    def all(self) -> Iterator[Way]:
+    def all(self) -> list[Way]:
         """Every way, those that do least first."""
-        yield Way("lowered without any pass", partial(self.lowered, NEEDED))
-        for name in OPTIONAL:
-            yield Way(
-                f"lowered with the pass `{name}` alone", partial(self.lowered, (*NEEDED, name))
-            )
-        yield Way("lowered with all passes at full strength", partial(self.lowered, PASSES))
-        yield Way("compiled as by functx.jit", self.compiled)
-        yield Way("called inside jax.jit", self.inside_jax)
-        yield Way("compiled with its numbers as inputs", self.with_numbers_as_inputs)
-        yield Way("printed and parsed", self.printed_and_parsed)
+        alone = [
+            Way(f"lowered with the pass `{name}` alone", partial(self.lowered, (*NEEDED, name)))
+            for name in OPTIONAL
+        ]
+        return [
+            Way("lowered without any pass", partial(self.lowered, NEEDED)),
+            *alone,
+            Way("lowered with all passes at full strength", partial(self.lowered, PASSES)),
+            Way("compiled as by functx.jit", self.compiled),
+            Way("called inside jax.jit", self.inside_jax),
+            Way("compiled with its numbers as inputs", self.with_numbers_as_inputs),
+            Way("printed and parsed", self.printed_and_parsed),
+        ]
 
     def lowered(self, passes: Sequence[str], program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs when these passes do all that they can, and XLA little."""

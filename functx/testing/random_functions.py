@@ -1,0 +1,430 @@
+"""Random functions of arrays, made of every primitive and of every way to combine them.
+
+A function decides what it does by a seed and the types of its arguments, and so is the same each
+time that a transform traces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+
+import functx
+import functx.numpy as fnp
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import DTYPES_BY_SHORT_NAME, is_complex, is_inexact, kind
+from functx.core.errors import FunctxError
+from functx.core.primitive import Primitive
+from functx.core.samples import Sample, draw, retyped
+from functx.core.tracing import aval_of
+from functx.ops.mutation import Copy
+
+lax: Any = functx.lax
+
+DTYPES = ("f32",) * 8 + (
+    "bf16",
+    "f16",
+    "f64",
+    "f64",
+    "c64",
+    "c128",
+    "i32",
+    "i64",
+    "i8",
+    "u8",
+    "bool",
+)
+SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4), (2, 3, 2), (0, 3))
+
+LEFT_OUT = frozenset(
+    {
+        *("across", "psum", "pmax", "pmin", "all_gather", "all_to_all", "psum_scatter", "ppermute"),
+        *("axis_index", "vary", "boundary", "shard_map", "sharding_constraint"),
+        *("io_callback", "debug_callback", "show_progress", "pure_callback"),
+        *("rerun", "stand_in", "any_lane", "write"),
+        *("custom_jvp", "custom_vjp", "custom_vmap", "custom_root", "custom_linear_solve"),
+    }
+)
+"""Primitives that need devices, a named axis or the host, stand only in what rules make, or hold rules."""
+
+
+@cache
+def primitives() -> list[type[Primitive]]:
+    """Every primitive that can stand anywhere, on its samples."""
+    return [
+        cls
+        for name, cls in sorted(Primitive.registry.items())
+        if cls.__module__.startswith("functx.") and name not in LEFT_OUT
+    ]
+
+
+def random_arguments(seed: int) -> list[Any]:
+    """One to three arrays of any dtype and of small shapes, the first of them inexact mostly."""
+    random = np.random.RandomState(seed)
+    main = DTYPES[random.randint(len(DTYPES))]
+    names = [main, *[str(random.choice([main, *DTYPES])) for _ in range(random.randint(3))]]
+    shapes = [SHAPES[random.randint(len(SHAPES))] for _ in names]
+    return [array(random, DTYPES_BY_SHORT_NAME[n], s) for n, s in zip(names, shapes, strict=True)]
+
+
+def array(random: Any, dtype: Any, shape: Sequence[int]) -> Any:
+    """A random array of small numbers."""
+    x = random.uniform(-2.0, 2.0, shape)
+    if is_complex(dtype):
+        x = x + 1j * random.uniform(-2.0, 2.0, shape)
+    if kind(dtype) == "b":
+        return np.asarray(x > 0)
+    if not is_inexact(dtype):
+        x = np.abs(np.round(x * 2)) if kind(dtype) == "u" else np.round(x * 2)
+    return np.asarray(x).astype(dtype)
+
+
+@jax.custom_batching.custom_vmap
+def _itself(x: Any) -> Any:
+    return x
+
+
+_itself.def_vmap(lambda size, batched, x: (x, batched[0]))
+
+
+@functx.custom_jvp
+def itself(x: Any) -> Any:
+    """`x` as a function of JAX gives it back: the same value in the compiled program."""
+    return functx.from_jax(_itself)(x)
+
+
+@itself.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return itself(*primals), tangents[0]
+
+
+@functx.custom_jvp
+def ruled_forward(x: Any) -> Any:
+    """x sin x, with a rule for its tangent."""
+    return x * fnp.sin(x)
+
+
+@ruled_forward.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return x * fnp.sin(x), t * (fnp.sin(x) + x * fnp.cos(x))
+
+
+@functx.custom_vjp
+def ruled_backward(x: Any) -> Any:
+    """x cos x, with a rule for its cotangent."""
+    return x * fnp.cos(x)
+
+
+ruled_backward.defvjp(
+    lambda x: (x * fnp.cos(x), x),
+    lambda x, ct: (ct * (fnp.cos(x) - x * fnp.sin(x)),),
+)
+
+
+class RandomFunction:
+    """A function of arrays that takes `steps` random steps and returns a list of arrays.
+
+    Within `depth` more levels, steps may call, repeat or choose among smaller such functions. They
+    write in place if it `writes`. If it is `smooth`, it has derivatives of all kinds.
+    """
+
+    def __init__(
+        self, seed: int, steps: int = 8, depth: int = 2, writes: bool = True, smooth: bool = True
+    ):
+        self.seed, self.steps, self.depth, self.writes = seed, steps, depth, writes
+        self.smooth = smooth
+        self.__name__ = f"random_{seed}"
+
+    def __call__(self, *args: Any) -> list[Any]:
+        draft = Draft(np.random.RandomState(self.seed), args, self)
+        for _ in range(self.steps):
+            draft.step()
+        made = draft.values[len(args) :] or draft.values
+        return made[-3:]
+
+
+class Draft:
+    """A random function while it runs: the values that it has so far."""
+
+    def __init__(self, random: Any, args: Sequence[Any], function: RandomFunction):
+        self.random, self.smooth = random, function.smooth
+        self.values: list[Any] = list(args)
+        # A function of part of the steps on its own.
+        nested = (call, called_twice, loop, scanned, while_loop, branches, switched, checkpointed)
+        plain = (arithmetic, literals, used_twice, shapes, reduced, wrapped, wrapped, ruled)
+        self.kinds = [*plain, *[primitive] * 8]
+        if function.depth:
+            self.kinds += [*nested, mapped, mapped]
+        if function.writes:
+            self.kinds += [written, written_through_views]
+
+    def step(self) -> None:
+        """Take one random step; one that the types do not allow is none."""
+        do = self.choice(self.kinds)
+        try:
+            new = do(self)
+        except FunctxError:
+            return
+        self.values += new if isinstance(new, list) else [new]
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        return options[self.random.randint(len(options))]
+
+    def value(self) -> Any:
+        """One of the values so far, the last ones more often."""
+        back = 1 + int(self.random.exponential(2.0))
+        return self.values[-min(back, len(self.values))]
+
+    def inexact(self) -> Any:
+        """One of the values, in a dtype that has derivatives."""
+        x = self.value()
+        return x if is_inexact(aval_of(x).dtype) else fnp.asarray(x).astype("float32")
+
+    def like(self, aval: ShapedArray) -> Any:
+        """One of the values with its elements in an array of `aval`."""
+        return fitted(self.value(), aval)
+
+    def inner(self) -> RandomFunction:
+        """A small function."""
+        return RandomFunction(int(self.random.randint(2**31)), self.random.randint(1, 4), 0, False)
+
+    def body(self, aval: ShapedArray) -> Callable[..., Any]:
+        """A small function whose first result fits `aval`, and does not grow."""
+        function = self.inner()
+        return lambda *xs: bounded(fitted(function(*xs)[-1], aval))
+
+
+def fitted(x: Any, aval: ShapedArray) -> Any:
+    """The elements of `x`, as many as there are, in an array of `aval`."""
+    given = aval_of(x)
+    x = fnp.asarray(x)
+    if given.shape != aval.shape:
+        size = prod(aval.shape)
+        x = x.reshape(-1)
+        if not x.size:
+            x = fnp.zeros(1, given.dtype)
+        if x.size < size:
+            x = fnp.tile(x, -(-size // x.size))
+        x = x[:size].reshape(aval.shape)
+    if is_complex(given.dtype) and not is_complex(aval.dtype):
+        x = fnp.real(x)
+    if kind(given.dtype) in "fc" and kind(aval.dtype) in "iu":
+        # Beyond the integers of a dtype a conversion may give anything.
+        x = fnp.clip(fnp.nan_to_num(x), 0, 100)
+    return x if aval_of(x).dtype == aval.dtype else x.astype(aval.dtype)
+
+
+def bounded(x: Any) -> Any:
+    return fnp.sin(x) if kind(aval_of(x).dtype) == "f" else x
+
+
+# The steps.
+
+
+def primitive(draft: Draft) -> Any:
+    """A primitive on one of its samples, in any dtype, on values so far where it takes any."""
+    cls = draft.choice(primitives())
+    one = draft.choice(cls.samples)
+    avals = one.avals
+    dtype = DTYPES_BY_SHORT_NAME[draft.choice(DTYPES)]
+    main = next((a.dtype for a in avals if is_inexact(a.dtype)), None)
+    if main is not None and one.dtypes is None and kind(dtype) == kind(main):
+        avals = retyped(one, dtype)
+    operands = []
+    constants = zip(avals, draw(one._replace(avals=avals), draft.random.randint(1000)), strict=True)
+    for i, (aval, constant) in enumerate(constants):
+        taken = draft.random.rand() < 0.8 and i not in (one.values or {})
+        operands.append(within(draft.like(aval), one, i) if taken else constant)
+    return cls(**one.params)(*operands)
+
+
+def within(x: Any, one: Sample, i: int) -> Any:
+    """`x` between the bounds of operand `i` of a sample."""
+    low, high = one.domain_of(i)
+    of = kind(aval_of(x).dtype)
+    if of in "iu":
+        x = fnp.clip(x, max(int(low), 0 if of == "u" else int(low)), int(high))
+        return fnp.where(x == 0, x + 1, x) if i in one.nonzero else x
+    if of == "b" or (not aval_of(x).shape and of == "c"):
+        return x
+    if (low, high) != (-2.0, 2.0) and of == "f":
+        x = low + (high - low) * (0.5 + 0.5 * fnp.sin(x))
+    if i in one.nonzero:
+        x = fnp.where(fnp.abs(x) < 0.5, x + 1, x)
+    return x
+
+
+def arithmetic(draft: Draft) -> Any:
+    x, y = draft.value(), draft.value()
+    y = fitted(y, aval_of(y).update(shape=aval_of(x).shape))
+    operations = (fnp.add, fnp.subtract, fnp.multiply, fnp.divide, fnp.maximum, fnp.minimum)
+    others = (fnp.hypot, fnp.arctan2, fnp.greater, fnp.equal, fnp.logaddexp, fnp.heaviside)
+    return draft.choice((*operations, *operations, *others))(x, y)
+
+
+def literals(draft: Draft) -> Any:
+    """Numbers that stand in a program twice, and such that a simpler program has none of them."""
+    x, n = draft.inexact(), draft.choice([0.0, 1.0, -1.0, 2.0, 0.3, -0.7, 1e-3])
+    forms = (
+        lambda: x * n + n,
+        lambda: (x - n) * n,
+        lambda: n / (x + 2.5) + n,
+        lambda: fnp.where(x > n, x, n),
+        lambda: x**2 * n - n * x,
+        lambda: (x + n) - n,
+        lambda: fnp.maximum(x, n) * fnp.minimum(x, n),
+    )
+    return draft.choice(forms)()
+
+
+def used_twice(draft: Draft) -> Any:
+    x = draft.value()
+    y = fnp.negative(x) if kind(aval_of(x).dtype) != "b" else ~x
+    forms = (
+        lambda: x + x,
+        lambda: x * y,
+        lambda: fnp.stack([x, y, x]),
+        lambda: fnp.where(x == y, x, y),
+    )
+    return draft.choice(forms)()
+
+
+def shapes(draft: Draft) -> Any:
+    x = fnp.asarray(draft.value())
+    forms = [lambda: x.reshape(-1), lambda: x.T, lambda: x[None], lambda: x.reshape(x.shape[::-1])]
+    if x.ndim:
+        forms += [lambda: x[::-1], lambda: x[1:], lambda: fnp.concatenate([x, x[:1]])]
+        forms += [lambda: x[..., -1], lambda: fnp.roll(x, 1, 0), lambda: x[np.array([0, -1, 0])]]
+    return draft.choice(forms)()
+
+
+def reduced(draft: Draft) -> Any:
+    x = draft.value()
+    functions = (fnp.sum, fnp.mean, fnp.prod, fnp.max, fnp.min, fnp.var, fnp.cumsum, fnp.argmax)
+    axis = None if not aval_of(x).shape else draft.random.randint(len(aval_of(x).shape))
+    return draft.choice(functions)(x, axis=axis)
+
+
+def wrapped(draft: Draft) -> Any:
+    """Values that functions of JAX give back."""
+    x = draft.inexact()
+    # JAX has no reverse derivative of its own custom_vmap.
+    same = itself if draft.smooth else functx.from_jax(_itself)
+    forms = (
+        lambda: [same(x) + x, fnp.sin(x) + x],
+        lambda: [same(x) * x, x * same(x), x * x[::-1] if aval_of(x).shape else x * 2],
+        lambda: functx.from_jax(jax.numpy.sin)(x) * x,
+    )
+    return draft.choice(forms)()
+
+
+def ruled(draft: Draft) -> Any:
+    """A function with a rule of its own for its derivative."""
+    return draft.choice((ruled_forward, ruled_backward))(draft.inexact())
+
+
+def call(draft: Draft) -> Any:
+    return functx.jit(draft.inner())(draft.value(), draft.value())
+
+
+def called_twice(draft: Draft) -> Any:
+    """One program that is called twice, the second time on the first result."""
+    x = draft.value()
+    function = functx.jit(draft.body(aval_of(x)))
+    return function(function(x))
+
+
+def checkpointed(draft: Draft) -> Any:
+    return functx.checkpoint(draft.inner())(draft.value())
+
+
+def loop(draft: Draft) -> Any:
+    x, other = draft.value(), draft.value()
+    body = draft.body(aval_of(x))
+    return lax.fori_loop(0, 3, lambda i, c: body(c, other, i), x)
+
+
+def scanned(draft: Draft) -> Any:
+    x, xs = draft.value(), fnp.asarray(draft.value())
+    xs = xs if xs.ndim and xs.shape[0] else fnp.stack([xs.sum()] * 3)
+    body, kept = draft.body(aval_of(x)), draft.inner()
+    reverse = bool(draft.random.randint(2))
+
+    def step(carry: Any, row: Any) -> Any:
+        return body(carry, row), kept(row, carry)
+
+    carry, stacks = lax.scan(step, x, xs, reverse=reverse)
+    return [carry, *stacks]
+
+
+def while_loop(draft: Draft) -> Any:
+    x = draft.value()
+    body = draft.body(aval_of(x))
+    end = draft.random.randint(4)
+    bound = draft.choice([None, 4])
+    state = lax.while_loop(
+        lambda s: s[0] < end, lambda s: (s[0] + 1, body(s[1])), (0, x), max_steps=bound
+    )
+    return state[1]
+
+
+def branches(draft: Draft) -> Any:
+    x = draft.value()
+    aval = aval_of(x)
+    condition = fitted(draft.value(), ShapedArray((), np.dtype("bool")))
+    return lax.cond(condition, draft.body(aval), draft.body(aval), x)
+
+
+def switched(draft: Draft) -> Any:
+    x = draft.value()
+    aval = aval_of(x)
+    index = fitted(draft.value(), ShapedArray((), np.dtype("int32")))
+    return lax.switch(index, [draft.body(aval), draft.body(aval), draft.body(aval)], x)
+
+
+def mapped(draft: Draft) -> Any:
+    """A function over the first dimension, which has a name that it works across."""
+    x = fnp.asarray(draft.inexact())
+    x = x if x.ndim and x.shape[0] else fnp.stack([x.sum(), x.sum() + 1])
+    inner = draft.inner()
+    n = x.shape[0]
+    forms = (
+        lambda r: r - lax.psum(r, "i") / n,
+        lambda r: fnp.sin(r) * lax.pmean(inner(r)[0], "i"),
+        lambda r: lax.ppermute(r, "i", [(j, (j + 1) % n) for j in range(n)]) * r,
+        lambda r: lax.all_gather(r, "i").sum(axis=0) + lax.axis_index("i"),
+        lambda r: inner(r, x)[0],
+    )
+    return functx.vmap(draft.choice(forms), axis_name="i")(x)
+
+
+def written(draft: Draft) -> Any:
+    """An array that is changed in place after it was read."""
+    x = Copy()(fnp.asarray(draft.value()))
+    part = draft.value()
+    aval = aval_of(x)
+    if not aval.shape:
+        x[...] = fitted(part, aval)
+        return x
+    read = x + x
+    x[1:] = fitted(part, aval.update(shape=(max(aval.shape[0] - 1, 0), *aval.shape[1:])))
+    if kind(aval.dtype) != "b":
+        x[..., 0] += x[..., -1]
+    return [read, x]
+
+
+def written_through_views(draft: Draft) -> Any:
+    """An array that is changed through what shows it, and shows it."""
+    x = Copy()(fnp.asarray(draft.value()))
+    views = [x.T, x.reshape(-1), x[...], x[::-1] if x.ndim else x[None]]
+    view, other = draft.choice(views), draft.choice(views)
+    view[...] = fitted(draft.value(), aval_of(view))
+    if kind(aval_of(x).dtype) in "fc":
+        other *= 0.5
+    return [other + other if kind(aval_of(other).dtype) != "b" else other, x]
