@@ -18,7 +18,6 @@ from functx.core.errors import (
     ConcretizationError,
     DTypeError,
     EscapedTracerError,
-    ForeignCodeError,
     LinearityError,
     NonFiniteError,
     ShapeError,
@@ -180,7 +179,7 @@ def test_python_decides_on_values_that_jax_knows():
 def test_python_cannot_decide_on_values_that_jax_traces():
     f = functx.grad(lambda x: x**2 if x > 0 else -x)
     for wrap, arg in ((jax.jit, 1.0), (jax.vmap, x)):
-        refused(ConcretizationError, lambda w=wrap, a=arg: w(f)(a), "bool()", "JAX", "lax.cond")
+        refused(ConcretizationError, lambda w=wrap, a=arg: w(f)(a), "`if`", "JAX", "lax.cond")
 
 
 def test_values_that_depend_on_no_argument_are_known_while_jax_traces():
@@ -272,7 +271,9 @@ def test_a_value_that_leaked_is_refused_by_whose_it_is():
     jax.jit(lambda x: leak(x))(1.0)
     with pytest.raises(jax.errors.UnexpectedTracerError):
         xp.sin(saved[1]) + 1.0
-    refused(ForeignCodeError, lambda: functx.jit(lambda x: jax.jit(jnp.sin)(x))(1.0))
+    np.testing.assert_allclose(
+        functx.jit(lambda x: jax.jit(jnp.sin)(x))(1.0), np.sin(1.0), rtol=1e-6
+    )
 
 
 def test_arrays_captured_while_jax_traces_are_kept_for_later_calls():
