@@ -267,9 +267,18 @@ def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str
     if expected != given:
         raise TreeError(
             f"{what} must have the structure of {like}; got {differing(expected, given)}",
-            f"expected {expected}",
-            f"got      {given}",
+            *in_full(expected, given),
         )
+
+
+def in_full(expected: TreeDef, given: TreeDef) -> list[str]:
+    """Lines that show two structures, if they are small; else the place where they differ says more."""
+    if max(expected.num_nodes, given.num_nodes) > _LARGEST_SHOWN:
+        return []
+    return [f"expected {expected}", f"got      {given}"]
+
+
+_LARGEST_SHOWN = 20
 
 
 def differing(expected: TreeDef, given: TreeDef) -> str:

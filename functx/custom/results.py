@@ -54,8 +54,7 @@ class Result:
             raise self.error(
                 f"must have the structure of the function's output; "
                 f"got {tree.differing(structure, given)}",
-                f"expected {structure}",
-                f"got      {given}",
+                *tree.in_full(structure, given),
             )
         return [
             self.fitted(x, aval, partial(_place, structure, avals, i))
@@ -79,8 +78,7 @@ class Result:
         if isinstance(leaves, tree.Difference):
             raise self.error(
                 f"must have the structure of {like}; got {leaves}",
-                f"expected {structure}",
-                f"got      {tree.structure(tangent)}",
+                *tree.in_full(structure, tree.structure(tangent)),
             )
         found = []
         for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):

@@ -67,8 +67,7 @@ class HostFunction:
             raise CallbackResultError(
                 f"{self.__name__}: the callback must return the structure of "
                 f"result_shape_dtypes; got {tree.differing(self.out_tree, structure)}",
-                f"expected {self.out_tree}",
-                f"got      {structure}",
+                *tree.in_full(self.out_tree, structure),
             )
         return [
             self.checked(x, aval, out, i)

@@ -104,7 +104,7 @@ def _different_structures(
     return BranchTypeError(
         f"{what}: all branches must return the structure that {names[0]} returns; "
         f"got {tree.differing(*trees)} from {names[1]}",
-        *[f"{name} returns {each}" for name, each in zip(names, trees, strict=True)],
+        *tree.in_full(*trees),
         *alone,
         *_places({name: branches[name] for name in names}),
         fix="Return the same containers with the same keys from every branch.",

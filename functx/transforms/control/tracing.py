@@ -137,8 +137,7 @@ def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryType
     return CarryTypeError(
         f"{what}: the body must return a carry of the structure that it takes; "
         f"got {tree.differing(expected, given)}",
-        f"expected {expected}",
-        f"got      {given}",
+        *tree.in_full(expected, given),
         *([f"missing: {', '.join(missing)}"] if missing else []),
         *([f"new: {', '.join(new)}"] if new else []),
         *([f"returned at {source_line(returned)}"] if returned else []),
