@@ -163,6 +163,18 @@ def pair_on_host(primitive: Any, x: Any, y: Any) -> Any:
 _BESIDE: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
+def one_on_host(primitive: Any, x: Any) -> Any:
+    """`primitive.on_host(x)`, a ufunc of NumPy's, of an `ndarray`; None for anything else."""
+    fun = primitive.on_host
+    if type(x) is not ndarray or type(fun) is not np.ufunc:
+        return None
+    dtype = x.dtype
+    if dtype.kind not in primitive.on_host_kinds or (dtype.itemsize == 8 and not x64_enabled()):
+        return None
+    out = quiet.run(fun, _view(x, np.ndarray), order="C")
+    return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
+
+
 def on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
     """`primitive.on_host(*args)` of arrays in the memory of the host; None for others."""
     kinds, operands = primitive.on_host_kinds, []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, of_value, on_host, wrapped
+from functx.core.arrays import NUMPY_ARRAYS, of_value, on_host, one_on_host, wrapped
 from functx.core.captures import with_captures_as_inputs
 from functx.core.config import config, in_context, outline_mode
 from functx.core.dtypes import real_dtype, x64_enabled
@@ -170,6 +170,10 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         shown = view_of(primitive, args[0])
         if shown is not None:
             return shown if primitive.multiple_results else shown[0]
+    if primitive.on_host is not None and len(args) == 1:
+        out = one_on_host(primitive, args[0])
+        if out is not None:
+            return out
     avals = tuple([aval_of(x) for x in args])
     if primitive.on_host is not None:
         out = on_host(primitive, args, avals)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, OURS, ndarray, owner_of, plain, wrapped
+from functx.core.arrays import NUMPY_ARRAYS, OURS, ndarray, owner_of, plain
 from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import ArgumentError
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder, trace
@@ -128,7 +128,7 @@ def _getitem(self: Any, idx: Any) -> Any:
     """`x[idx]`: NumPy's, which decides what is a view; an element as an array without dimensions."""
     if current_builder.get() is not None:
         return indexing.index(self, idx)
-    basic = type(idx) in _STATIC
+    basic = type(idx) in _STATIC or (type(idx) is tuple and _STATIC.issuperset(map(type, idx)))
     if not basic:
         idx, basic = _known(idx)
         if idx is None:
@@ -140,7 +140,7 @@ def _getitem(self: Any, idx: Any) -> Any:
     if type(found) in OURS:
         # What is computed lies in row-major order.
         return found if basic or found.flags.c_contiguous else np.ndarray.copy(found)
-    return wrapped(np.asarray(found), self.weak_type)
+    return np.ndarray.view(np.asarray(found), type(self))
 
 
 def _known(idx: Any) -> tuple[Any, bool]:

@@ -158,7 +158,7 @@ class Bitwise(Elementwise, abstract=True):
     """An operation on integers or booleans; nothing varies smoothly."""
 
     differentiable = False
-    accepts = "biu"
+    accepts = on_host_kinds = "biu"
 
 
 class Linear(Primitive, abstract=True):

@@ -448,6 +448,11 @@ def test_mistakes_have_the_errors_of_a_traced_array():
     for mistake, error in [
         (lambda x: x[5], IndexingError),
         (lambda x: x[0.5], IndexingError),
+        (lambda x: x & x, DTypeError),
+        (lambda x: ~x, DTypeError),
+        (lambda x: (x > 0) - (x > 0), DTypeError),
+        (lambda x: -(x > 0), DTypeError),
+        (lambda x: functx.lax.add(x, x[0]), ShapeError),
         (lambda x: x.reshape(4), ShapeError),
         (lambda x: x + np.ones(2), ShapeError),
         (lambda x: x[0].mT, ShapeError),
