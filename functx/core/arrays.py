@@ -109,6 +109,13 @@ def of_value(value: Any, weak_type: bool = False) -> Any:
     return _copy(_view(np.asarray(value), WeakArray if weak_type else ndarray))
 
 
+def filled_with(value: Any, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
+    """A new `ndarray` with the number `value` everywhere."""
+    made = np.ndarray.__new__(WeakArray if weak_type else ndarray, shape, dtype)
+    np.ndarray.fill(made, value)
+    return made
+
+
 def owner_of(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array that owns the memory of `x`: itself, or what it is a view of."""
     while isinstance(x.base, np.ndarray):

@@ -15,7 +15,7 @@ import numpy as np
 
 from functx.core.arrays import NUMPY_ARRAYS, WeakArray
 from functx.core.avals import Shape, ShapedArray
-from functx.core.dtypes import SHORT_NAMES, DType, canonical_dtype
+from functx.core.dtypes import SHORT_NAMES, DType, canonical_dtype, narrow_dtype, x64_enabled
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, brief, type_name
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
 from functx.core.provenance import OURS, USERS, Source, describe, owner_of_file, source_of
@@ -544,7 +544,9 @@ def aval_of(x: Any) -> ShapedArray:
     if kind is Literal or kind is Var:
         return x.aval
     if kind in NUMPY_ARRAYS:
-        dtype = canonical_dtype(x.dtype)
+        dtype = x.dtype
+        if dtype.itemsize >= 8 and not x64_enabled():
+            dtype = narrow_dtype(dtype)
         if dtype in SHORT_NAMES:
             return ShapedArray(x.shape, dtype, kind is WeakArray)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, OURS, ndarray, of_value, wrapped
+from functx.core.arrays import NUMPY_ARRAYS, OURS, filled_with, ndarray, of_value, wrapped
 from functx.core.dtypes import DType, canonical_dtype, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Literal
@@ -74,7 +74,8 @@ def array(
 ) -> Any:
     """`object` as an array of its own, with at least `ndmin` dimensions, new ones in front."""
     made = asarray(object, dtype)
-    if copy:
+    # What is made of a list at once is new.
+    if copy and (not isinstance(object, (list, tuple)) or current_builder.get() is not None):
         made = copied(made)
     missing = ndmin - aval_of(made).ndim
     return reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
@@ -147,7 +148,7 @@ def _filled(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
     shape = canonical_shape(shape)
     builder = current_builder.get()
     if builder is None:
-        return wrapped(np.full(shape, value, dtype), weak)
+        return filled_with(value, shape, dtype, weak)
     fill = literal_of(value) if weak else literal(value, dtype)
     return builder.append(Full(shape), (fill,))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import iinfo
 
-from functx.core.arrays import of_value, pair_on_host, wrapped
+from functx.core.arrays import of_value, pair_on_host, plain, wrapped
 from functx.core.avals import Shape
 from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_types
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
@@ -35,9 +35,12 @@ def operand(x: Any) -> Any:
 
 
 def apart(out: Any, x: Any) -> Any:
-    """`out`, copied if it is `x` or in the list `x`."""
+    """`out`, copied if it is `x` or in the list `x`, or the memory of such an array of NumPy's."""
     for y in x if type(x) in _LISTS else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
+            return copied(out)
+        arrays = isinstance(out, np.ndarray) and isinstance(y, np.ndarray)
+        if arrays and out.base is not None and np.may_share_memory(plain(out), plain(y)):
             return copied(out)
     return out
 
