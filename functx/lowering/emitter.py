@@ -15,6 +15,7 @@ from functx.core.avals import ShapedArray
 from functx.core.config import config
 from functx.core.dtypes import is_complex, kind
 from functx.core.effects import Effect
+from functx.core.errors import RuleError
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
 from functx.core.rewriting import rewritten
@@ -355,11 +356,27 @@ class FunctionEmitter:
             results = primitive.lower(ctx, *operands)
             if not primitive.multiple_results:
                 results = [results]
+            if primitive.by_user:
+                self.check_types(eqn, results)
             once = primitive.effects or isinstance(primitive, OnHost)
             new = ctx.module.repeats and not once and key not in self.templates
             if new and are_distinct(operands, ctx.constants):
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
+
+    def check_types(self, eqn: Equation, results: Any) -> None:
+        """Raise RuleError unless `results`, of `lower`, have the types that `abstract_eval` states."""
+        stated = [self.ctx.type(v.aval) for v in eqn.outputs]
+        given = results if isinstance(results, (list, tuple)) else [results]
+        types = [getattr(x, "type", type(x).__name__) for x in given]
+        if types != stated:
+            wanted, got = (", ".join(map(str, each)) or "nothing" for each in (stated, types))
+            raise RuleError(
+                f"{eqn.primitive.name}: `lower` must give values of the types that `abstract_eval` "
+                f"states, {wanted}; got {got}",
+                fix="Let `lower` return one MLIR value, or a list of them with multiple_results.",
+                source=eqn.source,
+            )
 
     def broadcast_scalars(
         self, eqn: Equation, avals: list[ShapedArray], operands: list[Any], shape: tuple[int, ...]

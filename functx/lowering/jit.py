@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from sys import getrefcount
+from types import FunctionType
 from typing import Any, ClassVar
 from weakref import WeakSet, proxy
 
@@ -154,6 +155,8 @@ def jit(
             filter_traceback(error)
             raise
 
+    if type(fun) is FunctionType:
+        vars(wrapper).update(vars(fun))
     named_after(wrapper, fun, "jit").__name__ = name_of(fun)
     wrapper.lower = boundary(compiled.lower)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from jax import lax
+from jax import numpy as jnp
 
 from functx.core.dtypes import is_complex
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.samples import c64, sample
 from functx.ops.families import Linear
 from functx.ops.shaping import moveaxis
+
+_MOST = 3
 
 
 class Fft(Linear):
@@ -22,6 +25,7 @@ class Fft(Linear):
         sample(c64[3, 4]),
         sample(c64[5], inverse=True),
         sample(c64[2, 3, 4], ndim=2),
+        sample(c64[2, 3, 2, 2, 3], ndim=5),
     )
 
     def abstract_eval(self, x):
@@ -39,9 +43,20 @@ class Fft(Linear):
         return self(moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx, x):
-        lengths = ctx.avals_in[0].shape[-self.ndim :]
+        shape = ctx.avals_in[0].shape
         kind = lax.FftType.IFFT if self.inverse else lax.FftType.FFT
-        return ctx.via_jax(lambda v: lax.fft(v, kind, lengths), x)
+
+        def transform(v):
+            # The transform is separable, and XLA's is over three dimensions at most.
+            for end in range(self.ndim, 0, -_MOST):
+                count = min(end, _MOST)
+                axes = [len(shape) - self.ndim + i for i in range(end - count, end)]
+                last = range(-count, 0)
+                moved = jnp.moveaxis(v, axes, last)
+                v = jnp.moveaxis(lax.fft(moved, kind, moved.shape[-count:]), last, axes)
+            return v
+
+        return ctx.via_jax(transform, x)
 
 
 def fft(x: Any, ndim: int = 1, inverse: bool = False) -> Any:

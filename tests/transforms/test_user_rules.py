@@ -150,3 +150,37 @@ def test_zeros_in_a_rule_are_no_constants(tangent):
     jacobian = np.stack([along(X, e) for e in np.eye(2, dtype="float32")], -1)
     np.testing.assert_allclose(functx.jacrev(op)(X), jacobian)
     np.testing.assert_allclose(functx.jacfwd(op)(X), jacobian)
+
+
+@pytest.mark.parametrize(
+    ("lower", "got"),
+    [
+        (lambda self, ctx, x: ctx.via_jax(jnp.sum, x), r"tensor<f32>"),
+        (lambda self, ctx, x: [x], "list"),
+        (lambda self, ctx, x: None, "NoneType"),
+    ],
+)
+def test_a_lowering_of_another_type_is_named_with_both(lower, got):
+    op = primitive()
+    type(op).lower = lower
+    for call in (op, functx.jit(op)):
+        with pytest.raises(RuleError, match=rf"`abstract_eval` states, tensor<2xf32>; got {got}"):
+            call(X)
+
+
+def test_a_jitted_function_keeps_the_attributes_of_the_function():
+    def fun(x):
+        return x
+
+    fun.version = 3
+    assert functx.jit(fun).version == 3 and functx.jit(functx.jit(fun)).version == 3
+
+
+def test_transforms_over_more_than_three_axes_are_those_of_numpy():
+    x = np.random.RandomState(0).randn(2, 3, 2, 2, 3).astype("float32")
+    for axes in (None, (0, 1, 2, 4)):
+        got = functx.jit(lambda x, axes=axes: fnp.fft.fftn(x, axes=axes))(x)
+        np.testing.assert_allclose(got, np.fft.fftn(x, axes=axes), atol=1e-4)
+        np.testing.assert_allclose(fnp.fft.ifftn(got, axes=axes).real, x, atol=1e-5)
+    power = functx.grad(lambda x: fnp.sum(fnp.abs(fnp.fft.fftn(x)) ** 2))(x)
+    np.testing.assert_allclose(power, 2 * x.size * x, rtol=1e-3, atol=1e-3)
