@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 import functx.numpy as np
-from functx import grad, jit, jvp, make_ir
+from functx import grad, jit, jvp, make_ir, vmap
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -492,3 +492,12 @@ def test_wrong_arguments_are_named():
         np.average(x, axis=0, weights=numpy.ones(3))
     with pytest.raises(ShapeError, match="argmax: the axis must not be empty"):
         np.argmax(x[:0])
+
+
+def test_sums_of_float16_are_added_up_in_wider_numbers():
+    x = numpy.ones(5000, "float16")
+    for total in (np.sum, jit(np.sum), lambda x: vmap(np.sum)(x[None])[0], np.cumsum):
+        found = numpy.asarray(total(x))
+        assert found.dtype == "float16" and found.ravel()[-1] == 5000
+    assert grad(lambda s: np.sum(s * x))(numpy.float16(1)) == 5000
+    assert jit(np.mean)(x) == 1 and jit(lambda x: x @ x)(x) == 5000

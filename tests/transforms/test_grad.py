@@ -206,3 +206,25 @@ def test_a_chain_of_a_hundred_thousand_equations_is_traced_differentiated_lowere
     assert len(gradient) >= 100_000
     executable(gradient).lower(jax.ShapeDtypeStruct((), "float32"))
     del program, gradient
+
+
+def test_cotangents_of_parts_are_added_in_place_and_not_as_whole_arrays():
+    x = np.ones(1000, "float32")
+
+    def whole(fun, *args):
+        program = functx.make_ir(grad(fun))(x, *args)
+        found = [e.primitive.name for e in program if e.outputs[0].aval.shape == x.shape]
+        return {name: found.count(name) for name in found}
+
+    def disjoint(x):
+        return sum(xp.sum(xp.sin(x[10 * i : 10 * i + 10]) * i) for i in range(20))
+
+    def overlapping(x):
+        return sum(xp.sum(xp.sin(x[10 * i : 10 * i + 15]) * i) for i in range(20))
+
+    def at(x, i):
+        return sum(xp.sin(x[i + k]) for k in range(20))
+
+    assert whole(disjoint) == {"concatenate": 1}
+    assert whole(overlapping) == {"concatenate": 2, "add": 1}
+    assert whole(at, 3) == {"full": 1, "dynamic_update_slice": 20}

@@ -538,3 +538,20 @@ def test_simplified_programs_compile_inside_jax():
     with functx.config.set(simplify="always"):
         text = jax.jit(lambda x: f(x)).lower(np.ones(3, "float32")).as_text()
     assert text.count("stablehlo.sine") == 1
+
+
+@pytest.mark.parametrize("mode", ["auto", "always"])
+def test_effects_are_no_invariants_of_a_loop(mode):
+    seen = []
+
+    def fun(x):
+        def body(i, carry):
+            functx.debug.callback(seen.append, x[0])
+            return carry + x[0] * 2.0
+
+        return functx.lax.fori_loop(0, 4, body, 0.0)
+
+    with functx.config.set(simplify=mode):
+        assert functx.jit(fun)(np.ones(2, "float32")) == 8.0
+    functx.effects_barrier()
+    assert len(seen) == 4
