@@ -311,9 +311,11 @@ class Compilation:
         write_all_back(leaves, new)
         return out
 
-    def with_setting(self, *memory: Any) -> tuple[tuple[Any, ...], Setting]:
+    def with_setting(
+        self, blocks: tuple[Block, ...] = (), layouts: tuple[Strides | None, ...] = ()
+    ) -> tuple[tuple[Any, ...], Setting]:
         """The captured arrays, and what the program depends on, for a call that JAX dispatches."""
-        return self.captured, Setting(*memory, modes=asked.get().key.modes)
+        return self.captured, Setting(blocks, layouts, asked.get().key.modes)
 
     def asking(self) -> Wishes:
         """What is asked for while the function is traced, by it or by what it is in."""

@@ -270,7 +270,7 @@ def transpose_equations(
             def rule(cts: Sequence[Any], primitive: Any = primitive, args: Any = args) -> Any:
                 return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
 
-            results = linear_rule(primitive, "transpose", rule, given, args)
+            results: Sequence[Any] = linear_rule(primitive, "transpose", rule, given, args)
         else:
             results = primitive.transpose(given if primitive.multiple_results else given[0], *args)
         if len(results) != len(args):
