@@ -126,6 +126,7 @@ class Builder:
         self.views: dict[Any, Atom] | None = None
         self.layouts: dict[Any, tuple[int, ...] | None] = {}
         self.memory: dict[Any, Any] = {}
+        self.made_by_jax: set[Atom] = set()
         self.by_layout = False
         self.values: dict[Var, Any] = {}
         self.mapped: dict[Var, tuple[Any, int | None]] = {}

@@ -14,6 +14,7 @@ from jax.extend.core import Primitive, Var, find_top_trace, new_jaxpr_eqn, set_c
 
 from functx.core.axes import bound_axes
 from functx.core.dtypes import is_inexact
+from functx.core.program import Var as FunctxVar
 from functx.core.program import scalar_literal
 from functx.core.provenance import user_source
 from functx.core.tracing import (
@@ -134,7 +135,10 @@ def of_jax(x: Any, aval: Any) -> Any:
         x = Tracer(builder.atom(x), builder)
     if key_type(aval.dtype) is not None:
         return TracedKeys(x, aval)
-    return with_weak_type(x, aval)
+    x = with_weak_type(x, aval)
+    if type(x.atom) is FunctxVar:
+        x.builder.made_by_jax.add(x.atom)
+    return x
 
 
 def traced(fun: Callable[..., Any], args: Sequence[Any]) -> Any:

@@ -194,17 +194,38 @@ def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     A scalar is not written to: as in NumPy, the name gets the result instead. An array without
     dimensions is written to only where it is a view of another, since it looks like a scalar.
+    Nor is what JAX made, or what was computed from that: JAX's arrays never change.
     """
     what = f"x {symbol}= y"
 
     def method(self: Tracer, other: Any) -> Any:
         result = fun(self, other)
-        if not self.shape and not root_of(self).shape:
+        root = root_of(self)
+        if not self.shape and not root.shape:
+            return result
+        if root.builder.made_by_jax and is_of_jax(root):
             return result
         write(self, result, what)
         return self
 
     return method
+
+
+def is_of_jax(x: Tracer) -> bool:
+    """Whether JAX made `x`, or something that it was computed from."""
+    builder = x.builder
+    seen: set[Any] = set()
+    pending = [x.atom]
+    while pending:
+        atom = pending.pop()
+        if atom in builder.made_by_jax:
+            return True
+        if atom not in seen:
+            seen.add(atom)
+            position = builder.producer(atom)
+            if position is not None:
+                pending += builder.equations[position].inputs
+    return False
 
 
 def into(name: str, result: Any, out: Any, where: Any = True) -> Any:

@@ -302,6 +302,18 @@ def test_jax_code_sees_what_arrays_hold_now():
         close(a, b, "")
 
 
+def test_augmented_assignment_rebinds_what_jax_made():
+    def f(np, x):
+        y = before = jnp.sin(x)
+        y *= 2
+        z = same = y + np.cos(x)
+        z -= x[:1]
+        return before, y, same, z
+
+    for got, want in zip(fx.jit(partial(f, np))(X), f(jnp, X), strict=True):
+        close(got, want, "")
+
+
 WRITERS = {
     "grad": lambda b: jax.grad(lambda y: (b.__setitem__(0, y), y)[1])(1.0),
     "scan": lambda b: jax.lax.scan(lambda c, y: (b.__setitem__(0, 1.0), (c, y))[1], 0.0, X),
