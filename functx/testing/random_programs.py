@@ -34,8 +34,9 @@ from functx.testing.reference.interpreter import Array, Interpreter, TooLong, ow
 from functx.testing.verification.bounds import Expected
 from functx.testing.verification.reduction import Case
 from functx.testing.verification.slopes import (
-    CLOSE,
+    CONVENTIONS,
     Slope,
+    closeness,
     finite,
     is_far,
     slopes,
@@ -165,7 +166,7 @@ def varied(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Functio
 
 def changes(stage: Stage, varying: Sequence[int], tangents: Sequence[Any]) -> list[Slope]:
     """The change of each inexact output along tangents; none where a derivative is only stated."""
-    if states_derivatives(stage.program, {"stop_gradient"}):
+    if states_derivatives(stage.program, CONVENTIONS):
         return []
     along: list[Any] = [None] * len(stage.args)
     for i, t in zip(varying, tangents, strict=True):
@@ -193,7 +194,7 @@ def pushed(random: Any, stage: Stage) -> tuple[Stage, Any]:
     def check(before: Stage, after: Stage) -> None:
         got = after.run(after.args)
         for k, (wanted, smooth) in enumerate(changes(before, varying, tangents)):
-            if is_far(got[k], wanted, smooth):
+            if is_far(after.program, got[k], wanted, smooth):
                 contradicted(after, f"tangent {k} must be\n{wanted}\ngot\n{got[k]}")
 
     return Stage.of(function, stage.args), check
@@ -225,7 +226,7 @@ def pulled(random: Any, stage: Stage) -> tuple[Stage, Any]:
         right = real_inner_product(cts, [b for b, _ in pairs])
         scale = sum(float(np.sum(np.abs(b))) for b, _ in pairs)
         scale += sum(float(np.sum(np.abs(x))) for x in got)
-        if abs(left - right) > CLOSE * 4 * (1 + scale):
+        if abs(left - right) > 4 * closeness(after.program) * (1 + scale):
             contradicted(after, f"<J* c, t> must be <c, J t>, {right!r}; got {left!r}")
 
     return Stage.of(function, stage.args), check
@@ -244,7 +245,7 @@ def jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
         (got,), t = after.run(after.args), tangents[0]
         for wanted, smooth in changes(before, varying[:1], tangents[:1])[:1]:
             product = np.tensordot(got, widened(t), np.ndim(t))
-            if is_far(product, wanted, smooth):
+            if is_far(after.program, product, wanted, smooth):
                 contradicted(after, f"J t must be\n{wanted}\ngot\n{product}")
 
     return Stage.of(function, stage.args), check

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_dtypes import finfo
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_complex, is_inexact
@@ -18,7 +19,9 @@ from functx.testing.reference.meanings import EXACT
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
 
-STATED = frozenset({"stop_gradient", "custom_jvp", "custom_vjp", "custom_root"})
+CONVENTIONS = frozenset({"stop_gradient", "clamp"})
+"""Operations with derivatives by convention: `clamp` has none where an operand is at a bound."""
+STATED = CONVENTIONS | {"custom_jvp", "custom_vjp", "custom_root"}
 """Operations whose derivative is what somebody says it is, not that of their values."""
 BACKWARD = "_backward"
 """The end of the names of those that take results of others, and have derivatives as if made with them."""
@@ -145,7 +148,7 @@ def far_from_differences(
         return [outs[k] for k in kept]
 
     for k, got, (wanted, smooth) in zip(kept, pushed, slopes(at), strict=True):
-        if is_far(got, wanted, smooth):
+        if is_far(program, got, wanted, smooth):
             return f"J t must be the change along t; got, for output {k},\n{got}\nfor\n{wanted}"
     return None
 
@@ -175,10 +178,17 @@ def slopes(at: Callable[[float], list[Array]]) -> list[Slope]:
     return found
 
 
-def is_far(got: Array, wanted: Array, smooth: Array) -> bool:
-    """Whether a derivative is not the change where that is smooth."""
+def closeness(program: Program) -> float:
+    """How close a derivative must be to differences: the numbers in its rules have the dtypes' digits."""
+    outs = [v for each in program.walk() for eqn in each.equations for v in eqn.outputs]
+    units = [float(finfo(v.aval.dtype).eps) for v in outs if is_inexact(v.aval.dtype)]
+    return max([CLOSE, *[32 * unit for unit in units]])
+
+
+def is_far(program: Program, got: Array, wanted: Array, smooth: Array) -> bool:
+    """Whether a derivative, which `program` gives, is not the change where that is smooth."""
     with np.errstate(all="ignore"):
-        near = np.abs(got - wanted) <= CLOSE * (1 + np.abs(wanted))
+        near = np.abs(got - wanted) <= closeness(program) * (1 + np.abs(wanted))
     return bool(np.any(smooth & ~near))
 
 
