@@ -101,8 +101,8 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         slice_in_dim(y, min(1, n), n, 1, axis),
         slice_in_dim(y, 0, max(n - 1, 0), 1, axis),
     )
-    areas = operators.multiply(heights, dx)
-    return mul(sum(areas, axis - aval_of(y).ndim), 0.5)
+    areas = operators.multiply(mul(heights, 0.5), dx)
+    return sum(areas, axis - aval_of(y).ndim)
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:

@@ -6,7 +6,13 @@ import math
 from typing import Any
 
 from functx.numpy.promotion import binary, promote_inexact
-from functx.numpy.ufuncs import inexact_binary_ufunc, inexact_pair, inexact_ufunc, ufunc
+from functx.numpy.ufuncs import (
+    inexact_binary_ufunc,
+    inexact_pair,
+    inexact_ufunc,
+    on_parts,
+    ufunc,
+)
 from functx.ops import arithmetic, numerics
 from functx.ops import exponential as exponentials
 from functx.ops import trigonometric as angles
@@ -67,13 +73,13 @@ cbrt = inexact_ufunc("cbrt", exponentials.Cbrt(), "The cube root, negative for n
 @ufunc
 def log2(x: Any, /) -> Any:
     """The logarithm to base 2."""
-    return div(log(x), math.log(2))
+    return on_parts(lambda part: div(part, math.log(2)), log(x))
 
 
 @ufunc
 def log10(x: Any, /) -> Any:
     """The logarithm to base 10."""
-    return div(log(x), math.log(10))
+    return on_parts(lambda part: div(part, math.log(10)), log(x))
 
 
 @ufunc

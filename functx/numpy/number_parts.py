@@ -25,7 +25,7 @@ from functx.numpy.promotion import (
     operand,
     promote_inexact,
 )
-from functx.numpy.ufuncs import inexact_binary_ufunc, inexact_pair, ufunc, zero_for
+from functx.numpy.ufuncs import inexact_binary_ufunc, inexact_pair, on_parts, ufunc, zero_for
 from functx.ops import arithmetic, logical, rounding, selection
 from functx.ops import complexes as parts
 from functx.ops import trigonometric as angles
@@ -66,13 +66,6 @@ def both_parts(x: Any) -> tuple[Any, Any]:
 nextafter = inexact_binary_ufunc(
     "nextafter", arithmetic.NextAfter(), "The number of its dtype that follows x on the way to y."
 )
-
-
-def on_parts(function: Callable[..., Any], x: Any) -> Any:
-    """`function` of `x`, or of its real and its imaginary part."""
-    if is_complex(aval_of(x).dtype):
-        return parts.complex(function(parts.real(x)), function(parts.imag(x)))
-    return function(x)
 
 
 def _float_test(x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = either) -> Any:

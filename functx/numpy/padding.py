@@ -161,6 +161,7 @@ def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) 
     value = functions[mode](outermost, axis=axis, keepdims=True)
     dtype = aval_of(x).dtype
     if aval_of(value).dtype != dtype:
-        value = convert_element_type(whole_numbers.round(value), dtype)
+        whole = value if dtype.kind == "b" else whole_numbers.round(value)
+        value = convert_element_type(whole, dtype)
     shape = (*shape[:axis], width, *shape[axis + 1 :])
     return [broadcast_in_dim(value, shape, tuple(range(len(shape))))]

@@ -105,6 +105,8 @@ def _accumulated(
     else:
         result = canonical_dtype(dtype)
     working = canonical_dtype("int64") if kind(result) == "b" else wide_dtype(result)
+    if kind(result) == "b":
+        x = convert_element_type(x, result)
     x = masked(convert_element_type(x, working), where, neutral)
     total = reduce(x, axes)
     if initial is not None:

@@ -46,11 +46,10 @@ def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: An
         x = convert_element_type(x, dtype)
     if aval_of(x).dtype == np.bool_:
         x = convert_element_type(x, "int64")
-    return exactly_into(
-        name,
-        scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim)),
-        out,
-    )
+    total = scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim))
+    if dtype is not None:
+        total = convert_element_type(total, dtype)
+    return exactly_into(name, total, out)
 
 
 def cumulative_sum(

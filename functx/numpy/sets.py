@@ -352,6 +352,13 @@ def intersect1d(
     """
     x, y = _two(ar1, ar2)
     n, m = aval_of(x).size, aval_of(y).size
+    if assume_unique and n + m and not return_indices and size is None:
+        both = _distinct(concatenate([x, y]), equal_nan=False)
+        # What is in both lies beside its like.
+        end = shaping.full((1,), literal(True, BOOL))
+        last = joining.concatenate([slice_(both.first, (1,), (n + m,)), end], 0)
+        among = both._replace(first=bitwise_not(last))
+        return _chosen("intersect1d", among, among.first, size, fill_value)[0]
     a, b = _distinct(x), _distinct(y)
     wanted = bitwise_and(isin(a.values, y), a.first)
     if fill_value is None and size:

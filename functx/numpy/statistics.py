@@ -48,9 +48,11 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     aval = aval_of(places)
     if kind(aval.dtype) not in "biu" or aval.ndim != 1:
         raise DTypeError(f"bincount: the array must be a vector of integers; got {aval!r}")
+    if aval.dtype.itemsize < 4:
+        places = convert_element_type(places, np.int32)
     if length is None:
         known = concrete(places, "bincount without length=") if type(places) is Tracer else places
-        length = builtins.max(minlength, int(np.max(np.asarray(known), initial=-1)) + 1)
+        length = builtins.max(minlength, int(np.max(known)) + 1 if aval.size else 0)
     counted = asarray(1 if weights is None else weights)
     counted = convert_element_type(
         counted,

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from functx.core.arrays import pair_on_host
+from functx.core.dtypes import is_complex
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
 from functx.numpy.mutation import into
 from functx.numpy.promotion import binary, broadcast, operand, promote, promote_inexact
+from functx.ops import complexes
 from functx.ops.arithmetic import BOOL
 from functx.ops.comparison import ne
 from functx.ops.conversion import convert_element_type
@@ -101,6 +103,13 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
         return bind(primitive, broadcast(*promote_inexact(x, y)))
 
     return named(function, name, doc)
+
+
+def on_parts(function: Callable[..., Any], x: Any) -> Any:
+    """`function` of `x`, or of its real and its imaginary part."""
+    if is_complex(aval_of(x).dtype):
+        return complexes.complex(function(complexes.real(x)), function(complexes.imag(x)))
+    return function(x)
 
 
 def boolean(x: Any) -> Any:
