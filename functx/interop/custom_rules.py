@@ -8,7 +8,6 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.extend.linear_util import WrappedFun
 
 from functx.core.avals import ShapedArray
@@ -22,7 +21,7 @@ from functx.interop.jax_call import JaxFunction, linearized, of_marked
 from functx.interop.jaxprs import form_of
 from functx.interop.snapshots import Likeness, package_of
 from functx.interop.translation import translate, translate_function, translates
-from functx.transforms.marks import chosen, inexact_marks
+from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
 from functx.transforms.parts import rewired
 
 
@@ -40,7 +39,8 @@ class JaxRule(Deferred):
         count = params["num_consts"]
         self.consts, self.own = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
-        self.found: tuple[Program, ...] | None = None
+        self.symbolic_zeros = bool(params["symbolic_zeros"])
+        self.made: dict[Flow, tuple[Program, ...]] = {}
         primal, held = params["call_jaxpr"], Held()
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
@@ -53,13 +53,13 @@ class JaxRule(Deferred):
         )
         self.extra = self.traced_now() if held.likeness.traced else []
 
-    def bodies(self) -> list[Body]:
+    def bodies(self, flow: Flow) -> list[Body]:
         """The parts of the rule, to be traced."""
         raise NotImplementedError
 
     def traced_now(self) -> list[Tracer]:
         """Trace the rule, which holds traced values, while these live; they become operands too."""
-        first, *others = [trace(*body[:2], name=body.name) for body in self.bodies()]
+        first, *others = [trace(*body[:2], name=body.name) for body in self.bodies(self.everywhere)]
         extra = {x.atom: x for _, captured in (first, *others) for x in captured}
         program, captured = first
         count = len(program.inputs) - len(captured)
@@ -68,19 +68,29 @@ class JaxRule(Deferred):
         residuals = [given[x.atom] for _, captured in others for x in captured]
         inputs = [*program.inputs[:count], *given.values()]
         program = rewired(program, inputs, [*program.outputs, *residuals])
-        self.found = program, *[other for other, _ in others]
+        self.made[self.everywhere] = program, *[other for other, _ in others]
         return list(extra.values())
 
     @property
-    def varying(self) -> tuple[bool, ...]:
-        """The arguments of the function, as JAX orders them, that a derivative is taken in."""
-        return (False,) * len(self.consts) + tuple(inexact_marks(self.own))
+    def everywhere(self) -> Flow:
+        """The derivative in every argument, from every output."""
+        given = self.function.differentiable_outputs(self.function.out_avals)
+        return Flow((True,) * sum(inexact_marks(self.own)), (True,) * len(given))
 
-    def programs(self, flow: Flow | None = None) -> tuple[Program, ...]:
-        if self.found is None:
+    def varying(self, flow: Flow) -> tuple[bool, ...]:
+        """The arguments of the function, as JAX orders them, that a derivative is taken in."""
+        moving = iter(flow.varying)
+        own = [on and next(moving) for on in inexact_marks(self.own)]
+        return (False,) * len(self.consts) + tuple(own)
+
+    def programs(self, flow: Flow) -> tuple[Program, ...]:
+        # A rule without symbolic zeros is told nothing of the flow.
+        told = flow if self.symbolic_zeros and not self.extra else self.everywhere
+        if told not in self.made:
             with outside_traces():
-                self.found = tuple([trace_closed(*b[:2], name=b.name) for b in self.bodies()])
-        return self.found
+                bodies = self.bodies(told)
+                self.made[told] = tuple([trace_closed(*b[:2], name=b.name) for b in bodies])
+        return self.made[told]
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, JaxRule) and self.key == other.key)
@@ -146,15 +156,16 @@ def parts_of(fun: FunctionType) -> list[Any]:
 class JVPRule(JaxRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
-    def bodies(self) -> list[Body]:
+    def bodies(self, flow: Flow) -> list[Body]:
         function, own, consts = self.function, len(self.own), len(self.consts)
-        values, push = linearized(function, self.varying)
+        values, push = linearized(function, self.varying(flow))
         moving = [a for a in self.own if is_inexact(a.dtype)]
         end, count = own + len(moving), len(function.out_avals)
 
         def rule(*xs: Any) -> list[Any]:
             outs = values.without_captures([*xs[end : end + consts], *xs[:own]])
-            return [*outs[:count], *push.without_captures([*outs[count:], *xs[own:end]])]
+            tangents = chosen(xs[own:end], flow.varying)
+            return [*outs[:count], *push.without_captures([*outs[count:], *tangents])]
 
         avals = [*self.own, *moving, *self.captured]
         return [Body(rule, avals, f"{self.primal_name}_jvp")]
@@ -163,39 +174,45 @@ class JVPRule(JaxRule):
 class VJPRule(JaxRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
-    def bodies(self) -> list[Body]:
+    def bodies(self, flow: Flow) -> list[Body]:
         function, own, consts = self.function, len(self.own), len(self.consts)
-        count, varying = len(function.out_avals), self.varying
+        count, varying = len(function.out_avals), self.varying(flow)
+        moving = chosen(function.in_avals, varying)
+        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
         structure: Any = None
 
         def values(*args: Any) -> list[Any]:
             nonlocal structure
-            outs, pull = jax.vjp(of_marked(function, args, varying), *chosen(args, varying))
-            residuals, structure = jax.tree_util.tree_flatten(pull)
+            outs, push = jax.linearize(of_marked(function, args, varying), *chosen(args, varying))
+            residuals, structure = jax.tree_util.tree_flatten(push)
             return [*outs, *residuals]
-
-        def cotangents(*xs: Any) -> list[Any]:
-            rest = iter(xs)
-            cts = [
-                next(rest) if is_inexact(a.dtype) else np.zeros(a.shape, jax.dtypes.float0)
-                for a in function.out_avals
-            ]
-            return list(jax.tree_util.tree_unflatten(structure, list(rest))(cts))
 
         first = translate_function(values, function.in_avals, f"{self.primal_name}_fwd")
         residuals = first.program.out_avals[count:]
-        given = function.differentiable_outputs(function.out_avals)
-        second = translate_function(cotangents, [*given, *residuals], f"{self.primal_name}_bwd")
+        outputs = function.differentiable_outputs(function.out_avals)
+
+        def cotangents(*xs: Any) -> list[Any]:
+            push = jax.tree_util.tree_unflatten(structure, xs[len(outputs) :])
+
+            # Of the outputs left out here JAX knows that their cotangents are zero.
+            def reached(*tangents: Any) -> list[Any]:
+                return chosen(function.differentiable_outputs(push(*tangents)), flow.given)
+
+            pull = jax.linear_transpose(reached, *structs)
+            return list(pull(chosen(xs[: len(outputs)], flow.given)))
+
+        second = translate_function(cotangents, [*outputs, *residuals], f"{self.primal_name}_bwd")
 
         def forward(*xs: Any) -> list[Any]:
             return first.without_captures([*xs[own : own + consts], *xs[:own]])
 
         def backward(*xs: Any) -> list[Any]:
-            return second.without_captures(xs)
+            found = spread(second.without_captures(xs), flow.varying)
+            return zeros_for_none(found, chosen(self.own, inexact_marks(self.own)))
 
         return [
             Body(forward, [*self.own, *self.captured], first.program.name),
-            Body(backward, [*given, *residuals], second.program.name),
+            Body(backward, [*outputs, *residuals], second.program.name),
         ]
 
 

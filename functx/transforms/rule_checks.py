@@ -11,7 +11,7 @@ from functx.core.errors import RuleError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
-from functx.ops.arithmetic import Add, Sub
+from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.families import Linear
 from functx.ops.scattering import ScatterAdd
 from functx.ops.selection import Select
@@ -137,8 +137,7 @@ def added_constant(
         if type(atom) is Literal:
             return bool(atom.value == 0)
         if atom in makers:
-            eqn = makers[atom]
-            return isinstance(eqn.primitive, (Linear, Full)) and all(map(is_zero, eqn.inputs))
+            return makes_zero(makers[atom], is_zero)
         value = (known or {}).get(atom)
         return type(value) is Tracer and zero_outside(value)
 
@@ -160,8 +159,14 @@ def zero_outside(x: Tracer) -> bool:
     if position is None:
         return False
     eqn = x.builder.equations[position]
-    inputs = [Tracer(a, x.builder) for a in eqn.inputs]
-    return isinstance(eqn.primitive, (Linear, Full)) and all(map(zero_outside, inputs))
+    return makes_zero(eqn, lambda atom: zero_outside(Tracer(atom, x.builder)))
+
+
+def makes_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
+    """Whether the outputs of `eqn` are zero everywhere, given which of its operands are."""
+    if isinstance(eqn.primitive, Mul):
+        return any(map(is_zero, eqn.inputs))
+    return isinstance(eqn.primitive, (Linear, Full)) and all(map(is_zero, eqn.inputs))
 
 
 def summands(eqn: Equation) -> Sequence[Any]:

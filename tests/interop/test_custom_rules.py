@@ -1,5 +1,7 @@
 """JAX functions with derivative rules of their own, through `from_jax`."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as onp
@@ -185,3 +187,59 @@ def test_a_program_prints_with_rules_that_wait_to_be_traced(fun, shown, transfor
     text = str(program)
     assert f"rule=<{shown}" in text and "0x" not in text
     assert fx.Program.parse(text) == program
+
+
+@jax.custom_vjp
+def perturbed_product(x, y):
+    return x * y, jnp.cos(x)
+
+
+def perturbed_forward(x, y):
+    told = 1.0 * x.perturbed + 10.0 * y.perturbed
+    return perturbed_product(x.value, y.value), (x.value, y.value, told)
+
+
+def perturbed_backward(saved, cts):
+    x, y, told = saved
+    zero = jax.custom_derivatives.SymbolicZero
+    first, second = (0.0 if type(ct) is zero else ct for ct in cts)
+    told = told + 100.0 * (type(cts[0]) is not zero) + 1000.0 * (type(cts[1]) is not zero)
+    return first * y * told - second * jnp.sin(x), first * x * told
+
+
+perturbed_product.defvjp(perturbed_forward, perturbed_backward, symbolic_zeros=True)
+
+
+@jax.custom_jvp
+def told_tangents(x, y):
+    return x * y
+
+
+@partial(told_tangents.defjvp, symbolic_zeros=True)
+def told_tangents_jvp(primals, tangents):
+    (x, y), zero = primals, jax.custom_derivatives.SymbolicZero
+    still = [type(t) is zero for t in tangents]
+    dx, dy = (0.0 if type(t) is zero else t for t in tangents)
+    return x * y, (dx * y + dy * x) * (1 + still[0] + 10 * still[1])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: told_tangents(x, y).sum(),
+        lambda x, y: perturbed_product(x, y)[0].sum(),
+        lambda x, y: perturbed_product(x, y)[1].sum(),
+        lambda x, y: sum(perturbed_product(x, y)).sum(),
+        lambda x, y: perturbed_product(x, jax.lax.stop_gradient(y))[0].sum(),
+    ],
+)
+def test_rules_with_symbolic_zeros_are_told_what_varies(f):
+    def slopes(library):
+        plain = [library.grad(f, argnums) for argnums in (0, 1, (0, 1))]
+        mapped = [library.vmap(slope, in_axes=(0, None)) for slope in plain]
+        whole = library.jit(
+            lambda xs, y: ([g(xs[0], y) for g in plain], [g(xs, y) for g in mapped])
+        )
+        return whole(X, X[1])
+
+    jax.tree.map(close, slopes(fx), slopes(jax))

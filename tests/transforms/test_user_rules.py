@@ -141,7 +141,7 @@ def test_a_constant_in_a_rule_that_has_to_be_transposed_is_never_lost():
         lambda x, t: fnp.concatenate([t[:1], fnp.zeros(1, "float32")]) + t,
         lambda x, t: fnp.where(x > 0, t, 0.0) - fnp.zeros_like(x) + t * 0.0,
         lambda x, t: fnp.pad(t, (1, 1))[1:-1] + fnp.broadcast_to(fnp.float32(0), (2,)),
-        lambda x, t: fnp.zeros_like(x).at[0].set(t[0]) + x * t,
+        lambda x, t: fnp.zeros_like(x).at[0].set(t[0]) + x * t + 0.0 * x,
     ],
 )
 def test_zeros_in_a_rule_are_no_constants(tangent):
