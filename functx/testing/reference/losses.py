@@ -12,7 +12,8 @@ from functx.testing.reference.meanings import MEANING, meaning
 
 @meaning
 def SoftmaxBackward(ct, out, axes, dtype):
-    mean = (out * ct).sum(axes, keepdims=True) / out.sum(axes, keepdims=True)
+    weight = out.sum(axes, keepdims=True)
+    mean = (out * ct).sum(axes, keepdims=True) / np.where(weight == 0, 1, weight)
     return out * (ct - mean)
 
 

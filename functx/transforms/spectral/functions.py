@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functx.core.dtypes import is_complex
+from functx.core.avals import ShapedArray
+from functx.core.dtypes import is_complex, real_dtype
+from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -94,6 +96,16 @@ class OfEigenvalues(MatrixFunction, abstract=True):
 
     program: Program
     rows: int = 0
+
+    def check(self, *operands: ShapedArray) -> None:
+        super().check(*operands)
+        eigenvalues, dtype = self.program.in_avals[0], real_dtype(operands[0].dtype)
+        if eigenvalues.dtype != dtype:
+            raise DTypeError(
+                f"{self.name}: the program must take eigenvalues of {dtype}, those of the operand; "
+                f"got one for {eigenvalues!r} and {operands[0]!r}",
+                fix="Make the program for eigenvalues of this dtype, or convert with astype.",
+            )
 
     def counted(self, e: Any) -> Any:
         """A direction, without what does not count of it."""
