@@ -14,13 +14,12 @@ import numpy as onp
 
 import functx.numpy as np
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_floating
+from functx.core.dtypes import is_floating, wide_dtype
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.lax.slicing import dynamic_slice_in_dim
 from functx.ops.gradients import stop_gradient
-from functx.ops.half_floats import wide_dtype
 from functx.ops.operands import batch_size
 from functx.ops.shaping import batch_at, moveaxis, reshape, zeros_like
 from functx.transforms.control.scan import scan
