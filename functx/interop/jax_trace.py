@@ -36,6 +36,7 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     """
 
     __slots__ = ("outside",)
+    outside: Any
 
     def __init__(self, around: Any):
         super().__init__()
@@ -192,4 +193,4 @@ def _contents(self: Tracer) -> list[tuple[str, Any]]:
     return [("value", staged_number())] if is_inexact(self.dtype) else []
 
 
-Tracer._contents = _contents  # type: ignore[method-assign]
+Tracer._contents = _contents  # type: ignore[method-assign, assignment]

@@ -215,7 +215,7 @@ def _half(parts: Any) -> int:
     """How many complex numbers the parts along the last dimension make."""
     if parts.shape[-1] % 2:
         raise ShapeError(
-            f"x.view(): the last dimension must hold whole complex numbers; got {parts.aval!r}",
+            f"x.view(): the last dimension must hold whole complex numbers; got {aval_of(parts)!r}",
         )
     return parts.shape[-1] // 2  # type: ignore[no-any-return]
 
@@ -223,15 +223,6 @@ def _half(parts: Any) -> int:
 def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:
     """The parts along `axis` where the vector `condition` holds."""
     return mutation.exactly_into("x.compress", conditions.compress(condition, self, axis), out)
-
-
-Tracer.compress = _compress  # type: ignore[attr-defined]
-Tracer.reshape = _reshape  # type: ignore[attr-defined]
-Tracer.transpose = _transpose  # type: ignore[attr-defined]
-Tracer.view = _view  # type: ignore[attr-defined]
-Tracer.copy = lambda self: Copy()(self)  # type: ignore[attr-defined]
-Tracer.T = property(shapes.transpose)  # type: ignore[attr-defined]
-Tracer.mT = property(shapes.matrix_transpose)  # type: ignore[attr-defined]
 
 
 def _conj(self: Tracer) -> Any:
@@ -248,14 +239,6 @@ def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
         mutation.set_item(part(self), Ellipsis, value)
 
     return write
-
-
-Tracer.conj = Tracer.conjugate = _conj  # type: ignore[attr-defined]
-Tracer.real = property(number_parts.real, _set_part(number_parts.real))  # type: ignore[attr-defined]
-Tracer.imag = property(number_parts.imag, _set_part(number_parts.imag))  # type: ignore[attr-defined]
-Tracer.at = property(indexing.At)  # type: ignore[attr-defined]
-Tracer.itemsize = property(lambda self: self.dtype.itemsize)  # type: ignore[attr-defined]
-Tracer.nbytes = property(lambda self: self.size * self.dtype.itemsize)  # type: ignore[attr-defined]
 
 
 def _len(self: Tracer) -> int:
@@ -544,6 +527,20 @@ for _name, _fun in {
     "__delitem__": _delete,
     "__array_ufunc__": _array_ufunc,
     "__array_function__": _array_function,
+    "compress": _compress,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "view": _view,
+    "copy": lambda self: Copy()(self),
+    "T": property(shapes.transpose),
+    "mT": property(shapes.matrix_transpose),
+    "conj": _conj,
+    "conjugate": _conj,
+    "real": property(number_parts.real, _set_part(number_parts.real)),
+    "imag": property(number_parts.imag, _set_part(number_parts.imag)),
+    "at": property(indexing.At),
+    "itemsize": property(lambda self: self.dtype.itemsize),
+    "nbytes": property(lambda self: self.size * self.dtype.itemsize),
     "item": _item,
     "tolist": _tolist,
 }.items():
