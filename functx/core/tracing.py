@@ -38,17 +38,17 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
         self.builder = builder
 
     @property
-    def aval(self) -> Any:
+    def aval(self) -> Any:  # type: ignore[override]
         return execution.jax_aval(self.atom.aval)
 
     @property
-    def _trace(self) -> Any:
+    def _trace(self) -> Any:  # type: ignore[override]
         if not self.builder.open:
             check_alive(self, None)
         return execution.jax_trace
 
     @property
-    def _line_info(self) -> Any:
+    def _line_info(self) -> Any:  # type: ignore[override]
         # JAX asks for this where it says that a value has escaped.
         check_alive(self, current_builder.around())
 
@@ -98,7 +98,7 @@ class TracedKeys(jax.core.Tracer):  # type: ignore[type-arg]
         self.aval = aval
 
     @property
-    def _trace(self) -> Any:
+    def _trace(self) -> Any:  # type: ignore[override]
         return self.words._trace
 
 

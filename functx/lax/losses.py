@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from functx.core.dtypes import wide_dtype
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
 from functx.ops.activations import log_sigmoid
@@ -17,7 +18,6 @@ from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.embedding import EmbeddingBackward
 from functx.ops.exponential import exp, logistic
-from functx.ops.half_floats import wide_dtype
 from functx.ops.known import check_numbers
 from functx.ops.losses import (
     HuberLossBackward,

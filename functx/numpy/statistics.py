@@ -21,6 +21,7 @@ from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.ranges import linspace
 from functx.numpy.reductions import max, min, part_dtype, raveled, sum, summed_dtype
 from functx.numpy.sorting import searchsorted
+from functx.numpy.ufuncs import on_parts
 from functx.ops import reductions as ops
 from functx.ops.arithmetic import div, mul, sub
 from functx.ops.complexes import conj
@@ -180,5 +181,5 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     scale = [broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
     for one in scale:
         c = operators.divide(c, one)
-    clipped = number_parts.on_parts(lambda part: choices.clip(part, -1.0, 1.0), c)
+    clipped = on_parts(lambda part: choices.clip(part, -1.0, 1.0), c)
     return clipped

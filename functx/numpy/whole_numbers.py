@@ -14,7 +14,7 @@ from functx.core.program import Literal
 from functx.core.tracing import aval_of, bind
 from functx.numpy.creation import asarray
 from functx.numpy.mutation import into
-from functx.numpy.number_parts import copysign, on_parts
+from functx.numpy.number_parts import copysign
 from functx.numpy.promotion import (
     copied,
     never_aliased,
@@ -23,7 +23,7 @@ from functx.numpy.promotion import (
     promote,
     promote_inexact,
 )
-from functx.numpy.ufuncs import named, numeric, ufunc, zero_for
+from functx.numpy.ufuncs import named, numeric, on_parts, ufunc, zero_for
 from functx.ops import arithmetic, logical, numerics, rounding, selection
 from functx.ops.arithmetic import BOOL, div, mul, rem, sub
 from functx.ops.comparison import eq, gt, lt, ne
