@@ -84,6 +84,8 @@ class Rounding:
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
         """The outputs of an equation, which are `compute(args)` where nothing is rounded."""
         name = type(eqn.primitive).__name__
+        if name == "BitcastConvertType" and self.random is not None:
+            return [self.bits(args[0], compute(args)[0])]
         if name in WITHOUT_ROUNDING:
             return compute(args)
         types = [v.aval.dtype for v in eqn.outputs]
@@ -103,6 +105,12 @@ class Rounding:
                     kept = kept & has(x, dtype)
                 outs = [np.where(kept, exact, out)]
         return [clipped(x, d) for x, d in zip(outs, types, strict=True)] if self.clips else outs
+
+    def bits(self, x: Array, out: Array) -> Array:
+        """`out`, the bits of `x`, or any where `x` has been rounded, which leaves the last bits open."""
+        if not is_inexact(x.dtype) or is_inexact(out.dtype) or np.all(has(x, np.float16)):
+            return out
+        return self.random.randint(0, 100, out.shape).astype(out.dtype)  # type: ignore[union-attr]
 
     def without_overflow(self, x: Array, out: Array) -> Array:
         """`out`, the integers of `x`, with any where `x` is beyond them: XLA leaves that open."""
