@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from weakref import WeakSet, proxy
 
 import jax
+import numpy as np
 from jax.extend.core import find_top_trace
 
 from functx.core import tree
@@ -24,7 +25,7 @@ from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused
 from functx.core.strides import Strides
 from functx.core.tracebacks import boundary, filter_traceback
-from functx.core.tracing import check_no_tracers, current_builder, execution
+from functx.core.tracing import aval_of, check_no_tracers, current_builder, execution
 from functx.lowering import callbacks
 from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
 from functx.lowering.cache import Cache
@@ -200,6 +201,26 @@ _ALONE = max([_owners(x) for x in [object()]])
 """The count for an object in a list that nothing else holds."""
 
 
+def _same_bytes(x: Any, copy: jax.Array) -> bool:
+    """Whether `copy`, of an array, still has the dtype and the elements of it."""
+    if x is copy:
+        return True
+    with execution.outside():
+        now, then = _snapshot(x), np.asarray(copy)
+    if now.dtype != then.dtype:
+        return False
+    return np.array_equal(now.ravel().view(np.uint8), then.ravel().view(np.uint8))
+
+
+def _snapshot(x: Any) -> Any:
+    """The elements of `x` as they are now, in functx's dtype.
+
+    JAX remembers what it converts to another dtype by identity, also once that was written to.
+    """
+    with np.errstate(all="ignore"):
+        return x if isinstance(x, jax.Array) else np.array(x, aval_of(x).dtype)
+
+
 def _give_up_trace() -> None:
     """Let JAX forget the trace it is at, which an exception would leave alive with its constants."""
     # Without jit, JAX traces for somebody else.
@@ -229,6 +250,7 @@ class Compilation:
         self.adopted = False
         self.writes = self.by_layout = False
         self.traced = Cache("jit", 256)
+        self.places = Cache("jit", 256)
         self.verified: set[Any] = set()
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
@@ -245,6 +267,7 @@ class Compilation:
     def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What JAX traces: the one equation that carries the program."""
         static = self.static_text(args, kwargs)
+        args_given, kwargs_given = args, kwargs
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
         asking = asked.set(self.asking())
@@ -261,11 +284,17 @@ class Compilation:
         finally:
             asked.reset(asking)
         alone = [_owners(x) <= _ALONE for x in traced.captured]
+        key = setting, *self.key(args_given, kwargs_given, in_tree, avals)
+        count, places = self.places.get(key) or (0, {})
+        if count == len(self.captured):
+            # JAX has dropped the program, or traces for a setting of its own.
+            places = {}
         pairs = zip(traced.captured, alone, strict=True)
-        hidden = [self.passed(x, captured, made_inside) for x, made_inside in pairs]
+        hidden = [self.passed(x, captured, made_inside, places) for x, made_inside in pairs]
         if any(x is None for x in hidden):
             _give_up_trace()
             raise _NewCaptures
+        self.places.put(key, (len(self.captured), places))
         self.adopted = False
         if config.verify and traced.program.key not in self.verified:
             _give_up_trace()
@@ -324,18 +353,27 @@ class Compilation:
             outline=own.outline or around.outline, memory=own.memory or around.memory
         )
 
-    def passed(self, x: Any, captured: Sequence[Any], made_inside: bool) -> Any:
+    def passed(
+        self, x: Any, captured: Sequence[Any], made_inside: bool, places: dict[int, int]
+    ) -> Any:
         """The JAX argument that stands for the captured array `x`; None if it is a new one.
 
-        One that the function makes itself is a constant: the next trace will make another.
+        One that the function makes itself is a constant: the next trace will make another. One
+        whose elements have changed since it was copied is new. `places` says which copy of each
+        array a program takes, for when it is traced again only to be passed more.
         """
         if isinstance(x, jax.core.Tracer):
             return x
         for i, original in enumerate(self.originals):
-            if original is x:
-                return captured[i] if i < len(captured) else None
+            if original is not x or places.get(id(x), i) != i:
+                continue
+            if i >= len(captured):
+                return None
+            if id(x) in places or _same_bytes(x, self.captured[i]):
+                places[id(x)] = i
+                return captured[i]
         if made_inside or self.adopted:
-            return x
+            return _snapshot(x)
         self.originals.append(x)
         return None
 
@@ -345,7 +383,7 @@ class Compilation:
         new = self.originals[len(self.captured) :]
         # Arrays now, also while JAX is tracing the call.
         with jax.core.eval_context():
-            copies = [x if isinstance(x, jax.Array) else jax.numpy.array(x) for x in new]
+            copies = [jax.numpy.asarray(_snapshot(x)) for x in new]
         self.captured = (*self.captured, *copies)
 
     def check_arguments(self, args: Any, kwargs: Any) -> None:
@@ -368,9 +406,10 @@ class Compilation:
         donated = self.options["donate_argnums"], self.options["donate_argnames"]
         flags = [i + 1 in donated[0] for i, x in enumerate(dynamic) for _ in tree.leaves(x)]
         flags += [k in donated[1] for k in sorted(keywords) for _ in tree.leaves(keywords[k])]
-        refuse_shared(what, names, leaves, [i for i, on in enumerate(flags) if on])
-        refuse_unusable(what, names, leaves)
         captured = [f"c{i}`, which the function captured: `c{i}" for i in range(len(self.captured))]
+        shared = [i for i, on in enumerate(flags) if on]
+        refuse_shared(what, [*names, *captured], [*leaves, *self.captured], shared)
+        refuse_unusable(what, names, leaves)
         refuse_unusable(what, captured, self.captured)
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
@@ -380,15 +419,10 @@ class Compilation:
         fun, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
-        static = (
-            tuple(args[n] for n in self.nums if n < len(args)),
-            tuple((k, kwargs[k]) for k in sorted(self.names) if k in kwargs),
-        )
-        wishes = self.asking()
-        key = in_tree, tuple(avals), static, x64_enabled(), bound_axes(), wishes.key
+        key = self.key(args, kwargs, in_tree, avals)
         traced: TracedCall | None = self.traced.get(key)
         if traced is None:
-            asking = asked.set(wishes)
+            asking = asked.set(self.asking())
             try:
                 with captured_arrays_read_only(self.fun):
                     traced = trace_call(fun, in_tree, avals, "jit")
@@ -408,6 +442,14 @@ class Compilation:
         else:
             outs = Call(traced.program)(*operands)
         return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
+
+    def key(self, args: Any, kwargs: Any, in_tree: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
+        """The program of a call depends on this, and on what the function captured."""
+        static = (
+            tuple(args[n] for n in self.nums if n < len(args)),
+            tuple((k, kwargs[k]) for k in sorted(self.names) if k in kwargs),
+        )
+        return in_tree, tuple(avals), static, x64_enabled(), bound_axes(), self.asking().key
 
     def without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """The function of the arguments that are not static, and those, with None for the rest."""
@@ -493,6 +535,7 @@ class Compilation:
         """Forget what was compiled."""
         self.dispatch.clear_cache()
         self.traced.clear()
+        self.places.clear()
         self.verified.clear()
 
 

@@ -266,6 +266,34 @@ def test_a_captured_numpy_array_is_copied_at_the_trace():
     assert grad(lambda x: (x * array).sum())(1.0) == 6.0
 
 
+@pytest.mark.parametrize("owner", [np.array, fnp.array])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_a_captured_array_that_changes_is_taken_as_it_is_at_each_trace(owner, dtype):
+    array, more = owner(np.ones(2, dtype)), owner(np.ones(2, dtype))
+    f = jit(lambda x: x + array + (more if x.ndim == 2 else 0))
+    inside = jax.jit(lambda x: x + np.asarray(array))
+    shapes = [(2,), (1, 2), (3, 2)]
+    found = []
+    for value, shape in zip([1, 5, 7], shapes, strict=True):
+        array[:] = value
+        # JAX's own constants of this array do not matter.
+        inside(np.zeros(shape, "float32"))
+        f(np.zeros(shape, dtype))
+        # A program is traced again to be passed more, with what it had.
+        found.append([float(np.ravel(f(np.zeros(s, dtype)))[0]) for s in shapes[: len(found) + 1]])
+    assert found == [[1.0], [1.0, 6.0], [1.0, 6.0, 8.0]]
+    f.clear_cache()
+    assert np.ravel(f(np.zeros(2, dtype)))[0] == 7.0
+
+
+def test_a_captured_array_is_taken_in_the_dtype_of_the_64_bit_switch():
+    array = np.array([2**40, 1.5e300])
+    f = jit(lambda x: x * array)
+    for wide in (False, True, False):
+        with jax.enable_x64(wide):
+            assert np.isinf(f(np.ones(2, "float32"))[1]) != wide
+
+
 def test_arrays_that_a_function_makes_do_not_make_it_compile_again():
     table = np.arange(10.0, dtype="float32")
     f = jit(lambda x: (x * table[2:3]).sum() + table.sum() + np.float32(x.shape[0]))

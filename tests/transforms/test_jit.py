@@ -10,6 +10,7 @@ from functx import grad, jit, make_ir, vmap
 from functx.core.errors import (
     ArgumentError,
     ConcretizationError,
+    DonationError,
     EscapedTracerError,
     ImmutableArrayError,
     StaticArgumentError,
@@ -144,6 +145,14 @@ def test_donated_buffers_are_given_up():
     x = jax.numpy.ones(1000)
     jit(lambda x: x + 1, donate_argnums=0)(x)
     assert x.is_deleted()
+
+
+def test_a_captured_array_is_not_donated():
+    w = jax.numpy.ones(2)
+    f = jit(lambda x: x + w, donate_argnums=0)
+    f(jax.numpy.ones(2))
+    with pytest.raises(DonationError, match="for `x`, which is donated, and for `c0`, which the"):
+        f(w)
 
 
 def test_shardings_are_those_of_jax():
