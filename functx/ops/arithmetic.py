@@ -358,7 +358,9 @@ class Pow(Binary):
         source, target = ctx.avals_in[1], ctx.avals_in[0]
         if source.dtype != target.dtype:
             y = ctx.convert(y, source, target)
-        return stablehlo.power(x, y)
+        if is_inexact(target.dtype):
+            return stablehlo.power(x, y)
+        return ctx.via_jax(_integer_power, x, y)
 
 
 class IntegerPow(Unary):
@@ -444,6 +446,24 @@ class NextAfter(Binary):
 
     def lower(self, ctx, x, y):
         return chlo.next_after(x, y)
+
+
+def _integer_power(x: Any, y: Any) -> Any:
+    """x**y of JAX's integers, wrapping; XLA's own power reads six bits of the exponent alone."""
+    bits = 8 * y.dtype.itemsize - (y.dtype.kind == "i")
+    out, square = lax.full_like(x, 1), x
+    for bit in range(bits):
+        taken = lax.ne(lax.bitwise_and(y, lax.full_like(y, 1 << bit)), lax.full_like(y, 0))
+        out = lax.select(taken, lax.mul(out, square), out)
+        square = lax.mul(square, square)
+    if y.dtype.kind == "u":
+        return out
+    # Of whole numbers only 1 and -1 have an inverse, themselves.
+    exists = lax.eq(lax.abs(x), lax.full_like(x, 1))
+    odd = lax.ne(lax.bitwise_and(y, lax.full_like(y, 1)), lax.full_like(y, 0))
+    inverse = lax.select(odd, x, lax.full_like(x, 1))
+    fraction = lax.select(exists, inverse, lax.full_like(x, 0))
+    return lax.select(lax.lt(y, lax.full_like(y, 0)), fraction, out)
 
 
 def _not_negative(x: Any) -> Any:
