@@ -127,9 +127,12 @@ def _rounded_up(r: Any, y: Any) -> Any:
 
 def _signed_as(r: Any, y: Any) -> Any:
     """The remainder `r` of truncated division, moved to the side of zero that `y` is on."""
-    if aval_of(r).dtype.kind == "u":
-        return r
-    return selection.select(_rounded_up(r, y), arithmetic.add(r, y), r)
+    return r if aval_of(r).dtype.kind == "u" else _moved(r, y, _rounded_up(r, y))
+
+
+def _moved(r: Any, y: Any, off: Any) -> Any:
+    moved = selection.select(off, arithmetic.add(r, y), r)
+    return numerics.signed_zero(moved, y) if is_inexact(aval_of(r).dtype) else moved
 
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
@@ -138,8 +141,10 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     off = _rounded_up(r, y)
     quotient = rounding.round(div(sub(x, r), y), to_even=True)
     quotient = selection.select(off, sub(quotient, number_like(1.0, x)), quotient)
-    quotient = selection.select(eq(y, 0), div(x, y), quotient)
-    return quotient, selection.select(off, arithmetic.add(r, y), r)
+    # A zero has the sign of x / y, and what rounding leaves at y = 0 is x / y itself.
+    plain = div(x, y)
+    quotient = selection.select(eq(quotient, 0), rounding.floor(plain), quotient)
+    return selection.select(eq(y, 0), plain, quotient), _moved(r, y, off)
 
 
 @ufunc

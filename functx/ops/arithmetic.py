@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
@@ -176,6 +177,8 @@ class Sign(Unary):
     def lower(self, ctx, x):
         if kind(ctx.avals_in[0].dtype) == "u":
             return ctx.via_jax(lax.sign, x)
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(_complex_sign, x)
         return stablehlo.sign(x)
 
 
@@ -225,7 +228,10 @@ class Abs(Unary):
         return None if inner is None or is_exact(x) else (self, inner.inputs)
 
     def lower(self, ctx, x):
-        return x if kind(ctx.avals_in[0].dtype) == "u" else stablehlo.abs(x)
+        dtype = ctx.avals_in[0].dtype
+        if kind(dtype) == "u":
+            return x
+        return ctx.via_jax(_magnitude, x) if is_complex(dtype) else stablehlo.abs(x)
 
 
 class Rem(Binary):
@@ -464,6 +470,23 @@ def _integer_power(x: Any, y: Any) -> Any:
     inverse = lax.select(odd, x, lax.full_like(x, 1))
     fraction = lax.select(exists, inverse, lax.full_like(x, 0))
     return lax.select(lax.lt(y, lax.full_like(y, 0)), fraction, out)
+
+
+def _magnitude(x: Any) -> Any:
+    """|x| of JAX's complex numbers: infinite with an infinite part, even beside a nan."""
+    return jnp.where(_infinite_parts(x) != 0, jnp.inf, lax.abs(x))
+
+
+def _complex_sign(x: Any) -> Any:
+    """x / |x| of JAX's complex numbers, also where one part is infinite."""
+    ends = _infinite_parts(x)
+    return jnp.where(lax.abs(ends) == 1, ends, lax.sign(x))
+
+
+def _infinite_parts(x: Any) -> Any:
+    """The signs of the infinite parts, 0 for the others."""
+    parts = [jnp.where(jnp.isinf(p), lax.sign(p), 0) for p in (lax.real(x), lax.imag(x))]
+    return lax.complex(*parts)
 
 
 def _not_negative(x: Any) -> Any:

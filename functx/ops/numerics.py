@@ -11,13 +11,15 @@ from functx.core.dtypes import is_complex
 from functx.core.samples import c64, f32, i32, sample
 from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, sub
 from functx.ops.comparison import eq, lt
-from functx.ops.complexes import real
+from functx.ops.complexes import complex, imag, real
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log1p, logistic, sqrt
 from functx.ops.families import Binary, Bitwise, Inexact
 from functx.ops.logical import bitwise_and, bitwise_or
-from functx.ops.operands import match
+from functx.ops.operands import literal, match
+from functx.ops.rounding import round
 from functx.ops.selection import select
+from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
 
 
@@ -50,7 +52,7 @@ class Hypot(Binary):
 
 
 class Logaddexp(Binary):
-    """log(exp(x) + exp(y)) without overflow."""
+    """log(exp(x) + exp(y)) without overflow; the imaginary part lies from -pi to pi."""
 
     accepts = "fc"
     samples = (
@@ -76,7 +78,38 @@ class Logaddexp(Binary):
         swap = lt(real(gap), 0.0) if is_complex(x.dtype) else lt(gap, 0.0)
         out = add(select(swap, y, x), log1p(exp(select(swap, gap, neg(gap)))))
         # Between two infinities of one sign the gap is nan.
-        return select(eq(x, y), add(x, math.log(2.0)), out)
+        out = select(eq(x, y), add(x, math.log(2.0)), out)
+        if not is_complex(x.dtype):
+            return out
+        turns = round(div(imag(out), 2.0 * math.pi), to_even=True)
+        return complex(real(out), sub(imag(out), mul(turns, 2.0 * math.pi)))
+
+
+class SignedZero(Binary):
+    """x, whose zeros get the sign of y; it varies as x does."""
+
+    finite_slopes = True
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], f32[3, 4]),
+        sample(f32[()], f32[3]),
+        sample(
+            f32[3],
+            f32[3],
+            values={0: [0.0, -0.0, 3.0], 1: [-1.0, 2.0, -2.0]},
+            gradients={0: [1.0, 1.0, 1.0], 1: [0.0, 0.0, 0.0]},
+        ),
+    )
+
+    def partial(self, i, t, out, x, y):
+        return t if i == 0 else zeros_like(t)
+
+    def bounded(self, i, x, y):
+        return True
+
+    def decompose(self, x, y):
+        zeros = [literal(zero, x.dtype) for zero in (-0.0, 0.0)]
+        return select(eq(x, 0.0), select(lt(y, 0.0), *zeros), x)
 
 
 class Sinc(Inexact):
@@ -149,6 +182,11 @@ def hypot(x: Any, y: Any) -> Any:
 def logaddexp(x: Any, y: Any) -> Any:
     """log(exp(x) + exp(y)) without overflow, elementwise; ties share the derivative."""
     return Logaddexp()(*match(x, y))
+
+
+def signed_zero(x: Any, y: Any) -> Any:
+    """`x`, whose zeros get the sign of `y`, elementwise; it varies as `x` does."""
+    return SignedZero()(*match(x, y))
 
 
 def sinc(x: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 import functx.numpy as np
-from functx import grad, hessian, jit, jvp, make_ir
+from functx import grad, hessian, jit, jvp, make_ir, vmap
 from functx.core.errors import (
     ArgumentError,
     DTypeError,
@@ -507,6 +507,54 @@ def test_division_of_integers_by_zero_gives_zero():
     least, minus = numpy.array([-(2**31)], "int32"), numpy.array([-1], "int32")
     assert np.floor_divide(least, minus).tolist() == [-(2**31)]
     assert np.remainder(least, minus).tolist() == [0]
+
+
+def test_integer_powers_wrap_whatever_the_exponent():
+    known = [0, 1, 5, 31, 63, 64, 65, 100]
+    for dtype in ("int8", "int32", "uint32", "int64"):
+        limit = numpy.iinfo(dtype)
+        bases = numpy.array([0, 1, 2, 3, 7, limit.max - 2, *([-1, -3] if limit.min else [])], dtype)
+        exponents = numpy.array([*known, limit.max], dtype)[:, None]
+        with jax.enable_x64(True):
+            wanted = bases**exponents
+            numpy.testing.assert_array_equal(jit(np.power)(bases, exponents), wanted)
+            powers = jit(lambda x: [np.power(x, n) for n in known])(bases)
+            numpy.testing.assert_array_equal(powers, wanted[:-1])
+    inverses = jit(np.power)(numpy.array([0, 1, -1, -1, 2]), numpy.array([-1, -3, -3, -2, -1]))
+    assert inverses.tolist() == [0, 1, -1, 1, 0]
+
+
+def test_zeros_of_quotients_and_remainders_have_the_signs_of_numpy():
+    values = [0.0, 1.0, 2.5, 3.0, 5.0, 0.1, 6e4, inf]
+    x, y = numpy.meshgrid([nan, *values, *(-v for v in values)], [*values, *(-v for v in values)])
+    for dtype in ("float16", "float32", "float64"):
+        for name in ("remainder", "fmod", "floor_divide", "divmod"):
+            args = x.astype(dtype), y.astype(dtype)
+            with jax.enable_x64(), numpy.errstate(all="ignore"):
+                found = numpy.asarray(jit(getattr(np, name))(*args))
+                wanted = numpy.asarray(getattr(numpy, name)(*args))
+            numpy.testing.assert_array_equal(found, wanted, err_msg=name)
+            signs = numpy.signbit(found) == numpy.signbit(wanted)
+            assert numpy.all(signs | numpy.isnan(wanted)), name
+    assert at(np.remainder, (6.0, -2.0), (-6.0, 2.0)) == [(1.0, 3.0), (1.0, 3.0)]
+
+
+def test_magnitudes_and_signs_of_complex_infinities_are_those_of_numpy():
+    parts = [inf, -inf, nan, 1.0, -3.0]
+    z = numpy.array([complex(a, b) for a in parts for b in parts], "complex64")
+    with numpy.errstate(invalid="ignore"):
+        numpy.testing.assert_allclose(jit(np.abs)(z), numpy.abs(z), 1e-6)
+        numpy.testing.assert_allclose(jit(np.sign)(z), numpy.sign(z), 1e-6)
+    slopes = vmap(grad(np.abs))(numpy.array([inf, complex(1, inf), -3 + 4j], "complex64"))
+    numpy.testing.assert_allclose(slopes, [1, -1j, -0.6 - 0.8j], 1e-6)
+
+
+def test_logaddexp_of_complex_numbers_is_the_principal_value():
+    rng = numpy.random.default_rng(0)
+    x, y = [rng.normal(size=50) * 3 + 1j * rng.uniform(-10, 10, 50) for _ in range(2)]
+    x[:2], y[:2] = [-2.5 - 3.1j, 1 + 3j], [-4 + 2.9j, 1 + 3j]
+    wanted = numpy.log(numpy.exp(x) + numpy.exp(y))
+    numpy.testing.assert_allclose(jit(np.logaddexp)(x, y), wanted, 1e-5, 1e-5)
 
 
 def test_division_of_floats_rounds_as_numpy_does():

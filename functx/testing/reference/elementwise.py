@@ -156,6 +156,11 @@ def Digamma(x):
 
 
 @meaning
+def SignedZero(x, y):
+    return np.where(x == 0, np.copysign(0.0, y), x)
+
+
+@meaning
 def Sinc(x, order):
     # sinc(x) is the integral of cos(pi x t) over t in [0, 1]; by quadrature.
     nodes, weights = np.polynomial.legendre.leggauss(48)
