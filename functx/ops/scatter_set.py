@@ -11,6 +11,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import trace_closed
+from functx.ops.families import both
 from functx.ops.indexing import Dims
 from functx.ops.operands import literal, without
 from functx.ops.scatter_reductions import ScatterMax
@@ -74,6 +75,14 @@ class ScatterSet(Scatter):
         if written is not None and is_small_part(updates, ct):
             written, zeros = ReadBeforeWrite()(written)
         return self.kept(ct, indices, zeros) if active[0] else None, None, written
+
+    def live_operands(self, live, args):
+        x, indices, updates = args
+        kept = None
+        if not is_small_part(updates, x):
+            kept = self.kept(spread(live, x.shape), indices, full(updates.shape, False))
+        shows = None if self.writes_once(x, indices) else self.last(x, indices, updates)
+        return [kept, None, both(self.live_updates(live, *args), shows)]
 
     def kept(self, ct: Any, indices: Any, zeros: Any) -> Any:
         """`ct` where the operand shows, zero where an update was written."""
@@ -165,5 +174,5 @@ def scatter(
 from functx.ops.comparison import eq
 from functx.ops.creation import iota
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim, full, reshape, zeros_like
+from functx.ops.shaping import broadcast_in_dim, full, reshape, spread, zeros_like
 from functx.ops.slicing import ReadBeforeWrite, is_small_part

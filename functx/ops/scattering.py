@@ -15,8 +15,10 @@ from functx.core.dtypes import wide_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
-from functx.ops.families import check_same_dtype
+from functx.ops.comparison import ge, le
+from functx.ops.families import both, check_same_dtype
 from functx.ops.indexing import Dims, Indexed, ScatterDimensionNumbers, canonical_mode
+from functx.ops.logical import bitwise_and
 from functx.ops.operands import match, without
 
 
@@ -59,6 +61,28 @@ class Scatter(Indexed, abstract=True):
             fill_value if self.mode == "drop" else None,
         )
         return read(x, indices)
+
+    def live_operands(self, live, args):
+        return [None, None, self.live_updates(live, *args)]
+
+    def live_updates(self, live: Any, x: Any, indices: Any, updates: Any) -> Any:
+        """Which updates go to places that `live` holds for; those dropped go nowhere."""
+        if live is not None and live.shape:
+            return self.gather(live, indices, updates, False)
+        return both(live, self.inside(x, indices, updates) if self.mode == "drop" else None)
+
+    def inside(self, x: Any, indices: Any, updates: Any) -> Any:
+        """Which updates belong to windows that lie inside the operand; None for all."""
+        limits = self.limits(x, self.slice_sizes(x, updates), indices.dtype)
+        there, lead = None, indices.shape[:-1]
+        for k, limit in enumerate(limits.tolist()):
+            at = reshape(slice_in_dim(indices, k, k + 1, axis=-1), lead)
+            there = both(there, bitwise_and(ge(at, 0), le(at, limit)))
+        if there is None:
+            return None
+        return broadcast_in_dim(
+            there, updates.shape, without(range(updates.ndim), self.offset_dims)
+        )
 
     def of(self, scatter: type[Scatter]) -> Scatter:
         """The scatter of another class to the same places."""
@@ -163,6 +187,9 @@ class ScatterAdd(Scatter):
         _, indices, updates = args
         return ct, None, self.gather(ct, indices, updates) if active[2] else None
 
+    def live_operands(self, live, args):
+        return [live, None, self.live_updates(live, *args)]
+
     def computed_in(self, x, indices):
         return x.dtype if self.writes_once(x, indices) else wide_dtype(x.dtype)
 
@@ -220,4 +247,5 @@ def scatter_by(
 
 
 from functx.ops.gathering import Gather
-from functx.ops.shaping import broadcast_in_dim, moveaxis, zeros_like
+from functx.ops.shaping import broadcast_in_dim, moveaxis, reshape, zeros_like
+from functx.ops.slicing import slice_in_dim

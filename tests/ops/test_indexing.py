@@ -21,6 +21,7 @@ from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
 from functx.ops.reductions import reduce_sum
 from functx.ops.scatter_set import ScatterSet, scatter
 from functx.ops.scattering import ScatterAdd, scatter_add
+from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.grad import grad
 from functx.transforms.jvp import jvp
 from functx.transforms.vmap import vmap
@@ -117,6 +118,34 @@ def test_of_repeated_writes_the_last_stays_and_has_the_derivative():
     tangents = np.zeros(3, "f"), np.array([1, 2, 3, 4, 5], "f")
     pushed = jvp(lambda *a: scatter(a[0], places, a[1], ELEMENTS), (x, updates), tangents)[1]
     np.testing.assert_array_equal(pushed, [5, 3, 0])
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_updates_that_are_dropped_or_replaced_have_no_influence(name):
+    update = getattr(functx_lax, name)
+
+    def total(u, w, columns):
+        rows = np.array([[0], [1], [9], [-7]])
+        if not columns:
+            return reduce_sum(update(np.ones(3, "float32"), rows, mul(w, u), ELEMENTS))
+        wide = broadcast_in_dim(mul(w, u), (4, 2), (0,))
+        return reduce_sum(update(np.ones((3, 2), "float32"), rows, wide, ROWS))
+
+    u = np.array([1, 2, 3, 4], "float32")
+    w, zeroed = np.array([[0.5, 5, np.nan, np.inf], [0.5, 5, 0, 0]], "float32")
+    for columns in (False, True):
+        found = jit(grad(lambda u, w, c=columns: total(u, w, c)))
+        np.testing.assert_array_equal(found(u, w), found(u, zeroed))
+        assert np.any(found(u, w) != 0)
+
+    def replaced(u, w):
+        x = scatter(
+            mul(w[2:], u[2:]), np.array([[0], [1], [1]]), mul(w[[0, 1, 0]], u[:3]), ELEMENTS
+        )
+        return reduce_sum(x)
+
+    overwritten = np.array([2, np.nan, np.inf, np.nan], "float32")
+    np.testing.assert_array_equal(grad(replaced)(u, overwritten), [2, 0, 2, 0])
 
 
 @pytest.mark.parametrize("number", range(len(ScatterSet.samples)))
