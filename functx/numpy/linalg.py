@@ -212,7 +212,7 @@ def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     if ord in (2, -2, "nuc"):
         values = svdvals(shapes.moveaxis(x, axes, (-2, -1)))
         # Of the absolute values, the derivative of a zero is 0.
-        combined = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
+        combined: Any = {2: reductions.max, -2: reductions.min, "nuc": reductions.sum}[ord]
         return combined(operators.abs(values), axis=-1)
     if ord not in (1, -1, inf, -inf):
         raise ValueRangeError(

@@ -72,8 +72,8 @@ class Spectral(NamedTuple):
         if rows:
             # Left vectors are the upper parts of eigenvectors, right ones the lower.
             parts = [(0, m) if output == 0 else (m, m + n) for output in self.outputs]
-            for axis, part in zip((found.ndim - 2, found.ndim - 1), parts, strict=True):
-                found = slice_in_dim(found, *part, axis=axis)
+            for axis, (start, end) in zip((found.ndim - 2, found.ndim - 1), parts, strict=True):
+                found = slice_in_dim(found, start, end, axis=axis)
         return diagonal_of(found) if self.diagonal else found
 
     def parameter(self, atom: Any, groups: Groups, read: Callable[[Any], Any]) -> Any:
@@ -113,13 +113,13 @@ class Function(NamedTuple):
             wanted = complex_dtype(real) if is_complex(f.dtype) else real
             f = f if f.dtype == wanted else convert_element_type(f, wanted)
         first, last = self.of.window
-        if (first, last) != (0, self.count):
+        if (first, last) != (0, self.width):
             inside = bitwise_and(ge(self.places(w), first), lt(self.places(w), last))
             return [select(inside, f, literal(0, f.dtype))]
         return [f if f.shape else full(w.shape, f)]
 
     @property
-    def count(self) -> int:
+    def width(self) -> int:
         """How many eigenvalues or singular values there are."""
         n = self.aval.shape[-1]
         return min(self.rows, n - self.rows) if self.rows else n
@@ -127,7 +127,7 @@ class Function(NamedTuple):
     def places(self, w: Any) -> Any:
         """The position of each eigenvalue; of singular values those of both their signs."""
         places = broadcasted_iota("int32", w.shape, w.ndim - 1)
-        k = self.count
+        k = self.width
         return select(lt(places, k), places, sub(places, k)) if self.rows else places
 
     def of_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
@@ -137,13 +137,13 @@ class Function(NamedTuple):
         """
         builder, is_odd = current_builder.here(), len({*self.of.outputs}) == 2
         places = broadcasted_iota("int32", w.shape, w.ndim - 1)
-        signs = select(lt(places, self.count), literal(1, w.dtype), literal(-1, w.dtype))
+        signs = select(lt(places, self.width), literal(1, w.dtype), literal(-1, w.dtype))
         (f,) = builder.inline(plain, [mul(signs, w), *parameters])
         if not self.of.outputs:
             f = mul(f, 0.5)
         elif is_odd:
             f = mul(f, cast_like(signs, f))
-        if 2 * self.count == w.shape[-1]:
+        if 2 * self.width == w.shape[-1]:
             return [f]
         # Vectors beyond meet those of values near 0 as if they were of such: there an odd function
         # has its slope, an even one its curvature. None is where they meet no such values.
@@ -152,7 +152,7 @@ class Function(NamedTuple):
         leading = select(lt(abs(leading), inf), leading, literal(0, leading.dtype))
         power = w if is_odd else mul(mul(w, w), 0.5)
         beyond = mul(leading, cast_like(power, leading))
-        return [select(lt(places, 2 * self.count), f, beyond)]
+        return [select(lt(places, 2 * self.width), f, beyond)]
 
 
 def sizes(labels: Group) -> tuple[int, ...]:

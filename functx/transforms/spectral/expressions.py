@@ -123,9 +123,9 @@ class Expressions:
         if kind is Slice and not inside and primitive.strides is None:
             bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
             parts = [(a, b) for a, b, n in bounds if (a, b) != (0, n)]
-            (axis,) = [d for d, group in enumerate(groups) if group == (self.label,)] or [None]
-            own = axis is not None and (primitive.start[axis], primitive.limit[axis])
-            return self.of(x, groups, True) if parts == [own] == [self.window] else None
+            axes = [d for d, group in enumerate(groups) if group == (self.label,)]
+            own = [(primitive.start[d], primitive.limit[d]) for d in axes]
+            return self.of(x, groups, True) if parts == own == [self.window] else None
         return None
 
 

@@ -143,12 +143,12 @@ class Search:
         (out,) = eqn.outputs
         if eqn.primitive.multiple_results or not out.aval.size:
             return None
-        product = Opened(self)
-        groups: Groups | None = fresh(out.aval.shape)
+        product, whole = Opened(self), fresh(out.aval.shape)
+        groups: Groups | None = whole
         if type(eqn.primitive) is ReduceSum:
             groups = sum_into(product, eqn, [eqn.inputs[0].aval.shape])
         else:
-            product.multiply(out, groups)
+            product.multiply(out, whole)
         if groups is None or any([f.atom is out for f in product.factors]):
             return None
         product.squares = []
