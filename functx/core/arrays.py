@@ -27,7 +27,7 @@ class _ArrayType(type):
 
 
 class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy's name
-    """An array of NumPy's, whose operators, methods and indexing follow the rules of functx.
+    """A NumPy array whose operators, methods and indexing follow the rules of functx.
 
     Every expression has the dtype and the value that it has under `jit`. It is writable, its
     views share its memory, and it can be passed wherever a `numpy.ndarray` can.
@@ -37,10 +37,9 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
     * a `jax.Array` if an argument is one,
     * else an `ndarray`, made of plain NumPy arrays, Python numbers, lists, or of nothing.
 
-    Functions that only look at an argument (`reshape`, `transpose`, `ravel`, `broadcast_to`, basic
-    indexing, ...) return a view of its memory, of its own dtype: so 64-bit wide for a
-    `numpy.ndarray` that is, also where functx has 32 bits. All that compute, and `asarray`, work in
-    functx's dtypes. An element (`x[0]`) is an `ndarray` without dimensions, not a view.
+    Functions that return views (`reshape`, `transpose`, `ravel`, `broadcast_to`, basic indexing,
+    ...) keep the memory and the dtype of the argument: the view of a float64 `numpy.ndarray` is
+    float64, also without 64-bit mode. All other functions, and `asarray`, use functx's dtypes. An element (`x[0]`) is an `ndarray` without dimensions, not a view.
 
     Inside a transform an `ndarray` from around the function stands for a traced array. It can be
     indexed with a traced value, and must not be written to.
@@ -60,7 +59,7 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
     __slots__ = ()
 
     weak_type = False
-    """Whether the dtype gives way to others of its kind, as that of a Python number."""
+    """Whether the dtype is weak in promotion, like that of a Python number."""
 
     def __repr__(self) -> str:
         return repr(plain(self))
@@ -91,16 +90,16 @@ WeakArray.__name__ = WeakArray.__qualname__ = "ndarray"
 OURS: frozenset[type] = frozenset([ndarray, WeakArray])
 """The types of arrays whose operators, methods and indexing are functx's."""
 NUMPY_ARRAYS: frozenset[type] = OURS | {np.ndarray}
-"""The types of arrays in the memory of the host that are just arrays."""
+"""The types of arrays in host memory, without other subclasses of `numpy.ndarray`."""
 
 
 def wrapped(x: Any, weak_type: bool = False) -> Any:
-    """The memory of an array of NumPy's as an `ndarray`; anything else as it is."""
+    """A NumPy array as an `ndarray` on the same memory; anything else unchanged."""
     return _view(x, WeakArray if weak_type else ndarray) if isinstance(x, np.ndarray) else x
 
 
 def plain(x: Any) -> Any:
-    """The memory of an `ndarray` as an array with NumPy's own meaning; anything else as it is."""
+    """An `ndarray` as a `numpy.ndarray` on the same memory; anything else unchanged."""
     return _view(x, np.ndarray) if type(x) in OURS else x
 
 
@@ -126,7 +125,7 @@ def owner_of(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 class _Quiet(threading.local):
     """Calls functions of NumPy's without warnings of overflow, division by zero and the like.
 
-    Each thread does so in a context of its own: to enter that is faster than to change settings.
+    Each thread has a context of its own, since entering one is faster than changing the settings.
     """
 
     def __init__(self) -> None:

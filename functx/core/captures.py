@@ -2,7 +2,7 @@
 
 A rewrite runs rules that users wrote, and such a rule may use an array, or a traced value, of the
 scope that it was defined in. A rewritten program has an equation `captured` for each of them. Where
-the program is inlined or run, what these equations stand for is passed to it like an argument.
+the program is inlined or run, the values of these equations are passed to it as arguments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ByIdentity:
 
 
 class Captured(Primitive, abstract=True):
-    """The array, or traced value, in `box`."""
+    """A captured array or traced value, held by identity in `box`; an equation without operands."""
 
     box: Any
     differentiable = False
@@ -73,7 +73,7 @@ def close_over(program: Program, values: Sequence[Any]) -> Program:
 
 
 def captured_apart(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
-    """The values of the variables of `program` that stand for captured ones; the other equations."""
+    """The captured value of each variable that stands for one, and the remaining equations."""
     captured: dict[Var, Any] = {}
     rest = []
     for eqn in program.equations:
@@ -85,9 +85,9 @@ def captured_apart(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
 
 
 def with_captures_as_inputs(program: Program) -> tuple[Program, list[Any]]:
-    """`program` with what it captured, at any depth, as its last inputs, and the values of these.
+    """`program` with captured values, at any depth, as its last inputs; and those values.
 
-    A primitive with programs but without `hoist` keeps what they captured.
+    A primitive with sub-programs but without `hoist` keeps their captured values.
     """
     if not program.captures:
         return program, []
@@ -99,7 +99,7 @@ def with_captures_as_inputs(program: Program) -> tuple[Program, list[Any]]:
 
 
 def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
-    """`primitive(*args)`, where what the programs of the primitive captured are operands."""
+    """`primitive(*args)`, with the values that its sub-programs captured as further operands."""
     builder = current_builder.get()
     if primitive.hoist is None or builder is None:
         return bind(primitive, args)
@@ -134,7 +134,7 @@ def _opened(program: Program, found: dict[Captured, Var]) -> tuple[list[Equation
 
 
 def _each_opened(primitive: Primitive) -> tuple[list[Program], list[list[Captured]]]:
-    """The programs of `primitive` with what each captured as its first inputs, and that."""
+    """The sub-programs of `primitive` with captured values as first inputs; and those values."""
     programs, captured = [], []
     for sub in subprograms(primitive):
         found: dict[Captured, Var] = {}

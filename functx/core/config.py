@@ -55,9 +55,9 @@ SIMPLIFY = "auto", "always", "never"
 
 
 class Wishes(NamedTuple):
-    """What a function asked for in place of switches of `config`; None where it did not.
+    """Options of one function that override `config`, and the active modes (`functx.library.Mode`).
 
-    And the modes that are on around it (`functx.library.Mode`).
+    An option is None where the function does not override it.
     """
 
     outline: str | None = None

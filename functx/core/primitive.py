@@ -191,7 +191,7 @@ class Primitive(metaclass=_PrimitiveType):
         return self
 
     in_place: bool
-    """Whether what the operation does depends on where it stands, and not on its operands alone."""
+    """Whether the operation has effects or uses named axes, so that its result depends on its place."""
     types: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
     """The output types found so far, by operand types."""
 

@@ -149,7 +149,7 @@ def user_source(depth: int = 1) -> Source | None:
 
 
 def source_of(frame: FrameType) -> Source:
-    """What `frame` is at; in an installed package, with the user's line that led there, if any."""
+    """The source of `frame`; in an installed package, also the user's line that called it, if any."""
     source = frame.f_code, frame.f_lasti
     outer: FrameType | None = frame
     while outer is not None:

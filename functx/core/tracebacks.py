@@ -14,7 +14,7 @@ MODES = "auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"
 
 
 class filtering:  # noqa: N801 - a switch, set through `functx.config`
-    """How tracebacks are filtered, by a word of `MODES`; "auto" is "quiet_remove_frames"."""
+    """The mode of traceback filtering, one of `MODES`; "auto" means "quiet_remove_frames"."""
 
     mode = "auto"
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 def boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`fun`, a public function; what it raises shows the frames of the user's code alone."""
+    """Wrap the public function `fun` so that tracebacks of its errors show user frames alone."""
 
     @wraps(fun)
     def outermost(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -42,7 +42,7 @@ def boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 
 
 def filter_traceback(error: BaseException) -> None:
-    """Take the frames of functx and JAX out of the traceback of `error`, and of what led to it.
+    """Remove the frames of functx and JAX from the tracebacks of `error` and its causes.
 
     For an `except` clause that ends with a bare `raise`, which adds no frame.
     """
@@ -81,7 +81,7 @@ def hide_callers(frame: FrameType | None) -> None:
 
 
 def show_users_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """`sys.excepthook`, for errors of functx that no transform stands around."""
+    """Wrap `sys.excepthook` to filter errors of functx that were raised outside any transform."""
     from functx.core.errors import FunctxError
 
     def excepthook(kind: Any, error: BaseException, trail: TracebackType | None) -> Any:
@@ -132,7 +132,7 @@ def _steps(trail: TracebackType | None) -> list[TracebackType]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error, what it was raised from, and what it was raised in place of."""
+    """An error, with its causes and contexts."""
     found: dict[int, BaseException] = {}
     pending: list[BaseException | None] = [error]
     while pending:
@@ -158,7 +158,7 @@ def _tell_of_hidden(error: BaseException) -> None:
 
 
 def _drop_note_of_jax(error: BaseException) -> None:
-    """Leave out how to see JAX's frames, which its own switch no longer decides."""
+    """Remove JAX's note about its hidden frames, since JAX's switch has no effect here."""
     notes = getattr(error, "__notes__", None)
     if notes:
         notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]

@@ -568,7 +568,7 @@ def aval_of(x: Any) -> ShapedArray:
 
 
 def _instead_of(x: Any) -> str:
-    """What to do about an argument that is neither an array nor a number."""
+    """The cure for an argument that is neither an array nor a number."""
     if x is None:
         return "Give it a value, or leave it out: None stands for no array."
     if isinstance(x, np.ma.MaskedArray):

@@ -153,7 +153,7 @@ def _child_keys(structure: TreeDef) -> list[Any]:
     return [tree_util.FlattenedIndexKey(i) for i in range(len(structure.children()))]
 
 
-class Difference(NamedTuple):
+class StructureDifference(NamedTuple):
     """The first place at which two structures differ, and what they have there."""
 
     path: tuple[Any, ...]
@@ -174,7 +174,7 @@ class Difference(NamedTuple):
 
 def first_difference(
     expected: TreeDef, given: TreeDef, prefix: bool = False, path: tuple[Any, ...] = ()
-) -> Difference | None:
+) -> StructureDifference | None:
     """Where two structures first differ, None if nowhere.
 
     With `prefix`, a leaf of `expected` stands for anything.
@@ -184,7 +184,7 @@ def first_difference(
     first, second = expected.node_data(), given.node_data()
     parts, others = expected.children(), given.children()
     if first is None or second is None or first != second or len(parts) != len(others):
-        return Difference(path, expected, given)
+        return StructureDifference(path, expected, given)
     for key, part, other in zip(_child_keys(expected), parts, others, strict=True):
         found = first_difference(part, other, prefix, (*path, key))
         if found is not None:
@@ -233,19 +233,19 @@ def _parts_below(prefix: TreeDef, whole: TreeDef) -> list[TreeDef]:
     return [below for part, other in pairs for below in _parts_below(part, other)]
 
 
-def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | Difference:
-    """What `tree` has in place of the leaves of `whole`, None for each in a part that is None.
+def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDifference:
+    """The leaves of `tree` in the order of `whole`; a part that is None gives None for each leaf.
 
-    The first place where they differ, if it has another structure.
+    If the structures do not match, the first difference instead.
     """
     found, given = flatten(tree, lambda x: x is None)
     difference = first_difference(given, whole, prefix=True)
     if difference is not None:
-        return Difference(difference.path, difference.given, difference.expected)
+        return StructureDifference(difference.path, difference.given, difference.expected)
     parts = _parts_below(given, whole)
     for i, (x, part) in enumerate(zip(found, parts, strict=True)):
         if x is not None and part != _ONE_LEAF:
-            return Difference(paths(given)[i], part, _ONE_LEAF)
+            return StructureDifference(paths(given)[i], part, _ONE_LEAF)
     return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
 
 

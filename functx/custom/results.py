@@ -75,7 +75,7 @@ class Result:
         a leaf of another dtype is converted, if that is of no greater kind.
         """
         leaves = tree.flatten_with_nones(structure, tangent)
-        if isinstance(leaves, tree.Difference):
+        if isinstance(leaves, tree.StructureDifference):
             raise self.error(
                 f"must have the structure of {like}; got {leaves}",
                 *tree.in_full(structure, tree.structure(tangent)),

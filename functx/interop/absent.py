@@ -78,4 +78,4 @@ _INSTEAD = {
     "jax.numpy.roots": "in its place write jax.numpy.roots(p, strip_zeros=False)",
     **{f"jax.numpy.{name}": _of_numpy(name) for name in _OF_NUMPY},
 }
-"""What to write for names whose functions do not take arrays, or return none."""
+"""The replacement for each name whose function takes or returns no arrays."""

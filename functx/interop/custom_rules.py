@@ -145,7 +145,7 @@ class Held:
 
 
 def parts_of(fun: FunctionType) -> list[Any]:
-    """What the closure of a function of JAX's holds."""
+    """The values in the closure of a JAX function."""
     found = []
     for cell in fun.__closure__ or ():
         with suppress(ValueError):

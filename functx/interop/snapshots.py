@@ -1,4 +1,4 @@
-"""What a function reads, as a key: while it is equal, a trace of the function stays right."""
+"""Keys of the state that a function reads: while the key is equal, a trace of it stays valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from functx.interop.jaxprs import Same, frozen_value
 FIXED_PACKAGES = frozenset(
     {"builtins", "collections", "functools", "itertools", "jax", "math", "numpy", "operator"}
 )
-"""What is in these does not change while a program runs."""
+"""Packages whose contents do not change while a program runs."""
 
 PLAIN = (type(None), bool, int, str, bytes, np.dtype)
 

@@ -64,7 +64,7 @@ def arrays_around(fun: Callable[..., Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _within(x: Any) -> list[Any]:
-    """What a function, method, partial application or container refers to."""
+    """The objects that a function, method, partial application or container refers to."""
     if type(x) is FunctionType:
         if (x.__module__ or "").partition(".")[0] in ("functx", "jax", "numpy"):
             return [x.__wrapped__] if hasattr(x, "__wrapped__") else []

@@ -55,7 +55,7 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
 def compiled_for(
     rewrite: Any, program: Program, args: Sequence[Any]
 ) -> tuple[Executable, Sequence[Any]]:
-    """What runs `rewrite(program)`, and what it takes as further arguments: captured values, numbers.
+    """The executable of `rewrite(program)`, and its further arguments: captured values, numbers.
 
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with those that differ as inputs, and then never again;
@@ -88,7 +88,7 @@ def compiled_for(
 def _compiled_with_captures(
     program: Program, args: Sequence[Any]
 ) -> tuple[Executable, Sequence[Any]]:
-    """What runs a program in which something is captured, and what it takes as further arguments."""
+    """The executable of a program with captured values, and its further arguments."""
     program, captured = with_captures_as_inputs(program)
     if program.captures:
         return executable(program), captured
@@ -209,9 +209,9 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
 
 
 def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
-    """What `primitive`, a view, shows of an array of NumPy's; None where that has to be copied.
+    """The result of `primitive` as a view of a NumPy array; None where it has to be a copy.
 
-    An array of 64 bits where functx has 32 is looked at as it is.
+    A 64-bit array keeps its dtype, also without 64-bit mode.
     """
     aval = aval_of(x)
     if any(n % x.itemsize for n in x.strides):
@@ -265,7 +265,7 @@ class _Shown:
 
 
 def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
-    """What the host returns, called from here: JAX arrays for JAX arrays, as of any operation.
+    """Call the host function; the results are JAX arrays if an operand is one.
 
     As in a program, it cannot write to its operands, and its results have memory of their own.
     """

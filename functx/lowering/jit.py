@@ -168,9 +168,9 @@ def jit(
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Setting:
-    """What a program depends on besides the types of arguments; to JAX, a part of these types.
+    """The part of the dispatch key beside argument types: layouts, shared memory, active modes.
 
-    How the arguments lie in memory, and share it, and the modes that are on.
+    JAX sees it as a static part of the arguments.
     """
 
     blocks: tuple[Block, ...] = ()

@@ -8,14 +8,14 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 NEEDED = ("parts_first", "reads_first", "distinct")
-"""Passes without which XLA on CPUs writes over what it has yet to read."""
+"""Passes that keep XLA on CPUs from writing over memory that it has yet to read."""
 OPTIONAL = ("simplify", "outline", "templates")
 """Passes that save work: programs compute the same without them."""
 PASSES = NEEDED + OPTIONAL
 
 
 class Passes(NamedTuple):
-    """The names of the passes to go through, and whether they do all that they can, pay or not."""
+    """The names of the passes to run, and whether they also apply where that does not pay."""
 
     names: frozenset[str] = frozenset(PASSES)
     always: bool = False
@@ -27,10 +27,9 @@ chosen: ContextVar[Passes] = ContextVar("passes", default=Passes())  # noqa: B03
 
 @contextmanager
 def only(*names: str, always: bool = False) -> Iterator[None]:
-    """Programs lowered inside the block go through the passes of these names alone.
+    """Lower programs inside the block by the passes of these names alone.
 
-    With `always`, they change what they can, also where `functx.config` or a small program would
-    have them leave it.
+    With `always`, a pass also applies where `functx.config` forbids it or the program is small.
     """
     token = chosen.set(Passes(frozenset(names), always))
     try:

@@ -1,4 +1,4 @@
-"""What an `ndarray` can do: all that a traced array can, by the same functions.
+"""The operators, methods and indexing of `ndarray`: the same functions as those of traced arrays.
 
 Outside a trace, methods that only look at memory are NumPy's own. Inside one, an array from
 around the function is traced as soon as it is used.
@@ -25,7 +25,7 @@ __all__ = ["ndarray"]
 
 
 def traced(x: Any, builder: Builder) -> Tracer:
-    """What stands for an array from outside in the program of `builder`."""
+    """The tracer of an array from outside in the program of `builder`."""
     return Tracer(builder.atom(x), builder)
 
 
@@ -138,7 +138,7 @@ def _getitem(self: Any, idx: Any) -> Any:
     except IndexError:
         return indexing.index(self, idx)
     if type(found) in OURS:
-        # What is computed lies in row-major order.
+        # Computed results are in row-major order.
         return found if basic or found.flags.c_contiguous else np.ndarray.copy(found)
     return np.ndarray.view(np.asarray(found), type(self))
 

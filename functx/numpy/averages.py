@@ -144,7 +144,7 @@ def std(
 
 
 def _correction(name: str, ddof: Any, correction: Any) -> Any:
-    """What is taken off the number of elements, given by one of its two names."""
+    """The correction to the number of elements, given as `ddof` or as `correction`."""
     if correction is None:
         return ddof
     if type(ddof) is not int or ddof != 0:

@@ -89,7 +89,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
 
 def positions(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any, ...]:
-    """What `nonzero` gives, for the function `name`."""
+    """The indices of the nonzero elements; errors name the function `name`."""
     a = as_array(a)
     shape = aval_of(a).shape
     if not shape:

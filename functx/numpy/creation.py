@@ -74,7 +74,7 @@ def array(
 ) -> Any:
     """`object` as an array of its own, with at least `ndmin` dimensions, new ones in front."""
     made = asarray(object, dtype)
-    # What is made of a list at once is new.
+    # Outside a trace, an array made from a list is new already.
     if copy and (not isinstance(object, (list, tuple)) or current_builder.get() is not None):
         made = copied(made)
     missing = ndmin - aval_of(made).ndim

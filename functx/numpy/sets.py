@@ -354,7 +354,7 @@ def intersect1d(
     n, m = aval_of(x).size, aval_of(y).size
     if assume_unique and n + m and not return_indices and size is None:
         both = _distinct(concatenate([x, y]), equal_nan=False)
-        # What is in both lies beside its like.
+        # After sorting, an element of both arrays is next to its equal.
         end = shaping.full((1,), literal(True, BOOL))
         last = joining.concatenate([slice_(both.first, (1,), (n + m,)), end], 0)
         among = both._replace(first=bitwise_not(last))

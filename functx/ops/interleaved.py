@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones that lie side by side, and back: views of one memory."""
+"""Views of complex arrays as interleaved real and imaginary parts, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derivatives that do not exist: nan, unless what they multiply is 0."""
+"""Derivatives that do not exist: nan, unless the tangent that they multiply is 0."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class Undefined(Elementwise):
 
 
 class Inverses(NamedTuple):
-    """1 / x for some x, or 0 where x is as good as 0; `undefined` marks where that is."""
+    """1 / x, or 0 where x is zero up to rounding errors; `undefined` is the mask of those places."""
 
     factors: Any
     undefined: Any
 
     @staticmethod
     def of(x: Any, scale: Any) -> Inverses:
-        """Those of `x`, which is as good as 0 if rounding errors of the largest of `scale` are."""
+        """The inverses of `x`, which counts as 0 within rounding error of the largest of `scale`."""
         largest = reduce_max(abs(scale), (scale.ndim - 1,))
         least = mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
         small = le(abs(x), broadcast_in_dim(least, x.shape, tuple(range(largest.ndim))))
@@ -80,7 +80,7 @@ class Inverses(NamedTuple):
 
     @staticmethod
     def of_gaps(x: Any, y: Any) -> Inverses:
-        """Those of x_j - y_i in row i and column j."""
+        """The inverses of x_j - y_i, in row i and column j."""
         shape = (*x.shape, x.shape[-1])
         return Inverses.of(sub(columns(x, shape), rows(y, shape)), x)
 
@@ -99,7 +99,7 @@ class Inverses(NamedTuple):
         return mul(cast_like(self.factors, t), Undefined()(self.undefined, t))
 
     def pull(self, ct: Any, live: Any = None) -> Any:
-        """The products with a cotangent; nan where an undefined factor is and `live` holds."""
+        """The products with a cotangent; nan where the factor is undefined and the mask `live` is True."""
         found = mul(cast_like(self.factors, ct), ct)
         return select(both(live, self.undefined), literal(nan, ct.dtype), found)
 

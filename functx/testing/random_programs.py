@@ -35,7 +35,7 @@ from functx.testing.verification.bounds import Expected
 from functx.testing.verification.reduction import Case
 from functx.testing.verification.slopes import (
     CONVENTIONS,
-    Slope,
+    DirectionalDerivative,
     closeness,
     finite,
     is_far,
@@ -164,7 +164,9 @@ def varied(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Functio
     return function
 
 
-def changes(stage: Stage, varying: Sequence[int], tangents: Sequence[Any]) -> list[Slope]:
+def changes(
+    stage: Stage, varying: Sequence[int], tangents: Sequence[Any]
+) -> list[DirectionalDerivative]:
     """The change of each inexact output along tangents; none where a derivative is only stated."""
     if states_derivatives(stage.program, CONVENTIONS):
         return []

@@ -122,7 +122,7 @@ def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
 
 
 def called_plainly(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What `fun` returns outside a trace; NumPy arrays that share memory with arguments, copied."""
+    """`fun(*args, **kwargs)` outside a trace; results that alias a NumPy argument are copied."""
     given = [x for x in tree.leaves((args, kwargs)) if isinstance(x, np.ndarray)]
 
     def apart(x: Any) -> Any:
@@ -504,7 +504,7 @@ def avals_of(
         return [aval_of(x) for x in leaves]
 
 
-class Arguments(NamedTuple):
+class TracedArguments(NamedTuple):
     """The leaves of a call's arguments that are traced, and the structure that holds the others.
 
     `places` are those leaves about which more was said, by their new positions.
@@ -522,13 +522,13 @@ def arguments_of(
     kind: str,
     fun: Callable[..., Any],
     used: Sequence[int],
-) -> Arguments:
+) -> TracedArguments:
     """The arguments of a call that is traced for the leaves at `used`; others may be of any type.
 
     What is no array among the others is static: `fun` gets it as it is.
     """
     with suppress(ArgumentError):
-        return Arguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
+        return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
     leaves = [execution.key_words(x) for x in leaves]
     wanted = set(used)
     static = {i: x for i, x in enumerate(leaves) if i not in wanted and not has_aval(x)}
@@ -536,7 +536,7 @@ def arguments_of(
     traced, structure = [leaves[i] for i in places], tree.with_static(in_tree, static)
     avals = avals_of(traced, kind, fun, structure)
     new = {old: i for i, old in enumerate(places)}
-    return Arguments(traced, structure, avals, [new[i] for i in used])
+    return TracedArguments(traced, structure, avals, [new[i] for i in used])
 
 
 def has_aval(x: Any) -> bool:

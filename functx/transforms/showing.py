@@ -16,19 +16,19 @@ from functx.transforms.batching import Batch
 from functx.transforms.call import Call
 
 
-class Shown(NamedTuple):
+class ShownValue(NamedTuple):
     """A value with an axis in front for each of `maps`, the `vmap`s that map it, outermost first."""
 
     value: Any
     maps: tuple[Builder, ...] = ()
 
 
-def shown(tracer: Tracer) -> Shown | None:
+def shown(tracer: Tracer) -> ShownValue | None:
     """The value of a traced array, with all lanes; None where there is none to show.
 
     Nothing is appended to a program, and neither an effect nor a callback takes place.
     """
-    # What an evaluation raises, the program will raise when it runs.
+    # A print must not fail: the program raises the same error when it runs.
     try:
         return _shown(tracer.builder, tracer.atom) if tracer.builder.open else None
     except Exception:
@@ -61,7 +61,7 @@ def formatted(tracer: Tracer, spec: str) -> str:
     return f"Traced<{text}>"
 
 
-def _shown(builder: Builder, atom: Atom) -> Shown | None:
+def _shown(builder: Builder, atom: Atom) -> ShownValue | None:
     builder, atom = pure_atom(builder, atom)
     memo = builder.shown
     needed: set[Var] = set()
@@ -89,9 +89,9 @@ def _shown(builder: Builder, atom: Atom) -> Shown | None:
     return _read(memo, atom)
 
 
-def _read(memo: dict[Any, Shown], atom: Atom) -> Shown:
+def _read(memo: dict[Any, ShownValue], atom: Atom) -> ShownValue:
     if type(atom) is Literal:
-        return Shown(np.asarray(atom.value, atom.aval.dtype)[()])
+        return ShownValue(np.asarray(atom.value, atom.aval.dtype)[()])
     return memo[atom]
 
 
@@ -102,7 +102,7 @@ def _is_quiet(eqn: Equation) -> bool:
     return all(_is_quiet(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
 
 
-def _input(builder: Builder, var: Any) -> Shown | None:
+def _input(builder: Builder, var: Any) -> ShownValue | None:
     """The value of an input or captured value; None for one that has none."""
     source, dim = builder.mapped.get(var, (None, None))
     if source is None:
@@ -113,19 +113,19 @@ def _input(builder: Builder, var: Any) -> Shown | None:
         found = _shown(source.builder, source.atom)
     else:
         source = execution.known(source)
-        found = None if source is None else Shown(np.asarray(source))
+        found = None if source is None else ShownValue(np.asarray(source))
     if found is None:
         return None
     value, maps = found
     # Python's numbers, and 64-bit values where there are none, have the type that was traced.
     value = np.asarray(value, var.aval.dtype)
     if dim is None:
-        return Shown(value, maps)
-    return Shown(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
+        return ShownValue(value, maps)
+    return ShownValue(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
 
 
-def _outputs(builder: Builder, eqn: Equation) -> list[Shown]:
-    """What an equation makes of the values of its operands, in all lanes that they have."""
+def _outputs(builder: Builder, eqn: Equation) -> list[ShownValue]:
+    """The outputs of an equation, computed from the values of its operands in all their lanes."""
     primitive = eqn.primitive
     operands = {a: _read(builder.shown, a) for a in eqn.inputs}
     mapping = {b for x in operands.values() for b in x.maps}
@@ -154,4 +154,4 @@ def _outputs(builder: Builder, eqn: Equation) -> list[Shown]:
         current_builder.reset(token)
     if not primitive.multiple_results:
         outs = [outs]
-    return [Shown(np.asarray(out), maps) for out in outs]
+    return [ShownValue(np.asarray(out), maps) for out in outs]

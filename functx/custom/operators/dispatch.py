@@ -32,7 +32,7 @@ class Mode:
         _switch_on(_modes()[:-1])
 
     def key(self) -> Any:
-        """What two modes share that do the same: their class, and the object if it has attributes."""
+        """A cache key: the class of the mode, and the object too if it has attributes."""
         return ByValue(self) if vars(self) else type(self)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 MEANING: dict[str, Callable[..., Any]] = {}
 """By class name: `MEANING[name](*operands, **parameters)` gives the output, or a list of them."""
 EXACT: set[str] = set()
-"""Those that depend on the dtype itself, and so get operands in it; the others get wide ones."""
+"""The names of primitives evaluated in the dtypes of the program; the others get wide operands."""
 CONTROL: set[str] = set()
-"""Those that hold programs, and get first a function `run(program, args)` that runs them."""
+"""The names of primitives with sub-programs; they get `run(program, args)` as first argument."""
 
 
 def meaning(function: Any) -> Any:

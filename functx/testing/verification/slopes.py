@@ -153,14 +153,14 @@ def far_from_differences(
     return None
 
 
-class Slope(NamedTuple):
-    """The change of an array along a direction, and the mask of where that is smooth."""
+class DirectionalDerivative(NamedTuple):
+    """The derivative of an array along a direction, and the mask of where the array is smooth."""
 
     change: Array
     smooth: Array
 
 
-def slopes(at: Callable[[float], list[Array]]) -> list[Slope]:
+def slopes(at: Callable[[float], list[Array]]) -> list[DirectionalDerivative]:
     """The derivatives of the arrays `at(s)` at s = 0.
 
     They are smooth where two steps agree on them, and so do the sides: at a kink the difference of
@@ -174,7 +174,9 @@ def slopes(at: Callable[[float], list[Array]]) -> list[Slope]:
         for left, value, right, coarse, fine in rows:
             near = np.abs(coarse - fine) <= CLOSE / 10 * (1 + np.abs(fine))
             bend = np.abs(right - 2 * value + left) / small
-            found.append(Slope(fine, near & (bend <= 100 * small * (1 + np.abs(fine)))))
+            found.append(
+                DirectionalDerivative(fine, near & (bend <= 100 * small * (1 + np.abs(fine))))
+            )
     return found
 
 

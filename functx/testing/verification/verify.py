@@ -105,24 +105,24 @@ def compare(case: Case, way: Way) -> None:
     )
 
 
-class Difference(NamedTuple):
-    """What a way gave, and what the reference interpreter gave, as text."""
+class Mismatch(NamedTuple):
+    """The result of a way and that of the reference interpreter, as text."""
 
     got: str
     wanted: str
 
 
-def found_by(way: Way, case: Case) -> Difference | None:
+def found_by(way: Way, case: Case) -> Mismatch | None:
     """How `way` differs from the reference interpreter on a case; None if it does not."""
     expected = Expected(*case) if not case.program.writes else ExpectedInMemory(*case)
     try:
         outs = way.run(*case)
     except Exception as error:
-        return Difference(f"{type(error).__name__}: {error}", text(expected.values[0]))
+        return Mismatch(f"{type(error).__name__}: {error}", text(expected.values[0]))
     k = expected.difference(outs)
     if k is None:
         return None
-    return Difference(text(outs[k]), text(expected.values[k]))
+    return Mismatch(text(outs[k]), text(expected.values[k]))
 
 
 def verify_derivatives(case: Case, orders: int = 0) -> None:

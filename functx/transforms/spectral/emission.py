@@ -1,4 +1,4 @@
-"""What two vectors that meet come to, and the equations that compute it."""
+"""Emission of recognized functions of matrices: the equations that compute them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Function(NamedTuple):
         return select(lt(places, k), places, sub(places, k)) if self.rows else places
 
     def of_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
-        """What the function comes to for singular values with both signs.
+        """The values of the function at the singular values and their negatives.
 
         It is odd for a left with a right vector, even for two of one side, and half for a sum.
         """

@@ -48,11 +48,11 @@ class Applied(NamedTuple):
 
 
 class Expressions:
-    """What arrays with the label of the eigenvalues are as functions of those.
+    """Arrays with the label of the eigenvalues, as elementwise functions of the eigenvalues.
 
-    `values` is the variable of the eigenvalues, and `window` what part of them has the label. What
-    has not the label is a parameter, whatever it depends on: where eigenvalues are equal, a
-    divided difference is a derivative in which parameters do not vary. `batch` has the labels of
+    `values` is the variable of the eigenvalues, and `window` the range of them that has the label.
+    An array without the label is a parameter, whatever it depends on: where eigenvalues are equal,
+    a divided difference is a derivative in which parameters do not vary. `batch` has the labels of
     the dimensions before that of the eigenvalues, None as long as these did not occur.
     """
 

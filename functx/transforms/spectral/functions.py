@@ -53,7 +53,7 @@ from functx.transforms.forward_mode import push_program
 
 
 @dataclass(frozen=True)
-class Slope:
+class ElementwiseDerivative:
     """The rewrite of an elementwise program to its derivative with respect to one input."""
 
     place: int = 0
@@ -69,7 +69,7 @@ class Slope:
 
 def slope(program: Program, place: int = 0) -> Program:
     """The derivative of an elementwise program with respect to the input at `place`."""
-    found: Program = rewritten(Slope(place), program)
+    found: Program = rewritten(ElementwiseDerivative(place), program)
     return found
 
 
@@ -283,13 +283,13 @@ class Differences(NamedTuple):
     slopes: Any
     curvatures: Any
     tied: Any
-    """Which points are as good as equal, beside the largest."""
+    """The mask of pairs of points that are equal within rounding error of the largest."""
     errors: Any
-    """By how many units of rounding the quotients are wrong."""
+    """The errors of the quotients, in units of rounding."""
 
     @staticmethod
     def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> Differences:
-        """Those of a function with the values `f` and the derivatives given, at the points `w`."""
+        """The divided differences of a function at `w`, from its values `f` and its derivatives."""
         gaps, changes = gaps_of(w), gaps_of(f)
         tied = Inverses.of_gaps(w, w).undefined
         bend = mul(gaps_of(curvatures), cast_like(mul(gaps, 1 / 12), f))

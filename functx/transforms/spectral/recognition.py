@@ -41,9 +41,9 @@ OPENED = frozenset(
         PermuteDims, ReduceSum, Reshape, Slice, Square,
     }
 )  # fmt: skip
-"""What eigenvectors are followed through."""
+"""The primitives through which eigenvectors are followed."""
 CLOSING = frozenset({DotGeneral, IntegerPow, Mul, ReduceSum, Square})
-"""Where eigenvectors may meet their like."""
+"""The primitives that may contract eigenvectors with eigenvectors."""
 HIGHEST = ("HIGHEST", "HIGHEST")
 SLIM = 4
 """How many times as long as wide a matrix may be, for functions of its singular values to be found."""
@@ -104,7 +104,7 @@ class Search:
     def __init__(self, program: Program):
         self.found: dict[Equation, Einsum] = {}
         self.makers: dict[Any, Equation] = {}
-        # What is made of eigenvectors, and what is made of eigenvalues element by element.
+        # Arrays computed from eigenvectors, and elementwise from eigenvalues.
         self.of_vectors: set[Any] = set()
         self.of_values: dict[Any, Equation] = {}
         for eqn in program:
@@ -294,7 +294,7 @@ def conjugate(atom: Any) -> Any:
 
 
 def diagonal(atom: Any, makers: dict[Any, Equation]) -> Any:
-    """What lies on the diagonal of matrices `atom` that are made so; None for others."""
+    """The diagonal of `atom` if it was built as diagonal matrices; else None."""
     outer = makers[atom]
     inner = makers.get(outer.inputs[0]) if type(outer.primitive) is Reshape else None
     if inner is None or type(inner.primitive) is not Pad:
