@@ -116,14 +116,14 @@ def filled_with(value: Any, shape: Any, dtype: Any, weak_type: bool = False) -> 
 
 
 def owner_of(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array that owns the memory of `x`: itself, or what it is a view of."""
+    """The array that owns the memory of `x`: itself, or the base of the view."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
 
 
 class _Quiet(threading.local):
-    """Calls functions of NumPy's without warnings of overflow, division by zero and the like.
+    """Calls NumPy functions without warnings of overflow, division by zero and the like.
 
     Each thread has a context of its own, since entering one is faster than changing the settings.
     """

@@ -66,7 +66,7 @@ class Wishes(NamedTuple):
 
     @property
     def key(self) -> Any:
-        """The wishes as part of the key of what is traced: modes compare by their state."""
+        """The options as part of the key of a trace: modes compare by their state."""
         if not self.modes:
             return self
         return self._replace(modes=tuple([mode.key() for mode in self.modes]))
@@ -77,7 +77,7 @@ asked: ContextVar[Wishes] = ContextVar("asked", default=Wishes())  # noqa: B039 
 
 
 def in_context(key: Any) -> Any:
-    """`key` of what is computed from a program, with what that depends on besides.
+    """`key` with the context that a result computed from a program also depends on.
 
     Rules run in a rewrite. They keep what the memory plan says, and call operators, which do what
     modes say.

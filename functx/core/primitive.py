@@ -119,11 +119,11 @@ class Primitive(metaclass=_PrimitiveType):
     named_axes: ClassVar[frozenset[Any]] = frozenset()
     """The named axes that the operation, or what a program among its parameters does, works across."""
     captures: ClassVar[bool] = False
-    """Whether the operation, or what a program among its parameters does, stands for a captured value."""
+    """Whether the operation, or one in its sub-programs, is a `captured` equation."""
     checks_rules: ClassVar[bool] = False
     """Whether the class itself checks what the rules that users gave return."""
     by_user: ClassVar[bool] = False
-    """Whether the class is not functx's, so that what its rules return has to be checked."""
+    """Whether the class is the user's, so that the results of its rules are checked."""
     family: ClassVar[bool] = True
     """Whether the class is what primitives have in common, and none itself."""
     on_host: ClassVar[Callable[..., Any] | None] = None
@@ -206,7 +206,7 @@ class Primitive(metaclass=_PrimitiveType):
         return bind(self, args)
 
     def _call_with_programs(self, *args: Any) -> Any:
-        """The same, where what the programs among the parameters captured becomes operands."""
+        """The same, with the values that the sub-programs captured as further operands."""
         if not self.captures:
             return bind(self, args)
         from functx.core.captures import bind_with_captures

@@ -73,7 +73,7 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
         return self.atom.aval.weak_type
 
     def described(self) -> str:
-        """`Traced<f32[3]> in grad(loss)`: the type, and what it is traced by."""
+        """`Traced<f32[3]> in grad(loss)`: the type, and the transform that traces it."""
         ended = "" if self.builder.open else ", which has ended"
         return f"Traced<{self.atom.aval!r}> in {self.builder.owner}{ended}"
 
@@ -302,7 +302,7 @@ def without_copies(
 
 
 def with_captures(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
-    """`program` that takes what it captured behind `args`, and the values of all its inputs."""
+    """`program` with its captured values as inputs after `args`, and the values of all inputs."""
     from functx.core.captures import with_captures_as_inputs
 
     program, captured = with_captures_as_inputs(program)
@@ -382,7 +382,7 @@ class _CurrentBuilder:
         return builder
 
     def get(self) -> Builder | None:
-        """The innermost builder that is open; None where JAX traces what is done now."""
+        """The innermost active builder; None inside a trace of JAX's own."""
         builder = self.around()
         return None if builder is None or execution.in_trace_of_jax() else builder
 
@@ -441,9 +441,9 @@ class _Execution:
     traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_called)
     """A function called where operations of JAX become equations of the program being built."""
     outside: Callable[[], AbstractContextManager[None]]
-    """A context in which JAX does what it did before anything was traced."""
+    """A context in which the trace of JAX is the one that was current before functx traced."""
     in_trace_of_jax: Callable[[], bool] = staticmethod(bool)
-    """Whether a trace of JAX's own has begun inside of the innermost trace here."""
+    """Whether JAX's own trace is active inside the innermost trace of functx."""
     aval_of_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
     verify: Callable[[Program, Sequence[Any]], None]
@@ -626,7 +626,7 @@ def trace(
 def trace_closed(
     fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], **options: Any
 ) -> Program:
-    """The program of `fun`, as `trace` makes it, where what `fun` captured is no input.
+    """The program of `fun`, as `trace` makes it, but without inputs for captured values.
 
     An equation `captured` stands for each of the values (`functx.core.captures`).
     """

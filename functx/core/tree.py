@@ -154,7 +154,7 @@ def _child_keys(structure: TreeDef) -> list[Any]:
 
 
 class StructureDifference(NamedTuple):
-    """The first place at which two structures differ, and what they have there."""
+    """The first place at which two structures differ, and the subtrees there."""
 
     path: tuple[Any, ...]
     expected: TreeDef

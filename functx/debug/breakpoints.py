@@ -58,7 +58,7 @@ def _is_alive(x: Any) -> bool:
 
 
 class Prompt(pdb.Pdb):
-    """Python's debugger, which goes on at the end of its input, and does not stop in functx or JAX."""
+    """Python's debugger; it continues at the end of its input, and skips functx and JAX."""
 
     def __init__(self) -> None:
         own = {} if sys.stdin is sys.__stdin__ else {"stdin": sys.stdin, "stdout": sys.stdout}

@@ -19,7 +19,7 @@ from functx.custom.custom_vjp import CustomVJP
 from functx.custom.deferral import Deferred, Flow
 from functx.interop.jax_call import JaxFunction, linearized, of_marked
 from functx.interop.jaxprs import form_of
-from functx.interop.snapshots import Likeness, package_of
+from functx.interop.snapshots import FunctionKeys, package_of
 from functx.interop.translation import translate, translate_function, translates
 from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
 from functx.transforms.parts import rewired
@@ -28,8 +28,8 @@ from functx.transforms.parts import rewired
 class JaxRule(Deferred):
     """The rule of one call of a JAX function, traced when it is first needed.
 
-    Two are equal when they belong to functions that compute the same, and the user's functions
-    that make them are alike (`likeness`). Neither is traced to find that out.
+    Two are equal if their primal programs are equal and the user's functions that define the rules
+    have equal keys (`FunctionKeys`). Neither rule is traced for the comparison.
     """
 
     def __init__(self, eqn: Any, captured: Sequence[Any]):
@@ -41,7 +41,7 @@ class JaxRule(Deferred):
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.symbolic_zeros = bool(params["symbolic_zeros"])
         self.made: dict[Flow, tuple[Program, ...]] = {}
-        primal, held = params["call_jaxpr"], Held()
+        primal, held = params["call_jaxpr"], ParameterKeys()
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
             type(self),
@@ -51,10 +51,10 @@ class JaxRule(Deferred):
             tuple([part for name in sorted(params) for part in held.by(params[name])]),
             tuple(function.in_avals),
         )
-        self.extra = self.traced_now() if held.likeness.traced else []
+        self.extra = self.traced_now() if held.function_keys.traced else []
 
     def bodies(self, flow: Flow) -> list[Body]:
-        """The parts of the rule, to be traced."""
+        """The parts of the rule as functions to trace."""
         raise NotImplementedError
 
     def traced_now(self) -> list[Tracer]:
@@ -103,24 +103,24 @@ class JaxRule(Deferred):
 
 
 class Body(NamedTuple):
-    """A part of a rule: a function of values of `avals`, and what its program is called."""
+    """A part of a rule: a function of values of `avals`, and the name of its program."""
 
     fun: Callable[..., list[Any]]
     avals: list[ShapedArray]
     name: str
 
 
-class Held:
-    """The functions that the parameters of an equation call in the end, as keys.
+class ParameterKeys:
+    """Cache keys of the user's functions inside the parameters of an equation.
 
-    Those that JAX wraps around them are made anew in each trace; what they hold counts.
+    The wrappers that JAX puts around them are new in each trace, so their contents are compared.
     """
 
     def __init__(self) -> None:
-        self.likeness = Likeness()
+        self.function_keys = FunctionKeys()
 
     def by(self, value: Any) -> list[Any]:
-        """The keys of what a parameter holds."""
+        """The keys of the values in a parameter."""
         found, seen, pending = [], set(), [value]
         while pending:
             each = pending.pop()
@@ -134,13 +134,13 @@ class Held:
                 found.append(each.__code__)
                 pending += parts_of(each)
             elif type(each).__name__ == "Unhashable" and package_of(type(each)) == "jax":
-                found.append(self.likeness.of(each.val))
+                found.append(self.function_keys.of(each.val))
             elif type(each) is tuple:
                 pending += each
             elif callable(each) and package_of(type(each)) in ("jax", "jaxlib"):
                 pending.append(getattr(each, "__wrapped__", None))
             elif callable(each):
-                found.append(self.likeness.of(each))
+                found.append(self.function_keys.of(each))
         return found
 
 

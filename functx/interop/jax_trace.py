@@ -31,8 +31,8 @@ from functx.transforms.calls import fresh
 class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     """The trace of JAX that is current while functx traces.
 
-    What JAX binds in it is appended to the innermost program being built. `outside` is the
-    trace that was current before anything was traced.
+    An operation that JAX binds in it is appended to the innermost program being built.
+    `outside` is the trace that was current before anything was traced.
     """
 
     __slots__ = ("outside",)
@@ -162,7 +162,7 @@ def traced(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def outside() -> AbstractContextManager[None]:
-    """A context in which JAX does what it did before anything was traced."""
+    """A context in which the trace of JAX is the one that was current before functx traced."""
     trace = find_top_trace(())
     if type(trace) is not FunctxTrace:
         return nullcontext()
@@ -170,7 +170,7 @@ def outside() -> AbstractContextManager[None]:
 
 
 def in_trace_of_jax() -> bool:
-    """Whether a trace of JAX's own has begun inside of the innermost trace here."""
+    """Whether JAX's own trace is active inside the innermost trace of functx."""
     return type(find_top_trace(())) is not FunctxTrace
 
 

@@ -28,10 +28,10 @@ class Changeable(Exception):
 
 
 def snapshot(value: Any) -> Any:
-    """`value`, and for a function all that it reads, as a key.
+    """A key of `value`, for a function with all values that it reads.
 
-    Raises Changeable for what may change and stay the same object: containers, NumPy
-    arrays, objects of the user's.
+    Raises Changeable for objects that can change in place: containers, NumPy arrays, objects of
+    the user's classes.
     """
     return _snapshot(value, [])
 
@@ -39,12 +39,12 @@ def snapshot(value: Any) -> Any:
 _LEAF = tree.structure(0)
 
 
-class Likeness:
-    """Functions, and what they read, as keys: equal for functions that do the same.
+class FunctionKeys:
+    """Cache keys of functions and the values they read: equal for functions that do the same.
 
-    Numbers and NumPy arrays count by value, pytrees by their leaves, functions by their code and
-    what it reads, whatever else by being the same object. `traced` are the values of a trace of
-    functx among all that.
+    Numbers and NumPy arrays are compared by value, pytrees by their leaves, functions by their
+    code and the values that it reads, other objects by identity. `traced` lists the traced values
+    of functx among them.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ def traced(x: Any, builder: Builder) -> Tracer:
 
 
 def _operator(name: str, fun: Callable[..., Any], reflected: str) -> None:
-    """Give ndarray the operator `__name__`, and its reflection where that has a name of its own."""
+    """Define the operator `__name__` of ndarray, and its reflected form if it has one."""
 
     def method(self: Any, other: Any) -> Any:
         try:
@@ -65,7 +65,7 @@ def _in_place(name: str, symbol: str) -> None:
 
 
 def _looking(name: str) -> None:
-    """Give ndarray the method `name`, NumPy's own outside a trace, or what it refuses the error."""
+    """Define the method `name` of ndarray: NumPy's outside a trace, with functx's errors."""
     own, general = getattr(np.ndarray, name), getattr(Tracer, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

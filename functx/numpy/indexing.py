@@ -218,7 +218,7 @@ class Place:
 
 
 def updated(x: Any, idx: Any, values: Any, update: Update = SET, **keywords: Any) -> Any:
-    """`x` with `values` written to what `idx` selects; `x` or `values` itself if all of it is."""
+    """`x` with `values` written to the elements at `idx`; `x` or `values` itself if all are selected."""
     mode = _mode(**keywords)
     aval = aval_of(x)
     values = cast(values, aval.dtype)

@@ -42,7 +42,7 @@ class ConvertElementType(Linear):
 
     def on_host(self, x):
         target = canonical_dtype(self.dtype)
-        # Of floats out of range, integers get what the machine makes of it.
+        # The conversion of an out-of-range float to an integer depends on the machine.
         exact = target.kind in "biuf" and (x.dtype.kind != "f" or target.kind in "bf")
         return x.astype(target) if exact else None
 

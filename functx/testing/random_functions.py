@@ -50,7 +50,7 @@ LEFT_OUT = frozenset(
         *("custom_jvp", "custom_vjp", "custom_vmap", "custom_root", "custom_linear_solve"),
     }
 )
-"""Primitives that need devices, a named axis or the host, stand only in what rules make, or hold rules."""
+"""Primitives that need devices, a named axis or the host, occur only in results of rules, or hold rules."""
 
 
 @cache
@@ -420,7 +420,7 @@ def written(draft: Draft) -> Any:
 
 
 def written_through_views(draft: Draft) -> Any:
-    """An array that is changed through what shows it, and shows it."""
+    """An array that is written and read through its views."""
     x = Copy()(fnp.asarray(draft.value()))
     views = [x.T, x.reshape(-1), x[...], x[::-1] if x.ndim else x[None]]
     view, other = draft.choice(views), draft.choice(views)

@@ -250,7 +250,7 @@ def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
 
 
 def transformed(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
-    """`wrapper`, what `transform` makes of `fun`, named after that; a boundary of tracebacks."""
+    """`wrapper`, the result of `transform` of `fun`, with its name; a boundary of tracebacks."""
     return named_after(boundary(wrapper), fun, transform)
 
 
@@ -422,7 +422,7 @@ def refuse_foreign(error: Exception) -> None:
     while trail is not None and trail.tb_next is not None:
         trail = trail.tb_next
     if trail is not None and raises_itself(trail.tb_frame.f_code, trail.tb_lasti):
-        # Somebody's own words about a value, and no refusal of one.
+        # An exception that the user's code raises about a value, not an error of functx.
         return
     line = source_in(error.__traceback__)
     if flat:

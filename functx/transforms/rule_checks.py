@@ -1,4 +1,4 @@
-"""Checks of what the rules of primitives that users define return: counts, types, linearity."""
+"""Checks of the results of rules of users' primitives: counts, types, linearity."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def refuse_affine(
     known: dict[Any, Any],
     what: str,
 ) -> None:
-    """Raise RuleError if `equations` of `rule`, linear in the variables `linear`, add a constant."""
+    """Raise RuleError if `equations`, which must be linear in the variables `linear`, add a constant."""
     eqn = added_constant(equations, linear, known)
     if eqn is not None:
         error = wrong(
@@ -126,7 +126,7 @@ def refuse_affine(
 def added_constant(
     equations: Sequence[Equation], linear: Iterable[Any], known: dict[Any, Any] | None = None
 ) -> Equation | None:
-    """The first equation that adds what does not vary, and is not zero, to what is `linear`.
+    """The first equation that adds a nonzero constant to a value that is `linear`.
 
     `known` has the values from outside that variables stand for.
     """

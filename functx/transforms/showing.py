@@ -36,7 +36,7 @@ def shown(tracer: Tracer) -> ShownValue | None:
 
 
 def text_of(tracer: Tracer) -> str:
-    """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, what `print` and `repr` say."""
+    """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, the text of `print` and `repr`."""
     plain = tracer.described()
     found = shown(tracer)
     if found is None:
@@ -48,7 +48,7 @@ def text_of(tracer: Tracer) -> str:
 
 
 def formatted(tracer: Tracer, spec: str) -> str:
-    """`Traced<1.500>`: what an f-string with a format shows; the type where there is no value."""
+    """`Traced<1.500>`, the text in an f-string with a format; the type where there is no value."""
     found = shown(tracer)
     if found is None:
         return f"Traced<{tracer.atom.aval!r}>"

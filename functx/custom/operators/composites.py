@@ -46,7 +46,7 @@ class Composite:
             if "read-only" in str(error):
                 raise self.undeclared_write() from error
             raise
-        # In memory of its own each: the body may give one array twice, or one from outside.
+        # Each is copied: the body may return one array twice, or one from outside.
         leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
         aliased = operator.aliased(call, operands)
         return Results((), lengths).arranged(operator.schema, leaves, aliased)

@@ -97,7 +97,7 @@ def refuse_at_call(operator: Operator) -> None:
 
 
 def refuse_differentiated(call: OperatorEquation, operands: Sequence[Any]) -> None:
-    """Raise for a call of such an operator on what a derivative is taken in, used or not."""
+    """Raise for a call of such an operator on a differentiated operand, used or not."""
     if formula_of(call) is None and any(
         type(x) is Tracer and is_inexact(x.dtype) and differentiated(x) for x in operands
     ):

@@ -58,7 +58,7 @@ WITHOUT_ROUNDING = (
 CORRECTLY_ROUNDED = {
     *("Add", "Sub", "Mul", "Div", "Sqrt", "Square", "IntegerPow", "ConvertElementType", "Abs"),
 }
-"""Operations on elements whose exact result, where the dtype has it, is what they give."""
+"""Elementwise operations that give the exact result if the dtype has it."""
 
 UNITS = {
     **dict.fromkeys(("Lgamma", "Digamma", "Polygamma", "Sinc", "ErfInv", "Ndtri", "Pow"), 64.0),
@@ -141,7 +141,7 @@ def has(x: Array, dtype: Any) -> Any:
 
 
 def clipped(x: Array, dtype: Any) -> Array:
-    """`x` with infinities for what is beyond the largest number of `dtype`."""
+    """`x` with infinities for elements beyond the largest number of `dtype`."""
     if not is_inexact(dtype):
         return x
     if is_complex(dtype):

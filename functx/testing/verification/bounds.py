@@ -23,7 +23,7 @@ from functx.testing.reference.interpreter import (
 from functx.testing.reference.rounding import Rounding
 
 UNITS = {"results": 4.0, "spread": 8.0}
-"""The bound: units in the last place of the result, and multiples of what rounding moved it by."""
+"""The bound: units in the last place of the result, and multiples of its spread by rounding."""
 
 FEW, MANY = 3, 40
 """How often the reference is run with errors: at first, and before a difference is believed."""
@@ -98,7 +98,7 @@ class Expected:
 
 
 class ExpectedInMemory(Expected):
-    """The same for a program that writes, by NumPy in memory; what it writes to follows the outputs."""
+    """The same for a program that writes, in NumPy memory; written arguments follow the outputs."""
 
     def __init__(self, program: Program, args: Sequence[Any], runs: int = FEW):
         self.written = rewritten(Purify(), program).written

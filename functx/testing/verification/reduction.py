@@ -1,4 +1,4 @@
-"""Reduction: the smallest program that still shows what a larger one showed."""
+"""Reduction: the smallest program found that still fails in the same way."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def fewer_outputs(case: Case) -> Iterator[Case]:
 
 
 def opened(case: Case) -> Iterator[Case]:
-    """The case with the programs that it calls in the open."""
+    """The case with the programs that it calls inlined."""
     names = {eqn.primitive.name for eqn in case.program if hasattr(eqn.primitive, "program")} & {
         "call",
         "checkpoint",
@@ -125,7 +125,7 @@ def shorter(case: Case) -> Iterator[Case]:
 
 
 def resized(case: Case, length: int, new: int) -> Case | None:
-    """The case with `new` in place of `length` in every shape; None where that has no meaning."""
+    """The case with `length` replaced by `new` in every shape; None if that is no valid program."""
 
     def change(shape: Any) -> Any:
         return tuple([new if n == length else n for n in shape])

@@ -1,4 +1,4 @@
-"""Derivatives of a program against what they mean: differences, and dot products."""
+"""Checks of the derivatives of a program by their definition: differences and dot products."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from functx.transforms.vjp import vjp
 CONVENTIONS = frozenset({"stop_gradient", "clamp"})
 """Operations with derivatives by convention: `clamp` has none where an operand is at a bound."""
 STATED = CONVENTIONS | {"custom_jvp", "custom_vjp", "custom_root"}
-"""Operations whose derivative is what somebody says it is, not that of their values."""
+"""Primitives whose derivative is a given rule, not the derivative of their values."""
 BACKWARD = "_backward"
 """The end of the names of those that take results of others, and have derivatives as if made with them."""
 

@@ -126,7 +126,7 @@ def found_by(way: Way, case: Case) -> Mismatch | None:
 
 
 def verify_derivatives(case: Case, orders: int = 0) -> None:
-    """Check what the derivatives of a case mean; with `orders`, that their programs run right too."""
+    """Check the derivatives of a case by definition; with `orders`, their programs in all ways too."""
     found = derivatives(*case)
     if found is None:
         return
@@ -163,7 +163,7 @@ def text(x: Any) -> str:
 def verify_new(program: Program, args: Sequence[Any]) -> None:
     """Check a program that is about to be compiled, unless it is one of those made for a check.
 
-    What JAX is tracing has no values to check it on, and an effect with results runs only once.
+    Arguments that JAX traces have no values to check on, and an effect with results runs only once.
     """
     values = [execution.key_words(x) for x in args]
     traced = any(isinstance(x, jax.core.Tracer) for x in values)

@@ -31,7 +31,7 @@ class Way(NamedTuple):
 
 
 class Ways:
-    """The ways to run one program on one set of arguments; what is lowered alike runs once."""
+    """The ways to run one program on one set of arguments; equal lowered text runs once."""
 
     def __init__(self) -> None:
         self.outputs: dict[Any, list[Any]] = {}
@@ -94,5 +94,5 @@ class Ways:
 
 
 def pure_in_reference(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` told again without writes, and the new values of what it writes to."""
+    """The outputs of `program` without writes, and the new values of the arrays that it writes to."""
     return interpret(rewritten(Purify(), program).program, *args)

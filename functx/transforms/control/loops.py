@@ -320,7 +320,7 @@ def _counter_type(lower: Any, upper: Any) -> ShapedArray:
 
 
 def _whole(name: str, x: Any) -> Any:
-    """A bound of a loop: the integer that a float stands for where its value is known."""
+    """A loop bound: a float of known integral value becomes that integer."""
     if not (has_aval(x) and is_inexact((aval := aval_of(x)).dtype)):
         return x
     try:

@@ -132,7 +132,7 @@ class Expressions:
 def without_ones(
     shape: tuple[int, ...], out: tuple[int, ...], groups: Sequence[Group]
 ) -> Groups | None:
-    """The groups of labels along `shape`, of what is reshaped to `out`; None if more is regrouped."""
+    """The groups of labels along `shape` when it is reshaped to `out`; None if others are regrouped."""
     if [n for n in shape if n != 1] != [n for n in out if n != 1]:
         return None
     rest = iter([group for group, n in zip(groups, out, strict=True) if n != 1])

@@ -108,7 +108,7 @@ class OfEigenvalues(MatrixFunction, abstract=True):
             )
 
     def counted(self, e: Any) -> Any:
-        """A direction, without what does not count of it."""
+        """The part of a direction that the derivative depends on."""
         return with_blocks(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
 
     def spectrum(self, a: Any) -> tuple[Any, Any]:

@@ -191,7 +191,7 @@ def values_at(eqn: Equation) -> int:
 
 
 class Opened(Product):
-    """A product with vectors among its factors, opened up as far as what is made of them."""
+    """A product with vectors among its factors, expanded up to arrays computed from vectors."""
 
     def __init__(self, search: Search):
         super().__init__(search.makers, search.of_vectors.__contains__)
@@ -215,7 +215,7 @@ class Opened(Product):
         return None
 
     def open(self, eqn: Equation, groups: Groups) -> bool:
-        """Open up what no other product need; False for what others do, too."""
+        """Expand a factor that no other product needs; False if another one needs it."""
         primitive: Any = eqn.primitive
         kind = type(primitive)
         (x, *_) = eqn.inputs
@@ -315,7 +315,7 @@ class Closing:
         self.gone: list[Label] = []
 
     def pairs(self) -> bool:
-        """Put functions of matrices in place of all vectors; False if some are left."""
+        """Replace all vectors by functions of matrices; False if some are left."""
         if any([f.atom in self.search.of_vectors for f in self.factors if type(f.atom) is Var]):
             return False
         while (
@@ -328,7 +328,7 @@ class Closing:
         return True
 
     def pair(self, one: Factor, other: Factor) -> bool:
-        """Put a function in place of two factors with vectors, if they meet."""
+        """Replace two factors with vectors by a function of the matrix, if they share a summed label."""
         if type(other.atom) is not Vectors or other.divides or not one.atom.meets(other.atom):
             return False
         if one.atom.conjugated:
@@ -355,7 +355,7 @@ class Closing:
         return True
 
     def traces(self, values: Sequence[Equation], window: Window | None = None) -> bool:
-        """Put a sum over eigenvalues, in a window, in place of factors; False if there is none."""
+        """Replace factors by a sum over a window of eigenvalues; False if there is none."""
         labels = {label: None for f in self.factors for label in f.labels()}
         for eqn in values:
             for label in labels:
@@ -387,7 +387,7 @@ class Closing:
         return Spectral(eqn, (), product_of(found), parameters, own, (*more, *own), window)
 
     def put(self, atom: Spectral, label: Group, matrix: Groups, instead: list[Factor]) -> None:
-        """Put a function, a sum over `label`, in place of some factors."""
+        """Replace factors that are summed over `label` by a function of the matrix."""
         left = [f for f in self.factors if not any([f is x for x in instead])]
         self.gone += label
         self.factors = [*left, Factor(atom, (*[(x,) for x in atom.batch], *matrix))]
