@@ -108,9 +108,9 @@ class Rounding:
 
     def bits(self, x: Array, out: Array) -> Array:
         """`out`, the bits of `x`, or any where `x` has been rounded, which leaves the last bits open."""
-        if not is_inexact(x.dtype) or is_inexact(out.dtype) or np.all(has(x, np.float16)):
+        if not is_inexact(x.dtype) or is_inexact(out.dtype) or np.all(has(x, np.dtype(np.float16))):
             return out
-        return self.random.randint(0, 100, out.shape).astype(out.dtype)  # type: ignore[union-attr]
+        return self.random.randint(0, 2, out.shape).astype(out.dtype)  # type: ignore[union-attr]
 
     def without_overflow(self, x: Array, out: Array) -> Array:
         """`out`, the integers of `x`, with any where `x` is beyond them: XLA leaves that open."""
@@ -118,7 +118,7 @@ class Rounding:
             return out
         info = np.iinfo(out.dtype)
         inside = (x.real > float(info.min) - 1) & (x.real < float(info.max) + 1)
-        return np.where(inside, out, self.random.randint(0, 100, out.shape)).astype(out.dtype)  # type: ignore[union-attr]
+        return np.where(inside, out, self.random.randint(0, 2, out.shape)).astype(out.dtype)  # type: ignore[union-attr]
 
     def moved(self, x: Array, dtype: Any, units: float) -> Array:
         """`x` with an error of `units` in the last place, and as large as the least normal number."""
