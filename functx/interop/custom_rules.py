@@ -53,7 +53,7 @@ class JaxRule(Deferred):
         )
         self.extra = self.traced_now() if held.function_keys.traced else []
 
-    def bodies(self, flow: Flow) -> list[Body]:
+    def bodies(self, flow: Flow) -> list[RulePart]:
         """The parts of the rule as functions to trace."""
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class JaxRule(Deferred):
         return f"rule of {self.primal_name}"
 
 
-class Body(NamedTuple):
+class RulePart(NamedTuple):
     """A part of a rule: a function of values of `avals`, and the name of its program."""
 
     fun: Callable[..., list[Any]]
@@ -156,7 +156,7 @@ def parts_of(fun: FunctionType) -> list[Any]:
 class JVPRule(JaxRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
-    def bodies(self, flow: Flow) -> list[Body]:
+    def bodies(self, flow: Flow) -> list[RulePart]:
         function, own, consts = self.function, len(self.own), len(self.consts)
         values, push = linearized(function, self.varying(flow))
         moving = [a for a in self.own if is_inexact(a.dtype)]
@@ -168,13 +168,13 @@ class JVPRule(JaxRule):
             return [*outs[:count], *push.without_captures([*outs[count:], *tangents])]
 
         avals = [*self.own, *moving, *self.captured]
-        return [Body(rule, avals, f"{self.primal_name}_jvp")]
+        return [RulePart(rule, avals, f"{self.primal_name}_jvp")]
 
 
 class VJPRule(JaxRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
-    def bodies(self, flow: Flow) -> list[Body]:
+    def bodies(self, flow: Flow) -> list[RulePart]:
         function, own, consts = self.function, len(self.own), len(self.consts)
         count, varying = len(function.out_avals), self.varying(flow)
         moving = chosen(function.in_avals, varying)
@@ -211,8 +211,8 @@ class VJPRule(JaxRule):
             return zeros_for_none(found, chosen(self.own, inexact_marks(self.own)))
 
         return [
-            Body(forward, [*self.own, *self.captured], first.program.name),
-            Body(backward, [*outputs, *residuals], second.program.name),
+            RulePart(forward, [*self.own, *self.captured], first.program.name),
+            RulePart(backward, [*outputs, *residuals], second.program.name),
         ]
 
 
