@@ -63,10 +63,8 @@ class LogSumExp(Reduction):
         return powers, reduce_sum(powers, self.axes), largest
 
     def weights(self, x: Any) -> Any:
-        # d out / dx = exp(x) / sum(exp(x)), and 0 where all are -inf. Compiling finds that the
-        # parts are those of `out`; exp(x - out) would lose the digits that log cuts off.
-        powers, total, _ = self.parts(x)
-        return div(powers, self.broadcast_back(select(eq(total, 0), 1, total), x))
+        # Compiling finds that their parts are those of `out`.
+        return SharedSoftmax(self.axes)(x)
 
 
 class Normalization(Primitive, abstract=True):
@@ -118,6 +116,25 @@ class Softmax(Normalization):
 
     def vjp(self, ct, out, args, active):
         return (SoftmaxBackward(self.axes)(ct, out),)
+
+
+class SharedSoftmax(Softmax):
+    """As `softmax`, but zeros where all are -inf, and elements that are inf share the whole.
+
+    So is the derivative of `logsumexp`.
+    """
+
+    samples = (
+        *Softmax.samples,
+        sample(f32[2], axes=(0,), values={0: [-INF, -INF]}, gradients={0: [0.0, 0.0]}),
+        sample(f32[3], axes=(0,), values={0: [INF, 100.0, INF]}, gradients={0: [0.0, 0.0, 0.0]}),
+    )
+
+    def decompose(self, x):
+        # exp(x - out), out the logsumexp, would lose the digits that log cuts off.
+        powers, total, _ = LogSumExp(self.axes).parts(widened(x))
+        weights = div(powers, repeated(select(eq(total, 0), 1, total), x, self.axes))
+        return narrowed(weights, x)
 
 
 class LogSoftmax(Normalization):

@@ -8,18 +8,21 @@ from typing import Any
 from jax import lax
 from jax.extend.mlir.dialects import chlo
 from jax.scipy import special as jax_special
+from ml_dtypes import finfo
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_integer
 from functx.core.errors import MissingRuleError
 from functx.core.samples import f32, i32, sample
-from functx.ops.arithmetic import add, div, mul, neg, sign, square, sub
-from functx.ops.comparison import eq, lt
-from functx.ops.exponential import exp, log, log1p
+from functx.ops.arithmetic import abs, add, div, mul, neg, sign, square, sub
+from functx.ops.comparison import eq, gt, lt
+from functx.ops.exponential import exp, log, log1p, sqrt
 from functx.ops.families import Binary, Inexact, check_same_dtype, elementwise_shape
+from functx.ops.half_floats import narrowed, widened
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import match
 from functx.ops.selection import select
+from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
 
 
@@ -191,6 +194,41 @@ class Xlog1py(Binary):
         return select(nothing, 0.0, mul(x, log1p(select(nothing, 0.0, y))))
 
 
+class BesselI0(Inexact):
+    """The modified Bessel function of the first kind of order 0."""
+
+    accepts = "f"
+    name = "bessel_i0"
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[2], values={0: [0.0, 1e-20]}, gradients={0: [0.0, 5e-21]}, dtypes=("f64",)),
+    )
+
+    def derivative(self, out, x):
+        return bessel_i1(x)
+
+    def decompose(self, x):
+        return scaled_back(bessel_i0e, x)
+
+
+class BesselI1(Inexact):
+    """The modified Bessel function of the first kind of order 1."""
+
+    accepts = "f"
+    name = "bessel_i1"
+    samples = (
+        sample(f32[3, 4]),
+        sample(f32[2], values={0: [0.0, 1e-38]}, gradients={0: [0.5, 0.5]}),
+    )
+
+    def derivative(self, out, x):
+        # i0 - i1 / x, which where both overflow is infinite
+        return mul(bessel_i0(x), sub(1.0, order_ratio(x)))
+
+    def decompose(self, x):
+        return scaled_back(bessel_i1e, x)
+
+
 class BesselI0e(Inexact):
     """exp(-|x|) times the modified Bessel function of the first kind of order 0."""
 
@@ -202,7 +240,7 @@ class BesselI0e(Inexact):
     )
 
     def derivative(self, out, x):
-        return sub(bessel_i1e(x), mul(sign(x), out))
+        return neg(mul(sign(x), order_gap(abs(x))))
 
     def lower(self, ctx, x):
         return ctx.via_jax(lax.bessel_i0e, x)
@@ -215,17 +253,48 @@ class BesselI1e(Inexact):
     name = "bessel_i1e"
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
-        sample(f32[1], values={0: [0.0]}, gradients={0: [0.5]}),
+        sample(f32[2], values={0: [0.0, 1e-38]}, gradients={0: [0.5, 0.5]}),
     )
 
     def derivative(self, out, x):
-        # i0e(x) - i1e(x) (sign(x) + 1 / x), of which i1e(x) / x is 1/2 at 0
-        zero = eq(x, 0.0)
-        slope = add(sign(x), div(1.0, select(zero, 1.0, x)))
-        return select(zero, 0.5, sub(bessel_i0e(x), mul(out, slope)))
+        return sub(order_gap(abs(x)), mul(order_ratio(x), bessel_i0e(x)))
 
     def lower(self, ctx, x):
         return ctx.via_jax(lax.bessel_i1e, x)
+
+
+def scaled_back(function: Any, x: Any) -> Any:
+    """exp(|x|) times `function` of x, which overflows where the product does."""
+    wide = widened(x)
+    half = exp(mul(abs(wide), 0.5))
+    out = mul(mul(function(wide), half), half)
+    return narrowed(select(eq(abs(wide), math.inf), mul(sign(wide), wide), out), x)
+
+
+def order_ratio(x: Any) -> Any:
+    """i1(x) / (x i0(x)), which is 1/2 at 0 and 0 at infinity."""
+    near = lt(abs(x), math.sqrt(finfo(x.dtype).eps))
+    i0e = bessel_i0e(x)
+    below = mul(select(near, 1.0, x), select(eq(i0e, 0.0), 1.0, i0e))
+    return select(near, sub(0.5, mul(square(x), 1 / 16)), div(bessel_i1e(x), below))
+
+
+def order_gap(x: Any) -> Any:
+    """i0e(x) - i1e(x) for x not below 0, also where both are large beside it."""
+    start, count = (100.0, 9) if x.dtype.itemsize > 4 else (30.0, 5)
+    far = gt(x, start)
+    large = select(far, x, start)
+    total = zeros_like(large)
+    for k in reversed(range(1, count)):
+        total = div(add(total, asymptotic_term(0, k) - asymptotic_term(1, k)), large)
+    series = div(total, mul(sqrt(large), math.sqrt(2.0 * math.pi)))
+    return select(far, series, sub(bessel_i0e(x), bessel_i1e(x)))
+
+
+def asymptotic_term(order: int, k: int) -> float:
+    """The factor of x**-k in sqrt(2 pi x) exp(-x) I(x) for large x, I of that order."""
+    odds = [(2 * j - 1) ** 2 - 4 * order**2 for j in range(1, k + 1)]
+    return math.prod(odds) / (math.factorial(k) * 8.0**k)
 
 
 def infinite_where_both(x: Any, y: Any) -> Any:
@@ -247,6 +316,16 @@ def xlog1py(x: Any, y: Any) -> Any:
     The derivative in `y` is 0 where x is 0 and y is -1.
     """
     return Xlog1py()(*match(x, y))
+
+
+def bessel_i0(x: Any) -> Any:
+    """The modified Bessel function I of order 0, elementwise."""
+    return BesselI0()(x)
+
+
+def bessel_i1(x: Any) -> Any:
+    """The modified Bessel function I of order 1, elementwise."""
+    return BesselI1()(x)
 
 
 def bessel_i0e(x: Any) -> Any:

@@ -233,8 +233,7 @@ def i0e(x: Any) -> Any:
 
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind of order 0."""
-    x = _float(x)
-    return mul(exp(abs(x)), special.bessel_i0e(x))
+    return special.bessel_i0(_float(x))
 
 
 def i1e(x: Any) -> Any:
@@ -244,8 +243,7 @@ def i1e(x: Any) -> Any:
 
 def i1(x: Any) -> Any:
     """The modified Bessel function of the first kind of order 1."""
-    x = _float(x)
-    return mul(exp(abs(x)), special.bessel_i1e(x))
+    return special.bessel_i1(_float(x))
 
 
 def _float(x: Any) -> Any:

@@ -105,6 +105,30 @@ def test_derivatives_at(name, at, wanted):
             np.testing.assert_allclose(np.asarray(found), wanted)
 
 
+def test_bessel_functions_and_their_slopes_keep_their_digits():
+    x = np.asarray([1e-300, -1e-20, 1e-9, 2.0, -50.0, 700.0])
+    slopes = {"i0": reference.i1(x), "i1": reference.ivp(1, x)}
+    far = {"i0e": -1.9947114020819652e-16, "i1e": -1.9947114017827586e-16}
+    with jax.enable_x64(True):
+        for name, wanted in slopes.items():
+            value, slope = fx.jit(fx.vmap(fx.value_and_grad(getattr(ours, name))))(x)
+            np.testing.assert_allclose(value, getattr(reference, name)(x), 1e-12, 0)
+            np.testing.assert_allclose(slope, wanted, 1e-12, 0)
+            ends = fx.vmap(fx.value_and_grad(getattr(ours, name)))(np.asarray([800.0, INF]))
+            np.testing.assert_array_equal(ends, np.full((2, 2), INF))
+        for name, wanted in far.items():
+            assert fx.grad(getattr(ours, name))(1e10) == pytest.approx(wanted, 1e-12)
+        assert fx.grad(fx.grad(ours.i1))(1e-9) == pytest.approx(3.75e-10, 1e-9)
+
+
+def test_small_entries_of_the_second_derivative_of_logsumexp_keep_their_digits():
+    p = math.exp(-37.5)
+    with jax.enable_x64(True):
+        for transform in (fx.hessian, lambda f: fx.jacrev(fx.jacrev(f))):
+            found = transform(ours.logsumexp)(np.asarray([37.5, 0.0]))
+            np.testing.assert_allclose(found, [[p, -p], [-p, p]], 1e-12, 0)
+
+
 def test_a_sum_of_entropies_without_a_probability_has_the_gradient_of_the_others():
     def loss(p, held):
         return fx.numpy.where(held, ours.entr(p), 0.0).sum()

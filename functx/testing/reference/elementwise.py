@@ -27,6 +27,8 @@ MEANING |= {
     "Conj": np.conj,
     "Cos": np.cos,
     "Cosh": np.cosh,
+    "BesselI0": scipy.special.i0,
+    "BesselI1": scipy.special.i1,
     "BesselI0e": scipy.special.i0e,
     "BesselI1e": scipy.special.i1e,
     "Eq": np.equal,

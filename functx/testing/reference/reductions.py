@@ -43,6 +43,15 @@ def highest(dtype):
 
 
 @meaning
+def SharedSoftmax(x, axes):
+    if not x.size:
+        return x
+    top = x.max(axes, keepdims=True)
+    powers = np.exp(np.where(x == top, 0.0, x - top)) * (top > -np.inf)
+    return powers / np.maximum(powers.sum(axes, keepdims=True), 1.0)
+
+
+@meaning
 def ReduceMax(x, axes):
     return np.max(x, axis=tuple(axes), initial=lowest(x.dtype))
 

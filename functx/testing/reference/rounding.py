@@ -62,7 +62,9 @@ CORRECTLY_ROUNDED = {
 
 UNITS = {
     **dict.fromkeys(("Lgamma", "Digamma", "Polygamma", "Sinc", "ErfInv", "Ndtri", "Pow"), 64.0),
-    **dict.fromkeys(("BesselI0e", "BesselI1e", "Erf", "Erfc", "Cbrt"), 16.0),
+    **dict.fromkeys(
+        ("BesselI0", "BesselI1", "BesselI0e", "BesselI1e", "Erf", "Erfc", "Cbrt"), 16.0
+    ),
 }
 """By how many units in the last place results of functions may be off, where by more than a few."""
 
