@@ -122,6 +122,7 @@ for _original, _module in (
     (_jax.numpy, numpy),
     (_jax.numpy.fft, numpy.fft),
     (_jax.numpy.linalg, numpy.linalg),
+    (_jax.ops, _sys.modules["functx.ops"]),
     (_jax.random, random),
     (_jax.scipy, scipy),
     (_jax.scipy.special, scipy.special),
