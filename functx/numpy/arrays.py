@@ -83,7 +83,7 @@ def _looking(name: str) -> None:
             else convert_element_type(found, aval_of(self).dtype, self.weak_type)
         )
 
-    method.__name__, method.__doc__ = name, own.__doc__
+    method.__name__, method.__doc__ = name, general.__doc__
     setattr(ndarray, name, method)
 
 
@@ -107,7 +107,7 @@ def _looking_property(name: str) -> None:
         else:
             general.__set__(traced(self, builder), value)
 
-    setattr(ndarray, name, property(read, write, doc=own.__doc__))
+    setattr(ndarray, name, property(read, write, doc=general.__doc__))
 
 
 def abstractly(fun: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> None:

@@ -27,7 +27,7 @@ class SameValues(Primitive, abstract=True):
         return x, y
 
     def lower(self, ctx, x, y):
-        return stablehlo.AddOp(x, y).operands
+        return [*stablehlo.AddOp(x, y).operands]
 
 
 class Between(Primitive, abstract=True):
