@@ -302,7 +302,7 @@ MISTAKES = {
     "a write outside": (
         lambda: write_out(1.0),
         "CapturedWriteError",
-        ["view of the NumPy array `buffer`", "Pass the array as an argument"],
+        ["for the NumPy array `buffer`", "Pass the array as an argument"],
         lambda: write_in(1.0),
     ),
     "a mask": (
