@@ -37,8 +37,10 @@ def control(x):
         functx.grad(lambda x: functx.nn.softmax(x @ x.T).var()),
         functx.vmap(lambda x: functx.lax.psum(x, "i") / x, axis_name="i"),
         functx.make_ir(lambda x: (x > 0, fnp.argmax(x, axis=1)))(X),
+        functx.make_ir(lambda x: x * X[0])(X),
+        lambda x: fnp.sin(x) * X,
     ],
-    ids=["in_place", "control", "grad", "vmap", "program"],
+    ids=["in_place", "control", "grad", "vmap", "program", "captured in a program", "captured"],
 )
 def test_what_is_right_is_returned(f):
     got, wanted = verify(f)(X.copy()), f(X.copy())

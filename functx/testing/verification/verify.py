@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
+from functx.core.editing import like
 from functx.core.effects import Effect
 from functx.core.errors import EffectError, VerificationError
 from functx.core.program import Program
@@ -61,7 +62,7 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
         program = fun if type(fun) is Program else make_ir(fun)(*args, **kwargs)
         leaves = [*tree.leaves((args, kwargs)), *program.captured]
         pairs = zip(leaves, program.in_avals, strict=True)
-        outs = verify_program(program, [np.array(x, a.dtype) for x, a in pairs])
+        outs = verify_program(like(program, captured=()), [np.array(x, a.dtype) for x, a in pairs])
         return outs if program.trees is None else tree.unflatten(program.trees[1], outs)
 
     return named_after(wrapper, fun, "verify")
