@@ -405,7 +405,7 @@ def test_loops_say_what_is_wrong_with_their_arguments():
     raises(ArgumentError, lambda: lax.scan(lambda c, x: c, 0, XS), "pair")
     raises(ArgumentError, lambda: lax.scan(None, 0, XS), "`f`")
     raises(DTypeError, lambda: lax.while_loop(lambda c: c, lambda c: c, 0), "boolean")
-    raises(DTypeError, lambda: lax.fori_loop(0.0, 3, lambda i, x: x, 0), "`lower`")
+    raises(ValueRangeError, lambda: lax.fori_loop(0.5, 3, lambda i, x: x, 0), "`lower`", "0.5")
     unrolled = functx.jit(lambda n: lax.fori_loop(0, n, lambda i, x: x, 0, unroll=2))
     raises(ValueRangeError, lambda: unrolled(3), "unroll")
 

@@ -538,7 +538,7 @@ CASES = {
         CarryTypeError, lambda: lax.fori_loop(0, 3, lambda i, c: (c, c), 1.0), "structure",
     ),
     "a fori_loop from a fraction": (
-        TypeError, lambda: lax.fori_loop(0.5, 3, lambda i, c: c, 0), "`lower`", "f32[]",
+        ValueRangeError, lambda: lax.fori_loop(0.5, 3, lambda i, c: c, 0), "`lower`", "0.5", "math.ceil",
     ),
     "a fori_loop to an array": (
         TypeError, lambda: lax.fori_loop(0, np.arange(2), lambda i, c: c, 0), "`upper`", "i32[2]",
@@ -549,8 +549,8 @@ CASES = {
     "a map of no function": (ArgumentError, lambda: lax.map(None, THREE), "`f`", "NoneType"),
     "a map over a scalar": (AxisSizeError, lambda: lax.map(lambda x: x, 1.0), "map", "~f32[]"),
     "a map over nothing": (AxisSizeError, lambda: lax.map(lambda x: x, ()), "map"),
-    "a map in batches of no size": (
-        ValueRangeError, lambda: lax.map(lambda x: x, THREE, batch_size=0), "batch_size", "0",
+    "a map in batches of a negative size": (
+        ValueRangeError, lambda: lax.map(lambda x: x, THREE, batch_size=-1), "batch_size", "-1",
     ),
     "a map in batches of a fractional size": (
         ArgumentError, lambda: lax.map(lambda x: x, THREE, batch_size=1.5), "batch_size", "1.5",
