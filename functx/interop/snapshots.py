@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
+from functx.core.errors import TreeError
 from functx.core.tracing import TracedKeys, Tracer
 from functx.interop.jaxprs import Same, frozen_value
 
@@ -69,13 +70,13 @@ class FunctionKeys:
             return self.of(value.__func__), self.of(value.__self__)
         if type(value) is FunctionType and package_of(value) not in FIXED_PACKAGES:
             return self.of_function(value)
-        leaves, structure = tree.flatten(value)
+        try:
+            leaves, structure = tree.flatten(value)
+            hash(structure)
+        except (TreeError, TypeError):
+            return Same(value)
         if structure == _LEAF:
             return frozen_value(value)
-        try:
-            hash(structure)
-        except TypeError:
-            return Same(value)
         return structure, tuple([self.of(x) for x in leaves])
 
     def of_function(self, fun: FunctionType) -> Any:

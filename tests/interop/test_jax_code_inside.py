@@ -386,3 +386,18 @@ def test_traced_values_are_arrays_of_jax():
     assert seen == [True, True]
     with pytest.raises(ConcretizationError, match="`if` needs the value"):
         fx.jit(f)(X)
+
+
+KINDS = {bool: "b", int: "i", float: "f"}
+
+
+def test_rules_of_jax_may_read_dictionaries_whose_keys_have_no_order():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sin(x) * len(KINDS)
+
+    @f.defjvp
+    def _(primals, tangents):
+        return f(*primals), tangents[0] * len(KINDS)
+
+    assert fx.jit(fx.grad(f))(0.5) == 3.0
