@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Var, find_top_trace, jaxpr_as_fun
 
 from functx.core.effects import NO_EFFECTS, Effect, Effects
 from functx.core.errors import ForeignCodeError, FunctxError, MissingRuleError
@@ -188,14 +188,31 @@ def transposed(function: JaxFunction, linear: tuple[bool, ...]) -> Translated:
 
 
 @lru_cache(maxsize=1024)
-def batched(function: JaxFunction, size: int, dims: tuple[int | None, ...]) -> Translated:
-    """The function of whole batches along `dims`; those of the outputs lie along the first."""
-    mapped = jax.vmap(function, in_axes=dims, out_axes=0, axis_size=size)
+def batched(
+    function: JaxFunction, size: int, dims: tuple[int | None, ...]
+) -> tuple[Translated, tuple[int | None, ...]]:
+    """The function of whole batches along `dims`, and the dimensions of its outputs.
+
+    They are None for what JAX's rule gives once for the whole batch, and 0 for the others.
+    """
     avals = [
         a if d is None else a.update(shape=(*a.shape[:d], size, *a.shape[d:]))
         for a, d in zip(function.in_avals, dims, strict=True)
     ]
-    return translate_function(mapped, avals, f"vmap_{function!r}")
+    out_dims: list[int | None] = []
+
+    def noted(*args: Any) -> list[Any]:
+        outs = function(*args)
+        here = find_top_trace(())
+        out_dims[:] = [0 if getattr(x, "_trace", None) is here else None for x in outs]
+        return outs
+
+    def mapped(fun: Callable[..., Any], out_axes: Any) -> Callable[..., Any]:
+        return jax.vmap(fun, in_axes=dims, out_axes=out_axes, axis_size=size)
+
+    jaxpr_of(mapped(noted, 0), avals)
+    name = f"vmap_{function!r}"
+    return translate_function(mapped(function, list(out_dims)), avals, name), tuple(out_dims)
 
 
 def _example() -> JaxFunction:
@@ -251,8 +268,8 @@ class JaxCall(Primitive):
     def batch(self, args, dims):
         size = batch_size(args, dims)
         with missing_rules(self):
-            mapped = batched(self.function, size, tuple(dims))
-        return mapped(args), [0] * len(self.function.out_avals)
+            mapped, out_dims = batched(self.function, size, tuple(dims))
+        return mapped(args), out_dims
 
     def lower(self, ctx, *values):
         single = len(self.function.out_avals) == 1
