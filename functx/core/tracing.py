@@ -141,6 +141,7 @@ class Builder:
         self.pure: Any = None
         self._producers: dict[Var, int] = {}
         self._indexed = 0
+        self._followed = 0
 
     def producer(self, var: Any) -> int | None:
         """The position of the equation that defines `var`; None for an input."""
@@ -149,6 +150,17 @@ class Builder:
                 self._producers[v] = i
         self._indexed = len(self.equations)
         return self._producers.get(var)
+
+    def is_of_jax(self, atom: Atom) -> bool:
+        """Whether JAX made `atom`, or something that it was computed from."""
+        made = self.made_by_jax
+        if not made:
+            return False
+        for i in range(self._followed, len(self.equations)):
+            if not made.isdisjoint(self.equations[i].inputs):
+                made.update(self.equations[i].outputs)
+        self._followed = len(self.equations)
+        return atom in made
 
     @property
     def owner(self) -> str:

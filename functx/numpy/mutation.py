@@ -203,29 +203,12 @@ def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
         root = root_of(self)
         if not self.shape and not root.shape:
             return result
-        if root.builder.made_by_jax and is_of_jax(root):
+        if root.builder.is_of_jax(root.atom):
             return result
         write(self, result, what)
         return self
 
     return method
-
-
-def is_of_jax(x: Tracer) -> bool:
-    """Whether JAX made `x`, or something that it was computed from."""
-    builder = x.builder
-    seen: set[Any] = set()
-    pending = [x.atom]
-    while pending:
-        atom = pending.pop()
-        if atom in builder.made_by_jax:
-            return True
-        if atom not in seen:
-            seen.add(atom)
-            position = builder.producer(atom)
-            if position is not None:
-                pending += builder.equations[position].inputs
-    return False
 
 
 def into(name: str, result: Any, out: Any, where: Any = True) -> Any:

@@ -356,6 +356,24 @@ def test_named_axes_are_known_to_both():
     close(fx.jit(partial(outside, fx.lax))(X), outside(jax.lax, X), "JAX outside")
 
 
+def test_what_jax_gives_once_for_a_batch_has_no_batch_dimension():
+    eqxi = pytest.importorskip("equinox.internal")
+
+    def f(x):
+        goes = eqxi.nonbatchable(eqxi.unvmap_any(x[0] > 2))
+        loop = eqxi.while_loop(
+            lambda c: c[0] < 3,
+            lambda c: (c[0] + 1, jnp.sin(c[1]) * x),
+            (0, x),
+            max_steps=4,
+            kind="checkpointed",
+        )
+        return jnp.sum(loop[1] * goes)
+
+    rows = jnp.stack([X, X + 1])
+    close(fx.vmap(fx.grad(f))(rows), jax.vmap(jax.grad(f))(rows), "vmap(grad)")
+
+
 def test_typed_keys_are_traced_as_their_words():
     def draws(key):
         first, second = jax.random.split(key)
