@@ -288,7 +288,8 @@ class CustomVJP(Ruled):
             sum(inexact),
             f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
             "linear in the cotangents, since it is transposed; got one that is not",
-            fix="Use reverse mode, give the function a `defjvp` too, or use custom_jvp.",
+            fix="Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
+            "functx.grad), give the function a `defjvp` too, or use custom_jvp.",
         )
         given = [t for t in tangents if t is not None]
         return outs, spread(applied(push, [*given, *residuals]), inexact)

@@ -135,8 +135,7 @@ class TransposeInJax:
             # A rule that computed with an operand which it may only be linear in.
             raise LinearityError(
                 f"{program.name}: what JAX transposes must be linear; got a program that is not",
-                fix="Transpose a linear function. The derivative of one with custom_vjp, whose backward rule "
-                "need not be linear, is that of functx.grad or functx.vjp.",
+                fix="Transpose a linear function, or take the derivative with jax.vjp.",
             ) from error
         known = [i for i in kept if not self.linear[i]]
         return Transposed(transposed, known, [i for i in kept if self.linear[i]])

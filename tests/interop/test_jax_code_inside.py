@@ -10,7 +10,7 @@ from jax.experimental.ode import odeint
 
 import functx as fx
 from functx import numpy as np
-from functx.core.errors import CapturedWriteError, ConcretizationError
+from functx.core.errors import CapturedWriteError, ConcretizationError, LinearityError
 
 X = jnp.arange(1.0, 4.0) + 0.3
 ROWS = jnp.stack([X, X * 1.1])
@@ -219,6 +219,8 @@ def test_solvers_whose_backward_rule_is_not_linear():
     }
     # JAX asks for the derivative of a functx function in forward mode.
     check(table, table, outside=False)
+    with pytest.raises(LinearityError, match=r"take functx\.grad"):
+        jax.grad(fx.jit(lambda x: jnp.sum(table["odeint"](x))))(X)
 
 
 def test_rules_of_jax_may_use_traced_values_around_them():
