@@ -23,10 +23,16 @@ def run(check, case):
         check(trial)
 
 
+# The reference interpreter runs a program once, not once for each device with collectives between.
+WITHOUT_REFERENCE = {"ShardMap"}
+
+
 @pytest.mark.parametrize("cls", PRIMITIVES, ids=lambda cls: cls.name)
 def test_every_primitive_has_samples_and_a_reference(cls):
     assert cls.samples, f"{cls.__name__} ({cls.__module__}) needs `samples`"
-    assert cls.__name__ in reference.MEANING, f"functx/testing/reference needs {cls.__name__!r}"
+    assert (cls.__name__ in reference.MEANING) != (cls.__name__ in WITHOUT_REFERENCE), (
+        f"functx/testing/reference needs {cls.__name__!r}"
+    )
 
 
 def test_every_reference_is_of_a_primitive():

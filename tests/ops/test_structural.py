@@ -1,5 +1,6 @@
 """Structural operations: values against JAX's, derivatives where they are delicate, batches."""
 
+from functools import partial
 from itertools import product
 
 import jax
@@ -72,6 +73,11 @@ def same(got, wanted):
     np.testing.assert_array_equal(got, wanted)
 
 
+def rounded_once(f, x):
+    """`f(x)` in the dtype of `x`, but of floats of 16 bits computed in float32."""
+    return f(x.astype("float32")).astype(x.dtype) if x.dtype in FLOATS else f(x)
+
+
 def close(got, wanted, tolerance=1e-6):
     np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), tolerance, tolerance)
 
@@ -142,12 +148,14 @@ def test_reductions_give_what_jax_gives(name, dtype, shape, axes):
     ours, theirs, _ = REDUCTIONS[name]
     x = array(shape, dtype)
     more = {"out_sharding": None} if name in ("reduce_sum", "reduce_max", "reduce_min") else {}
-    same(ours(x, axes), jax.jit(lambda x: theirs.bind(x, axes=axes, **more))(x))
+    bound = jax.jit(lambda x: theirs.bind(x, axes=axes, **more))
+    same(ours(x, axes), rounded_once(bound, x) if name == "reduce_sum" else bound(x))
 
 
 def test_no_axes_reduce_nothing_and_none_reduces_all():
     x = array((2, 3))
-    assert reduce_sum(x, ()) is x
+    assert np.shares_memory(reduce_sum(x, ()), x)
+    same(reduce_sum(x, ()), x)
     assert reduce_prod(np.float32(3.0)) == 3.0
     assert reduce_max(x).shape == ()
 
@@ -188,7 +196,8 @@ def test_cumulative_operations_give_what_jax_gives(name, dtype):
     for shape, reverse in product([(40,), (3, 7), (0, 2), (2, 0)], (False, True)):
         x = array(shape, dtype)
         axis = len(shape) - 1
-        same(ours(x, axis, reverse), theirs(x, axis, reverse))
+        wanted = partial(theirs, axis=axis, reverse=reverse)
+        same(ours(x, axis, reverse), rounded_once(wanted, x) if name == "cumsum" else wanted(x))
 
 
 @pytest.mark.parametrize("reverse", (False, True))

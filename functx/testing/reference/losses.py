@@ -19,7 +19,9 @@ def SoftmaxBackward(ct, out, axes, dtype):
 
 @meaning
 def LogSoftmaxBackward(ct, out, axes, dtype):
-    return ct - scipy.special.softmax(out, axes) * ct.sum(axes, keepdims=True)
+    weights = np.exp(out - out.max(axes, keepdims=True, initial=-np.inf))
+    p = weights / weights.sum(axes, keepdims=True)
+    return ct - p * ct.sum(axes, keepdims=True)
 
 
 def reduced(terms, reduction, lanes):
