@@ -214,6 +214,7 @@ ROWS = {
     "log_softmax": ({"axes": (2,)}, [f32[3, 4]], "AxisError", "each axis must be in [0, 2)"),
     "log_sum_exp": ({"axes": (0,)}, [i32[3]], "DTypeError", "must be float; got i32[3]"),
     "softmax": ({"axes": (0, 0)}, [f32[3, 4]], "AxisError", "named once; got (0, 0)"),
+    "shared_softmax": ({"axes": (0, 0)}, [f32[3, 4]], "AxisError", "named once; got (0, 0)"),
     "softmax_backward": (
         {"axes": (0,)},
         [f32[3], f32[4]],
