@@ -208,7 +208,7 @@ class BesselI0(Inexact):
         return bessel_i1(x)
 
     def decompose(self, x):
-        return scaled_back(bessel_i0e, x)
+        return scaled_back(bessel_i0e, x, abs(x))
 
 
 class BesselI1(Inexact):
@@ -226,7 +226,7 @@ class BesselI1(Inexact):
         return mul(bessel_i0(x), sub(1.0, order_ratio(x)))
 
     def decompose(self, x):
-        return scaled_back(bessel_i1e, x)
+        return scaled_back(bessel_i1e, x, x)
 
 
 class BesselI0e(Inexact):
@@ -263,12 +263,12 @@ class BesselI1e(Inexact):
         return ctx.via_jax(lax.bessel_i1e, x)
 
 
-def scaled_back(function: Any, x: Any) -> Any:
+def scaled_back(function: Any, x: Any, at_infinity: Any) -> Any:
     """exp(|x|) times `function` of x, which overflows where the product does."""
     wide = widened(x)
     half = exp(mul(abs(wide), 0.5))
     out = mul(mul(function(wide), half), half)
-    return narrowed(select(eq(abs(wide), math.inf), mul(sign(wide), wide), out), x)
+    return select(eq(abs(x), math.inf), at_infinity, narrowed(out, x))
 
 
 def order_ratio(x: Any) -> Any:

@@ -111,6 +111,10 @@ OPERANDS = {"f": floats, "c": complex_numbers, "i": integers, "u": integers}
 
 def check_values(name, dtype, count):
     ours, theirs = values(dtype, count)[name]
+    if dtype == "complex64" and name in ("abs", "sign"):
+        # A number with an infinite part is infinite, also where JAX finds nan.
+        with np.errstate(all="ignore"):
+            theirs = getattr(np, name)(np.asarray(complex_numbers(dtype)[0]))
     assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
     if theirs.dtype.kind not in "fcV":
         np.testing.assert_array_equal(ours, theirs)
