@@ -306,6 +306,13 @@ class Primitive(metaclass=_PrimitiveType):
     an operand that does not vary. The answer is an array or None.
     """
 
+    varying_outputs: ClassVar[Callable[..., Any] | None] = None
+    """Optional `varying_outputs(self, avals, active)`: the outputs whose tangents can be nonzero.
+
+    One mark an output, for operands of types `avals` of which those `active` vary. Without it
+    all inexact outputs do.
+    """
+
     forward: ClassVar[Callable[..., Any] | None] = None
     """Optional `forward(self, args, active)`: the outputs, and what `vjp` gets in their place.
 

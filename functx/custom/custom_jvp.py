@@ -34,11 +34,11 @@ from functx.transforms.marks import (
     inexact_marks,
     linear_marks,
     others,
+    places_of,
     spread,
     tangent_tree,
-    zeros_for_none,
 )
-from functx.transforms.parts import reached_from
+from functx.transforms.parts import Between, reached_from
 from functx.transforms.rule_checks import added_constant
 
 
@@ -224,6 +224,9 @@ class CustomJVP(Ruled):
         split = SplitRule(len(self.own(args)), varying, len(self.primal.outputs))
         return rewritten(split, expand(rule, "transpose"))  # type: ignore[return-value]
 
+    def varying_outputs(self, avals, active):
+        return self.split(avals, active)[2]
+
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
         values, tangent_program, nonzero = self.split(primals, active)
@@ -242,9 +245,11 @@ class CustomJVP(Ruled):
     def vjp(self, cts, residuals, args, active):
         _, tangent_program, nonzero = self.split(args, active)
         self.refuse_affine(args, active)
-        given = zeros_for_none(chosen(cts, nonzero), chosen(self.primal.out_avals, nonzero))
+        found = chosen(cts, nonzero)
+        reached = places_of([ct is not None for ct in found])
+        given = [ct for ct in found if ct is not None]
         pull_back = transposed(
-            tangent_program,
+            rewritten(Between(outputs=reached), tangent_program),
             sum(active),
             self.must_be_linear,
         )

@@ -24,12 +24,12 @@ from functx.transforms.control.tracing import (
     as_strong_type,
     as_type,
     common_type,
-    depends,
     with_output_types,
 )
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import floats_for_ints
 from functx.transforms.marks import spread, zeros_for_none
+from functx.transforms.parts import depends
 from functx.transforms.reverse_mode import SplitVJP
 
 

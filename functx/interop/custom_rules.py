@@ -158,7 +158,7 @@ class JVPRule(JaxRule):
 
     def bodies(self, flow: Flow) -> list[RulePart]:
         function, own, consts = self.function, len(self.own), len(self.consts)
-        values, push = linearized(function, self.varying(flow))
+        values, push, _ = linearized(function, self.varying(flow))
         moving = [a for a in self.own if is_inexact(a.dtype)]
         end, count = own + len(moving), len(function.out_avals)
 

@@ -125,8 +125,11 @@ def of_marked(
 
 
 @lru_cache(maxsize=1024)
-def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> Translated:
-    """The function of arguments, then tangents of those `varying`: outputs, then tangents."""
+def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Translated, tuple[bool, ...]]:
+    """The function of arguments, then tangents of those `varying`: outputs, then tangents.
+
+    And the outputs that are marked by `moving_outputs`.
+    """
     moving = chosen(function.in_avals, varying)
 
     def push(*args: Any) -> list[Any]:
@@ -135,15 +138,38 @@ def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> Translated:
         outs, found = jax.jvp(fun, chosen(primals, varying), list(tangents))
         return [*outs, *function.differentiable_outputs(found)]
 
-    return translate_function(push, [*function.in_avals, *moving], f"{function!r}_jvp")
+    avals = [*function.in_avals, *moving]
+    closed = jaxpr_of(push, avals)
+    marks = moving_outputs(function, closed.jaxpr, len(varying))
+    return translate(closed, avals, f"{function!r}_jvp"), marks
+
+
+def moving_outputs(function: JaxFunction, jaxpr: Any, start: int) -> tuple[bool, ...]:
+    """The outputs of `function` whose tangents, the last outputs of `jaxpr`, can be nonzero.
+
+    They are linear in the operands of `jaxpr` from `start` on. What is written to a reference
+    may be read from it.
+    """
+    reached = set(jaxpr.invars[start:])
+    for eqn in jaxpr.eqns:
+        operands = [a for a in eqn.invars if isinstance(a, Var)]
+        if not reached.isdisjoint(operands):
+            reached.update(eqn.outvars)
+            reached.update([v for v in operands if known_aval(v.aval) is None])
+    inexact = inexact_marks(function.out_avals)
+    tangents = jaxpr.outvars[len(jaxpr.outvars) - sum(inexact) :]
+    rest = iter([isinstance(a, Var) and a in reached for a in tangents])
+    return tuple([on and next(rest) for on in inexact])
 
 
 @lru_cache(maxsize=1024)
-def linearized(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Translated, Translated]:
+def linearized(
+    function: JaxFunction, varying: tuple[bool, ...]
+) -> tuple[Translated, Translated, tuple[bool, ...]]:
     """The function split in two: its outputs and residuals, then its tangents from those.
 
     The second takes the residuals, then the tangents of the arguments marked `varying`, and
-    gives those of the inexact outputs.
+    gives those of the inexact outputs. The third says which of the outputs `moving_outputs` marks.
     """
     structure: Any = None
     moving_avals = chosen(function.in_avals, varying)
@@ -161,8 +187,10 @@ def linearized(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Transl
 
     first = translate_function(values, function.in_avals, repr(function))
     residuals = first.program.out_avals[len(function.out_avals) :]
-    second = translate_function(tangents, [*residuals, *moving_avals], f"{function!r}_tangent")
-    return first, second
+    avals = [*residuals, *moving_avals]
+    closed = jaxpr_of(tangents, avals)
+    marks = moving_outputs(function, closed.jaxpr, len(residuals))
+    return first, translate(closed, avals, f"{function!r}_tangent"), marks
 
 
 @lru_cache(maxsize=1024)
@@ -240,6 +268,10 @@ class JaxCall(Primitive):
         check_operands(self, avals, self.function.in_avals)
         return self.function.out_avals
 
+    def varying_outputs(self, avals, active):
+        with missing_rules(self):
+            return linearized(self.function, active)[2]
+
     def jvp(self, primals, tangents):
         function = self.function
         varying = tuple([t is not None for t in tangents])
@@ -247,15 +279,16 @@ class JaxCall(Primitive):
         count = len(function.out_avals)
         if linearizing():
             with missing_rules(self):
-                values, push = linearized(function, varying)
+                values, push, moving = linearized(function, varying)
             outs = values(primals)
             found = push([*outs[count:], *given])
         else:
             with missing_rules(self):
-                both = pushed(function, varying)
+                both, moving = pushed(function, varying)
             outs = both([*primals, *given])
             found = outs[count:]
-        return outs[:count], spread(found, inexact_marks(function.out_avals))
+        pairs = zip(spread(found, inexact_marks(function.out_avals)), moving, strict=True)
+        return outs[:count], [t if on else None for t, on in pairs]
 
     def transpose(self, cts, *args):
         function = self.function
@@ -303,4 +336,4 @@ def missing_rules(primitive: JaxCall) -> Iterator[None]:
         ) from error
 
 
-from functx.interop.translation import Translated, translate_function
+from functx.interop.translation import Translated, translate, translate_function

@@ -157,6 +157,9 @@ class Sign(Unary):
         sample(i32[3]),
     )
 
+    def varying_outputs(self, avals, active):
+        return [is_complex(avals[0].dtype)]
+
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)

@@ -28,7 +28,7 @@ from functx.transforms.marks import (
     spread,
 )
 from functx.transforms.masked_split import SplitMasked, pulled_back, with_masks
-from functx.transforms.parts import Between, part_of
+from functx.transforms.parts import Between, depends, part_of
 from functx.transforms.planning.planned import computes_again, planned
 from functx.transforms.reverse_mode import Transpose
 
@@ -87,6 +87,9 @@ class Call(Primitive):
         outputs = places_of(used)
         program, inputs = part_of(self.program, outputs)
         return self.again(program), inputs, outputs
+
+    def varying_outputs(self, avals, active):
+        return depends(self.program, active)
 
     def jvp(self, primals, tangents):
         lives = [False if t is None else None for t in tangents]

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
 from functx.core.rewriting import rewritten
+from functx.transforms.marks import chosen, inexact_marks
 
 Places = tuple[int, ...]
 
@@ -92,6 +94,28 @@ def reached_from(variables: Iterable[Var], equations: Iterable[Equation]) -> set
         if not reached.isdisjoint(eqn.inputs):
             reached.update(eqn.outputs)
     return reached
+
+
+def depends(program: Program, active: Sequence[bool]) -> list[bool]:
+    """Which outputs can vary smoothly with the inputs marked in `active`."""
+    reached = set(chosen(program.inputs, active))
+    for eqn in program.equations:
+        if eqn.primitive.differentiable and not reached.isdisjoint(eqn.inputs):
+            flags = [a in reached for a in eqn.inputs]
+            avals, out_avals = ([a.aval for a in atoms] for atoms in (eqn.inputs, eqn.outputs))
+            marks = varying_outputs(eqn.primitive, avals, flags, out_avals)
+            reached.update(chosen(eqn.outputs, marks))
+    return [atom in reached for atom in program.outputs]
+
+
+def varying_outputs(
+    primitive: Primitive, avals: Sequence[Any], active: Sequence[bool], outs: Sequence[Any]
+) -> list[bool]:
+    """Which of the outputs of one operation can vary smoothly with its `active` operands."""
+    if primitive.varying_outputs is None:
+        return inexact_marks(outs)
+    marks = primitive.varying_outputs(avals, tuple(active))
+    return [on and inexact for on, inexact in zip(marks, inexact_marks(outs), strict=True)]
 
 
 def variables_read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:

@@ -20,6 +20,7 @@ from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
 from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
 from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.parts import varying_outputs
 from functx.transforms.rule_checks import checked_jvp, linear_rule, refuse_affine
 
 
@@ -49,7 +50,10 @@ def forward_sweep(
         else:
             outs, saved = primitive.forward(args, flags)
         tape.append(Step(eqn, args, saved, flags))
-        return [(out, is_inexact(out.dtype)) for out in outs]
+        if primitive.varying_outputs is None:
+            return [(out, is_inexact(out.dtype)) for out in outs]
+        marks = varying_outputs(primitive, [aval_of(x) for x in args], flags, outs)
+        return list(zip(outs, marks, strict=True))
 
     pairs = zip(args, active, strict=True)
     outs = interpret(program, pairs, step, constant=lambda c: (c, False))

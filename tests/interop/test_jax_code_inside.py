@@ -376,6 +376,64 @@ def test_what_jax_gives_once_for_a_batch_has_no_batch_dimension():
     close(fx.vmap(fx.grad(f))(rows), jax.vmap(jax.grad(f))(rows), "vmap(grad)")
 
 
+@jax.custom_jvp
+def fixed(x):
+    return x
+
+
+@partial(fixed.defjvp, symbolic_zeros=True)
+def fixed_jvp(primals, tangents):
+    if type(tangents[0]) is not jax.custom_derivatives.SymbolicZero:
+        raise RuntimeError("varies")
+    return fixed(*primals), tangents[0]
+
+
+@jax.custom_jvp
+def with_floor(x):
+    return 2 * x, jnp.floor(x)
+
+
+@with_floor.defjvp
+def with_floor_jvp(primals, tangents):
+    return with_floor(*primals), (2 * tangents[0], jnp.zeros_like(*primals))
+
+
+@jax.jit
+def with_floor_in_reference(x):
+    ref = jax.new_ref(2 * x)
+    ref[...] = 2 * ref[...]
+    return ref[...], jnp.floor(x)
+
+
+STILL = {
+    "sign": lambda x: (x, jnp.sign(x)),
+    "rule": with_floor,
+    "reference": with_floor_in_reference,
+    "call": jax.jit(lambda x: (2 * x, with_floor(x)[1])),
+    "scan": lambda x: jax.lax.scan(lambda c, _: ((c[0] * x, c[1] + 1), None), (x, 0.0), None, 3)[0],
+    "cond": lambda x: jax.lax.cond(x > 0, with_floor, lambda x: (x, 2.0), x),
+}
+
+
+def test_outputs_that_jax_knows_not_to_vary_do_not():
+    def product(give, x):
+        moving, still = give(x)
+        return moving * fixed(still)
+
+    def alone(give, x):
+        return give(x)[0] * give(1 * x)[1]
+
+    for name, give in STILL.items():
+        want = jax.grad(partial(alone, give))(1.3)
+        for how in (
+            fx.grad(partial(product, give)),
+            lambda x, give=give: fx.jvp(partial(product, give), (x,), (1.0,))[1],
+        ):
+            close(how(jnp.float32(1.3)), want, name)
+    with pytest.raises(RuntimeError, match="varies"):
+        fx.grad(lambda x: product(lambda x: (x, jnp.sin(x)), x))(1.3)
+
+
 def test_typed_keys_are_traced_as_their_words():
     def draws(key):
         first, second = jax.random.split(key)

@@ -25,3 +25,19 @@ def test_checks_of_values_are_made_once_for_a_whole_batch():
     close(fx.grad(lambda x: fx.vmap(checked)(x).sum())(rows), jnp.cos(rows))
     with pytest.raises(RuntimeError, match="must not be negative"):
         fx.jit(fx.vmap(checked))(-rows).block_until_ready()
+
+
+def test_a_differential_equation_is_solved_and_differentiated():
+    dfx = pytest.importorskip("diffrax")
+
+    def loss(rate):
+        term = dfx.ODETerm(lambda t, y, rate: -rate * y)
+        steps = dfx.ConstantStepSize()
+        y, n = jnp.ones(2), 4
+        found = dfx.diffeqsolve(
+            term, dfx.Tsit5(), 0, 1, 1 / n, y, rate, stepsize_controller=steps, max_steps=n
+        )
+        return jnp.sum(found.ys**2)
+
+    rate = jnp.float32(0.7)
+    close(fx.jit(fx.grad(loss))(rate), jax.jit(jax.grad(loss))(rate))

@@ -47,13 +47,13 @@ from functx.transforms.control.tracing import (
     as_numpy,
     check_functions,
     check_operands,
-    depends,
     linearizing,
     run_as_given,
 )
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
+from functx.transforms.parts import depends
 from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 
@@ -130,11 +130,13 @@ class Cond(Primitive):
             pushed = tuple([rewritten(PushForward(varying), b) for b in self.branches])
             found = Cond(pushed)(index, *operands, *given)
             outs, out_tangents = found[:count], found[count:]
-        reached = zip(*[depends(b, varying) for b in self.branches], strict=True)
+        marks = self.varying_outputs(avals, (False, *varying))
         spread_tangents = spread(out_tangents, inexact_marks(avals))
-        return outs, [
-            t if any(on) else None for t, on in zip(spread_tangents, reached, strict=True)
-        ]
+        return outs, [t if on else None for t, on in zip(spread_tangents, marks, strict=True)]
+
+    def varying_outputs(self, avals, active):
+        found = [depends(b, active[1:]) for b in self.branches]
+        return [any(on) for on in zip(*found, strict=True)]
 
     def split(self, rewrite: Any) -> BranchSplit:
         """Each branch split in two by `rewrite`, the halves made to fit each other."""

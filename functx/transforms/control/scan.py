@@ -45,7 +45,6 @@ from functx.transforms.control.tracing import (
     carried_dependence,
     check_functions,
     check_operands,
-    depends,
     linearizing,
     settle,
     with_output_types,
@@ -55,7 +54,7 @@ from functx.transforms.effects import WithoutEffects
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
-from functx.transforms.parts import rewired
+from functx.transforms.parts import depends, rewired
 from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
@@ -127,6 +126,9 @@ class Scan(Primitive):
     def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
         """The operands that vary in the loop when those of `flags` do at first; the outputs."""
         return carried_dependence(self.program, self.consts, self.carries, flags)
+
+    def varying_outputs(self, avals, active):
+        return self.varying(active)[1]
 
     def again(self, program: Program, consts: int, carries: int, flipped: bool = False) -> Scan:
         """A scan of as many steps with another body."""

@@ -13,11 +13,11 @@ import numpy as np
 from functx.core import tree
 from functx.core.arrays import wrapped
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact, promote_types
+from functx.core.dtypes import promote_types
 from functx.core.editing import like
 from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Program, Var, padded
+from functx.core.program import Atom, Program, padded
 from functx.core.provenance import Source, source_line, unwrapped
 from functx.core.rewriting import apply
 from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace_closed
@@ -31,8 +31,7 @@ from functx.transforms.calls import (
     owner_of,
     write_all_back,
 )
-from functx.transforms.marks import chosen
-from functx.transforms.parts import rewired
+from functx.transforms.parts import depends, rewired
 
 
 def captures_first(traced: TracedCall, fun: Any = None) -> Program:
@@ -224,17 +223,6 @@ def check_operands(
         f"{primitive.name}: operands must be {list(expected)}, as its programs take them; "
         f"got {list(given)}"
     )
-
-
-def depends(program: Program, flags: Sequence[bool]) -> list[bool]:
-    """Which outputs can vary smoothly with the inputs marked in `flags`."""
-    reached = set(chosen(program.inputs, flags))
-    for eqn in program.equations:
-        if eqn.primitive.differentiable and any(
-            type(a) is Var and a in reached for a in eqn.inputs
-        ):
-            reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
-    return [type(atom) is Var and atom in reached for atom in program.outputs]
 
 
 def carried_dependence(
