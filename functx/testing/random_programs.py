@@ -19,6 +19,7 @@ import numpy as np
 import functx
 import functx.numpy as fnp
 from functx.core.dtypes import is_complex, is_inexact, kind
+from functx.core.editing import like
 from functx.core.errors import (
     DecompositionError,
     FunctxError,
@@ -70,7 +71,8 @@ class Stage(NamedTuple):
     @property
     def case(self) -> Case:
         """The program and its arguments, those that it captured too."""
-        return Case(self.program, [*self.args, *self.program.captured])
+        program = like(self.program, captured=())
+        return Case(program, [*self.args, *self.program.captured])
 
     def run(self, args: Sequence[Any]) -> list[Array]:
         """The outputs on other arguments, by the reference interpreter, as wide as it has them."""

@@ -64,14 +64,18 @@ def Convolution(x, k, window, layouts, groups, precision, preferred_element_type
 
 
 def attention_weights(q, k, bias, mask, scale, causal, window):
-    """The powers of attention's scores, (B, K, T, G, S), and the logarithms of their sums."""
+    """The weights of attention, (B, K, T, G, S), and the logarithms of the sums of powers."""
     s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
     rows, columns = np.arange(q.shape[1])[:, None, None], np.arange(k.shape[1])
     left, right = window or (len(columns) + len(rows),) * 2
     seen = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
-    powers = np.where(seen & (True if mask is None else mask), np.exp(s), 0)
+    s = np.where(seen & (True if mask is None else mask), s, -np.inf)
+    largest = s.max(-1, initial=-np.inf, keepdims=True)
+    shift = np.where(largest == -np.inf, 0, largest)
+    powers = np.exp(s - shift)
+    sums = powers.sum(-1, keepdims=True)
     with np.errstate(divide="ignore"):
-        return powers, np.log(powers.sum(-1))
+        return powers / np.where(sums == 0, 1, sums), (np.log(sums) + shift)[..., 0]
 
 
 def attention_operands(args, biased, masked):
@@ -84,16 +88,14 @@ def attention_operands(args, biased, masked):
 @meaning
 def DotProductAttention(*args, scale, causal, window, biased, masked, block):
     q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
-    powers, logs = attention_weights(q, k, bias, mask, scale, causal, window)
-    weights = powers / np.where(powers.sum(-1) == 0, 1, powers.sum(-1))[..., None]
+    weights, logs = attention_weights(q, k, bias, mask, scale, causal, window)
     return np.einsum("bktgs,bskv->btkgv", weights, v), logs
 
 
 @meaning
 def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block):
     q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
-    powers, _ = attention_weights(q, k, bias, mask, scale, causal, window)
-    p = powers / np.exp(logs)[..., None]
+    p, _ = attention_weights(q, k, bias, mask, scale, causal, window)
     ds = p * (np.einsum("btkgv,bskv->bktgs", ct, v) - products[..., None])
     found = [
         np.einsum("bktgs,bskh->btkgh", ds, k) * scale,

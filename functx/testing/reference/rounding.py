@@ -68,6 +68,12 @@ UNITS = {
 }
 """By how many units in the last place results of functions may be off, where by more than a few."""
 
+COMPONENTWISE = {"Add", "Sub", "ConvertElementType", "ReduceSum", "CumSum", "ScatterAdd"}
+"""Operations on complex numbers whose two components are rounded one by one.
+
+Elsewhere either may be off by a rounding of the modulus: the real part of `rsqrt(-2 + 0j)` is 0
+in one correct computation and 1e-8 in another.
+"""
 
 Compute = Callable[[Sequence[Array]], list[Array]]
 
@@ -87,7 +93,7 @@ class Rounding:
         """The outputs of an equation, which are `compute(args)` where nothing is rounded."""
         name = type(eqn.primitive).__name__
         if name == "BitcastConvertType" and self.random is not None:
-            return [self.bits(args[0], compute(args)[0])]
+            return compute([self.last_bits_open(args[0], eqn.inputs[0].aval.dtype)])
         if name in WITHOUT_ROUNDING:
             return compute(args)
         types = [v.aval.dtype for v in eqn.outputs]
@@ -97,7 +103,8 @@ class Rounding:
             dtypes = [atom.aval.dtype for atom in eqn.inputs]
             outs = compute([self.moved(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
             units = UNITS.get(name, 2.0)
-            outs = [self.moved(x, d, units) for x, d in zip(outs, types, strict=True)]
+            modulus = name not in COMPONENTWISE
+            outs = [self.moved(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
             if name == "ConvertElementType" and not is_inexact(types[0]):
                 outs = [self.without_overflow(args[0], outs[0])]
             if name in CORRECTLY_ROUNDED and is_inexact(types[0]):
@@ -108,11 +115,10 @@ class Rounding:
                 outs = [np.where(kept, exact, out)]
         return [clipped(x, d) for x, d in zip(outs, types, strict=True)] if self.clips else outs
 
-    def bits(self, x: Array, out: Array) -> Array:
-        """`out`, the bits of `x`, or any where `x` has been rounded, which leaves the last bits open."""
-        if not is_inexact(x.dtype) or is_inexact(out.dtype) or np.all(has(x, np.dtype(np.float16))):
-            return out
-        return self.random.randint(0, 2, out.shape).astype(out.dtype)  # type: ignore[union-attr]
+    def last_bits_open(self, x: Array, dtype: Any) -> Array:
+        """`x`, moved by some units in the last place where it may have been rounded."""
+        moved = self.moved(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
+        return np.where(has(x, np.dtype(np.float16)), x, moved) if is_inexact(dtype) else x
 
     def without_overflow(self, x: Array, out: Array) -> Array:
         """`out`, the integers of `x`, with any where `x` is beyond them: XLA leaves that open."""
@@ -122,18 +128,26 @@ class Rounding:
         inside = (x.real > float(info.min) - 1) & (x.real < float(info.max) + 1)
         return np.where(inside, out, self.random.randint(0, 2, out.shape)).astype(out.dtype)  # type: ignore[union-attr]
 
-    def moved(self, x: Array, dtype: Any, units: float) -> Array:
-        """`x` with an error of `units` in the last place, and as large as the least normal number."""
+    def moved(self, x: Array, dtype: Any, units: float, modulus: bool = False) -> Array:
+        """`x` with an error of about `units` in the last place and the least normal number.
+
+        With `modulus` the components of a complex number have errors of its modulus, not their own.
+        """
         if self.random is None or not is_inexact(dtype):
             return x
         info = finfo(dtype)
-        scale = units * float(info.eps) * self.signs(x.shape)
-        least = float(info.tiny) * self.signs(x.shape)
+        scale = units * float(info.eps) * self.errors(x.shape)
+        least = float(info.tiny) * self.errors(x.shape)
         with np.errstate(all="ignore"):
-            return np.where(np.isfinite(x), x + scale * x + np.where(x == 0, 0.0, least), x)
+            error = scale * x
+            if modulus and is_complex(dtype):
+                error = np.abs(x) * (scale + 1j * units * float(info.eps) * self.errors(x.shape))
+            return np.where(np.isfinite(x), x + error + np.where(x == 0, 0.0, least), x)
 
-    def signs(self, shape: tuple[int, ...]) -> Any:
-        return self.random.randint(0, 2, shape) * 2.0 - 1.0  # type: ignore[union-attr]
+    def errors(self, shape: tuple[int, ...]) -> Any:
+        """Factors of about 1 and -1: were they the same, a period could be mistaken for no change."""
+        signs = self.random.randint(0, 2, shape) * 2.0 - 1.0  # type: ignore[union-attr]
+        return signs * self.random.uniform(0.75, 1.25, shape)  # type: ignore[union-attr]
 
 
 def has(x: Array, dtype: Any) -> Any:
