@@ -8,7 +8,7 @@ from typing import Any
 from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.editing import applied
-from functx.core.errors import ArgumentError, LinearityError, RuleError
+from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import rewritten
@@ -39,7 +39,7 @@ from functx.transforms.marks import (
     tangent_tree,
 )
 from functx.transforms.parts import Between, reached_from
-from functx.transforms.rule_checks import added_constant
+from functx.transforms.rule_checks import check_linear
 
 
 def custom_jvp(
@@ -268,11 +268,9 @@ class CustomJVP(Ruled):
         (rule,) = programs_of(self.rule, Flow(varying, ()))
         rule = expand(rule, "transpose")
         first = len(self.own(args))
-        eqn = added_constant(rule.equations, rule.inputs[first : first + len(varying)])
-        if eqn is not None:
-            raise LinearityError(
-                f"{self.must_be_linear}: {eqn.primitive!r} adds a constant", source=eqn.source
-            )
+        linear = rule.inputs[first : first + len(varying)]
+        outputs = rule.outputs[len(self.primal.outputs) :]
+        check_linear(rule, linear, outputs, self.must_be_linear)
 
     def transpose(self, cts, *args):
         return transposed_primal(self.primal, cts, args)

@@ -38,6 +38,7 @@ from functx.transforms.marks import (
     tangent_tree,
 )
 from functx.transforms.parts import Between, reached_from, variables_read
+from functx.transforms.rule_checks import check_linear
 
 
 def custom_vjp(
@@ -282,15 +283,17 @@ class CustomVJP(Ruled):
         outs, residuals = self.forward(primals, active)
         inexact = inexact_marks(self.primal.out_avals)
         second = expand(self.backward(primals, active), "transpose")
-        # The backward program is linear, and its transpose takes tangents forward.
-        push = transposed(
-            second,
-            sum(inexact),
-            f"custom_vjp({self.primal.name}): in forward mode the backward rule must be "
-            "linear in the cotangents, since it is transposed; got one that is not",
-            fix="Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
-            "functx.grad), give the function a `defjvp` too, or use custom_jvp.",
+        problem = (
+            f"custom_vjp({self.primal.name}): in forward mode the backward rule must be linear in the "
+            "cotangents, since it is transposed; got one that is not"
         )
+        fix = (
+            "Use reverse mode of functx (jax.grad of a function of functx asks for forward mode: take "
+            "functx.grad), give the function a `defjvp` too, or use custom_jvp."
+        )
+        check_linear(second, second.inputs[: sum(inexact)], second.outputs, problem, fix)
+        # The backward program is linear, and its transpose takes tangents forward.
+        push = transposed(second, sum(inexact), problem, fix)
         given = [t for t in tangents if t is not None]
         return outs, spread(applied(push, [*given, *residuals]), inexact)
 

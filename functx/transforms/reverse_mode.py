@@ -251,7 +251,8 @@ def transposed_jvp(
     captured = builder.captures.values()
     known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
     if primitive.by_user or primitive.checks_rules:
-        refuse_affine(primitive, "jvp", builder.equations, builder.inputs, known, "tangent")
+        outs = [builder.atom(t) for t in out_tangents if t is not None]
+        refuse_affine(primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent")
     transpose_equations(builder.equations, known, found)
     return [None if t is None else found.values.get(t.atom) for t in tangents]
 

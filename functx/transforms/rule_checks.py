@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
-from functx.core.errors import RuleError, type_name
+from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Equation, Literal
+from functx.core.program import Equation, Literal, Program
+from functx.core.provenance import Source
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import Add, Mul, Sub
+from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear
 from functx.ops.scattering import ScatterAdd
 from functx.ops.selection import Select
@@ -95,9 +97,8 @@ def linear_rule(
 
     program, captured = trace(on_given, [aval_of(ct) for ct in given], name=primitive.name)
     known = dict(zip(program.inputs[len(given) :], captured, strict=True))
-    refuse_affine(
-        primitive, rule, program.equations, program.inputs[: len(given)], known, "cotangent"
-    )
+    linear = program.inputs[: len(given)]
+    refuse_affine(primitive, rule, program.equations, linear, program.outputs, known, "cotangent")
     outs = dict(zip(places, builder.inline(program, [*given, *captured]), strict=True))
     return [outs.get(i) for i in range(len(args))]
 
@@ -107,26 +108,51 @@ def refuse_affine(
     rule: str,
     equations: Sequence[Equation],
     linear: Iterable[Any],
+    outputs: Iterable[Any],
     known: dict[Any, Any],
-    what: str,
+    kind: str,
 ) -> None:
-    """Raise RuleError if `equations`, which must be linear in the variables `linear`, add a constant."""
-    eqn = added_constant(equations, linear, known)
-    if eqn is not None:
+    """Raise RuleError if `outputs` are not linear in the variables `linear` for a constant term."""
+    found = constant_term(equations, linear, outputs, known)
+    if found is not None:
         error = wrong(
             primitive,
             rule,
-            f"be linear in the {what}s; got {eqn.primitive!r}, which adds a constant",
-            f"Let every term have the {what} as a factor.",
+            f"be linear in the {kind}s; got {found.description}",
+            f"Let every term have the {kind} as a factor.",
         )
-        error.source = eqn.source
+        error.source = found.source or error.source
         raise error
 
 
-def added_constant(
-    equations: Sequence[Equation], linear: Iterable[Any], known: dict[Any, Any] | None = None
-) -> Equation | None:
-    """The first equation that adds a nonzero constant to a value that is `linear`.
+def check_linear(
+    program: Program,
+    linear: Iterable[Any],
+    outputs: Iterable[Any],
+    problem: str,
+    fix: str = "",
+    known: dict[Any, Any] | None = None,
+) -> None:
+    """Raise LinearityError with `problem` if `outputs` have a constant term, as `constant_term` says."""
+    found = constant_term(program.equations, linear, outputs, known)
+    if found is not None:
+        raise LinearityError(f"{problem}: {found.description}", fix=fix, source=found.source)
+
+
+class ConstantTerm(NamedTuple):
+    """A nonzero constant in what should be linear: its description, and where it is added."""
+
+    description: str
+    source: Source | None
+
+
+def constant_term(
+    equations: Sequence[Equation],
+    linear: Iterable[Any],
+    outputs: Iterable[Any],
+    known: dict[Any, Any] | None = None,
+) -> ConstantTerm | None:
+    """The first nonzero constant that is added to a value that is `linear`, or is an output.
 
     `known` has the values from outside that variables stand for.
     """
@@ -144,10 +170,14 @@ def added_constant(
     for eqn in equations:
         if any(a in varying for a in eqn.inputs):
             if any(a not in varying and not is_zero(a) for a in summands(eqn)):
-                return eqn
+                return ConstantTerm(f"{eqn.primitive!r}, which adds a constant", eqn.source)
             varying.update(v for v in eqn.outputs if is_inexact(v.aval.dtype))
         else:
             makers.update((v, eqn) for v in eqn.outputs)
+    for atom in outputs:
+        if atom not in varying and is_inexact(atom.aval.dtype) and not is_zero(atom):
+            source = makers[atom].source if atom in makers else None
+            return ConstantTerm(f"an output {atom.aval!r} that does not depend on them", source)
     return None
 
 
@@ -164,8 +194,10 @@ def zero_outside(x: Tracer) -> bool:
 
 def makes_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
     """Whether the outputs of `eqn` are zero everywhere, given which of its operands are."""
-    if isinstance(eqn.primitive, Mul):
+    if isinstance(eqn.primitive, (Mul, DotGeneral)):
         return any(map(is_zero, eqn.inputs))
+    if isinstance(eqn.primitive, Select):
+        return all(map(is_zero, eqn.inputs[1:]))
     return isinstance(eqn.primitive, (Linear, Full)) and all(map(is_zero, eqn.inputs))
 
 

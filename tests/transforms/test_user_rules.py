@@ -68,6 +68,14 @@ LINEAR = {"jvp": lambda self, p, t: (self(*p), self(*t))}
             r"given: `jvp` must be linear in the tangents; got add, which adds a constant",
         ),
         (
+            lambda: grad(primitive(jvp=lambda self, p, t: (self(*p), p[0]))),
+            r"given: `jvp` must be linear in the tangents; got an output f32\[2\] that does not depend",
+        ),
+        (
+            lambda: grad(primitive(vjp=lambda self, ct, out, args, active: [out])),
+            r"given: `vjp` must be linear in the cotangents; got an output f32\[2\] that does not depend",
+        ),
+        (
             lambda: jvp(primitive(jnp.sum, lambda x: x.update(shape=()),
                                   jvp=lambda self, p, t: (self(*p), t[0]))),
             r"given: `jvp` must give the tangent the shape and dtype of the output, f32\[\]; got f32\[2\]",
@@ -125,14 +133,33 @@ def test_a_constant_in_a_rule_that_has_to_be_transposed_is_never_lost():
         backward.register_autograd(lambda ctx, g: 2 * g + ctx.needs_input_grad[0])
         with pytest.raises(RuleError, match=r"checked::forward: `jvp` must be linear"):
             grad(forward)
-        with pytest.raises(LinearityError, match=r"checked::backward: .* add adds a constant"):
+        with pytest.raises(
+            LinearityError, match=r"checked::backward: .* add, which adds a constant"
+        ):
             jvp(backward)
         assert grad(backward).tolist() == [3.0, 3.0]
     fun = functx.custom_jvp(lambda x: 2 * x)
     fun.defjvp(lambda primals, tangents: (fun(*primals), 2 * tangents[0] + 1.0))
-    with pytest.raises(LinearityError, match=r"custom_jvp\(lambda\): .* add adds a constant"):
+    with pytest.raises(
+        LinearityError, match=r"custom_jvp\(lambda\): .* add, which adds a constant"
+    ):
         grad(fun)
     assert jvp(fun)[1].tolist() == [3.0, 5.0]
+    fun.defjvp(lambda primals, tangents: (fun(*primals), primals[0]))
+    with pytest.raises(
+        LinearityError, match=r"got one that is not: an output f32\[2\] that does not"
+    ):
+        grad(fun)
+    for backward, found in (
+        (lambda x, ct: (2 * ct + 1.0,), "adds"),
+        (lambda x, ct: (x,), "depend"),
+    ):
+        rule = functx.custom_vjp(lambda x: 2 * x)
+        rule.defvjp(lambda x: (2 * x, x), backward)
+        grad(rule)
+        for forward in (jvp, lambda f: jax.grad(lambda x: jnp.sum(f(x)))(X)):
+            with pytest.raises(LinearityError, match=f"backward rule must be linear.* {found}"):
+                forward(rule)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.concrete import differentiated
 from functx.core.dtypes import is_inexact
-from functx.core.errors import LinearityError, NoAutogradFormulaError, OperatorRuleError
+from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.rewriting import apply
 from functx.core.tracing import Tracer, aval_of, trace
@@ -24,7 +24,7 @@ from functx.ops.shaping import zeros_like
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
 from functx.transforms.reverse_mode import transposed_jvp
-from functx.transforms.rule_checks import added_constant
+from functx.transforms.rule_checks import check_linear
 
 if TYPE_CHECKING:
     from functx.custom.operators.equations import OperatorEquation
@@ -249,13 +249,14 @@ def _pushed_by_transpose(
         "got one that is not"
     )
     known = dict(zip(program.inputs[len(avals) :], captured, strict=True))
-    eqn = added_constant(program.equations, program.inputs[: len(avals)], known)
-    if eqn is not None:
-        raise LinearityError(
-            f"{problem}: {eqn.primitive!r} adds a constant",
-            fix="Let every term have a cotangent as a factor.",
-            source=eqn.source,
-        )
+    check_linear(
+        program,
+        program.inputs[: len(avals)],
+        program.outputs,
+        problem,
+        "Let every term have a cotangent as a factor.",
+        known,
+    )
     backward = transposed(
         program,
         len(avals),
