@@ -87,9 +87,9 @@ class WeakArray(ndarray):
 WeakArray.__name__ = WeakArray.__qualname__ = "ndarray"
 
 
-OURS: frozenset[type] = frozenset([ndarray, WeakArray])
+FUNCTX_ARRAYS: frozenset[type] = frozenset([ndarray, WeakArray])
 """The types of arrays whose operators, methods and indexing are functx's."""
-NUMPY_ARRAYS: frozenset[type] = OURS | {np.ndarray}
+NUMPY_ARRAYS: frozenset[type] = FUNCTX_ARRAYS | {np.ndarray}
 """The types of arrays in host memory, without other subclasses of `numpy.ndarray`."""
 
 
@@ -100,7 +100,7 @@ def wrapped(x: Any, weak_type: bool = False) -> Any:
 
 def plain(x: Any) -> Any:
     """An `ndarray` as a `numpy.ndarray` on the same memory; anything else unchanged."""
-    return _view(x, np.ndarray) if type(x) in OURS else x
+    return _view(x, np.ndarray) if type(x) in FUNCTX_ARRAYS else x
 
 
 def of_value(value: Any, weak_type: bool = False) -> Any:

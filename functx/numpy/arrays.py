@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, OURS, ndarray, owner_of, plain
+from functx.core.arrays import FUNCTX_ARRAYS, NUMPY_ARRAYS, ndarray, owner_of, plain
 from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import ArgumentError
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder, trace
 from functx.numpy import indexing, mutation
-from functx.numpy.methods import IN_PLACE, OPERATORS, function_like, ufunc_like
+from functx.numpy.methods import IN_PLACE, OPERATORS, function_like, operator_pair, ufunc_like
 from functx.numpy.selection import cast
 from functx.ops.conversion import convert_element_type
 
@@ -31,18 +31,7 @@ def traced(x: Any, builder: Builder) -> Tracer:
 
 def _operator(name: str, fun: Callable[..., Any], reflected: str) -> None:
     """Define the operator `__name__` of ndarray, and its reflected form if it has one."""
-
-    def method(self: Any, other: Any) -> Any:
-        try:
-            return fun(self, other)
-        except ArgumentError:
-            if hasattr(type(other), reflected):
-                return NotImplemented
-            raise
-
-    def reflection(self: Any, other: Any) -> Any:
-        return fun(other, self)
-
+    method, reflection = operator_pair(fun, reflected)
     setattr(ndarray, f"__{name}__", method)
     if name in OPERATORS:
         setattr(ndarray, reflected, reflection)
@@ -137,7 +126,7 @@ def _getitem(self: Any, idx: Any) -> Any:
         found = _get(self, idx)
     except IndexError:
         return indexing.index(self, idx)
-    if type(found) in OURS:
+    if type(found) in FUNCTX_ARRAYS:
         # Computed results are in row-major order.
         return found if basic or found.flags.c_contiguous else np.ndarray.copy(found)
     return np.ndarray.view(np.asarray(found), type(self))
@@ -153,7 +142,9 @@ def _known(idx: Any) -> tuple[Any, bool]:
         return None, idx
     items = tuple(
         [
-            int(item) if type(item) in OURS and not item.ndim and item.dtype.kind in "iu" else item
+            int(item)
+            if type(item) in FUNCTX_ARRAYS and not item.ndim and item.dtype.kind in "iu"
+            else item
             for item in items
         ]
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, OURS, filled_with, ndarray, of_value, wrapped
+from functx.core.arrays import FUNCTX_ARRAYS, NUMPY_ARRAYS, filled_with, ndarray, of_value, wrapped
 from functx.core.dtypes import DType, canonical_dtype, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.program import Literal
@@ -61,7 +61,11 @@ def asarray(
         if copy or type(a) not in NUMPY_ARRAYS or a.dtype != wanted:
             a = np.array(a, wanted, copy=copy)
         if builder is None:
-            return a if type(a) is ndarray or (type(a) in OURS and dtype is None) else wrapped(a)
+            return (
+                a
+                if type(a) is ndarray or (type(a) in FUNCTX_ARRAYS and dtype is None)
+                else wrapped(a)
+            )
         return Tracer(builder.atom(a), builder)
     aval_of(a)
     if builder is not None:

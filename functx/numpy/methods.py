@@ -55,14 +55,15 @@ OPERATORS: dict[str, Callable[..., Any]] = {}
 """The function of each operator that has a reflection, by its name."""
 
 
-def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
-    """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
-    reflected = f"__r{name}__"
-    OPERATORS[name] = fun
+def operator_pair(
+    fun: Callable[..., Any], reflected: str
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The methods `x op y` and `y op x` that compute `fun`.
 
-    def method(self: Tracer, other: Any) -> Any:
-        if primitive is not None and type(other) is Tracer and other.atom.aval is self.atom.aval:
-            return bind(primitive, (self, other))
+    The first leaves operands that `fun` refuses to their own method `reflected`, if they have one.
+    """
+
+    def method(self: Any, other: Any) -> Any:
         try:
             return fun(self, other)
         except ArgumentError:
@@ -70,10 +71,24 @@ def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None 
                 return NotImplemented
             raise
 
-    def reflection(self: Tracer, other: Any) -> Any:
+    def reflection(self: Any, other: Any) -> Any:
         return fun(other, self)
 
-    setattr(Tracer, f"__{name}__", method)
+    return method, reflection
+
+
+def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
+    """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
+    reflected = f"__r{name}__"
+    OPERATORS[name] = fun
+    general, reflection = operator_pair(fun, reflected)
+
+    def method(self: Tracer, other: Any) -> Any:
+        if type(other) is Tracer and other.atom.aval is self.atom.aval:
+            return bind(primitive, (self, other))  # type: ignore[arg-type]
+        return general(self, other)
+
+    setattr(Tracer, f"__{name}__", general if primitive is None else method)
     setattr(Tracer, reflected, reflection)
 
 
