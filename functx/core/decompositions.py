@@ -41,11 +41,12 @@ _ORDER = {
 class Decomposition:
     """What computes the same as a primitive: `function(*operands, **params)`, and whence it is."""
 
-    __slots__ = ("cls", "function", "place", "signature", "table")
+    __slots__ = ("by_user", "cls", "function", "place", "signature", "table")
 
     def __init__(self, cls: Class, function: Function, table: str, place: str):
         self.cls, self.function, self.table, self.place = cls, function, table, place
         self.signature = _signature(function)
+        self.by_user = True
         self.check_parameters()
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
@@ -96,6 +97,7 @@ class Own(Decomposition):
     def __init__(self, cls: Class):
         self.cls, self.table, self.function = cls, "general", _as_function(cls)
         self.place, self.signature = place_of(cls.decompose), None
+        self.by_user = cls.by_user
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         return primitive.decompose(*args)  # type: ignore[misc]

@@ -13,6 +13,20 @@ from functx.core.registrations import forgotten_with_rules, registrations
 from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
 
 
+class user_rules:  # noqa: N801 - a count, raised by `ran`
+    """How often a rule of a user's ran in a rewrite.
+
+    Such a rule may read numbers and arrays that change. So a rewrite that runs one is not
+    remembered, and the rule runs again the next time.
+    """
+
+    count = 0
+
+    @staticmethod
+    def ran() -> None:
+        user_rules.count += 1
+
+
 @contextmanager
 def collection_paused() -> Iterator[None]:
     """No cyclic garbage collection: rewrites make many objects and no cycles."""
@@ -48,7 +62,7 @@ def apply(
 
 
 def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
-    """`rewrite(program)`, remembered on the program till rules change."""
+    """`rewrite(program)`, remembered on the program till rules change; see also `user_rules`."""
     if rewrite is None:
         return program
     if program.rules != registrations.count:
@@ -57,8 +71,9 @@ def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any
     key = in_context(rewrite)
     result = memo.get(key)
     if result is None:
+        count = user_rules.count
         result = rewrite(program)
-        if captured_in(result):
+        if user_rules.count != count or captured_in(result):
             return result
         if len(memo) >= 512:
             memo.clear()
@@ -85,9 +100,10 @@ def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
     if result is None:
         if len(_rewritten) >= 1024:
             _rewritten.clear()
+        count = user_rules.count
         with collection_paused():
             result = rewrite(program)
-        if not captured_in(result):
+        if user_rules.count == count and not captured_in(result):
             _rewritten[key] = result
     return result
 

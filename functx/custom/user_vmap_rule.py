@@ -10,14 +10,13 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, TreeError, type_name
 from functx.core.program import Program
-from functx.core.rewriting import apply
+from functx.core.rewriting import apply, user_rules
 from functx.core.storage import build_pure
 from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
 from functx.custom.captures import Captures, identity
 from functx.custom.deferral import RuleBuilder, reopened
 from functx.custom.function import CustomFunction
 from functx.custom.results import Result
-from functx.ops.constants import dense
 from functx.ops.shaping import expand_dims, reshape
 from functx.transforms.batching import Batch, add_axis
 from functx.transforms.calls import name_of
@@ -73,7 +72,6 @@ class UserRule:
         self.custom, self.rule, self.captures = custom, rule, captures
         self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
         self.home = current_builder.get()
-        self.made: dict[Any, tuple[Program, list[bool]]] = {}
         held = tuple([identity(x) for x in captures.values])
         self.key = custom, rule, in_tree, out_tree, out_avals, held
 
@@ -97,12 +95,7 @@ class UserRule:
         if any(flags[own:]):
             return self.one_by_one(size, flags, args), [True] * len(self.out_avals)
         avals = tuple([aval_of(x) for x in args[:own]])
-        key = size, tuple(flags[:own]), avals
-        if key not in self.made:
-            if len(self.made) >= 256:
-                self.made.clear()
-            self.made[key] = self.traced(size, flags[:own], avals)
-        program, out_flags = self.made[key]
+        program, out_flags = self.traced(size, flags[:own], avals)
         return apply(None, program, args), out_flags
 
     def one_by_one(self, size: int, flags: Sequence[bool], args: Sequence[Any]) -> list[Any]:
@@ -132,6 +125,7 @@ class UserRule:
         self, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
     ) -> tuple[Program, list[bool]]:
         """The program of the rule, which takes captured values last; which outputs are batched."""
+        user_rules.ran()
         out_flags: list[bool] = []
         result = Result(repr(self.custom), self.rule)
 
@@ -173,7 +167,7 @@ class UserRule:
     def closed(self, program: Program, captured: Sequence[Any]) -> Program:
         """`program` with inputs for the captured values of the call, and for no others.
 
-        Other arrays become part of the program.
+        Other arrays are captured by the program (`functx.core.captures`).
         """
         found = [self.captures.find(x) for x in captured]
         for x, place in zip(captured, found, strict=True):
@@ -188,7 +182,7 @@ class UserRule:
             own = len(xs) - len(self.captures.values)
             held = xs[own:]
             others = [
-                dense(x) if place is None else held[place]
+                x if place is None else held[place]
                 for x, place in zip(captured, found, strict=True)
             ]
             return apply(None, program, [*xs[:own], *others])

@@ -17,7 +17,7 @@ from functx.core.dtypes import real_dtype, x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import rewritten, user_rules
 from functx.core.tracing import aval_of, execution, is_jax_tracer
 from functx.core.unknown import Answer
 from functx.lowering.arguments import refuse_unusable
@@ -27,6 +27,7 @@ from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
 from functx.lowering.recompilation import code_of, note
 from functx.ops.callbacks import OnHost
 from functx.transforms.effects import WithoutEffects
+from functx.transforms.expand import open_users
 from functx.transforms.literals import form_of, literals_of, packed, with_literals_as_inputs
 from functx.transforms.outlining.outline import SHORTEST, Outline
 
@@ -60,7 +61,7 @@ def compiled_for(
     Found by the structure of `program`. A program that differs from an earlier one in its
     literals alone is compiled once more, with those that differ as inputs, and then never again;
     but once for each way in which numbers answer what the rewrite asks of them. Where a rule
-    captures something, the program is rewritten anew and found by the structure of the result.
+    of a user's runs, the program is rewritten anew and found by the structure of the result.
     """
     key = in_context((rewrite, program.key))
     compiled: Executable | None = programs.get(key)
@@ -74,8 +75,9 @@ def compiled_for(
         found = alike.compiled_for(rewrite, program, args)
         if found is not None:
             return found
+    count = user_rules.count
     made = _made(rewrite, program)
-    if made.captures:
+    if made.captures or user_rules.count != count:
         return _compiled_with_captures(made, args)
     if config.verify:
         execution.verify(made, args)
@@ -121,8 +123,9 @@ class Alike:
         if not self.differing or len(self.variants) == VARIANTS:
             return None
         places = sorted(self.differing)
+        count = user_rules.count
         found = with_literals_as_inputs(partial(_made, rewrite), program, places)
-        if found is None or found.program.captures:
+        if found is None or found.program.captures or user_rules.count != count:
             return None
         if config.verify:
             execution.verify(_made(rewrite, program), args)
@@ -151,7 +154,8 @@ class Variant(NamedTuple):
 
 
 def _made(rewrite: Any, program: Program) -> Program:
-    return rewritten(rewrite, program if rewrite is None else outlined(program))  # type: ignore[no-any-return]
+    made = rewritten(rewrite, program if rewrite is None else outlined(program))
+    return rewritten(open_users, made)  # type: ignore[no-any-return]
 
 
 def outlined(program: Program) -> Program:
@@ -181,7 +185,7 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
             return out
     key = in_context((primitive, avals))
     compiled = operations.get(key)
-    if compiled is None and primitive.hoist is not None:
+    if compiled is None and (primitive.hoist is not None or open_users.choose(primitive)):
         program = _program_of(primitive, avals)
 
         def compiled(*values: Any) -> list[Any]:

@@ -18,11 +18,12 @@ from jax.extend.core import find_top_trace
 from functx.core import tree
 from functx.core.axes import bound_axes
 from functx.core.budgets import memory_mode
+from functx.core.captures import with_captures_as_inputs
 from functx.core.config import OUTLINE, Wishes, asked, check_word, config
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, type_name
 from functx.core.registrations import forgotten_with_rules
-from functx.core.rewriting import collection_paused
+from functx.core.rewriting import collection_paused, rewritten
 from functx.core.strides import Strides
 from functx.core.tracebacks import boundary, filter_traceback
 from functx.core.tracing import aval_of, check_no_tracers, current_builder, execution
@@ -54,6 +55,7 @@ from functx.transforms.calls import (
     with_options,
     write_all_back,
 )
+from functx.transforms.expand import open_users
 from functx.transforms.make_ir import eval_shape
 from functx.transforms.sharing import Block, shared_blocks, traced_pair
 
@@ -178,6 +180,12 @@ class Setting:
     modes: tuple[Any, ...] = ()
 
 
+def opened(traced: TracedCall) -> TracedCall:
+    """`traced` with what users' decompositions stand for opened up, and what they captured."""
+    program, captured = with_captures_as_inputs(rewritten(open_users, traced.program))
+    return traced._replace(program=program, captured=[*traced.captured, *captured])
+
+
 class _Writes(Exception):
     """The function writes to its arguments; the next call takes their new values back."""
 
@@ -281,6 +289,7 @@ class Compilation:
                 traced = trace_call(
                     fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts
                 )
+            traced = opened(traced)
         finally:
             asked.reset(asking)
         alone = [_owners(x) <= _ALONE for x in traced.captured]

@@ -12,6 +12,7 @@ from functx.core.axes import Axis, AxisNames, batched_axis, batched_names, batch
 from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
+from functx.core.rewriting import user_rules
 from functx.core.tracing import trace_closed
 from functx.ops.shaping import broadcast_in_dim, moveaxis
 from functx.transforms.expand import expand
@@ -120,6 +121,7 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
             f"got {result!r}"
         ) from None
     if primitive.by_user:
+        user_rules.ran()
         size = next((x.shape[dim] for x, dim in operands if dim is not None), 0)
         checked_batch(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
     return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]

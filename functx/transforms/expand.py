@@ -10,6 +10,7 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
+from functx.core.captures import close_over
 from functx.core.config import in_context
 from functx.core.decompositions import Decomposition, own, stand_in
 from functx.core.dtypes import x64_enabled
@@ -19,9 +20,8 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.registrations import forgotten_with_rules
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import rewritten, user_rules
 from functx.core.tracing import aval_of, current_builder, execution, trace_closed
-from functx.ops.constants import dense
 from functx.ops.conversion import convert_element_type
 from functx.transforms.calls import trace_call
 
@@ -115,6 +115,29 @@ def opened(
         _within.reset(token)
 
 
+@dataclass(frozen=True)
+class OpenUsers:
+    """The rewrite that opens up, at any depth, what the lowering opens up by a user's decomposition.
+
+    It comes before an executable is looked up: what the decomposition reads may have changed.
+    """
+
+    def choose(self, primitive: Primitive) -> Decomposition | None:
+        entry = stand_in(type(primitive), ("lower",))
+        return entry if entry is not None and entry.by_user else None
+
+    def __call__(self, program: Program) -> Program:
+        return open_up(program.map_subprograms(self.inside), self, self.choose)
+
+    def inside(self, program: Program) -> Program:
+        """A program within an equation, opened up."""
+        opened: Program = rewritten(self, program)
+        return opened
+
+
+open_users = OpenUsers()
+
+
 def opened_to_lower(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
     """What the lowering emits in place of `primitive`; None for what it emits as it is."""
     return _opened_to_lower(primitive, avals, in_context(x64_enabled()))
@@ -139,10 +162,27 @@ def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Progr
     return program
 
 
-@lru_cache(maxsize=1024)
 def made(
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Any
+) -> Program:
+    """What `entry` makes of `primitive` on operands of `avals`; what functx defines is remembered."""
+    if not entry.by_user:
+        return _remembered(entry, primitive, avals, context)
+    user_rules.ran()
+    return _traced(entry, primitive, avals)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(
     entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
 ) -> Program:
+    return _traced(entry, primitive, avals)
+
+
+forgotten_with_rules(_remembered.cache_clear)
+
+
+def _traced(entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
     """What `entry` makes of `primitive` on operands of `avals`: a program of the types stated.
 
     Raises DecompositionError for results of other types, and for what is not functional.
@@ -170,13 +210,13 @@ def made(
             fix = "Leave prints and callbacks to what calls the operation"
             raise not_functional(entry, primitive, "has effects", fix)
         if traced.captured:
-            program = with_constants(entry, primitive, program, traced.captured)
+            if any(execution.known(x) is None for x in traced.captured):
+                fix = "Give what JAX traces to the operation, or make the decomposition without it"
+                raise not_functional(entry, primitive, "uses an array that JAX is tracing", fix)
+            program = close_over(program, traced.captured)
     finally:
         current_builder.reset(token)
     return program
-
-
-forgotten_with_rules(made.cache_clear)
 
 
 def fitted(
@@ -204,22 +244,6 @@ def fitted(
 
 def _plain(aval: Any) -> Any:
     return aval.update(weak_type=False) if type(aval) is ShapedArray else aval
-
-
-def with_constants(
-    entry: Decomposition, primitive: Primitive, program: Program, captured: list[Any]
-) -> Program:
-    """`program` with the arrays that it captured, its last inputs, as constants in it."""
-    if any(execution.known(x) is None for x in captured):
-        fix = "Give what JAX traces to the operation, or make the decomposition without it"
-        raise not_functional(entry, primitive, "uses an array that JAX is tracing", fix)
-    count = len(program.inputs) - len(captured)
-
-    def body(*args: Any) -> Any:
-        inputs = [*args, *[dense(x) for x in captured]]
-        return current_builder.get().inline(program, inputs)  # type: ignore[union-attr]
-
-    return trace_closed(body, program.in_avals[:count], name=program.name)
 
 
 def not_functional(

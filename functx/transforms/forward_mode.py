@@ -12,6 +12,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, padded
+from functx.core.rewriting import user_rules
 from functx.core.tracing import LinearBuilder, aval_of, build, current_builder, trace_closed
 from functx.ops.arithmetic import BOOL
 from functx.ops.families import Elementwise, where_live
@@ -87,6 +88,7 @@ def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
         return list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
     result = push(primitive, primals, tangents, lives)
     if primitive.by_user:
+        user_rules.ran()
         checked_jvp(primitive, [v.aval for v in eqn.outputs], result)
     outs, out_tangents = result
     if primitive.multiple_results:

@@ -13,6 +13,7 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import pulled, stretch
+from functx.core.rewriting import user_rules
 from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, where_live
@@ -240,6 +241,7 @@ def transposed_jvp(
     finally:
         current_builder.reset(token)
     if primitive.by_user:
+        user_rules.ran()
         checked_jvp(primitive, primitive.out_types(tuple(map(aval_of, args))), result)
     _, out_tangents = result
     if not primitive.multiple_results:

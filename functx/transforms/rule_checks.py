@@ -11,6 +11,7 @@ from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal, Program
 from functx.core.provenance import Source
+from functx.core.rewriting import user_rules
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.contraction import DotGeneral
@@ -83,6 +84,7 @@ def linear_rule(
     primitive: Primitive, rule: str, body: Callable[..., Any], cts: Sequence[Any], args: Any
 ) -> list[Any]:
     """The cotangents of `args` that `body(*cts)` gives, which must be linear in `cts`."""
+    user_rules.ran()
     builder = current_builder.here()
     given = [ct for ct in cts if ct is not None]
     avals = [x.aval if type(x) is LinearInput else aval_of(x) for x in args]

@@ -224,3 +224,107 @@ def test_a_rule_that_captures_a_value_of_a_trace_that_has_ended_is_refused():
 
     with pytest.raises(EscapedTracerError, match="must be used inside the function that made it"):
         functx.grad(loss, argnums=1)(WEIGHTS, X)
+
+
+class Read:
+    """What rules read: an attribute, and an array that is written to."""
+
+    number = 1.0
+    array = np.ones((), np.float32)
+
+    @classmethod
+    def change(cls, value):
+        cls.number = value
+        cls.array[...] = value
+
+
+class ReadsNumber(Primitive):
+    """x times what is read, and a tangent with another factor of it."""
+
+    def abstract_eval(self, x):
+        return x
+
+    def jvp(self, primals, tangents):
+        return self(*primals), tangents[0] * Read.number
+
+    def batch(self, args, dims):
+        return args[0] * Read.number, dims[0]
+
+    def decompose(self, x):
+        return x * Read.number
+
+
+class ReadsArray(ReadsNumber):
+    """As above, of an array."""
+
+    def jvp(self, primals, tangents):
+        return self(*primals), tangents[0] * Read.array
+
+    def batch(self, args, dims):
+        return args[0] * Read.array, dims[0]
+
+    def decompose(self, x):
+        return x * Read.array
+
+
+class MadeOfBoth(Primitive):
+    """A composite without other rules."""
+
+    def abstract_eval(self, x):
+        return x
+
+    def decompose(self, x):
+        return ReadsNumber()(x) * Read.array / Read.number
+
+
+def reading():
+    """Functions by their names that multiply by what is read, called with the argument 1."""
+    op = operator()
+    op.register_autograd(lambda ctx, g: (g * Read.number, None))
+    op.def_vmap(lambda info, in_dims, x, k: (k * Read.number, in_dims[1]))
+    mapped = functx.custom_vmap(lambda x: x)
+    mapped.def_vmap(lambda size, batched, x: (x * Read.number * Read.array / Read.array, True))
+    one = np.float32(1.0)
+
+    def last(f):
+        return lambda x: f(x[None])[0]
+
+    def in_scan(x):
+        return lax.scan(lambda c, _: (functx.nn.silu(c), None), x, None, length=1)[0]
+
+    def of_pair(f):
+        return lambda x: functx.vmap(lambda k: f(one, k))(x[None])[0]
+
+    found = {
+        "silu": functx.nn.silu,
+        "silu in scan": in_scan,
+        "operator": functx.grad(lambda x: op(x, one)),
+    }
+    found |= {"operator, mapped": of_pair(op), "custom_vmap": last(functx.vmap(mapped))}
+    for primitive in (ReadsNumber(), ReadsArray(), MadeOfBoth()):
+        name = type(primitive).__name__
+        found |= {name: primitive, f"{name} grad": functx.grad(primitive)}
+        found[f"{name} jvp"] = lambda x, f=primitive: functx.jvp(f, (x,), (one,))[1]
+        found[f"{name} vmap"] = last(functx.vmap(primitive))
+        found[f"{name} decomposed"] = functx.decompose(primitive)
+    return found
+
+
+def test_a_rule_that_runs_outside_jit_reads_what_is_there_now():
+    with functx.decomp.scoped():
+        functx.decomp.register("silu")(lambda x: x * Read.number * Read.array / Read.number)
+        functions, x = reading(), np.float32(1.0)
+        for value in (2.0, 5.0, 7.0):
+            Read.change(value)
+            found = {name: float(f(x)) for name, f in functions.items()}
+            assert found == dict.fromkeys(found, value)
+
+
+def test_a_compiled_decomposition_has_the_array_that_it_read_when_it_was_traced():
+    with functx.decomp.scoped():
+        Read.change(3.0)
+        functx.decomp.register("silu")(lambda x: x * Read.array)
+        f = functx.jit(lambda x: functx.nn.silu(x) * Read.array)
+        assert float(f(np.float32(1.0))) == 9.0
+        Read.change(4.0)
+        assert float(f(np.float32(1.0))) == 9.0

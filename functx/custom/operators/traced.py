@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import rewritten, user_rules
 from functx.core.storage import Purify
 from functx.core.tracing import Builder, Tracer, aval_of, build, current_builder
 
@@ -28,6 +28,7 @@ def run_rule(name: str, body: Callable[..., Sequence[Any]], operands: Sequence[A
     """
     outer = current_builder.get()
     assert outer is not None
+    user_rules.ran()
     builder = Builder(name, "custom_op", outer)
     program, captured = build(builder, body, [builder.add_input(aval_of(x)) for x in operands])
     count = len(program.outputs)
