@@ -118,7 +118,7 @@ def var(
 
     The sum of squares is divided by the number of elements less `ddof`, or `correction`.
     """
-    ddof = _correction("var", ddof, correction)
+    ddof = correction_of("var", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _plain_spread("var", a, axis, dtype, out, ddof, keepdims, Variance)
     return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean)
@@ -137,13 +137,13 @@ def std(
     correction: Any = None,
 ) -> Any:
     """The square root of `var`; of equal elements its derivative is 0."""
-    ddof = _correction("std", ddof, correction)
+    ddof = correction_of("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
         return _plain_spread("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
     return _spread("std", a, axis, dtype, out, ddof, keepdims, where, mean, root_of_squares)
 
 
-def _correction(name: str, ddof: Any, correction: Any) -> Any:
+def correction_of(name: str, ddof: Any, correction: Any) -> Any:
     """The correction to the number of elements, given as `ddof` or as `correction`."""
     if correction is None:
         return ddof

@@ -12,7 +12,7 @@ import numpy as np
 
 from functx.core.concrete import concrete
 from functx.core.dtypes import canonical_dtype
-from functx.core.errors import ConcretizationError, ShapeError, ValueRangeError
+from functx.core.errors import ConcretizationError, ShapeError, ValueRangeError, brief
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import whole_numbers
 from functx.numpy.creation import INT
@@ -126,9 +126,9 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     """
     filt = as_array(filt)
     shape = aval_of(filt).shape
-    sides = trim.lower()
-    if not set(sides) <= {*"fb"}:
-        raise ValueRangeError(f'trim_zeros: trim must be made of "f" and "b"; got {trim!r}')
+    sides = trim.lower() if isinstance(trim, str) else None
+    if sides is None or not set(sides) <= {*"fb"}:
+        raise ValueRangeError(f'trim_zeros: trim must be made of "f" and "b"; got {brief(trim)}')
     places = np.argwhere(known_mask(_truth(filt), "trim_zeros", _INSTEAD_OF_TRIM))
     kept = [slice(None)] * len(shape)
     for d in canonical_axes(axis, len(shape), "trim_zeros: axis"):
@@ -184,6 +184,11 @@ def compress(
 
 def filled_parts(a: Any, places: Any, there: Any, fill_value: Any, axis: int = 0) -> Any:
     """The parts of `a` at `places`, `fill_value` in place of those that are not `there`."""
+    if not aval_of(a).shape[axis]:
+        # There is nothing to take, but for what is not there.
+        shape = list(aval_of(a).shape)
+        shape[axis] = 1
+        a = shaping.full(tuple(shape), literal(0, aval_of(a).dtype))
     taken = take_along(a, places, axis)
     aval = aval_of(taken)
     fill = convert_element_type(as_array(fill_value), aval.dtype)

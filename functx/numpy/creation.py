@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from functx.core.arrays import FUNCTX_ARRAYS, NUMPY_ARRAYS, filled_with, ndarray, of_value, wrapped
 from functx.core.dtypes import DType, canonical_dtype, kind
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError, brief
 from functx.core.program import Literal
 from functx.core.rewriting import apply
 from functx.core.storage import lies_in_a_row
@@ -50,13 +51,19 @@ def asarray(
         return copied(made) if type(made) is Tracer else made
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
-        found = literal_of(a) if dtype is None else number_in(a, canonical_dtype(dtype))
+        found = literal_of(a)
         if found is None:
             raise DTypeError(f"asarray: a must hold numbers; got {a!r}")
+        if dtype is not None:
+            found = number_in(a, canonical_dtype(dtype))
+        elif kind(found.aval.dtype) in "iu":
+            literal(found.value, found.aval.dtype)
         if builder is None:
             return of_value(np.array(found.value, found.aval.dtype), found.aval.weak_type)
         return Tracer(found, builder)
     if isinstance(a, np.ndarray):
+        if isinstance(a, np.ma.MaskedArray) and not np.ma.is_masked(a):
+            a = np.asarray(a)
         wanted = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
         if copy or type(a) not in NUMPY_ARRAYS or a.dtype != wanted:
             a = np.array(a, wanted, copy=copy)
@@ -98,16 +105,18 @@ def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     return a if aval_of(a).shape else reshape(a, (1,))
 
 
-def _number(a: Any) -> Any:
-    return a.item() if isinstance(a, np.generic) else a.value if type(a) is Literal else a
-
-
 def _of_list(items: Any, dtype: Any) -> Any:
     """The array of nested lists: at once where all is NumPy's, else the leaves joined."""
     leaves: list[Any] = []
     shape = _collect(items, leaves)
     if all(type(x) in PYTHON_SCALARS or isinstance(x, (np.ndarray, np.generic)) for x in leaves):
-        return asarray(np.array(items, _list_dtype(leaves, dtype)))
+        wanted = _list_dtype(leaves, dtype)
+        try:
+            return asarray(np.array(items, wanted))
+        except OverflowError:
+            raise ValueRangeError(
+                f"array: the numbers must fit {wanted}; got {brief(items)}"
+            ) from None
     if dtype is None:
         leaves = list(promote(*leaves))
     rows = [_row(x, dtype) for x in leaves]
@@ -179,13 +188,13 @@ def full(
     if type(fill_value) in PYTHON_SCALARS:
         found = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
-        return _filled(shape, _cast(fill_value, found), found, weak)
+        return _filled(shape, literal(_cast(fill_value, found), found).value, found, weak)
     return copied(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
 
 
 def _cast(value: Any, dtype: DType) -> Any:
     """The number `value` as an array of `dtype` would hold it, fractions cut off for integers."""
-    if kind(dtype) in "iu" and isinstance(value, float):
+    if kind(dtype) in "iu" and isinstance(value, float) and math.isfinite(value):
         return int(value)
     return value
 
@@ -264,4 +273,7 @@ def empty_like(
 
 
 def number_in(x: Any, dtype: DType) -> Literal:
-    return literal(_cast(_number(x), dtype), dtype)
+    """The number `x` in `dtype`, which a Python number must fit and a NumPy scalar is cast to."""
+    if isinstance(x, np.generic):
+        return literal(x.astype(dtype).item(), dtype)
+    return literal(_cast(x.value if type(x) is Literal else x, dtype), dtype)

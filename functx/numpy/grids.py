@@ -18,6 +18,7 @@ from functx.numpy.ranges import arange, linspace
 from functx.numpy.shapes import as_array, static_integers
 from functx.ops import shaping
 from functx.ops.operands import canonical_shape
+from functx.ops.parameters import whole
 from functx.ops.shaping import reshape
 
 __all__ = [
@@ -40,29 +41,41 @@ __all__ = [
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """The rows and the columns of the places on diagonal `k` and below it, as NumPy arrays."""
-    return _places(np.tril_indices(n, k, m))
+    return _places(np.tril_indices(*_sizes("tril_indices", n, k, m)))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """The rows and the columns of the places on diagonal `k` and above it, as NumPy arrays."""
-    return _places(np.triu_indices(n, k, m))
+    return _places(np.triu_indices(*_sizes("triu_indices", n, k, m)))
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
     """`tril_indices` for a matrix."""
-    rows, columns = aval_of(arr).shape
+    rows, columns = _shape_of_matrix("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
     """`triu_indices` for a matrix."""
-    rows, columns = aval_of(arr).shape
+    rows, columns = _shape_of_matrix("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
+
+
+def _sizes(name: str, n: Any, k: Any, m: Any) -> tuple[int, int, int | None]:
+    rows, diagonal = whole(f"{name}: n", n), whole(f"{name}: k", k)
+    return rows, diagonal, None if m is None else whole(f"{name}: m", m)
+
+
+def _shape_of_matrix(name: str, arr: Any) -> tuple[int, ...]:
+    aval = aval_of(arr)
+    if aval.ndim != 2:
+        raise ShapeError(f"{name}: the array must have two dimensions; got {aval!r}")
+    return aval.shape
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     """The places on the main diagonal of a cube of `ndim` dimensions, as NumPy arrays."""
-    return _places(np.diag_indices(n, ndim))
+    return _places(np.diag_indices(whole("diag_indices: n", n), whole("diag_indices: ndim", ndim)))
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
@@ -168,6 +181,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
         np.flatnonzero(static_integers(x, "ix_: a mask")) if aval_of(x).dtype == np.bool_ else x
         for x in arrays
     ]
+    arrays = [x if aval_of(x).size else np.zeros(0, canonical_dtype(INT)) for x in arrays]
     rank = len(arrays)
     return tuple(
         [

@@ -17,11 +17,10 @@ from functx.numpy import number_parts, operators, reductions, shapes
 from functx.numpy.derived_products import matrix_power, multi_dot
 from functx.numpy.matrices import eye
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
-from functx.ops import determinants, factorizations, linear_systems
+from functx.ops import determinants, factorizations, linear_systems, spreads
 from functx.ops.comparison import ne
 from functx.ops.operands import canonical_axes
 from functx.ops.shaping import expand_dims, squeeze
-from functx.ops.spreads import vector_norm
 
 __all__ = [
     "cholesky",
@@ -36,6 +35,7 @@ __all__ = [
     "solve",
     "svd",
     "svdvals",
+    "vector_norm",
 ]
 
 
@@ -184,13 +184,24 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     whole = axis is None and (ord is None or ndim < 3)
     axes = canonical_axes(axis, ndim) if not (whole and ord is None) else tuple(range(ndim))
     if ord is None or (len(axes) == 2 and ord == "fro"):
-        out = vector_norm(x, 2.0, axes)
+        out = spreads.vector_norm(x, 2.0, axes)
     elif len(axes) == 1:
         out = _vector(x, ord, axes)
     elif len(axes) == 2:
         out = _matrix(x, ord, axes)
     else:
         raise ValueRangeError(f"norm: axis must name one or two axes; got {axes} with ord={ord!r}")
+    return expand_dims(out, axes) if keepdims and axes else out
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """The norm, by default the root of the sum of squares, of the vectors along `axis`, one or several.
+
+    Without `axis` all elements are one vector. `ord` is a number, `inf` or `-inf`.
+    """
+    (x,) = promote_inexact(x)
+    axes = canonical_axes(axis, aval_of(x).ndim)
+    out = _vector(x, ord, axes)
     return expand_dims(out, axes) if keepdims and axes else out
 
 
@@ -204,7 +215,7 @@ def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
         return reductions.sum(ne(x, 0), axis=axes, dtype=real_dtype(aval.dtype))
     if ord in (inf, -inf) and 0 in [aval.shape[d] for d in axes]:
         raise ValueRangeError(f"norm: with ord={ord} there must be elements; got {aval!r}")
-    return vector_norm(x, float(ord), axes)
+    return spreads.vector_norm(x, float(ord), axes)
 
 
 def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:

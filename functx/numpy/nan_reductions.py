@@ -12,7 +12,7 @@ from functx.core.dtypes import (
 )
 from functx.core.tracing import aval_of
 from functx.numpy import number_parts, operators
-from functx.numpy.averages import mean, std, var
+from functx.numpy.averages import correction_of, mean, std, var
 from functx.numpy.creation import asarray
 from functx.numpy.reductions import any, argmax, argmin, masked, max, min, part_dtype, prod, sum
 from functx.numpy.running import cumprod, cumsum
@@ -97,9 +97,11 @@ def nanvar(
     keepdims: bool = False,
     where: Any = None,
     mean: Any = None,
+    correction: Any = None,
 ) -> Any:
-    """The variance along `axis` of the elements that are not nan."""
+    """The variance along `axis` of the elements that are not nan; arguments as for `var`."""
     x = asarray(a)
+    ddof = correction_of("nanvar", ddof, correction)
     where = _both(_valid(x), where)
     return var(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
 
@@ -113,9 +115,11 @@ def nanstd(
     keepdims: bool = False,
     where: Any = None,
     mean: Any = None,
+    correction: Any = None,
 ) -> Any:
-    """The standard deviation along `axis` of the elements that are not nan."""
+    """The standard deviation along `axis` of the elements that are not nan; arguments as for `std`."""
     x = asarray(a)
+    ddof = correction_of("nanstd", ddof, correction)
     where = _both(_valid(x), where)
     return std(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
 

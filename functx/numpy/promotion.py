@@ -7,12 +7,11 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
-from ml_dtypes import iinfo
 
 from functx.core.arrays import of_value, pair_on_host, plain, wrapped
 from functx.core.avals import Shape
-from functx.core.dtypes import inexact_dtype, is_inexact, is_integer, promote_types
-from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.dtypes import inexact_dtype, is_inexact, promote_types
+from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
 from functx.core.storage import is_computed
@@ -177,20 +176,8 @@ def _convert(x: Any, dtype: Any, weak: bool) -> Any:
 
 def number(value: Any, dtype: Any, weak: bool = False) -> Literal:
     """The Python number `value` in `dtype`, which an int must fit."""
-    if type(value) is int and is_integer(dtype):
-        low, high = _bounds(dtype)
-        if not low <= value <= high:
-            raise ValueRangeError(
-                f"a Python int must fit the dtype beside it; got {value} for {dtype}",
-                fix="Convert the array with astype first.",
-            )
     exact = literal(value, dtype)
     return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact
-
-
-@lru_cache(maxsize=64)
-def _bounds(dtype: Any) -> tuple[int, int]:
-    return int(iinfo(dtype).min), int(iinfo(dtype).max)
 
 
 def broadcast(*args: Any) -> tuple[Any, ...]:

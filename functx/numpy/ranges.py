@@ -48,10 +48,11 @@ def arange(
     # Short floats cannot count far, and bool cannot count.
     wide = canonical_dtype(INT) if found == np.bool_ else _at_least_single(found)
     numbers = iota(wide, count)
+    # NumPy's scalars are cast: of unsigned integers, a negative step counts round.
     if step != 1:
-        numbers = mul(numbers, number_in(step, wide))
+        numbers = mul(numbers, number_in(np.asarray(step)[()], wide))
     if start != 0:
-        numbers = add(numbers, number_in(start, wide))
+        numbers = add(numbers, number_in(np.asarray(start)[()], wide))
     return convert_element_type(numbers, found)
 
 
@@ -111,8 +112,8 @@ def linspace(
     numbers = convert_element_type(numbers, wanted)
     if not retstep:
         return numbers
-    gap = sub(stop, start) if gaps else full(shape, math.nan, wide)
-    step = reshape(div(gap, float(gaps or 1)), shape)
+    gap = sub(stop, start) if gaps > 0 else full(shape, math.nan, wide)
+    step = reshape(div(gap, float(max(gaps, 1))), shape)
     return numbers, convert_element_type(step, inexact_dtype(wanted))
 
 

@@ -78,6 +78,8 @@ def repeat(
     a = as_array(a)
     if axis is None:
         a, axis = ravel(a), 0
+    elif not aval_of(a).ndim:
+        a = ravel(a)
     shape = aval_of(a).shape
     axis = canonical_axis(axis, len(shape), "repeat: axis")
     n = shape[axis]

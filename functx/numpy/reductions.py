@@ -190,7 +190,8 @@ def _extremum(
         x = masked(x, where, start(part_dtype(aval.dtype)))
     best = reduce(x, axes)
     if initial is not None:
-        best = combine(best, convert_element_type(asarray(initial), aval.dtype))
+        at_least = asarray(initial, aval.dtype if type(initial) is int else None)
+        best = combine(best, convert_element_type(at_least, aval.dtype))
     best = convert_element_type(with_axes_kept(best, aval.shape, axes, keepdims), aval.dtype)
     return exactly_into(name, apart(best, a), out)
 

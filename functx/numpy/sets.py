@@ -367,6 +367,9 @@ def intersect1d(
     found, places, there = _chosen("intersect1d", a, wanted, size, fill_value)
     if not return_indices:
         return found
+    if not (n and m):
+        shape, dtype = aval_of(found).shape, canonical_dtype(INT)
+        return found, *[shaping.full(shape, literal(k, dtype)) for k in (n, m)]
     first = convert_element_type(elements_at(a.places, places), INT)
     at = searching.searchsorted(b.values, take_along(a.values, places, 0))
     second = convert_element_type(elements_at(b.places, at), INT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from functx.core.dtypes import complex_dtype
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
@@ -215,7 +216,7 @@ def interp(
         start, value = elements_at(xp, below), elements_at(fp, below)
         width = operators.subtract(elements_at(xp, above), start)
         # Points that coincide have no line between them, and 0 / 0 would spoil derivatives.
-        least = float(np.spacing(np.finfo(np.dtype(aval_of(width).dtype)).eps))
+        least = float(np.spacing(finfo(aval_of(width).dtype).eps))
         same = operators.less_equal(operators.absolute(width), least)
         part = operators.divide(operators.subtract(x, start), choices.where(same, 1, width))
         rise = operators.multiply(part, operators.subtract(elements_at(fp, above), value))

@@ -98,7 +98,7 @@ def histogram(
     place = sub(convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
     place = choices.where(operators.equal(x, last), n - 1, place)
     inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
-    amounts = asarray(1, aval_of(x).dtype) if weights is None else asarray(weights)
+    amounts = asarray(1, aval_of(x).dtype) if weights is None else raveled(asarray(weights))
     amounts = convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
     counts = _tally(choices.where(inside, place, n), amounts, n)

@@ -206,7 +206,13 @@ def _sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[
     """The size of the dimension that each letter stands for."""
     sizes: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
+        own: dict[str, int] = {}
         for label, n in zip(term, shape, strict=True):
+            if own.setdefault(label, n) != n:
+                raise ShapeError(
+                    f"einsum: a letter that stands twice in one term must have one size; got "
+                    f"{own[label]} and {n} for `{label}` in {subscripts!r} with shapes {shapes}"
+                )
             if 1 != sizes.setdefault(label, n) != n != 1:
                 raise ShapeError(
                     f"einsum: the dimensions of one letter must have one size; got {sizes[label]} "

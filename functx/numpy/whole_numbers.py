@@ -195,9 +195,16 @@ def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
         return into("round", rounded, out)
     if decimals == 0:
         return into("round", rint(a), out)
-    scale = float(10 ** (decimals if decimals > 0 else -decimals))
+    scale = float(10 ** abs(decimals))
     apply, undo = (mul, div) if decimals > 0 else (div, mul)
-    return into("round", undo(*promote(rint(apply(*promote(a, scale))), scale)), out)
+
+    def to_decimals(x: Any) -> Any:
+        scaled = apply(*promote(x, scale))
+        rounded = undo(*promote(rint(scaled), scale))
+        # A number too large to be scaled is whole.
+        return selection.select(rounding.is_finite(scaled), rounded, rint(x))
+
+    return into("round", on_parts(to_decimals, a), out)
 
 
 around = round

@@ -109,7 +109,7 @@ class CumProd(Cumulative):
         return out, linear_recurrence(x, mul(t, earlier), self.axis, self.reverse)
 
     def lower(self, ctx, x):
-        return self.scan(ctx, x, stablehlo.MulOp, 1)
+        return self.scan(ctx, x, stablehlo.MulOp, 1, wide_dtype(ctx.avals_in[0].dtype))
 
 
 class CumExtremum(Cumulative, abstract=True):

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any
 
 import numpy as np
+from ml_dtypes import iinfo
 
 from functx.core.arrays import wrapped
 from functx.core.axes import batched_axis
 from functx.core.dtypes import DType, is_complex, is_inexact
-from functx.core.errors import ArgumentError, AxisError, ConcretizationError, DTypeError, brief
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    ConcretizationError,
+    DTypeError,
+    ValueRangeError,
+    brief,
+)
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import aval_of, current_builder
 from functx.core.unknown import is_finite
@@ -25,7 +34,7 @@ def unchanged(x: Any) -> Any:
 
 
 def literal(value: Any, dtype: DType) -> Literal:
-    """The scalar `value` as a literal of exactly `dtype`."""
+    """The scalar `value` as a literal of exactly `dtype`, which an integer must fit."""
     if type(value) is float and dtype.kind == "f":
         return scalar_literal(value, dtype, False, repr(value))
     if is_complex(dtype):
@@ -45,8 +54,19 @@ def literal(value: Any, dtype: DType) -> Literal:
                 f"a number must fit the dtype {dtype} of the array beside it; got {value!r}",
                 fix="Convert the array with astype, or use functx.numpy, which promotes.",
             )
-        value = int(np.asarray(int(value)).astype(dtype))
+        value = int(value)
+        low, high = _bounds(dtype)
+        if not low <= value <= high:
+            raise ValueRangeError(
+                f"a Python int must fit the dtype that it gets; got {value} for {dtype}",
+                fix="Convert the array with astype, or give a wider dtype.",
+            )
     return scalar_literal(value, dtype, False, repr(value))
+
+
+@lru_cache(maxsize=64)
+def _bounds(dtype: DType) -> tuple[int, int]:
+    return int(iinfo(dtype).min), int(iinfo(dtype).max)
 
 
 def is_finite_literal(x: Any, but_zero: bool = False) -> bool:

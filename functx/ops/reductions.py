@@ -125,7 +125,7 @@ class ReduceProd(Reduction):
         return self.without_units(x)
 
     def lower(self, ctx, x):
-        return ctx.reduce(stablehlo.MulOp, x, self.axes, 1)
+        return ctx.reduce(stablehlo.MulOp, x, self.axes, 1, wide_dtype(ctx.avals_in[0].dtype))
 
 
 class Extremum(Reduction, abstract=True):

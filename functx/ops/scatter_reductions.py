@@ -77,6 +77,8 @@ class ScatterMul(Scatter):
         # Those that are dropped form a run too, whose product may overflow.
         return reshape(select(lt(places, 0), 1, products), shape)
 
+    computed_in = ScatterAdd.computed_in
+
     def combine(self, x, update):
         return stablehlo.multiply(x, update)
 

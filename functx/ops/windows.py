@@ -16,6 +16,7 @@ from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.gathering import Gather
+from functx.ops.half_floats import wide_aval
 from functx.ops.joining import pad
 from functx.ops.reductions import first_extremum, highest, lowest
 from functx.ops.shaping import moveaxis, reshape, zeros_like
@@ -47,13 +48,16 @@ class Windowed(Primitive, abstract=True):
         (x,), (dim,) = args, dims
         return type(self)(*self.window.with_batch_dim(dim))(x), dim
 
-    def reduce(self, ctx: Any, x: Any, operation: Any, start: Any) -> Any:
-        """The elements in each window combined by an operation class, from a number on."""
+    def reduce(self, ctx: Any, x: Any, operation: Any, start: Any, out: Any = None) -> Any:
+        """The elements in each window combined by an operation class, from a number on.
+
+        `out` is the type of the result, by default the equation's.
+        """
 
         def combine(pair: Sequence[Any]) -> list[Any]:
             return [operation(*pair).result]
 
-        return lower_window(ctx, self.window, [x], [start], combine)[0]
+        return lower_window(ctx, self.window, [x], [start], combine, out and [out])[0]
 
 
 def _places(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
@@ -114,7 +118,12 @@ class ReduceWindowSum(Windowed, Linear):
         return (ReduceWindowSum(*flat)(pad(ct, 0, config)),)
 
     def lower(self, ctx, x):
-        return self.reduce(ctx, x, stablehlo.AddOp, 0)
+        (aval,), (out_aval,) = ctx.avals_in, ctx.avals_out
+        wide, wide_out = wide_aval(aval), wide_aval(out_aval)
+        if wide is aval:
+            return self.reduce(ctx, x, stablehlo.AddOp, 0)
+        x = ctx.convert(x, aval, wide)
+        return ctx.convert(self.reduce(ctx, x, stablehlo.AddOp, 0, wide_out), wide_out, out_aval)
 
 
 class WindowExtremum(Windowed, abstract=True):

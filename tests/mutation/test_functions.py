@@ -96,7 +96,7 @@ def test_calls_write_what_they_write_with_numpy(namespace, x64):
 REFUSED = {
     "x[0, 0] = np.ones(1)": (ShapeError, "one element takes a number; got a value of 1"),
     "x[0] = [[1, 2, 3, 4]]": (ShapeError, "1 dimensions take a list as deep; got a value of 2"),
-    "w8[0] = 300": (ValueRangeError, "must fit the dtype beside it; got 300 for uint8"),
+    "w8[0] = 300": (ValueRangeError, "must fit the dtype that it gets; got 300 for uint8"),
     "w8.fill(-1)": (ValueRangeError, "got -1 for uint8"),
     "np.copyto(w8, 256)": (ValueRangeError, "got 256 for uint8"),
     "w8 += w": (DTypeError, r"x \+= y: the result must be of the kind .* array of uint8"),

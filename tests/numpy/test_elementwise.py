@@ -582,7 +582,9 @@ def test_numbers_beyond_a_dtype_compare_truly_and_do_not_wrap():
     assert np.less(x, 300).all() and np.greater(300, x).all() and np.not_equal(x, -1).all()
     assert not np.equal(x, 256).any() and np.greater_equal(x, -5).all()
     assert jit(lambda x: x < 300)(x).all()
-    with pytest.raises(ValueRangeError, match="a Python int must fit the dtype beside it; got 300"):
+    with pytest.raises(
+        ValueRangeError, match="a Python int must fit the dtype that it gets; got 300"
+    ):
         np.add(x, 300)
 
 

@@ -53,6 +53,11 @@ np.take(f(0, 1), i(5), fill_value=7.0) | np.insert(f(0, 1, 2), [1, 1], 9.0) | np
 np.intersect1d(i(2, 1, 1), i(5, 1), assume_unique=True) | np.bincount(b()) | np.bincount(numpy.array([0, 200, 3], "uint8"))
 np.cumsum(table, dtype="bool") | np.prod(f(0.5, 3), dtype="bool") | np.log10(c(0, inf, 100)) | np.log2(c(0, 8j))
 np.pad(numpy.array([[True, False], [False, False]]), 1, "mean") | np.trapezoid(h(1.5, -2, 60000, 0.1))
+np.round(c(complex(inf, 1.26), complex(nan, -inf)), 1) | np.round(f(-inf, 1.26, nan), 2) | np.linspace(0, 1, 0, retstep=True)
+np.nanvar(f(1, nan, 4), correction=1) | np.nanstd(table, axis=0, correction=1) | np.linalg.vector_norm(table, ord=0)
+np.linalg.vector_norm(cube, axis=(0, 2), ord=3) | np.linalg.vector_norm(table, axis=1, keepdims=True, ord=inf)
+np.array(numpy.ma.array([1, 2])) | np.sum(numpy.ma.array([1.5, 2], mask=[False, False])) | np.repeat(f(2)[0], 2, axis=0)
+np.ix_(numpy.zeros(0, "int8")) | np.histogram(table, 3, weights=table)[0] | np.array(numpy.int64(300), "uint8")
 np.ptp(table, axis=0) | np.var(f(1, 2), correction=1) | np.sum(f(1, 2), where=b(1, 0))
 """
 OUTSIDE_NUMPY = {"np.take(f(0, 1), i(5), fill_value=7.0)": "jax"}
@@ -98,7 +103,32 @@ REFUSED = {
     "np.sum(table, axis=1.0)": (ArgumentError, "axis must be an integer"),
     "np.sum(table, axis=numpy.array([1, 1]))": (AxisError, "each axis once"),
     "np.zeros(numpy.array(2.5))": (ArgumentError, "made of integers"),
-    "np.sin(numpy.ma.array([1, 2]))": (ArgumentError, r"Pass x.filled\(value\)"),
+    "np.sin(numpy.ma.array([1, 2], mask=[True, False]))": (
+        ArgumentError,
+        r"Pass x.filled\(value\)",
+    ),
+    "np.tril_indices_from(f(1))": (ShapeError, "must have two dimensions; got f32"),
+    "np.tril_indices('a')": (ArgumentError, "n must be an integer.*got 'a'"),
+    "np.triu_indices(3, 0.5)": (ArgumentError, "k must be an integer.*got 0.5"),
+    "np.diag_indices(2.5)": (ArgumentError, "n must be an integer.*got 2.5"),
+    "np.einsum('ii', table[:, :1])": (
+        ShapeError,
+        "twice in one term must have one size; got 2 and 1",
+    ),
+    "np.trim_zeros(f(0, 1), i(1))": (ValueRangeError, 'trim must be made of "f" and "b"'),
+    "np.array(2**40)": (
+        ValueRangeError,
+        "must fit the dtype that it gets; got 1099511627776 for int32",
+    ),
+    "np.array([1, 2**70])": (ValueRangeError, "the numbers must fit int32"),
+    "np.full(2, -1, 'uint8')": (ValueRangeError, "got -1 for uint8"),
+    "np.full_like(numpy.zeros(2, 'uint8'), 300)": (ValueRangeError, "got 300 for uint8"),
+    "np.uint8(300)": (ValueRangeError, "got 300 for uint8"),
+    "np.int8(-1e9)": (ValueRangeError, "got -1000000000 for int8"),
+    "np.int32(nan)": (DTypeError, "got nan"),
+    "np.max(numpy.zeros(2, 'uint8'), initial=-1)": (ValueRangeError, "got -1 for uint8"),
+    "functx.lax.max(numpy.zeros(2, 'uint8'), -1)": (ValueRangeError, "got -1 for uint8"),
+    "functx.lax.dynamic_slice(table, (0,), (1, 1))": (IndexError, "one index a dimension; got 1"),
     'jit(lambda x: x.view("complex64"))(table)': (ShapeError, "whole complex numbers"),
 }
 
@@ -107,7 +137,7 @@ REFUSED = {
 def test_what_is_wrong_is_named(text):
     error, message = REFUSED[text]
     with pytest.raises(error, match=message) as found:
-        eval(text, {**NAMES, "np": np, "jit": jit})
+        eval(text, {**NAMES, "np": np, "jit": jit, "functx": functx})
     assert isinstance(found.value, FunctxError)
 
 
@@ -189,3 +219,42 @@ def test_a_transform_of_nothing_is_nothing():
             found = getattr(np.fft, name)(x, axis=axis)
             assert (found.shape, found.dtype) == (shape, "complex64")
             assert functx.jit(getattr(np.fft, name))(x[:, None] if x.ndim == 1 else x).size == 0
+
+
+def test_sets_of_nothing_have_the_size_that_is_asked_for():
+    nothing = numpy.zeros(0, "int8")
+    found = jit(
+        lambda x: [
+            *(np.setdiff1d(x, x, size=2), np.setxor1d(x, x, size=2)),
+            *np.intersect1d(x, x, size=2, return_indices=True),
+            np.compress(x > 0, x, size=2, fill_value=7),
+        ]
+    )(nothing)
+    assert [x.tolist() for x in found] == [[0, 0]] * 5 + [[7, 7]]
+
+
+def test_a_number_too_large_for_its_decimals_stays():
+    assert np.round(numpy.float32(3e38), 2) == numpy.float32(3e38)
+
+
+def test_unsigned_numbers_count_down():
+    powers, down = jit(lambda x: (np.vander(x), np.arange(2, -1, -1, dtype="uint8")))(
+        numpy.array([1, 2, 3], "uint8")
+    )
+    assert powers.tolist() == [[1, 1, 1], [4, 2, 1], [9, 3, 1]] and down.tolist() == [2, 1, 0]
+
+
+def test_windows_and_products_of_half_floats_are_computed_in_single_precision():
+    ones, factors = numpy.ones(5000, "float16"), numpy.full(1000, 1.001, "float16")
+    exact = float(numpy.prod(factors, dtype="float64"))
+
+    def all_of_it(ones, factors):
+        whole = functx.lax.reduce_window(
+            ones, numpy.float16(0), functx.lax.add, (5000,), (1,), "VALID"
+        )
+        scattered = np.ones(1, "float16").at[numpy.zeros(1000, int)].multiply(factors)
+        plain = functx.lax.reduce_prod(factors, (0,))
+        return whole[0], scattered[0], plain, functx.lax.cumprod(factors)[-1]
+
+    for outs in (all_of_it(ones, factors), jit(all_of_it)(ones, factors)):
+        numpy.testing.assert_allclose([float(x) for x in outs], [5000, *[exact] * 3], 1e-3)
