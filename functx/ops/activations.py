@@ -118,22 +118,22 @@ class Gelu(Inexact):
         if not self.approximate:
             density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
             return add(self.distribution(x), mul(x, density))
-        t = tanh(self.argument(x))
-        slope = mul(add(mul(mul(x, x), 3 * CUBIC), 1.0), SLOPE)
-        density = mul(mul(sub(1.0, mul(t, t)), slope), 0.5)
-        return add(mul(add(t, 1.0), 0.5), mul(x, density))
+        share = self.distribution(x)
+        slope = mul(add(mul(mul(x, x), 3 * CUBIC), 1.0), 2 * SLOPE)
+        return add(share, mul(x, mul(mul(share, sub(1.0, share)), slope)))
 
     def decompose(self, x):
         return mul(x, self.distribution(x))
 
     def distribution(self, x: Any) -> Any:
         if self.approximate:
-            return mul(add(tanh(self.argument(x)), 1.0), 0.5)
+            # (1 + tanh(u)) / 2 is logistic(2 u), which keeps its digits for very negative u.
+            return logistic(self.argument(x))
         return mul(erfc(mul(x, -math.sqrt(0.5))), 0.5)
 
     def argument(self, x: Any) -> Any:
-        # sqrt(2 / pi) (x + 0.044715 x^3)
-        return mul(add(x, mul(mul(mul(x, x), x), CUBIC)), SLOPE)
+        # 2 sqrt(2 / pi) (x + 0.044715 x^3)
+        return mul(add(x, mul(mul(mul(x, x), x), CUBIC)), 2 * SLOPE)
 
 
 def softplus(x: Any) -> Any:

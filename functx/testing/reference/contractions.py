@@ -63,13 +63,17 @@ def Convolution(x, k, window, layouts, groups, precision, preferred_element_type
     return np.transpose(out, np.argsort(layouts.out))
 
 
-def attention_weights(q, k, bias, mask, scale, causal, window):
-    """The weights of attention, (B, K, T, G, S), and the logarithms of the sums of powers."""
+def attention_scores(q, k, bias, mask, scale, causal, window):
+    """The scores of attention, (B, K, T, G, S); -inf where nothing is seen."""
     s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
     rows, columns = np.arange(q.shape[1])[:, None, None], np.arange(k.shape[1])
     left, right = window or (len(columns) + len(rows),) * 2
     seen = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
-    s = np.where(seen & (True if mask is None else mask), s, -np.inf)
+    return np.where(seen & (True if mask is None else mask), s, -np.inf)
+
+
+def attention_weights(s):
+    """The weights of scores, and the logarithms of the sums of their powers."""
     largest = s.max(-1, initial=-np.inf, keepdims=True)
     shift = np.where(largest == -np.inf, 0, largest)
     powers = np.exp(s - shift)
@@ -88,14 +92,15 @@ def attention_operands(args, biased, masked):
 @meaning
 def DotProductAttention(*args, scale, causal, window, biased, masked, block):
     q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
-    weights, logs = attention_weights(q, k, bias, mask, scale, causal, window)
+    weights, logs = attention_weights(attention_scores(q, k, bias, mask, scale, causal, window))
     return np.einsum("bktgs,bskv->btkgv", weights, v), logs
 
 
 @meaning
 def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block):
     q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
-    p, _ = attention_weights(q, k, bias, mask, scale, causal, window)
+    s = attention_scores(q, k, bias, mask, scale, causal, window)
+    p = np.where(s == -np.inf, 0, np.exp(s - logs[..., None]))
     ds = p * (np.einsum("btkgv,bskv->bktgs", ct, v) - products[..., None])
     found = [
         np.einsum("bktgs,bskh->btkgh", ds, k) * scale,

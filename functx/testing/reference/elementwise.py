@@ -82,7 +82,9 @@ def Div(x, y):
     if x.dtype.kind == "f" or x.dtype.kind == "c":
         return x / y
     quotient = x // y
-    return quotient + ((x % y != 0) & ((x < 0) != (y < 0)))
+    quotient = quotient + ((x % y != 0) & ((x < 0) != (y < 0)))
+    # XLA has all bits set for a quotient by zero.
+    return np.where(y == 0, ~np.zeros_like(x), quotient)
 
 
 @meaning
@@ -137,7 +139,8 @@ def Mish(x):
 @meaning
 def Gelu(x, approximate):
     if approximate:
-        return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        # (1 + tanh(u)) / 2, of which nothing is left for very negative u, is expit(2 u).
+        return x * scipy.special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
     return x * scipy.special.ndtr(x)
 
 
@@ -164,16 +167,28 @@ def SignedZero(x, y):
 
 @meaning
 def Sinc(x, order):
-    # sinc(x) is the integral of cos(pi x t) over t in [0, 1]; by quadrature.
+    # The derivatives of s(z) = sin(z) / z, which is the integral of cos(z t) over t in [0, 1]:
+    # by quadrature, or far out by s^(k) z + k s^(k-1) = sin^(k).
     nodes, weights = np.polynomial.legendre.leggauss(48)
     t, weights = (nodes + 1) / 2, weights / 2
-    wave = np.cos(np.pi * x[..., np.newaxis] * t + order * np.pi / 2)
-    return (wave * (np.pi * t) ** order) @ weights
+    near = np.abs(x) < 8
+    z = np.pi * np.where(near, x, 0)[..., np.newaxis] * t
+    inside = (nth_derivative(order + 1, z) * t**order) @ weights
+    far = np.pi * np.where(near, 8, x)
+    outside = np.sin(far) / far
+    for k in range(1, order + 1):
+        outside = (nth_derivative(k, far) - k * outside) / far
+    return np.pi**order * np.where(near, inside, outside)
+
+
+def nth_derivative(n, z):
+    """That of the sine."""
+    return (np.cos(z) if n % 2 else np.sin(z)) * (-1 if n % 4 in (2, 3) else 1)
 
 
 @meaning
 def Polygamma(m, x):
-    return np.where(m == 0, scipy.special.digamma(x), scipy.special.polygamma(m, x))
+    return np.where(m == 0, Digamma(x), scipy.special.polygamma(m, x))
 
 
 @meaning

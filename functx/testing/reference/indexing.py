@@ -94,7 +94,10 @@ def _orderable(x):
 
 @meaning
 def TopK(x, k):
-    order = np.argsort(-x.astype(np.float64), axis=-1, kind="stable")[..., :k]
+    # From the end of the rising order of the row read backwards: nans first, then falling, 0 before -0.
+    back = x[..., ::-1]
+    rising = np.lexsort((~np.signbit(back), back), axis=-1)
+    order = x.shape[-1] - 1 - rising[..., ::-1][..., :k]
     return [np.take_along_axis(x, order, -1), order]
 
 
@@ -114,5 +117,5 @@ def Embedding(indices, weight, padding):
 @meaning
 def EmbeddingBackward(ct, indices, rows, padding):
     out = np.zeros((rows, ct.shape[-1]), ct.dtype)
-    np.add.at(out, indices, ct * (indices != padding)[..., None])
+    np.add.at(out, indices, np.where((indices != padding)[..., None], ct, 0))
     return out

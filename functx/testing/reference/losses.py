@@ -41,8 +41,8 @@ def softplus(x):
     return np.logaddexp(0.0, x)
 
 
-def clipped_log(x):
-    return np.maximum(np.log(x), -100.0)
+def clipped(log):
+    return np.maximum(log, -100.0)
 
 
 def product(weight, x):
@@ -57,13 +57,13 @@ TERMS = {
     ),
     "HuberLoss": lambda x, y, delta: scipy.special.huber(delta, x - y),
     "BinaryCrossEntropy": lambda x, y, w=1.0: (
-        -w * (y * clipped_log(x) + (1 - y) * clipped_log(1 - x))
+        -w * (y * clipped(np.log(x)) + (1 - y) * clipped(np.log1p(-x)))
     ),
     "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
         w * (p * product(y, softplus(-x)) + product(1 - y, softplus(x)))
     ),
     "KlDiv": lambda x, y, log_target: (
-        np.exp(y) * (y - x)
+        product(np.exp(y), y - x)
         if log_target
         else scipy.special.xlogy(y, y) - product(y, np.nan_to_num(x))
     ),
@@ -75,7 +75,9 @@ SLOPES = {
     "MseLoss": lambda x, y: 2 * (x - y),
     "SmoothL1Loss": lambda x, y, beta: np.clip((x - y) / beta, -1, 1),
     "HuberLoss": lambda x, y, delta: np.clip(x - y, -delta, delta),
-    "BinaryCrossEntropy": lambda x, y, w=1.0: w * ((1 - y) / (1 - x) - y / x),
+    "BinaryCrossEntropy": lambda x, y, w=1.0: (
+        w * ((1 - y) / np.maximum(1 - x, 1e-12) - y / np.maximum(x, 1e-12))
+    ),
     "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
         w * ((1 - y) * scipy.special.expit(x) - p * y * scipy.special.expit(-x))
     ),
@@ -100,7 +102,7 @@ def class_rows(target, weights, classes, axis, lanes, ignore_index):
     there = np.where(counts, target, 0)[..., None] == np.arange(classes)
     weight = np.ones(classes) if not weights else weights[0]
     weight = weight.reshape(weight.shape[:-1] + (1,) * (target.ndim - weight.ndim + 1) + (classes,))
-    return there, weight, np.where(counts, (there * weight).sum(-1), 0.0)
+    return there, weight, np.where(counts, product(there, weight).sum(-1), 0.0)
 
 
 def mean_by_weights(total, weight, lanes, of_nothing):
@@ -122,14 +124,14 @@ def shared_by_weights(ct, weight, reduction, lanes):
 @meaning
 def NllLoss(x, target, *weights, reduction, lanes, axis, ignore_index):
     there, _, weight = class_rows(target, weights, x.shape[axis], axis, lanes, ignore_index)
-    terms = -weight * np.where(there, np.moveaxis(x, axis, -1), 0).sum(-1)
+    terms = -product(weight, np.where(there, np.moveaxis(x, axis, -1), 0).sum(-1))
     return reduced_by_weights(terms, weight, reduction, lanes)
 
 
 @meaning
 def NllLossBackward(ct, target, *weights, reduction, lanes, axis, ignore_index, classes):
     there, _, weight = class_rows(target, weights, classes, axis, lanes, ignore_index)
-    found = there * -shared_by_weights(ct, weight, reduction, lanes)[..., None]
+    found = -product(there, shared_by_weights(ct, weight, reduction, lanes)[..., None])
     return np.moveaxis(found, -1, axis)
 
 
@@ -143,8 +145,8 @@ def class_distribution(target, weights, x, axis, lanes, ignore_index, label_smoo
 
 
 def of_distribution(x, shares, axis):
-    found = np.moveaxis(scipy.special.softmax(x, axis), axis, -1) * shares.sum(-1, keepdims=True)
-    return found - shares
+    weight = shares.sum(-1, keepdims=True)
+    return product(weight, np.moveaxis(scipy.special.softmax(x, axis), axis, -1)) - shares
 
 
 @meaning
@@ -152,7 +154,8 @@ def CrossEntropy(x, target, *weights, reduction, lanes, axis, ignore_index, labe
     shares, weight = class_distribution(
         target, weights, x, axis, lanes, ignore_index, label_smoothing
     )
-    terms = -(shares * np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)).sum(-1)
+    logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
+    terms = -product(shares, logs).sum(-1)
     return reduced_by_weights(terms, weight, reduction, lanes)
 
 

@@ -25,7 +25,13 @@ def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit):
     if unit:
         a = np.where(np.eye(a.shape[-1], dtype=bool), 1, a)
     a = np.swapaxes(a, -1, -2) if transposed else a
-    return np.linalg.solve(np.conj(a) if conjugated else a, b)
+    a = np.conj(a) if conjugated else a
+    rows = range(a.shape[-1])
+    out = np.zeros_like(b)
+    for i in rows if lower_triangle != transposed else reversed(rows):
+        carried = np.einsum("...j,...jk->...k", a[..., i, :], out)
+        out[..., i, :] = (b[..., i, :] - carried) / a[..., i, i, None]
+    return out
 
 
 @meaning

@@ -22,12 +22,20 @@ MEANING |= {
     "ReduceSum": typed_reduction(np.sum),
     "LogSumExp": lambda x, axes: scipy.special.logsumexp(x, axes),
     "Softmax": lambda x, axes: scipy.special.softmax(x, axes) if x.size else x,
-    "LogSoftmax": lambda x, axes: scipy.special.log_softmax(x, axes) if x.size else x,
     "ReduceProd": typed_reduction(np.prod),
     "ReduceAnd": reduction(np.bitwise_and.reduce),
     "ReduceOr": reduction(np.bitwise_or.reduce),
     "ReduceXor": reduction(np.bitwise_xor.reduce),
 }
+
+
+@meaning
+def LogSoftmax(x, axes):
+    if not x.size:
+        return x
+    # Of an infinite logit nothing is known, of the others beside it neither.
+    unknown = (x == np.inf).any(axes, keepdims=True)
+    return np.where(unknown, np.nan, scipy.special.log_softmax(x, axes))
 
 
 def lowest(dtype):
@@ -94,7 +102,8 @@ def LinearRecurrence(factor, x, axis, reverse):
     factor, x = [np.moveaxis(a, axis, 0)[:: -1 if reverse else 1] for a in (factor, x)]
     out = np.array(x)
     for i in range(1, len(x)):
-        out[i] += factor[i] * out[i - 1]
+        carried = factor[i] * out[i - 1]
+        out[i] += np.where(factor[i], carried, 0) if factor.dtype == bool else carried
     return np.moveaxis(out[:: -1 if reverse else 1], 0, axis)
 
 

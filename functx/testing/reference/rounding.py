@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
-from functx.core.dtypes import is_complex, is_inexact, real_dtype
+from functx.core.dtypes import DTYPES_BY_SHORT_NAME, is_complex, is_inexact, real_dtype
 from functx.core.program import Equation
 from functx.testing.reference.meanings import CONTROL, EXACT
 
@@ -75,6 +75,11 @@ Elsewhere either may be off by a rounding of the modulus: the real part of `rsqr
 in one correct computation and 1e-8 in another.
 """
 
+ABSOLUTE = {
+    *("LogSumExp", "CumLogSumExp", "LogSoftmax", "CrossEntropy", "SoftCrossEntropy"),
+}
+"""Operations that add the logarithm of a number near 1, which has an error of a rounding of 1."""
+
 Compute = Callable[[Sequence[Array]], list[Array]]
 
 
@@ -82,12 +87,14 @@ class Rounding:
     """Random errors of the size of rounding, the same for the same seed; without a seed, none.
 
     `clips` says whether values beyond the largest number of their dtype become infinite, which
-    is open where a compiler keeps them in a wider dtype in between.
+    is open where a compiler keeps them in a wider dtype in between, and those below the least
+    normal number 0, which is open everywhere. With `narrow`, each operation is computed in the
+    dtypes of the program.
     """
 
-    def __init__(self, seed: int | None = None, clips: bool = True):
+    def __init__(self, seed: int | None = None, clips: bool = True, narrow: bool = False):
         self.random = None if seed is None else np.random.RandomState(seed)
-        self.clips = clips
+        self.clips, self.narrow = clips, narrow
 
     def outputs(self, eqn: Equation, args: Sequence[Array], compute: Compute) -> list[Array]:
         """The outputs of an equation, which are `compute(args)` where nothing is rounded."""
@@ -101,10 +108,19 @@ class Rounding:
             outs = compute(args)
         else:
             dtypes = [atom.aval.dtype for atom in eqn.inputs]
+            if self.clips:
+                args = [flushed(x, d) for x, d in zip(args, dtypes, strict=True)]
             outs = compute([self.moved(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
+            if self.narrow:
+                outs = overflowed(outs, args, dtypes, compute)
             units = UNITS.get(name, 2.0)
             modulus = name not in COMPONENTWISE
             outs = [self.moved(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
+            if name in ABSOLUTE:
+                outs = [
+                    x + units * float(finfo(d).eps) * self.errors(x.shape)
+                    for x, d in zip(outs, types, strict=True)
+                ]
             if name == "ConvertElementType" and not is_inexact(types[0]):
                 outs = [self.without_overflow(args[0], outs[0])]
             if name in CORRECTLY_ROUNDED and is_inexact(types[0]):
@@ -113,7 +129,14 @@ class Rounding:
                 for x, dtype in zip(args, dtypes, strict=True):
                     kept = kept & has(x, dtype)
                 outs = [np.where(kept, exact, out)]
-        return [clipped(x, d) for x, d in zip(outs, types, strict=True)] if self.clips else outs
+        if not self.clips:
+            return outs
+        outs = [clipped(x, d) for x, d in zip(outs, types, strict=True)]
+        return (
+            outs
+            if self.random is None
+            else [flushed(x, d) for x, d in zip(outs, types, strict=True)]
+        )
 
     def last_bits_open(self, x: Array, dtype: Any) -> Array:
         """`x`, moved by some units in the last place where it may have been rounded."""
@@ -156,15 +179,51 @@ def has(x: Array, dtype: Any) -> Any:
         return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
 
 
+def overflowed(
+    outs: Sequence[Array], args: Sequence[Array], dtypes: Sequence[Any], compute: Compute
+) -> list[Array]:
+    """`outs`, but as computed in the dtypes of the operands where something overflows on the way.
+
+    Of 32 bits all is taken: it has the digits of an honest computation, also where terms cancel.
+    """
+    bf16, single = DTYPES_BY_SHORT_NAME["bf16"], np.dtype(np.float32)
+    dtypes = [single if d == bf16 else d for d in dtypes]
+    with np.errstate(all="ignore"):
+        narrow = [x.astype(d) for x, d in zip(args, dtypes, strict=True)]
+    try:
+        found = compute(narrow)
+    except TypeError:
+        # NumPy has no matrix functions of halves.
+        return list(outs)
+    if single in dtypes or np.dtype(np.complex64) in dtypes:
+        return found
+    pairs = zip(found, outs, strict=True)
+    return [np.where(np.isfinite(few) & (few != 0), many, few) for few, many in pairs]
+
+
+def flushed(x: Array, dtype: Any) -> Array:
+    """`x` with 0 for elements below the least normal number of `dtype`."""
+    if not is_inexact(dtype):
+        return x
+    if is_complex(dtype):
+        part = real_dtype(dtype)
+        return of_components(flushed(x.real, part), flushed(x.imag, part))
+    return np.where(np.abs(x) < float(finfo(dtype).tiny), 0.0 * x, x)
+
+
+def of_components(real: Array, imag: Array) -> Array:
+    out = np.empty(real.shape, np.complex128)
+    out.real, out.imag = real, imag
+    return out
+
+
 def clipped(x: Array, dtype: Any) -> Array:
     """`x` with infinities for elements beyond the largest number of `dtype`."""
     if not is_inexact(dtype):
         return x
     if is_complex(dtype):
-        out = np.empty(x.shape, np.complex128)
         part = real_dtype(dtype)
-        out.real, out.imag = clipped(x.real, part), clipped(x.imag, part)
-        return out
+        return of_components(clipped(x.real, part), clipped(x.imag, part))
     info = finfo(dtype)
     largest = float(info.max)
     with np.errstate(all="ignore"):

@@ -55,7 +55,8 @@ class Expected:
     def sample(self, runs: int) -> None:
         """Let there be at least so many runs with errors."""
         for seed in range(len(self.samples), runs):
-            interpreter = Interpreter(Rounding(seed, clips=seed % 2 == 0), self.limit)
+            rounding = Rounding(seed, clips=seed % 2 == 0, narrow=seed % 4 == 2)
+            interpreter = Interpreter(rounding, self.limit)
             try:
                 outs = self.outputs(interpreter)
             except TooLong:
