@@ -67,11 +67,21 @@ class Asin(Inexact):
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def derivative(self, out, x):
-        # 1 / sqrt(1 - x**2), without cancellation near -1 and 1.
-        return rsqrt(mul(sub(1.0, x), add(1.0, x)))
+        return rsqrt(one_minus_square(x))
 
     def lower(self, ctx, x):
         return chlo.asin(x)
+
+
+def one_minus_square(x: Any) -> Any:
+    """1 - x**2, without cancellation near -1 and 1, on the side of the branch cut that x is on.
+
+    A complex x beyond 1 with an imaginary part of 0 is on a cut: the sign of that 0 is the side,
+    and 1 - x and x + 1 have lost it.
+    """
+    if is_complex(x.dtype):
+        return neg(mul(sub(x, 1.0), sub(x, -1.0)))
+    return mul(sub(1.0, x), add(x, 1.0))
 
 
 class Acos(Inexact):
@@ -80,7 +90,7 @@ class Acos(Inexact):
     samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
 
     def partial(self, i, t, out, x):
-        return neg(mul(t, rsqrt(mul(sub(1.0, x), add(1.0, x)))))
+        return neg(mul(t, rsqrt(one_minus_square(x))))
 
     def lower(self, ctx, x):
         return chlo.acos(x)
@@ -170,7 +180,8 @@ class Asinh(Inexact):
     samples = sample(f32[3, 4]), sample(c64[3], domain=(0.2, 2.0))
 
     def derivative(self, out, x):
-        return rsqrt(add(square(x), 1.0))
+        # Not + 1.0, which loses the sign of an imaginary part of 0: that is the side of the cut.
+        return rsqrt(sub(square(x), -1.0))
 
     def lower(self, ctx, x):
         return chlo.asinh(x)
@@ -182,8 +193,9 @@ class Acosh(Inexact):
     samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
 
     def derivative(self, out, x):
-        # Not one root of the product, whose sign is wrong where the real part is negative.
-        return mul(rsqrt(sub(x, 1.0)), rsqrt(add(x, 1.0)))
+        # Not one root of the product, whose sign is wrong where the real part is negative; and
+        # not + 1.0, which loses the sign of an imaginary part of 0.
+        return mul(rsqrt(sub(x, 1.0)), rsqrt(sub(x, -1.0)))
 
     def lower(self, ctx, x):
         return chlo.acosh(x)

@@ -40,6 +40,7 @@ from functx.testing.verification.slopes import (
     closeness,
     finite,
     is_far,
+    run_moved,
     slopes,
     states_derivatives,
 )
@@ -85,7 +86,7 @@ class Stage(NamedTuple):
         for i, t in enumerate(tangents):
             if t is not None:
                 wide[i] = wide[i] + step * widened(t)
-        return Interpreter(limit=STEPS).run(self.program, wide)
+        return run_moved(self.program, wide, step, STEPS)
 
 
 def same(before: Stage, after: Stage) -> None:

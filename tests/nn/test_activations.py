@@ -80,6 +80,16 @@ def test_slopes_far_out_are_those_of_nothing_and_of_the_identity(dtype):
         assert not np.any(second) and not np.any(forward)
 
 
+def test_the_tanh_form_of_gelu_keeps_its_digits_where_it_is_small():
+    x = np.array([-1.0, -3.0, -5.0, -8.0], np.float32)
+    u = 2 * np.sqrt(2 / np.pi) * (x.astype(float) + 0.044715 * x.astype(float) ** 3)
+    share = 1 / (1 + np.exp(-u))
+    slope = share + x * share * (1 - share) * 2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2.0)
+    value, tangent = functx.jit(lambda x: functx.jvp(nn.gelu, (x,), (np.ones_like(x),)))(x)
+    np.testing.assert_allclose(value, x * share, 2e-5)
+    np.testing.assert_allclose(tangent, slope, 2e-5)
+
+
 # By name: the kinks or special points, and the slopes there.
 KINKS = {
     "leaky_relu": (nn.leaky_relu, [-1.0, 0.0, 1.0], [0.01, 1.0, 1.0]),

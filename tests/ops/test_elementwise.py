@@ -27,6 +27,7 @@ from functx.ops import (
 )
 from functx.ops.reductions import reduce_sum
 from functx.transforms.grad import grad
+from functx.transforms.jvp import jvp
 from functx.transforms.vmap import vmap
 
 INF, NAN = np.inf, np.nan
@@ -479,3 +480,25 @@ ERRORS = [
 def test_bad_operands_are_refused_by_name(error, call):
     with pytest.raises(error, match=r"^[a-z_]+: .*; got "):
         call()
+
+
+def test_derivatives_on_branch_cuts_are_those_of_the_side_that_the_value_is_of():
+    # A real number that becomes complex has the imaginary part +0.
+    right, up = (
+        np.array([2.0, -2.0, 0.5, -0.5], np.complex64),
+        np.array([2j, complex(0, -2)], np.complex64),
+    )
+    table = [
+        (trigonometric.asin, right[:2], 1.0, [1j / 3**0.5, -1j / 3**0.5]),
+        (trigonometric.acos, right[:2], 1.0, [-1j / 3**0.5, 1j / 3**0.5]),
+        (trigonometric.acosh, right[1:], 1.0, [-(3**-0.5), -2j / 3**0.5, -2j / 3**0.5]),
+        (trigonometric.asinh, up, 1j, [3**-0.5, -(3**-0.5)]),
+    ]
+
+    def tangents(points):
+        rows = zip(table, points, strict=True)
+        return [jvp(f, (x,), (np.full(x.shape, t, x.dtype),))[1] for (f, _, t, _), x in rows]
+
+    found = jit(tangents)([x for _, x, *_ in table])
+    for got, (f, *_, wanted) in zip(found, table, strict=True):
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-6, err_msg=f.__name__)

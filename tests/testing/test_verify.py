@@ -9,6 +9,7 @@ import functx.numpy as fnp
 from functx.core.errors import VerificationError
 from functx.lowering import emitter
 from functx.ops.arithmetic import Add, Mul
+from functx.ops.selection import Clamp
 from functx.testing import verify
 
 X = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
@@ -77,6 +78,15 @@ def test_a_derivative_that_is_not_that_of_the_values_is_found(monkeypatch):
     monkeypatch.setattr(Mul, "jvp", lambda self, xs, ts: (self(*xs), self(xs[0], ts[0])))
     with pytest.raises(VerificationError, match="derivatives must agree"):
         verify(lambda x: x * fnp.cos(x))(X)
+
+
+def test_derivatives_of_clamp_are_measured_but_where_operands_tie(monkeypatch):
+    f = verify(lambda x: (functx.lax.clamp(-1.0, x, x[::-1]) * fnp.cos(x), fnp.sin(x)))
+    f(np.array([-1.0, 0.25, 0.5, 0.25, 3.0]))
+    monkeypatch.setattr(Clamp, "influence", lambda self, i, low, x, high: x < high)
+    f(np.array([-1.0, 3.0, -1.0]))
+    with pytest.raises(VerificationError, match="derivatives must agree"):
+        f(np.array([-1.0, -3.0, 0.5, 0.25]))
 
 
 def test_sums_may_be_off_by_what_their_terms_explain_and_no_more(monkeypatch):
