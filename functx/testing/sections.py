@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 Dims = tuple[int | None, ...]
 Section = Callable[["Given"], Sequence[Any]]
 
-QUICKLY = {"xla_backend_optimization_level": 0}
-"""The options to compile with: what runs once need not run fast."""
+QUICKLY = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+"""Options for XLA where its own optimizations are not at issue: what runs once need not run fast."""
 
 SIZES = 2, 3
 """The lengths of the inner and of the outer batch."""

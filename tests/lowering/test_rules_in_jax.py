@@ -347,10 +347,10 @@ with jax.set_mesh(mesh):
 
 
 def test_meshes_of_several_devices():
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    flags = f"--xla_force_host_platform_device_count=4 {os.environ['XLA_FLAGS']}"
     done = subprocess.run(
         [sys.executable, "-c", ON_FOUR_DEVICES],
-        env={**os.environ, **environment},
+        env={**os.environ, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,

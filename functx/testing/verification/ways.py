@@ -17,10 +17,8 @@ from functx.core.tracing import execution
 from functx.lowering.call import call_in_jax
 from functx.lowering.passes import NEEDED, OPTIONAL, PASSES, only
 from functx.testing.reference.interpreter import interpret
+from functx.testing.sections import QUICKLY
 from functx.transforms.literals import literals_of, packed, with_literals_as_inputs
-
-QUICKLY = {"xla_backend_optimization_level": 0}
-"""Options for XLA where its own optimizations are not at issue."""
 
 
 class Way(NamedTuple):
