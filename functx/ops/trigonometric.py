@@ -14,7 +14,7 @@ from functx.ops.arithmetic import add, div, mul, neg, square, sub
 from functx.ops.comparison import eq
 from functx.ops.exponential import rsqrt
 from functx.ops.families import Binary, Inexact
-from functx.ops.logical import bitwise_and
+from functx.ops.logical import bitwise_and, bitwise_or
 from functx.ops.operands import match
 from functx.ops.selection import select
 
@@ -122,14 +122,22 @@ class Atan2(Binary):
             values={0: [0.0, 1.0], 1: [0.0, 0.0]},
             gradients={0: [0.0, 0.0], 1: [0.0, -1.0]},
         ),
+        sample(
+            f32[3],
+            f32[3],
+            values={0: [-math.inf, 1.0, math.inf], 1: [0.0, math.inf, -math.inf]},
+            gradients={0: [0.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0]},
+        ),
     )
 
     def partial(self, i, t, out, x, y):
-        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); over inf at the origin, of which all
-        # derivatives are 0 too.
+        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); 0 over inf at the origin and at infinity,
+        # of which all derivatives are 0 too.
+        distance = add(square(x), square(y))
         origin = bitwise_and(eq(x, 0), eq(y, 0))
-        distance = select(origin, math.inf, add(square(x), square(y)))
-        return mul(t, div(y if i == 0 else neg(x), distance))
+        flat = bitwise_or(origin, eq(distance, math.inf))
+        slope = select(flat, 0.0, y if i == 0 else neg(x))
+        return mul(t, div(slope, select(flat, math.inf, distance)))
 
     def lower(self, ctx, x, y):
         return stablehlo.atan2(x, y)
