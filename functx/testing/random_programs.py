@@ -37,6 +37,7 @@ from functx.testing.verification.reduction import Case
 from functx.testing.verification.slopes import (
     CONVENTIONS,
     DirectionalDerivative,
+    additive_slopes,
     closeness,
     finite,
     is_far,
@@ -167,22 +168,34 @@ def varied(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Functio
     return function
 
 
-def changes(
-    stage: Stage, varying: Sequence[int], tangents: Sequence[Any]
-) -> list[DirectionalDerivative]:
-    """The change of each inexact output along tangents; none where a derivative is only stated."""
-    if states_derivatives(stage.program, CONVENTIONS):
-        return []
-    along: list[Any] = [None] * len(stage.args)
+def check_changes(
+    before: Stage,
+    after: Stage,
+    varying: Sequence[int],
+    tangents: Sequence[Any],
+    against: Callable[[list[DirectionalDerivative]], str | None],
+) -> None:
+    """Check the outputs of `after` against the change of each inexact output before along tangents.
+
+    `against(changes)` says how they contradict it, if they do. Nothing is checked where a
+    derivative is only stated.
+    """
+    if states_derivatives(before.program, CONVENTIONS):
+        return
+    along: list[Any] = [None] * len(before.args)
     for i, t in zip(varying, tangents, strict=True):
         along[i] = t
-    kept = [k for k, a in enumerate(stage.program.out_avals) if is_inexact(a.dtype)]
+    kept = [k for k, a in enumerate(before.program.out_avals) if is_inexact(a.dtype)]
 
-    def at(step: float) -> list[Array]:
-        outs = stage.moved(along, step)
+    def at(tangents: Sequence[Any], step: float) -> list[Array]:
+        outs = before.moved(tangents, step)
         return [outs[k] for k in kept]
 
-    return slopes(at)
+    said = against(slopes(at, along))
+    if said is not None:
+        said = against(additive_slopes(at, along))
+    if said is not None:
+        contradicted(after, said)
 
 
 def pushed(random: Any, stage: Stage) -> tuple[Stage, Any]:
@@ -198,9 +211,14 @@ def pushed(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
     def check(before: Stage, after: Stage) -> None:
         got = after.run(after.args)
-        for k, (wanted, smooth) in enumerate(changes(before, varying, tangents)):
-            if is_far(after.program, got[k], wanted, smooth):
-                contradicted(after, f"tangent {k} must be\n{wanted}\ngot\n{got[k]}")
+
+        def against(changes: list[DirectionalDerivative]) -> str | None:
+            for k, (wanted, smooth) in enumerate(changes):
+                if is_far(after.program, got[k], wanted, smooth):
+                    return f"tangent {k} must be\n{wanted}\ngot\n{got[k]}"
+            return None
+
+        check_changes(before, after, varying, tangents, against)
 
     return Stage.of(function, stage.args), check
 
@@ -224,15 +242,20 @@ def pulled(random: Any, stage: Stage) -> tuple[Stage, Any]:
         return list(functx.grad(total, argnums=tuple(range(len(primals))))(*primals))
 
     def check(before: Stage, after: Stage) -> None:
-        got, pairs = after.run(after.args), changes(before, varying, tangents)
-        if not pairs or not all(smooth.all() for _, smooth in pairs) or not finite(got):
-            return
-        left = real_inner_product(got, tangents)
-        right = real_inner_product(cts, [b for b, _ in pairs])
-        scale = sum(float(np.sum(np.abs(b))) for b, _ in pairs)
-        scale += sum(float(np.sum(np.abs(x))) for x in got)
-        if abs(left - right) > 4 * closeness(after.program) * (1 + scale):
-            contradicted(after, f"<J* c, t> must be <c, J t>, {right!r}; got {left!r}")
+        got = after.run(after.args)
+
+        def against(changes: list[DirectionalDerivative]) -> str | None:
+            if not all(smooth.all() for _, smooth in changes) or not finite(got):
+                return None
+            left = real_inner_product(got, tangents)
+            right = real_inner_product(cts, [b for b, _ in changes])
+            scale = sum(float(np.sum(np.abs(b))) for b, _ in changes)
+            scale += sum(float(np.sum(np.abs(x))) for x in got)
+            if abs(left - right) <= 4 * closeness(after.program) * (1 + scale):
+                return None
+            return f"<J* c, t> must be <c, J t>, {right!r}; got {left!r}"
+
+        check_changes(before, after, varying, tangents, against)
 
     return Stage.of(function, stage.args), check
 
@@ -248,10 +271,13 @@ def jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
     def check(before: Stage, after: Stage) -> None:
         (got,), t = after.run(after.args), tangents[0]
-        for wanted, smooth in changes(before, varying[:1], tangents[:1])[:1]:
-            product = np.tensordot(got, widened(t), np.ndim(t))
-            if is_far(after.program, product, wanted, smooth):
-                contradicted(after, f"J t must be\n{wanted}\ngot\n{product}")
+        product = np.tensordot(got, widened(t), np.ndim(t))
+
+        def against(changes: list[DirectionalDerivative]) -> str | None:
+            far = is_far(after.program, product, *changes[0])
+            return f"J t must be\n{changes[0].change}\ngot\n{product}" if far else None
+
+        check_changes(before, after, varying[:1], tangents[:1], against)
 
     return Stage.of(function, stage.args), check
 

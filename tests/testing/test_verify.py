@@ -89,6 +89,11 @@ def test_derivatives_of_clamp_are_measured_but_where_operands_tie(monkeypatch):
         f(np.array([-1.0, -3.0, 0.5, 0.25]))
 
 
+def test_a_point_with_a_slope_along_every_line_and_no_derivative_is_no_difference():
+    f = verify(lambda x, y, z: x * y / fnp.where(z == 0, fnp.inf, z))
+    assert f(0.0, 0.0, 0.0) == 0.0
+
+
 def test_sums_may_be_off_by_what_their_terms_explain_and_no_more(monkeypatch):
     terms = np.array([1e8, 1.0, -1e8, 0.5], np.float32)
     verify(lambda x: x.sum())(terms)

@@ -208,7 +208,7 @@ def flushed(x: Array, dtype: Any) -> Array:
     if is_complex(dtype):
         part = real_dtype(dtype)
         return of_components(flushed(x.real, part), flushed(x.imag, part))
-    return np.where(np.abs(x) < float(finfo(dtype).tiny), 0.0 * x, x)
+    return np.where(np.abs(x) < float(finfo(dtype).tiny), np.copysign(0.0, x), x)
 
 
 def of_components(real: Array, imag: Array) -> Array:
