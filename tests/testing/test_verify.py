@@ -94,6 +94,16 @@ def test_a_point_with_a_slope_along_every_line_and_no_derivative_is_no_differenc
     assert f(0.0, 0.0, 0.0) == 0.0
 
 
+def test_an_operator_without_a_derivative_rule_is_verified_without_derivatives():
+    operator = functx.custom_op("verified::twice", mutates_args=())(twice)
+    operator.def_abstract(lambda x: x)
+    np.testing.assert_array_equal(verify(lambda x: operator(x) + 1)(X), 2 * X + 1)
+
+
+def twice(x: functx.Array) -> functx.Array:
+    return x * 2
+
+
 def test_sums_may_be_off_by_what_their_terms_explain_and_no_more(monkeypatch):
     terms = np.array([1e8, 1.0, -1e8, 0.5], np.float32)
     verify(lambda x: x.sum())(terms)

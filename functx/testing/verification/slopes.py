@@ -28,6 +28,9 @@ STATED = CONVENTIONS | {"custom_jvp", "custom_vjp", "custom_root"}
 BACKWARD = "_backward"
 """The end of the names of those that take results of others, and have derivatives as if made with them."""
 
+WITHOUT_RULE = "no_autograd_formula"
+"""The name of what stands for the derivative of a custom operator without a rule."""
+
 STEP, CLOSE, TIGHT = 1e-3, 1e-4, 1e-6
 """The step of differences; how close derivatives must be to them, and dot products to each other."""
 
@@ -82,11 +85,13 @@ def derivatives(program: Program, args: Sequence[Any]) -> Derivatives | None:
 def derived(body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: str) -> Any:
     """The program of a derivative; None where functx says that there is none."""
     try:
-        return trace(body, avals, name=name)[0]
+        program = trace(body, avals, name=name)[0]
     except (RuleError, ProgramError):
         raise
     except FunctxError:
         return None
+    has_rules = all(eqn.primitive.name != WITHOUT_RULE for each in program.walk() for eqn in each)
+    return program if has_rules else None
 
 
 def direction(random: Any, aval: ShapedArray) -> Array:
