@@ -116,6 +116,9 @@ class Builder:
     remembers what was printed.
     """
 
+    keeps_apart = False
+    """Whether equations on tangents must be apart from those on values, since they are transposed."""
+
     def __init__(self, name: str = "f", kind: str = "trace", parent: Builder | None = None):
         self.name = name
         self.kind = kind
@@ -329,6 +332,8 @@ class checking:  # noqa: N801 - a switch, set through `functx.config`
 
 class LinearBuilder(Builder):
     """A builder that takes only equations on its own variables; others go to its parent."""
+
+    keeps_apart = True
 
     def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         if self.owns_any(args):

@@ -68,6 +68,7 @@ class RuleTrace:
         """The program of `body`, which calls `rule`; `values` are known ones, or None."""
         builder = RuleBuilder(name_of(rule), self.custom.kind, self.home)
         builder.custom, builder.forced = self.custom, self.forced
+        builder.keeps_apart = self.custom.kind == "custom_jvp"
         self.builders.append(builder)
         tracers = [builder.add_input(aval) for aval in avals]
         pairs = zip(builder.inputs, values, strict=False)

@@ -20,7 +20,14 @@ from functx.core.primitive import Primitive
 from functx.core.program import Atom, Program, padded
 from functx.core.provenance import Source, source_line, unwrapped
 from functx.core.rewriting import apply
-from functx.core.tracing import LinearBuilder, aval_of, current_builder, execution, trace_closed
+from functx.core.tracing import (
+    Builder,
+    LinearBuilder,
+    aval_of,
+    current_builder,
+    execution,
+    trace_closed,
+)
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.calls import (
@@ -244,7 +251,13 @@ def carried_dependence(
 
 def linearizing() -> bool:
     """Whether equations on tangents must be linear in them, since they will be transposed."""
-    return isinstance(current_builder.get(), LinearBuilder)
+    builder = current_builder.get()
+    if type(builder) is LinearBuilder:
+        return True
+    # What a derivative rule traces is of the rule.
+    while type(builder) is Builder:
+        builder = builder.parent
+    return builder is not None and type(builder) is not LinearBuilder and builder.keeps_apart
 
 
 def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
