@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -94,7 +96,81 @@ def with_static(structure: TreeDef, fixed: dict[int, Any]) -> TreeDef | WithStat
     return WithStatic(structure, fixed) if fixed else structure
 
 
-_BUILT_IN = frozenset([tuple, list, dict, OrderedDict, defaultdict, type(None), Partial])
+class Keys:
+    """JAX's typed keys in a structure: a node of which the array of their words is the leaf.
+
+    With a leaf that is no array of words it becomes that leaf.
+    """
+
+    typed: Callable[[Any, Any], Any]
+    """The typed keys of some words, of a dtype of JAX's."""
+    words: Callable[[Any], Any]
+    """The words of typed keys; anything else as it is."""
+
+    def __init__(self, dtype: Any):
+        self.dtype = dtype
+
+
+tree_util.register_pytree_node(
+    Keys, lambda keys: ((0,), keys.dtype), lambda dtype, words: Keys.typed(words[0], dtype)
+)
+
+
+def flatten_words(tree: Any) -> tuple[list[Any], TreeDef]:
+    """As `flatten`, with the words of typed keys for their leaves; the structure makes keys of them."""
+    return as_words(*flatten(tree))
+
+
+def as_words(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]:
+    """Leaves and a structure, with the words of typed keys for those keys."""
+    if not _no_keys.issuperset(builtins.map(type, leaves)):
+        words = [Keys.words(x) for x in leaves]
+        pairs = enumerate(zip(leaves, words, strict=True))
+        places = tuple([(i, x.dtype) for i, (x, each) in pairs if each is not x])
+        if places:
+            return words, _with_keys(structure, places)
+        _no_keys.update([type(x) for x in leaves if type(x).__module__ in _CONCRETE])
+    return leaves, structure
+
+
+_no_keys: set[type] = set()
+_CONCRETE = frozenset(["builtins", "numpy", "jaxlib._jax", "functx.core.arrays"])
+"""The modules of types that are never those of typed keys."""
+
+
+@lru_cache(4096)
+def _with_keys(structure: TreeDef, places: tuple[tuple[int, Any], ...]) -> TreeDef:
+    """`structure` with keys of a dtype in place of the leaves at some places."""
+    node = structure.node_data()
+    if node is None:
+        return tree_util.tree_structure(Keys(places[0][1]))
+    children, start = [], 0
+    for child in structure.children():
+        end = start + child.num_leaves
+        inside = tuple([(i - start, dtype) for i, dtype in places if start <= i < end])
+        children.append(_with_keys(child, inside) if inside else child)
+        start = end
+    registry = tree_util.default_registry
+    return tree_util.PyTreeDef.from_node_data_and_children(registry, node, children)
+
+
+def keys_among(structure: TreeDef | WithStatic) -> tuple[bool, ...]:
+    """Which leaves of a structure are words of typed keys."""
+    if isinstance(structure, WithStatic):
+        every = keys_among(structure.structure)
+        return tuple([on for i, on in enumerate(every) if i not in structure.fixed])
+    return _keys_among(structure)
+
+
+@lru_cache(4096)
+def _keys_among(structure: TreeDef) -> tuple[bool, ...]:
+    node = structure.node_data()
+    if node is None or node[0] is Keys:
+        return (node is not None,)
+    return tuple([on for child in structure.children() for on in _keys_among(child)])
+
+
+_BUILT_IN = frozenset([tuple, list, dict, OrderedDict, defaultdict, type(None), Partial, Keys])
 _ONE_LEAF = structure(0)
 
 
@@ -132,7 +208,7 @@ def paths(structure: TreeDef | WithStatic) -> list[tuple[Any, ...]]:
     if isinstance(structure, WithStatic):
         every = paths(structure.structure)
         return [path for i, path in enumerate(every) if i not in structure.fixed]
-    if structure == _ONE_LEAF:
+    if structure == _ONE_LEAF or outermost(structure) is Keys:
         return [()]
     pairs = zip(_child_keys(structure), structure.children(), strict=True)
     return [(key, *path) for key, child in pairs for path in paths(child)]
@@ -151,6 +227,11 @@ def _child_keys(structure: TreeDef) -> list[Any]:
     if not _is_users(kind) and issubclass(kind, tuple):
         return [tree_util.GetAttrKey(name) for name in kind._fields]  # type: ignore[attr-defined]
     return [tree_util.FlattenedIndexKey(i) for i in range(len(structure.children()))]
+
+
+def of_call(*arguments: TreeDef) -> TreeDef:
+    """The structure of the arguments of a call, positional ones of these structures."""
+    return tuple_of([tuple_of(arguments), structure({})])
 
 
 class StructureDifference(NamedTuple):

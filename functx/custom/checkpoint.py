@@ -109,7 +109,7 @@ def checkpoint(
         of_dynamic.__name__ = name_of(fun)
         dynamic = tuple([x for i, x in enumerate(args) if i not in fixed])
         plain = of_dynamic if fixed or fixed_by_name else fun
-        leaves, in_tree = tree.flatten((dynamic, kwargs))
+        leaves, in_tree = tree.flatten_words((dynamic, kwargs))
         avals = avals_of(leaves, "checkpoint", plain, in_tree)
         apart = prevent_cse
         if not isinstance(prevent_cse, bool):

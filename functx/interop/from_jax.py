@@ -25,10 +25,11 @@ from functx.interop import (  # noqa: F401
     keys,
     shapes,
 )
-from functx.interop.jaxprs import jaxpr_of, key_type, to_jax
+from functx.interop.jaxprs import jaxpr_of, to_jax
 from functx.interop.snapshots import Changeable, snapshot
-from functx.interop.translation import translate, with_weak_type
+from functx.interop.translation import of_type, translate
 from functx.lowering.cache import Cache
+from functx.lowering.keys import key_type
 from functx.transforms.calls import check_callable, fresh, name_of, transformed
 
 
@@ -95,7 +96,7 @@ class JaxCalls:
             values = [each.value for each in given]
             avals = [aval_of(x) for x in values]
             outs = fresh(translate(jaxpr, avals, name_of(self.fun))(values), values)
-            outs = [with_weak_type(x, aval) for x, aval in zip(outs, jaxpr.out_avals, strict=True)]
+            outs = [of_type(x, aval) for x, aval in zip(outs, jaxpr.out_avals, strict=True)]
         finally:
             builder.source = outer
         return results.filled(outs)

@@ -21,9 +21,9 @@ from functx.interop.jaxprs import (
     closed_jaxpr,
     form_of,
     jaxpr_of,
-    key_type,
     known_aval,
 )
+from functx.lowering.keys import key_type
 from functx.ops.constants import dense
 from functx.ops.operands import batch_size
 from functx.transforms.control.tracing import check_operands, linearizing

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
-from jax.extend.core import Primitive, Var, find_top_trace, new_jaxpr_eqn, set_current_trace
+from jax.extend.core import Var, find_top_trace, new_jaxpr_eqn, set_current_trace
 
 from functx.core.axes import bound_axes
 from functx.core.dtypes import is_inexact
@@ -23,8 +23,9 @@ from functx.core.tracing import (
     current_builder,
     execution,
 )
-from functx.interop.jaxprs import array_of, jaxpr_of, key_type, known_aval
-from functx.interop.translation import run, translate_equation, with_weak_type
+from functx.interop.jaxprs import array_of, jaxpr_of, known_aval
+from functx.interop.translation import of_type, run, translate_equation
+from functx.lowering.keys import key_type
 from functx.transforms.calls import fresh
 
 
@@ -43,11 +44,13 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         self.outside = around.outside if type(around) is FunctxTrace else around
 
     def stage_value(self, val: Any) -> Any:
+        if not is_staged([val]):
+            return val
         builder = current_builder.here()
         return Tracer(builder.atom(in_program(val)), builder)
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
-        if current_builder.around() is None or not representable(primitive, args):
+        if current_builder.around() is None or not is_staged(args):
             with set_current_trace(self.outside):
                 return primitive.bind(*args, **params)
         avals = [jax.typeof(x) for x in args]
@@ -76,6 +79,9 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
 
     def staged(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
         """A call with functions among its parameters, by the jaxpr that JAX makes of it."""
+        if not is_staged(args):
+            with set_current_trace(self.outside):
+                return params["subfuns"][0].call_wrapped(*args)
         with set_current_trace(self):
             closed = jaxpr_of(lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)])
         consts = [in_program(c) for c in closed.consts]
@@ -105,10 +111,15 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
             builder.source = outer
 
 
-def representable(primitive: Primitive, args: Sequence[Any]) -> bool:
-    """Whether an operation is one for functx: no constants of types that functx does not have."""
+def is_staged(args: Sequence[Any]) -> bool:
+    """Whether an operation on `args` becomes an equation.
+
+    One of constants does not, where a type is none of functx's or in `jax.ensure_compile_time_eval`.
+    """
     if any(isinstance(x, jax.core.Tracer) for x in args):
         return True
+    if jax.config.eager_constant_folding:  # type: ignore[attr-defined]
+        return False
     return all(known_aval(jax.typeof(x)) is not None for x in args)
 
 
@@ -134,10 +145,8 @@ def of_jax(x: Any, aval: Any) -> Any:
     if type(x) is not Tracer:
         builder = current_builder.here()
         x = Tracer(builder.atom(x), builder)
-    if key_type(aval.dtype) is not None:
-        return TracedKeys(x, aval)
-    x = with_weak_type(x, aval)
-    if type(x.atom) is FunctxVar:
+    x = of_type(x, aval)
+    if type(x) is Tracer and type(x.atom) is FunctxVar:
         x.builder.made_by_jax.add(x.atom)
     return x
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,38 +17,9 @@ from functx.core.errors import DTypeError
 from functx.core.program import scalar_literal
 from functx.core.tracing import TracedKeys, Tracer, current_builder
 from functx.lowering.arrays import jax_aval
+from functx.lowering.keys import WORD, key_type
 
 Shape = tuple[int, ...]
-WORD = np.dtype("uint32")
-
-
-class KeyType(NamedTuple):
-    """The type of typed keys: their generator, and the words that one key holds.
-
-    In a program a key is the array of its words.
-    """
-
-    generator: Any
-    words: Shape
-
-    def wrap(self, words: Any) -> Any:
-        """JAX's keys that hold `words`."""
-        return jax.random.wrap_key_data(words, impl=self.generator)
-
-
-@lru_cache(maxsize=64)
-def key_type(dtype: Any) -> KeyType | None:
-    """The type of keys that `dtype` is; None for the dtypes of numbers."""
-    if isinstance(dtype, np.dtype) or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
-        return None
-    generators: list[Any] = []
-
-    def words(key: Any) -> Any:
-        generators.append(jax.random.key_impl(key))
-        return jax.random.key_data(key)
-
-    shape = jax.eval_shape(words, jax.ShapeDtypeStruct((), dtype)).shape
-    return KeyType(generators[0], shape)
 
 
 def aval_from_jax(aval: Any) -> ShapedArray:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from functx.interop.jaxprs import key_type
 from functx.interop.translation import translates
+from functx.lowering.keys import key_type
 from functx.ops.random_bits import RandomBits, RandomFoldIn, RandomSeed, RandomSplit
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from functx.core.tracing import aval_of
-from functx.interop.jaxprs import ints, key_type
+from functx.interop.jaxprs import ints
 from functx.interop.translation import translates
+from functx.lowering.keys import key_type
 from functx.ops import gathering, scatter_reductions, scatter_set, scattering
 from functx.ops.creation import Iota
 from functx.ops.joining import Concatenate, Pad, Split

@@ -15,9 +15,16 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal as FunctxLiteral
 from functx.core.program import Program
-from functx.core.tracing import Tracer, aval_of, trace
-from functx.interop.jaxprs import array_of, aval_from_jax, jaxpr_of, known_aval, value_of
+from functx.core.tracing import TracedKeys, Tracer, aval_of, trace
+from functx.interop.jaxprs import (
+    array_of,
+    aval_from_jax,
+    jaxpr_of,
+    known_aval,
+    value_of,
+)
 from functx.lowering.cache import Cache
+from functx.lowering.keys import key_type
 from functx.ops.conversion import ConvertElementType
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.call import Call
@@ -160,8 +167,10 @@ def _fits(outs: Sequence[Any], variables: Sequence[Any]) -> bool:
     return True
 
 
-def with_weak_type(x: Any, jax_aval: Any) -> Any:
-    """`x` with a dtype that is weak where JAX's is, and only there."""
+def of_type(x: Any, jax_aval: Any) -> Any:
+    """`x` as typed keys where JAX has such, or with a dtype that is weak where JAX's is, and only there."""
+    if key_type(jax_aval.dtype) is not None:
+        return TracedKeys(x, jax_aval)
     weak = aval_from_jax(jax_aval).weak_type
     if x.weak_type == weak:
         return x

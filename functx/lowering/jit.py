@@ -277,7 +277,7 @@ class Compilation:
         static = self.static_text(args, kwargs)
         args_given, kwargs_given = args, kwargs
         fun, args, kwargs = self.without_static(args, kwargs)
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         asking = asked.set(self.asking())
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
@@ -426,7 +426,7 @@ class Compilation:
         builder = current_builder.here()
         args, kwargs = self.hashable(args, kwargs)
         fun, dynamic, keywords = self.without_static(args, kwargs)
-        leaves, in_tree = tree.flatten((dynamic, keywords))
+        leaves, in_tree = tree.flatten_words((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
         traced: TracedCall | None = self.traced.get(key)

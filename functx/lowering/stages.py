@@ -27,6 +27,10 @@ class Lowered:
         """The module as text, StableHLO by default, or in another `dialect` that JAX knows."""
         return str(self._lowered.as_text(dialect, **options))
 
+    def compiler_ir(self, dialect: str | None = None) -> Any:
+        """The module itself, StableHLO by default, or in another `dialect` that JAX knows."""
+        return self._lowered.compiler_ir(dialect)
+
     def cost_analysis(self) -> Any:
         """XLA's estimate of what the module costs to run: flops, bytes accessed, and more."""
         return self._lowered.cost_analysis()

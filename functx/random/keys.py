@@ -10,7 +10,7 @@ from functx.core.arrays import wrapped
 from functx.core.dtypes import canonical_dtype, is_integer, x64_enabled
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracing import Tracer, aval_of, current_builder
-from functx.lowering.keys import key_words
+from functx.lowering.keys import words_to_draw
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.random_bits import (
@@ -84,7 +84,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
 
 def key_data(keys: Any) -> Any:
     """The words of `keys`, uint32 of shape (..., 2): functx's own keys as they are."""
-    keys = key_words(keys)
+    keys = words_to_draw(keys)
     aval = _key_aval("key_data", keys)
     if aval.shape[-1:] != (2,):
         raise ShapeError(f"key_data: keys must have the shape (..., 2); got {aval!r}")
@@ -111,7 +111,7 @@ def clone(key: Any) -> Any:
 def one_key(name: str, key: Any) -> Any:
     """The words of `key`, which must be a single key; `name` is the function it is given to."""
     if type(key) is not Tracer:
-        key = key_words(key)
+        key = words_to_draw(key)
     aval = _key_aval(name, key)
     if aval.shape != (2,):
         raise ShapeError(

@@ -26,7 +26,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, padded
-from functx.core.provenance import line_text, raises_itself, source_in, unwrapped
+from functx.core.provenance import line_text, raises_itself, source_in, source_line, unwrapped
 from functx.core.rewriting import rewritten
 from functx.core.storage import (
     Pure,
@@ -242,7 +242,7 @@ def with_options(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
 def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
     """`wrapper` with the docstring, name and signature of `fun`."""
     for attribute in WRAPPER_ASSIGNMENTS:
-        with suppress(AttributeError):
+        with suppress(AttributeError, TypeError):
             setattr(wrapper, attribute, getattr(fun, attribute))
     wrapper.__name__ = f"{transform}_{name_of(fun)}"
     wrapper.__wrapped__ = fun
@@ -298,6 +298,7 @@ def trace_call(
                 # NumPy wraps what its element asked of a traced value in an error of its own.
                 raise error.__cause__ from None
             refuse_foreign(error)
+            note_line(error)
             raise
         if has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise ArgumentError(
@@ -305,7 +306,7 @@ def trace_call(
                 f"got {type_name(out)}"
             )
         outs: list[Any]
-        outs, out_tree = tree.flatten(tuple(out) if has_aux else out)
+        outs, out_tree = tree.flatten_words(tuple(out) if has_aux else out)
         if has_aux:
             own = out_tree.children()[0].num_leaves
             static = {i: x for i, x in enumerate(outs) if i >= own and type(x) is not Tracer}
@@ -439,6 +440,12 @@ def refuse_foreign(error: Exception) -> None:
         "functx.numpy.asarray(table)[i].",
         source=line,
     ) from error
+
+
+def note_line(error: Exception) -> None:
+    """Say of an error in which JAX misses a value at which line of the user's that was."""
+    if type(error).__module__ == "jax.errors" and not hasattr(error, "__notes__"):
+        error.add_note(f"  at {source_line(source_in(error.__traceback__))}")
 
 
 _TRACER = f"{Tracer.__module__}.{Tracer.__qualname__}"

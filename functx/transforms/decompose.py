@@ -61,7 +61,7 @@ def decompose(
             raise missing(cls, "decompose", table if isinstance(table, str) else "general")
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         avals = avals_of(leaves, "decompose", fun, in_tree)
         traced = trace_call(fun, in_tree, avals, "decompose", values=leaves)
         operands = [*leaves, *traced.captured]

@@ -69,7 +69,7 @@ class Functionalized:
 
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         traced = self.traced(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
         operands = [*leaves, *traced.captured]
         outs = traced.returned(operands, apply(None, traced.program, operands))
@@ -85,7 +85,7 @@ class Functionalized:
     @boundary
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The pure program, which returns the result and the last values of what is written to."""
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         traced = self.traced(None, [abstract(x) for x in leaves], in_tree)
         out_tree = tree.tuple_of([traced.out_tree, tree.structure((0,) * len(traced.written))])
         program = traced.program

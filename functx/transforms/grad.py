@@ -89,7 +89,7 @@ def differentiated(
     with_value = kind == "value_and_grad"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         positions: Sequence[int]
         positions, grad_trees = argument_leaves(args, argnums, kind, fun)
         if not allow_int:

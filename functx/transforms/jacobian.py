@@ -287,7 +287,7 @@ def _jacobian(
     check_chunk_size(what, chunk_size)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         positions: Sequence[int]
         positions, arg_trees = argument_leaves(args, argnums, kind, shown)
         if not allow_int:

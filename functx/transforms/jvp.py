@@ -70,6 +70,7 @@ def jvp(
     what = f"jvp({name_of(fun)}): tangents"
     given = tree.flatten_as(in_tree, (tuple(tangents), {}), what, "primals")
     floats_for_ints(leaves, [i for i, t in enumerate(given) if t is not None and not is_float0(t)])
+    leaves, in_tree = tree.as_words(leaves, in_tree)
     avals = avals_of(leaves, "jvp", fun, in_tree)
     tangent_leaves = _matching_tangents(fun, in_tree, avals, given, "jvp")
     varying = tuple([t is not None for t in tangent_leaves])
@@ -102,7 +103,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     """
     check_callable(fun, "linearize")
     given = at_primals(fun, primals, "linearize", has_aux)
-    in_tree, avals, traced = given.in_tree, given.avals, given.traced
+    in_tree, avals, traced = tree.structure((primals, {})), given.avals, given.traced
     inexact = inexact_marks(avals)
     values, tangent_program = rewritten_alike(Linearize(given.varying), traced.program)
     operands = [*given.leaves, *traced.captured]
@@ -148,7 +149,7 @@ def at_primals(
     fun: Callable[..., Any], primals: tuple[Any, ...], kind: str, has_aux: bool
 ) -> AtPrimals:
     """`fun` traced at `primals`, for the transform `kind`."""
-    leaves, in_tree = tree.flatten((primals, {}))
+    leaves, in_tree = tree.flatten_words((primals, {}))
     avals = avals_of(leaves, kind, fun, in_tree)
     inexact = places_of(inexact_marks(avals))
     traced = trace_call(

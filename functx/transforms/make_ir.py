@@ -40,7 +40,7 @@ def make_ir(
         if isinstance(fun, Functionalized):
             program = fun.program(*args, **kwargs)
         else:
-            leaves, in_tree = tree.flatten((args, kwargs))
+            leaves, in_tree = tree.flatten_words((args, kwargs))
             traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
             program = traced.program
             program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
@@ -62,6 +62,6 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     f32[4]
     """
     check_callable(fun, "eval_shape")
-    leaves, in_tree = tree.flatten((args, kwargs))
+    leaves, in_tree = tree.flatten_words((args, kwargs))
     traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "eval_shape")
     return tree.unflatten(traced.out_tree, traced.out_avals)

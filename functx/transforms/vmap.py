@@ -21,7 +21,7 @@ from functx.core.program import padded
 from functx.core.rewriting import apply
 from functx.core.storage import ask_layout, layout_of
 from functx.core.strides import contiguous, in_a_row
-from functx.core.tracing import aval_of, execution
+from functx.core.tracing import aval_of
 from functx.transforms.batching import Batch, BatchedOutput
 from functx.transforms.calls import (
     Layouts,
@@ -95,7 +95,7 @@ def vmap(
     _check_axis_leaves(out_axes, "out_axes", fun)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, kwargs))
+        leaves, in_tree = tree.flatten_words((args, kwargs))
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
         found = _canonical_dims(leaves, axes, fun, in_tree)
         on_axes = {i: dim for i, dim in enumerate(found) if dim is not None}
@@ -188,24 +188,22 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
 def _canonical_dims(
     leaves: list[Any], axes: Sequence[Any], fun: Callable[..., Any], in_tree: Any
 ) -> tuple[int | None, ...]:
-    """The mapped axis of each leaf; typed keys among the leaves are replaced by their words."""
+    """The mapped axis of each leaf."""
     dims: list[int | None] = []
-    for i, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
+    places = zip(leaves, axes, tree.keys_among(in_tree), strict=True)
+    for i, (x, axis, is_key) in enumerate(places):
         if axis is None:
             dims.append(None)
             continue
         name = f"vmap({name_of(fun)}): `{{}}`"
         try:
-            rank = aval_of(x).ndim
+            rank = aval_of(x).ndim - is_key
         except ArgumentError:
-            leaves[i] = words = execution.key_words(x)
-            if words is x:
-                name = name.format(names_of(fun, in_tree, leaves)()[i])
-                raise InAxesError(
-                    f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
-                    fix="Pass None in in_axes for it.",
-                ) from None
-            rank = words.ndim - 1
+            name = name.format(names_of(fun, in_tree, leaves)()[i])
+            raise InAxesError(
+                f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
+                fix="Pass None in in_axes for it.",
+            ) from None
         if not -rank <= index(axis) < rank:
             name = name.format(names_of(fun, in_tree, leaves)()[i])
             legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"
@@ -266,8 +264,8 @@ def _out_dims_of_leaves(
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
     dims: list[int | None] = []
-    for axis, aval in zip(axes, traced.out_avals, strict=True):
-        rank = aval.ndim + 1
+    for axis, aval, is_key in zip(axes, traced.out_avals, tree.keys_among(out_tree), strict=True):
+        rank = aval.ndim + 1 - is_key
         if axis is not None and not -rank <= axis < rank:
             raise AxisError(
                 f"vmap({name_of(fun)}): out_axes must be in [{-rank}, {rank}) for a result "

@@ -9,7 +9,12 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
-from functx.core.errors import ArgumentError, GradientError, MissingRuleError, RuleError
+from functx.core.errors import (
+    ArgumentError,
+    GradientError,
+    MissingRuleError,
+    RuleError,
+)
 
 ONE = onp.float32(1.0)
 ZERO = onp.float32(0.0)
@@ -318,3 +323,31 @@ def test_other_mistakes():
         fx.custom_jvp(np.sin)(1.0)
     with pytest.raises(ArgumentError):
         fx.custom_vjp(3)
+
+
+CONTROL = {
+    "checkpoint": fx.checkpoint(lambda x: np.sin(x)),
+    "cond": lambda x: fx.lax.cond(x > 0, np.sin, np.cos, x),
+    "scan": lambda x: fx.lax.scan(lambda c, _: (np.sin(c), c), x, None, length=2)[0],
+    "while": lambda x: fx.lax.while_loop(lambda c: c < 2.0, lambda c: c * c + 0.5, x),
+    "cond in vmap": lambda x: fx.vmap(CONTROL["cond"])(x[None])[0],
+}
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_a_rule_may_push_tangents_through_control_flow(name):
+    fun = CONTROL[name]
+
+    @fx.custom_jvp
+    def ruled(x):
+        return fun(x)
+
+    ruled.defjvp(lambda primals, tangents: fx.jvp(fun, primals, tangents))
+    grad, x = fx.grad, onp.float32(0.7)
+
+    def all_of(f):
+        mapped = fx.vmap(grad(f))(x[None])
+        return fx.jvp(f, (x,), (x,))[1], grad(f)(x), mapped, grad(grad(f))(x)
+
+    found, wanted = fx.jit(lambda: all_of(ruled))(), fx.jit(lambda: all_of(fun))()
+    jax.tree.map(partial(onp.testing.assert_allclose, rtol=1e-6), found, wanted)

@@ -45,6 +45,22 @@ def test_control_flow_on_values_is_refused_in_the_words_of_jax():
     assert "branches at" in str(info.value) and "the argument x" in str(info.value)
 
 
+def test_what_jax_refuses_inside_a_trace_names_the_line_of_the_user():
+    def branches(x):
+        return x if x.sum() > 0 else -x
+
+    def looped(x):
+        return jax.lax.scan(lambda c, _: (branches(c), None), x, None, length=2)[0]
+
+    for f in (jax.jit(branches), looped, lambda x: jax.vmap(branches)(x)):
+        with pytest.raises(jax.errors.TracerBoolConversionError) as info:
+            fx.jit(fx.vmap(f))(X[None])
+        note = info.value.__notes__[0]
+        assert "test_errors.py:" in note and note.endswith(
+            "branches: return x if x.sum() > 0 else -x"
+        )
+
+
 def test_traced_arrays_that_have_escaped():
     saved = []
     fx.jit(lambda t: saved.append(t) or t)(X)

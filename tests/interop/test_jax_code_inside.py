@@ -447,7 +447,92 @@ def test_typed_keys_are_traced_as_their_words():
     both = fx.jit(lambda x: jax.random.normal(fx.random.split(jax.random.key(1))[0]) * x)
     close(both(X), jax.random.normal(jax.random.split(jax.random.key(1))[0]) * X, "functx.random")
     close(fx.jit(lambda x: jax.random.normal(key) * x)(X), jax.random.normal(key) * X, "closure")
-    close(fx.jit(lambda x: jax.random.key(3))(X), jax.random.key_data(jax.random.key(3)), "words")
+
+
+KEYS = {
+    "split": (jax.random.split, 0),
+    "new": (lambda key: (jax.random.key(3), {"x": 1.0, "key": key}), 0),
+    "indexed": (lambda key: jax.random.split(key, (3, 2))[1, -1], 0),
+    "mapped": (
+        lambda key: jax.vmap(jax.random.fold_in)(jax.random.split(key, 2), jnp.arange(2)),
+        0,
+    ),
+    "last axes": (lambda key: jax.random.split(key, 2), -1),
+}
+
+
+def test_what_jax_is_told_to_evaluate_while_tracing_is_evaluated():
+    seen = []
+
+    def timed(x):
+        with jax.ensure_compile_time_eval():
+            seen.append(jax.nn.relu(jnp.where(True, -1.0, 2.0)))
+            seen.append(jax.random.uniform(jax.random.key(0)))
+            seen.append(jnp.full(3, 2.0))
+            seen.append(jnp.sin(x))
+        return x * seen[2]
+
+    close(fx.jit(fx.grad(lambda x: timed(x).sum()))(X), 2.0, "value")
+    assert [isinstance(x, jax.core.Tracer) for x in seen[:4]] == [False, False, False, True]
+
+
+def plain(tree):
+    """The words in place of typed keys, and what says that they were keys."""
+    leaves = jax.tree.leaves(tree)
+    keys = [jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in map(jnp.asarray, leaves)]
+    words = [jax.random.key_data(x) if on else x for x, on in zip(leaves, keys, strict=True)]
+    return words, [x.dtype if on else None for x, on in zip(leaves, keys, strict=True)]
+
+
+def every_use_of_keys(of, names, key):
+    """Results of functions of `KEYS` by the transforms of a module."""
+    keys = jax.random.split(key, (2, 3))
+    fold, lax = jax.random.fold_in, of.lax
+    found = {}
+    for name in names:
+        fun, axis = KEYS[name]
+        found[name] = [
+            of.checkpoint(fun)(key),
+            of.vmap(of.vmap(fun, axis, axis), axis, axis)(keys),
+            lax.scan(lambda k, _, fun=fun: (fold(k, 1), fun(k)), key, jnp.ones(2)),
+            lax.scan(lambda x, k, fun=fun: (x + 1.0, fun(k)), 0.0, keys[0]),
+        ]
+    found["cond"] = lax.cond(jnp.sum(key_sum(key)) > 0, lambda k: fold(k, 2), lambda k: k, key)
+    found["while"] = lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, fold(c[1], c[0])), (0, key)
+    )
+    found["fori"] = lax.fori_loop(0, 3, lambda i, k: fold(k, i), key)
+    found["aux"] = of.value_and_grad(lambda x, k: (x * key_sum(k), k), has_aux=True)(1.0, key)
+    found["jvp"] = of.jvp(lambda x: (x, key), (1.0,), (2.0,))[0]
+    return found
+
+
+def key_sum(key):
+    return jnp.sum(jax.random.key_data(key) % 7).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_typed_keys_are_keys_inside_and_as_results(generator):
+    key = jax.random.key(0, impl=generator)
+
+    def same(got, want):
+        (words, dtypes), (wanted, types) = plain(got), plain(want)
+        assert dtypes == types
+        jax.tree.map(onp.testing.assert_array_equal, words, wanted)
+
+    want = jax.jit(partial(every_use_of_keys, jax, KEYS))(key)
+    same(fx.jit(partial(every_use_of_keys, fx, KEYS))(key), want)
+    if generator == "rbg":
+        found = every_use_of_keys(fx, ["last axes"], key)
+        same(found, {name: want[name] for name in found})
+    both = [fun for fun, _ in KEYS.values()]
+    together = fx.jit(lambda key: [fx.from_jax(fun)(key) for fun in both])
+    wanted = [fun(key) for fun in both]
+    same(together(key), wanted)
+    same(together.lower(key).compile()(key), wanted)
+    keys = jax.random.split(key, 2)
+    same(jax.jit(jax.vmap(together))(keys), jax.vmap(lambda k: [fun(k) for fun in both])(keys))
+    assert fx.eval_shape(jax.random.split, key) == jax.eval_shape(jax.random.split, key)
 
 
 def test_traced_values_are_arrays_of_jax():

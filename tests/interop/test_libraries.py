@@ -177,3 +177,37 @@ def test_models_of_nnx():
         return jnp.sum(nnx.merge(graph, params, rest, copy=True)(x) ** 2)
 
     check(of_net, params, images)
+
+
+@pytest.mark.parametrize("name", ["hmc", "nuts"])
+def test_samplers_of_blackjax(name):
+    blackjax = pytest.importorskip("blackjax")
+    data = jnp.array([0.3, -0.5, 1.2])
+
+    def log_density(np, at):
+        return -0.5 * np.sum((at["x"] - data) ** 2) - 0.5 * at["s"] ** 2 * np.cosh(at["x"][0])
+
+    def samples(density, scan, key, start):
+        options = {"num_integration_steps": 2} if name == "hmc" else {"max_num_doublings": 2}
+        kernel = getattr(blackjax, name)(density, 0.2, jnp.ones(4), **options)
+
+        def step(state, key):
+            state, info = kernel.step(key, state)
+            return state, (state.position, info.acceptance_rate)
+
+        last, path = scan(step, kernel.init(start), jax.random.split(key, 3))
+        return path, last.logdensity_grad
+
+    start = {"x": jnp.zeros((2, 3)), "s": jnp.array([0.1, 0.4])}
+    keys = jax.random.split(jax.random.key(1), 2)
+    chains = partial(samples, partial(log_density, jnp))
+    want = jax.jit(jax.vmap(partial(chains, jax.lax.scan)))(keys, start)
+    ours = partial(samples, fx.jit(partial(log_density, fx.numpy)))
+    close(fx.jit(fx.vmap(partial(ours, fx.lax.scan)))(keys, start), want)
+    one = jax.tree.map(lambda x: x[1], start)
+    found = fx.jit(partial(chains, jax.lax.scan))(keys[1], one)
+    close(found, jax.tree.map(lambda x: x[1], want))
+    if name == "hmc":
+        last = lambda scan, x: jnp.sum(chains(scan, keys[0], one | {"x": x})[0][0]["x"])  # noqa: E731
+        slope = jax.jit(jax.grad(partial(last, jax.lax.scan)))(one["x"])
+        close(fx.jit(fx.grad(partial(last, fx.lax.scan)))(one["x"]), slope)

@@ -36,7 +36,7 @@ def traced_branches(
     their results they give new values of those, at the places returned last, that one or
     another writes to.
     """
-    leaves, in_tree = tree.flatten((operands, {}))
+    leaves, in_tree = tree.flatten_words((operands, {}))
     functions = list(branches.values())
 
     def trace(from_roots: bool, **memory: Any) -> list[TracedCall]:

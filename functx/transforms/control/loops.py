@@ -92,8 +92,8 @@ def while_loop(
     what = body_name("while_loop", body_fun)
     means = means_of(what, checkpoints, max_steps)
     check_progress(what, progress)
-    leaves, carry_tree = tree.flatten(init_val)
-    in_tree = tree.structure(((init_val,), {}))
+    leaves, carry_tree = tree.flatten_words(init_val)
+    in_tree = tree.of_call(carry_tree)
     avals = avals_of(leaves, "while_loop", body_fun, in_tree)
 
     carry = avals
@@ -243,10 +243,11 @@ def fori_loop(
     lower, upper = _whole("lower", lower), _whole("upper", upper)
     counter = _counter_type(lower, upper)
     first, last = _known(lower), _known(upper)
-    leaves, carry_tree = tree.flatten(init_val)
-    in_tree = tree.structure(((init_val, 0), {}))
+    leaves, carry_tree = tree.flatten_words(init_val)
+    one = tree.structure(0)
+    in_tree = tree.of_call(carry_tree, one)
     leaves = [0, *leaves]
-    avals = avals_of(leaves, "fori_loop", body_fun, tree.structure(((0, init_val), {})))[1:]
+    avals = avals_of(leaves, "fori_loop", body_fun, tree.of_call(one, carry_tree))[1:]
     del leaves[0]
 
     def step(value: Any, i: Any) -> tuple[Any, Any]:

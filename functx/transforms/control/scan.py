@@ -343,9 +343,9 @@ def scan(
     check_functions("scan", f=f)
     what = body_name("scan", f)
     check_progress(what, progress)
-    carry_leaves, carry_tree = tree.flatten(init)
-    x_leaves, x_tree = tree.flatten(xs)
-    in_tree = tree.structure(((init, xs), {}))
+    carry_leaves, carry_tree = tree.flatten_words(init)
+    x_leaves, x_tree = tree.flatten_words(xs)
+    in_tree = tree.of_call(carry_tree, x_tree)
     leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
     avals = avals_of(leaves, "scan", f, in_tree)
     carry_leaves, x_leaves = leaves[:count], leaves[count:]
