@@ -15,7 +15,7 @@ def interpret(
     program: Program,
     args: Iterable[Any],
     step: Callable[..., Sequence[Any]],
-    constant: Callable[[Any], Any],
+    constant: Callable[[Any], Any] = lambda c: c,
 ) -> list[Any]:
     """The outputs of `program`, when each equation means `step(eqn, *operands)`.
 

@@ -595,8 +595,9 @@ def _instead_of(x: Any) -> str:
     if isinstance(x, (list, tuple, dict, set, Iterator)):
         return "Make one array of it, as functx.numpy.array does of a list of numbers."
     return (
-        "Make it static (static_argnums of jit, functools.partial, a closure); a class that holds arrays "
-        "is registered as a pytree (jax.tree_util.register_dataclass)."
+        "Compute with arrays and numbers only. An argument of a transform that is neither is made static "
+        "(static_argnums of jit, functools.partial, a closure); a class that holds arrays is "
+        "registered as a pytree (jax.tree_util.register_dataclass)."
     )
 
 

@@ -51,7 +51,7 @@ class PartsFirst:
             return [_put(*args)] if eqn in overlapping else forward(eqn, *args)
 
         def body(*args: Tracer) -> list[Tracer]:
-            return interpret(program, args, step, constant=lambda c: c)
+            return interpret(program, args, step)
 
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 

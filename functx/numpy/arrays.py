@@ -199,7 +199,7 @@ _MetaClass = type
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """A ufunc of NumPy's as the function of functx of its name, NumPy's own where there is none."""
-    if current_builder.get() is not None or ufunc_like(ufunc, method) is not None:
+    if ufunc_like(ufunc, method) is not None or holds_tracer((inputs, kwargs)):
         try:
             return Tracer.__array_ufunc__(self, ufunc, method, *inputs, **kwargs)  # type: ignore[attr-defined]
         except ArgumentError:
@@ -210,10 +210,18 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
 
 def _array_function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """A function of NumPy's as that of functx of its name, NumPy's own where there is none."""
-    fun = function_like(func)
-    if current_builder.get() is not None or fun is not None:
+    if function_like(func) is not None or holds_tracer((args, kwargs)):
         return Tracer.__array_function__(self, func, types, args, kwargs)  # type: ignore[attr-defined]
     return func(*plain_within(args), **plain_within(kwargs))
+
+
+def holds_tracer(value: Any) -> bool:
+    """Whether a traced array is in `value`, as deep as NumPy takes sequences of arrays."""
+    if type(value) is dict:
+        value = value.values()
+    elif type(value) not in (list, tuple):
+        return type(value) is Tracer
+    return any([holds_tracer(x) for x in value])
 
 
 def is_foreign(x: Any) -> bool:

@@ -407,7 +407,7 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
     fun = ufunc_like(ufunc, method)
     if fun is None:
         raise ForeignCodeError(
-            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {self.atom.aval!r}",
+            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {aval_of(self)!r}",
             fix="Use the functions of functx.numpy.",
         )
     out = kwargs.get("out")
@@ -451,7 +451,7 @@ def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any)
     if fun is None:
         path = f"{func.__module__}.{func.__name__}"
         raise ForeignCodeError(
-            f"{path} cannot be traced; got {self.atom.aval!r}",
+            f"{path} cannot be traced; got {aval_of(self)!r}",
             fix=f"Write jax.{path}, which takes arrays that are traced."
             if _has(sys.modules.get("jax"), path)
             else "Write it with the functions of functx.numpy.",

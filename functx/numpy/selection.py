@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import prod
+from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -377,6 +377,12 @@ def cast(value: Any, dtype: Any) -> Any:
     if type(value) in PYTHON_SCALARS:
         if is_inexact(dtype) or type(value) is int:
             return number(value, dtype)
+        if isinstance(value, float) and not isfinite(value):
+            raise DTypeError(
+                f"x.at[...]: nan and infinities must not be written to an array of {dtype}; "
+                f"got {value}",
+                fix="Convert the array to a float dtype first (x.astype(float)).",
+            )
         return literal(int(value), dtype)
     return convert_element_type(value, dtype)
 

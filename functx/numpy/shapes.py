@@ -149,7 +149,8 @@ def _completed(aval: ShapedArray, shape: Shape) -> Shape:
     if not fits or len(unknown) > 1 or any(n < -1 for n in shape):
         raise ShapeError(
             "reshape: the number of elements must stay, and one dimension at most be -1; "
-            f"got {aval!r} for the shape {shape}"
+            f"got {aval!r} for the shape {shape}",
+            fix=f"The new shape must have {aval.size} elements; -1 stands for what is left over.",
         )
     return tuple([aval.size // known if n == -1 else n for n in shape])
 

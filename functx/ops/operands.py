@@ -148,7 +148,8 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
         ) from None
     except TypeError:
         raise ArgumentError(
-            f"{name} must be made of integers known while tracing; got {brief(shape)}"
+            f"{name} must be made of integers known while tracing; got {brief(shape)}",
+            fix="Pass a tuple of ints, or one int.",
         ) from None
     if any(n < 0 for n in dims):
         raise ArgumentError(f"{name} must not be negative; got {dims}")

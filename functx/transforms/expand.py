@@ -75,7 +75,7 @@ def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Cho
         return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
 
     def body(*args: Any) -> list[Any]:
-        return interpret(program, args, step, constant=lambda c: c)
+        return interpret(program, args, step)
 
     return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 

@@ -105,6 +105,6 @@ class CopyViews:
             return [builder.append(Copy(), [x]) for x in outs] if eqn.primitive.view else outs
 
         def body(*args: Any) -> list[Any]:
-            return interpret(program, args, step, constant=lambda c: c)
+            return interpret(program, args, step)
 
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)

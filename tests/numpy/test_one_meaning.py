@@ -18,6 +18,7 @@ from functx.core.arrays import on_host, wrapped
 from functx.core.errors import (
     CapturedWriteError,
     DTypeError,
+    ForeignCodeError,
     FunctxError,
     IndexingError,
     ShapeError,
@@ -443,6 +444,26 @@ def test_an_element_is_a_number_and_a_row_is_a_view():
         assert x.tolist() == y.tolist()
 
 
+def test_arrays_around_a_function_are_used_in_every_body_and_by_functions_of_numpy():
+    a, b = np.ones(3), np.arange(3.0)
+    lax = functx.lax
+
+    def f(x):
+        chosen = lax.cond(x > 0, lambda: a + b, lambda: a[1:].sum() - b)
+        switched = lax.switch(1, [lambda: a * x, lambda: b[::-1] * x + a])
+        _, looped = lax.while_loop(
+            lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] + a * b * x), (0, a)
+        )
+        three = numpy.apply_along_axis(numpy.sum, 0, b)
+        return ((chosen + switched + looped) * three).sum()
+
+    plain = f(2.0)
+    assert plain == functx.jit(f)(2.0) == functx.vmap(f)(np.array([2.0]))[0] == 90.0
+    assert functx.grad(f)(2.0) == functx.jit(functx.grad(f))(2.0) == 27.0
+    with pytest.raises(ForeignCodeError, match=r"numpy.polyfit cannot be traced; got f32\[3\]"):
+        functx.jit(lambda x: numpy.polyfit(b, x, 1))(a)
+
+
 def test_mistakes_have_the_errors_of_a_traced_array():
     x = np.zeros((2, 3))
     for mistake, error in [
@@ -458,6 +479,7 @@ def test_mistakes_have_the_errors_of_a_traced_array():
         (lambda x: x[0].mT, ShapeError),
         (lambda x: x.__setitem__(7, 1), IndexingError),
         (lambda x: x.__setitem__(0, 1j), DTypeError),
+        (lambda x: x.astype(int).at[0].set(numpy.nan), DTypeError),
         (lambda x: x.__iadd__(1j), DTypeError),
         (lambda x: x.__setitem__(0, np.ones(2)), ShapeError),
         (lambda x: x.squeeze(0), ShapeError),

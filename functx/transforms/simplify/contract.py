@@ -61,7 +61,7 @@ class Contract:
 
         def body(*args: Tracer) -> list[Tracer]:
             values.update(zip(flat.inputs, args, strict=True))
-            return interpret(flat, args, remember, constant=lambda c: c)
+            return interpret(flat, args, remember)
 
         values: dict[Any, Any] = {}
 

@@ -73,7 +73,7 @@ def name_spectral_functions(program: Program) -> Program:
 
     def body(*args: Tracer) -> list[Tracer]:
         values.update(zip(program.inputs, args, strict=True))
-        return interpret(program, args, step, constant=lambda c: c)
+        return interpret(program, args, step)
 
     made, _ = trace(body, program.in_avals, name=program.name)
     return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
