@@ -126,6 +126,9 @@ class Scatter(Indexed, abstract=True):
         x_aval, i_aval, u_aval = ctx.avals_in
         if self.mode == "clip":
             indices = self.clamped(ctx, indices, self.slice_sizes(x_aval, u_aval))
+        if i_aval.dtype.itemsize < 4:
+            # XLA compares with lengths in the dtype of the indices.
+            indices = ctx.convert(indices, i_aval, i_aval.update(dtype=np.dtype("int32")))
         numbers = stablehlo.ScatterDimensionNumbers.get(
             update_window_dims=self.offset_dims,
             inserted_window_dims=self.collapsed_slice_dims,

@@ -377,8 +377,8 @@ def zero_like(indices: Sequence[Any]) -> Any:
 
 
 def common_indices(ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
-    """The index values in one dtype, as StableHLO wants them."""
-    if len({aval.dtype for aval in avals}) <= 1:
+    """The index values in one dtype, which holds every length: XLA clamps in that dtype."""
+    if len({aval.dtype for aval in avals}) <= 1 and all(a.dtype.itemsize >= 4 for a in avals):
         return list(values)
     wide = ShapedArray((), np.dtype("int64"))
     return [ctx.convert(value, aval, wide) for value, aval in zip(values, avals, strict=True)]

@@ -86,8 +86,9 @@ def test_scatters_take_every_dtype_that_makes_sense(name, dtype):
     if dtype == "bool":
         # JAX adds and multiplies no booleans; here that is "or" and "and".
         name = {"scatter_add": "scatter_max", "scatter_mul": "scatter_min"}.get(name, name)
-    # Sums of bfloat16 are added up in float32, and rounded once.
-    wide = "float32" if (name, dtype) == ("scatter_add", "bfloat16") else dtype
+    # Sums and products of bfloat16 are made in float32, and rounded once.
+    many = name in ("scatter_add", "scatter_mul")
+    wide = "float32" if many and dtype == "bfloat16" else dtype
     args = x.astype(jnp.dtype(wide)), places, updates.astype(jnp.dtype(wide)), numbers(ELEMENTS)
     theirs = getattr(lax, name)(*args, mode="drop")
     np.testing.assert_array_equal(ours(), theirs.astype(x.dtype))
@@ -103,6 +104,20 @@ def test_narrow_indices_reach_into_long_axes(index_dtype):
     for mode in ("clip", "drop"):
         written = scatter_add(x, places, np.ones(2, "f"), ELEMENTS, mode=mode)
         np.testing.assert_array_equal(np.asarray(written) - x, np.isin(x, [100, 120]))
+
+    @jit
+    def at(x, i):
+        one = x[:1] + 1
+        new = functx_lax.dynamic_update_slice(x, one, (i,), allow_negative_indices=False)
+        return (
+            new,
+            x.at[i].set(1.0),
+            functx_lax.dynamic_slice(x, (i,), (1,), allow_negative_indices=False),
+        )
+
+    new, put, part = at(x, np.array(120, index_dtype))
+    wanted = np.where(x == 120, 1, x)
+    assert np.array_equal(new, wanted) and np.array_equal(put, wanted) and part == 120
 
 
 def test_of_repeated_writes_the_last_stays_and_has_the_derivative():
