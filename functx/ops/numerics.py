@@ -166,7 +166,14 @@ class GreatestCommonDivisor(Bitwise):
     samples = sample(i32[3, 4], i32[3, 4], domain=(-12.0, 12.0)), sample(i32[()], i32[3])
 
     def lower(self, ctx, x, y):
-        return ctx.via_jax(jnp.gcd, x, y)
+        return ctx.via_jax(_gcd_of_magnitudes, x, y)
+
+
+def _gcd_of_magnitudes(x: Any, y: Any) -> Any:
+    """The divisor in unsigned numbers: with the lowest signed one, JAX's loop has no end."""
+    dtype = x.dtype
+    magnitudes = [jnp.abs(a).astype(f"uint{jnp.iinfo(dtype).bits}") for a in (x, y)]
+    return jnp.gcd(*magnitudes).astype(dtype)
 
 
 def _or_one(x: Any) -> Any:

@@ -233,6 +233,15 @@ def test_sets_of_nothing_have_the_size_that_is_asked_for():
     assert [x.tolist() for x in found] == [[0, 0]] * 5 + [[7, 7]]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
+def test_divisors_of_the_lowest_and_the_highest_integer_are_found(dtype):
+    low, high = numpy.iinfo(dtype).min, numpy.iinfo(dtype).max
+    x, y = numpy.meshgrid(numpy.array([low, low + 1, high, 0, 1, 6, 64], dtype), [low, high, 96, 0])
+    x, y = x.ravel(), y.astype(dtype).ravel()
+    assert jit(np.gcd)(x, y).tolist() == numpy.gcd(x, y).tolist()
+    assert jit(np.lcm)(x, y).tolist() == numpy.lcm(x, y).tolist()
+
+
 def test_a_number_too_large_for_its_decimals_stays():
     assert np.round(numpy.float32(3e38), 2) == numpy.float32(3e38)
 
