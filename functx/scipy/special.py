@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from functx.core.dtypes import is_integer
+from ml_dtypes import finfo
+
+from functx.core.dtypes import is_integer, wide_dtype
 from functx.core.errors import ArgumentError
 from functx.core.tracing import aval_of
 from functx.nn.activations import sigmoid as expit
@@ -15,11 +17,11 @@ from functx.nn.normalizations import softmax as _softmax
 from functx.numpy.promotion import broadcast, operand, promote_inexact
 from functx.ops import special
 from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, rem, square, sub
-from functx.ops.comparison import eq, gt, lt
+from functx.ops.comparison import eq, ge, gt, lt
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log, log1p
 from functx.ops.gradients import stop_gradient
-from functx.ops.logical import bitwise_or
+from functx.ops.logical import bitwise_and, bitwise_or
 from functx.ops.rounding import floor
 from functx.ops.selection import select
 from functx.ops.shaping import full_like
@@ -97,7 +99,13 @@ def rel_entr(p: Any, q: Any) -> Any:
     Where p is 0, the derivative in `q` is 0 and that in `p` -inf.
     """
     p, q = _floats(p, q)
-    out = special.xlogy(p, div(p, select(eq(p, 0.0), 1.0, q)))
+    ratio = div(p, select(eq(p, 0.0), 1.0, q))
+    out = special.xlogy(p, ratio)
+    # Where the ratio of positive numbers is beyond all numbers, its logarithm is not.
+    tiny = float(finfo(aval_of(ratio).dtype).tiny)
+    beyond = bitwise_or(eq(ratio, math.inf), lt(ratio, tiny))
+    beyond = bitwise_and(beyond, bitwise_and(gt(p, 0.0), gt(q, 0.0)))
+    out = select(beyond, mul(p, sub(log(p), log(q))), out)
     return select(bitwise_or(lt(p, 0.0), lt(q, 0.0)), math.inf, out)
 
 
@@ -188,9 +196,41 @@ def factorial(n: Any, exact: bool = False) -> Any:
 
 
 def betaln(a: Any, b: Any) -> Any:
-    """log(|beta(a, b)|)."""
+    """log(|beta(a, b)|), without the loss of digits of its three terms where an argument is large."""
     a, b = _floats(a, b)
-    return sub(add(special.lgamma(a), special.lgamma(b)), special.lgamma(add(a, b)))
+    own = aval_of(a).dtype
+    if wide_dtype(own) != own:
+        wide = [convert_element_type(x, wide_dtype(own)) for x in (a, b)]
+        return convert_element_type(betaln(*wide), own)
+    plain = sub(add(special.lgamma(a), special.lgamma(b)), special.lgamma(add(a, b)))
+    # Not by min and max, whose second derivatives are wrong where a is b.
+    swapped = gt(a, b)
+    a, b = select(swapped, b, a), select(swapped, a, b)
+    total, ratio = add(a, b), div(a, b)
+    rest = sub(_stirling_rest(b), _stirling_rest(total))
+    # log gamma(b) - log gamma(a + b), by Stirling's formula for both
+    change = add(sub(a, mul(sub(total, 0.5), log1p(ratio))), sub(rest, mul(a, log(b))))
+    of_one = add(special.lgamma(a), change)
+    terms = add(mul(sub(a, 0.5), log1p(div(b, a))), mul(b, log1p(ratio)))
+    half = mul(0.5, sub(math.log(2 * math.pi), log(b)))
+    of_both = add(sub(half, terms), add(_stirling_rest(a), rest))
+    large = bitwise_and(ge(b, _LARGE), ge(total, _LARGE))
+    return select(large, select(ge(a, _LARGE), of_both, of_one), plain)
+
+
+_LARGE = 10.0
+"""From where on Stirling's series has all digits of double precision."""
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+
+
+def _stirling_rest(z: Any) -> Any:
+    """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for large z."""
+    inverse = div(1.0, z)
+    square = mul(inverse, inverse)
+    total = mul(square, _STIRLING[-1])
+    for term in reversed(_STIRLING[1:-1]):
+        total = mul(square, add(term, total))
+    return mul(inverse, add(_STIRLING[0], total))
 
 
 def beta(a: Any, b: Any) -> Any:

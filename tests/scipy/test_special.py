@@ -121,6 +121,28 @@ def test_bessel_functions_and_their_slopes_keep_their_digits():
         assert fx.grad(fx.grad(ours.i1))(1e-9) == pytest.approx(3.75e-10, 1e-9)
 
 
+def test_beta_functions_of_large_arguments_keep_their_digits():
+    sizes = [0.3, 1.0, 2.5, 9.99, 10.0, 20.0, 171.0, 1e3, 1e10]
+    a, b = (x.ravel() for x in np.meshgrid(sizes, sizes))
+    for dtype, tolerance in (("float64", 1e-13), ("float32", 4e-6)):
+        with jax.enable_x64(dtype == "float64"):
+            found = np.asarray(fx.jit(ours.betaln)(a.astype(dtype), b.astype(dtype)))
+            of_one = np.asarray(ours.betaln(np.asarray(sizes, dtype), np.ones(9, dtype)))
+        np.testing.assert_allclose(found, reference.betaln(a, b), 1e3 * tolerance, tolerance)
+        np.testing.assert_allclose(of_one, -np.log(sizes), tolerance, tolerance)
+    with jax.enable_x64(True):
+        mixed = fx.vmap(fx.grad(fx.grad(ours.betaln), 1))(a, b)
+        np.testing.assert_allclose(mixed, -reference.polygamma(1, a + b), 1e-9)
+
+
+def test_entropies_of_ratios_beyond_all_numbers_are_found():
+    p, q = np.array([1e10, 1e-300, 1e-300]), np.array([1e-300, 1e10, 1e-300])
+    with jax.enable_x64(True):
+        found = fx.jit(lambda p, q: (ours.rel_entr(p, q), ours.kl_div(p, q)))(p, q)
+    wanted = reference.rel_entr(p, q)
+    np.testing.assert_allclose(found, (wanted, wanted - p + q), 1e-14)
+
+
 def test_small_entries_of_the_second_derivative_of_logsumexp_keep_their_digits():
     p = math.exp(-37.5)
     with jax.enable_x64(True):
