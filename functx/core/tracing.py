@@ -154,6 +154,11 @@ class Builder:
         self._indexed = len(self.equations)
         return self._producers.get(var)
 
+    def note_of_jax(self, atom: Atom) -> None:
+        """Remember that JAX made `atom`, so that nothing is written to it."""
+        if type(atom) is Var:
+            self.made_by_jax.add(atom)
+
     def is_of_jax(self, atom: Atom) -> bool:
         """Whether JAX made `atom`, or something that it was computed from."""
         made = self.made_by_jax

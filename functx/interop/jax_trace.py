@@ -14,7 +14,6 @@ from jax.extend.core import Var, find_top_trace, new_jaxpr_eqn, set_current_trac
 
 from functx.core.axes import bound_axes
 from functx.core.dtypes import is_inexact
-from functx.core.program import Var as FunctxVar
 from functx.core.program import scalar_literal
 from functx.core.provenance import user_source
 from functx.core.tracing import (
@@ -146,8 +145,8 @@ def of_jax(x: Any, aval: Any) -> Any:
         builder = current_builder.here()
         x = Tracer(builder.atom(x), builder)
     x = of_type(x, aval)
-    if type(x) is Tracer and type(x.atom) is FunctxVar:
-        x.builder.made_by_jax.add(x.atom)
+    if type(x) is Tracer:
+        x.builder.note_of_jax(x.atom)
     return x
 
 

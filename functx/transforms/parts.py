@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from functx.core.dtypes import is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
 from functx.core.rewriting import rewritten
@@ -96,16 +97,30 @@ def reached_from(variables: Iterable[Var], equations: Iterable[Equation]) -> set
     return reached
 
 
-def depends(program: Program, active: Sequence[bool]) -> list[bool]:
-    """Which outputs can vary smoothly with the inputs marked in `active`."""
-    reached = set(chosen(program.inputs, active))
-    for eqn in program.equations:
-        if eqn.primitive.differentiable and not reached.isdisjoint(eqn.inputs):
+@dataclass(frozen=True)
+class Dependence:
+    """The analysis that marks the outputs of a program that vary smoothly with its `active` inputs."""
+
+    active: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> tuple[bool, ...]:
+        reached = set(chosen(program.inputs, self.active))
+        for eqn in program.equations:
+            primitive = eqn.primitive
+            if not primitive.differentiable or reached.isdisjoint(eqn.inputs):
+                continue
+            if primitive.varying_outputs is None:
+                reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
+                continue
             flags = [a in reached for a in eqn.inputs]
             avals, out_avals = ([a.aval for a in atoms] for atoms in (eqn.inputs, eqn.outputs))
-            marks = varying_outputs(eqn.primitive, avals, flags, out_avals)
-            reached.update(chosen(eqn.outputs, marks))
-    return [atom in reached for atom in program.outputs]
+            reached.update(chosen(eqn.outputs, varying_outputs(primitive, avals, flags, out_avals)))
+        return tuple([atom in reached for atom in program.outputs])
+
+
+def depends(program: Program, active: Sequence[bool]) -> list[bool]:
+    """Which outputs can vary smoothly with the inputs marked in `active`."""
+    return list(rewritten(Dependence(tuple(active)), program))
 
 
 def varying_outputs(

@@ -304,6 +304,28 @@ def test_jax_code_sees_what_arrays_hold_now():
         close(a, b, "")
 
 
+def test_operators_of_captured_arrays_are_those_of_functx():
+    ints = jnp.arange(1, 4)
+
+    def numbers(x):
+        y = WEIGHTS + x
+        kept = y
+        y += 1.0
+        found = [kept, y, WEIGHTS - x, WEIGHTS * x, WEIGHTS / x, WEIGHTS**x, WEIGHTS // x]
+        return [*found, WEIGHTS % x, *divmod(WEIGHTS, x), A @ x]
+
+    def bits(n):
+        return [ints & n, ints | n, ints ^ n, ints << n, ints >> n]
+
+    def within(x):
+        return jax.vmap(lambda a: (WEIGHTS + a) * x)(A).sum() + jax.grad(lambda a: (A @ a) @ x)(x)
+
+    for f, x in ((numbers, X), (bits, ints), (within, X)):
+        for got, want in zip(fx.jit(f)(x), jax.jit(f)(x), strict=True):
+            onp.testing.assert_allclose(got, want, rtol=1e-6)
+            assert got.dtype == want.dtype
+
+
 def test_augmented_assignment_rebinds_what_jax_made():
     def f(np, x):
         y = before = jnp.sin(x)

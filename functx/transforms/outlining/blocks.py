@@ -23,12 +23,13 @@ class Flow:
         self.equations = equations
         self.makers: dict[Any, Place] = {}
         self.last: dict[Any, int] = {}
+        last, makers = self.last, self.makers
         for i, eqn in enumerate(equations):
             for atom in eqn.inputs:
-                self.last[atom] = i
+                last[atom] = i
             for n, v in enumerate(eqn.outputs):
-                self.makers[v] = i, n
-        self.last.update(dict.fromkeys(outputs, len(equations)))
+                makers[v] = i, n
+        last.update(dict.fromkeys(outputs, len(equations)))
 
     def hidden(self, atom: Any, ends: Sequence[int]) -> bool:
         """Whether `atom` is computed and used only inside of what was replaced.
@@ -52,16 +53,19 @@ class Flow:
 
     def bytes_across(self, first: int, stop: int, period: int) -> list[int]:
         """For each phase, the bytes that go from parts which begin there to the next ones."""
-        reach: dict[Any, int] = {}
-        for i in range(first, stop):
-            for atom in self.equations[i].inputs:
-                maker = self.makers.get(atom)
-                if maker is not None and maker[0] >= max(first, i - period):
-                    reach[atom] = i
+        reach: dict[Any, tuple[int, int]] = {}
+        made = self.makers.get
+        for i, eqn in enumerate(self.equations[first:stop], first):
+            earliest = max(first, i - period)
+            for atom in eqn.inputs:
+                maker = made(atom)
+                if maker is not None and maker[0] >= earliest:
+                    reach[atom] = maker[0], i
         change = [0] * (stop - first + 1)
-        for v, i in reach.items():
-            size = 64 + v.aval.size * v.aval.dtype.itemsize
-            change[self.makers[v][0] + 1 - first] += size
+        for v, (maker, i) in reach.items():
+            aval = v.aval
+            size = 64 + aval.size * aval.dtype.itemsize
+            change[maker + 1 - first] += size
             change[i + 1 - first] -= size
         found = [0] * period
         now = 0
@@ -72,13 +76,11 @@ class Flow:
 
     def inside(self, start: int, length: int) -> tuple[int, ...]:
         """What the operands of a part are: numbers of its own results, or -1 from outside it."""
-        makers = self.makers
-        found = []
-        for eqn in self.equations[start : start + length]:
-            for atom in eqn.inputs:
-                i, n = makers.get(atom, (-1, 0))
-                found.append(((i - start) << 16) + n if i >= start else -1)
-        return tuple(found)
+        made = self.makers.get
+        places = [made(a) for e in self.equations[start : start + length] for a in e.inputs]
+        return tuple(
+            [-1 if at is None or at[0] < start else (at[0] - start << 16) + at[1] for at in places]
+        )
 
     def used_later(self, start: int, length: int) -> tuple[Place, ...]:
         """The results of a part that what follows it uses, or the program returns."""
@@ -131,7 +133,7 @@ class Group:
         equations = []
 
         def operand(atoms: tuple[Any, ...]) -> Atom:
-            if type(atoms[0]) is Literal and all([atom == atoms[0] for atom in atoms]):
+            if type(atoms[0]) is Literal and atoms.count(atoms[0]) == len(atoms):
                 return atoms[0]
             found = inputs.get(atoms)
             if found is None:
@@ -142,10 +144,13 @@ class Group:
             alike = [flow.equations[start + i] for start in starts]
             first = alike[0]
             args: list[Atom] = []
-            for atoms in zip(*[eqn.inputs for eqn in alike], strict=True):
-                args.append(own[atoms[0]] if atoms[0] in own else operand(atoms))
+            for n, atom in enumerate(first.inputs):
+                inner = own.get(atom)
+                args.append(
+                    operand(tuple([e.inputs[n] for e in alike])) if inner is None else inner
+                )
             primitive = first.primitive
-            if any(eqn.primitive is not primitive for eqn in alike):
+            if any([eqn.primitive is not primitive for eqn in alike]):
                 primitive = DynamicSlice(first.outputs[0].aval.shape)
                 places = zip(*[eqn.primitive.start for eqn in alike], strict=True)  # type: ignore[attr-defined]
                 args += [operand(tuple([index(at) for at in each])) for each in places]
