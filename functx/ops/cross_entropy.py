@@ -28,7 +28,7 @@ from functx.ops.probability_losses import countable, weighted
 from functx.ops.reductions import reduce_max, reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import batch_at, broadcast_in_dim
-from functx.ops.softmax import log_softmax, repeated, softmax, total_along
+from functx.ops.softmax import log_softmax, repeated, softmax
 
 
 class CrossEntropy(ClassLoss):
@@ -125,15 +125,20 @@ class CrossEntropyBackward(ClassLossBackward):
         share = self.shared(widened(ct), rows)
         right = rows.weighed(mul(share, 1.0 - self.label_smoothing))
         there = at_classes(rows.classes, x.shape, self.axis)
-        found = softmax(wide, self.axis)
         if not self.label_smoothing:
-            # 1 - p, of the class, is the sum of the others.
-            others = total_along(select(there, 0.0, found), (self.axis,))
-            found = mul(select(there, neg(others), found), repeated(right, x, (self.axis,)))
+            # 1 - p, of the class, is the sum of the others, and 1 that of all.
+            largest = stop_gradient(reduce_max(wide, (self.axis,)))
+            powers = exp(sub(wide, repeated(largest, x, (self.axis,))))
+            others = reduce_sum(select(there, 0.0, powers), (self.axis,))
+            total = add(others, exp(sub(picked(wide, rows.classes, self.axis), largest)))
+            found = select(there, repeated(neg(others), x, (self.axis,)), powers)
+            found = mul(found, repeated(div(right, total), x, (self.axis,)))
         else:
             spread, total = smoothing(self, wide, weights)
             beside = mul(repeated(share, x, (self.axis,)), spread)
-            found = mul(found, repeated(add(right, mul(share, total)), x, (self.axis,)))
+            found = mul(
+                softmax(wide, self.axis), repeated(add(right, mul(share, total)), x, (self.axis,))
+            )
             found = sub(sub(found, beside), select(there, repeated(right, x, (self.axis,)), 0.0))
         return narrowed(rows.kept_along(found, self.axis), x)
 

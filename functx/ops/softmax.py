@@ -10,7 +10,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import add, div, mul, neg, sub
-from functx.ops.comparison import eq, gt
+from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
@@ -247,8 +247,7 @@ class SoftmaxBackward(NormalizationBackward):
 
     def turned(self, ct, out, t):
         # With c = ct - mean: t c - out sum(t c) / sum(out)
-        term = mul(t, beside_mean(ct, out, self.axes))
-        return sub(term, mul(out, div(total_along(term, self.axes), weight_of(out, self.axes))))
+        return less_total(mul(t, beside_mean(ct, out, self.axes)), out, self.axes)
 
     def turned_back(self, t, ct, out):
         return mul(beside_mean(t, out, self.axes), beside_mean(ct, out, self.axes))
@@ -258,26 +257,18 @@ class LogSoftmaxBackward(NormalizationBackward):
     """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
     def pulled(self, ct, out):
-        p = self.probabilities(out)
-        plain = sub(ct, mul(p, total_along(ct, self.axes)))
-        # Where p is almost 1 and ct almost the sum, ct (1 - p) - p (sum - ct), of the others' sums.
-        largest = gt(p, 0.5)
-        p_rest, rest = [total_along(select(largest, 0.0, x), self.axes) for x in (p, ct)]
-        return select(largest, sub(mul(ct, p_rest), mul(p, rest)), plain)
+        return less_total(ct, exp(out), self.axes)
 
     def pushed(self, t, out):
         return centered(t, out, self.axes)
 
     def turned(self, ct, out, t):
-        p = self.probabilities(out)
+        p = exp(out)
+        p = div(p, weight_of(p, self.axes))
         return neg(mul(mul(p, beside_mean(t, p, self.axes)), total_along(ct, self.axes)))
 
     def turned_back(self, t, ct, out):
         return self.turned(ct, out, t)
-
-    def probabilities(self, out: Any) -> Any:
-        p = exp(out)
-        return div(p, weight_of(p, self.axes))
 
 
 def centered(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
@@ -286,15 +277,22 @@ def centered(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
 
 
 def beside_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
-    """`x` less its mean along `axes`, weighed by `weights`.
+    """`x` less its mean along `axes`, weighed by `weights`, whose sum is about 1.
 
-    It keeps its digits where one weight is almost all: the mean is that of differences from the
-    element of the largest weight, and so small beside it.
+    Taken twice, since that keeps the digits where one weight is almost all: its element is almost
+    the mean, and the first difference is rounded. Of the differences the mean is almost 0.
     """
-    heaviest = eq(weights, repeated(reduce_max(weights, axes), weights, axes))
-    count = total_along(convert_element_type(heaviest, x.dtype), axes)
-    x = sub(x, div(total_along(select(heaviest, x, 0.0), axes), count))
+    x = sub(x, total_along(mul(weights, x), axes))
     return sub(x, div(total_along(mul(weights, x), axes), weight_of(weights, axes)))
+
+
+def less_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
+    """`x` less its total along `axes`, split by `shares`, whose sum is about 1.
+
+    Taken twice, which keeps the digits in the same way: what the first leaves has almost the total 0.
+    """
+    x = sub(x, mul(shares, total_along(x, axes)))
+    return sub(x, mul(shares, div(total_along(x, axes), weight_of(shares, axes))))
 
 
 def weight_of(weights: Any, axes: tuple[int, ...]) -> Any:
