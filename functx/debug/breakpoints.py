@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pdb
 import sys
-from bdb import BdbQuit
 from collections.abc import Mapping
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from functx.core import tree
@@ -45,6 +43,8 @@ def breakpoint(*, ordered: bool = False) -> None:
     traced = {k: x for k, x in variables.items() if any(map(_is_alive, tree.leaves(x)))}
     leaves = [x for x in tree.leaves(traced) if _is_alive(x)]
     if all(shown(x) is not None for x in leaves):
+        from functx.debug.prompts import Prompt
+
         Prompt().set_trace(frame)
         return
     known = {k: x for k, x in variables.items() if k not in traced}
@@ -57,40 +57,6 @@ def _is_alive(x: Any) -> bool:
     return type(x) is Tracer and x.builder.open
 
 
-class Prompt(pdb.Pdb):
-    """Python's debugger; it continues at the end of its input, and skips functx and JAX."""
-
-    def __init__(self) -> None:
-        own = {} if sys.stdin is sys.__stdin__ else {"stdin": sys.stdin, "stdout": sys.stdout}
-        super().__init__(skip=["functx.*", "jax.*", "jax"], **own)  # type: ignore[arg-type]
-
-    def do_EOF(self, arg: str) -> Any:  # noqa: N802 - the name that cmd.Cmd looks for
-        """Go on, as `continue` does."""
-        return self.do_continue(arg)
-
-
-class StoppedPrompt(Prompt):
-    """A prompt at one frame, which is not running: it shows values, and can only go on or end."""
-
-    def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:
-        assert f is not None
-        return [(f, f.f_lineno)], 0
-
-    def do_continue(self, arg: str) -> Any:
-        """Let the program go on."""
-        return 1
-
-    do_c = do_cont = do_n = do_next = do_s = do_step = do_r = do_return = do_continue
-    do_u = do_until = do_unt = do_continue
-
-    def do_quit(self, arg: str) -> Any:
-        """End the program."""
-        self.quitting = True
-        return 1
-
-    do_q = do_exit = do_quit
-
-
 class Stop:
     """A line of the user's function, at which a program that runs opens a prompt."""
 
@@ -101,6 +67,8 @@ class Stop:
         self.__name__ = "breakpoint"
 
     def __call__(self, traced: Mapping[str, Any]) -> None:
+        from functx.debug.prompts import StoppedPrompt
+
         # A frame at that line, whose locals are the values.
         prompt = StoppedPrompt()
         prompt.reset()
@@ -108,8 +76,7 @@ class Stop:
         text = "\n" * (self.line - 1) + f"{_ENTRY}.interaction({_FRAME}, None)"
         code = compile(text, self.code.co_filename, "exec")
         exec(code.replace(co_name=self.code.co_name), self.scope, values)
-        if prompt.quitting:
-            raise BdbQuit
+        prompt.end()
 
 
 _ENTRY = "__prompt__"

@@ -1,0 +1,48 @@
+"""Prompts of Python's debugger, imported by the first breakpoint."""
+
+from __future__ import annotations
+
+import pdb
+import sys
+from bdb import BdbQuit
+from types import FrameType
+from typing import Any
+
+
+class Prompt(pdb.Pdb):
+    """Python's debugger; it continues at the end of its input, and skips functx and JAX."""
+
+    def __init__(self) -> None:
+        own = {} if sys.stdin is sys.__stdin__ else {"stdin": sys.stdin, "stdout": sys.stdout}
+        super().__init__(skip=["functx.*", "jax.*", "jax"], **own)  # type: ignore[arg-type]
+
+    def do_EOF(self, arg: str) -> Any:  # noqa: N802 - the name that cmd.Cmd looks for
+        """Go on, as `continue` does."""
+        return self.do_continue(arg)
+
+
+class StoppedPrompt(Prompt):
+    """A prompt at one frame, which is not running: it shows values, and can only go on or end."""
+
+    def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:
+        assert f is not None
+        return [(f, f.f_lineno)], 0
+
+    def do_continue(self, arg: str) -> Any:
+        """Let the program go on."""
+        return 1
+
+    do_c = do_cont = do_n = do_next = do_s = do_step = do_r = do_return = do_continue
+    do_u = do_until = do_unt = do_continue
+
+    def do_quit(self, arg: str) -> Any:
+        """End the program."""
+        self.quitting = True
+        return 1
+
+    do_q = do_exit = do_quit
+
+    def end(self) -> None:
+        """Raise where the user asked for the end of the program."""
+        if self.quitting:
+            raise BdbQuit
