@@ -84,10 +84,9 @@ class Stage(NamedTuple):
     def moved(self, tangents: Sequence[Any], step: float) -> list[Array]:
         """The outputs on arguments moved along `tangents`, None for those that stay."""
         wide = own_copies(self.program, [*self.args, *self.program.captured])
-        for i, t in enumerate(tangents):
-            if t is not None:
-                wide[i] = wide[i] + step * widened(t)
-        return run_moved(self.program, wide, step, STEPS)
+        along = [t if t is None else widened(t) for t in tangents]
+        along += [None] * len(self.program.captured)
+        return run_moved(self.program, wide, along, step, STEPS)
 
 
 def same(before: Stage, after: Stage) -> None:

@@ -94,6 +94,10 @@ def test_a_point_with_a_slope_along_every_line_and_no_derivative_is_no_differenc
     assert f(0.0, 0.0, 0.0) == 0.0
 
 
+def test_a_step_that_is_lost_in_the_digits_of_an_argument_is_no_difference():
+    verify(lambda x: fnp.sin(x) * 2)(np.array([0.5, 1e30]))
+
+
 def test_an_operator_without_a_derivative_rule_is_verified_without_derivatives():
     operator = functx.custom_op("verified::twice", mutates_args=())(twice)
     operator.def_abstract(lambda x: x)

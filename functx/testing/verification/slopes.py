@@ -31,8 +31,8 @@ BACKWARD = "_backward"
 WITHOUT_RULE = "no_autograd_formula"
 """The name of what stands for the derivative of a custom operator without a rule."""
 
-STEP, CLOSE, TIGHT = 1e-3, 1e-4, 1e-6
-"""The step of differences; how close derivatives must be to them, and dot products to each other."""
+STEP, SMALL, CLOSE, TIGHT = 1e-3, 1e-3 / 8, 1e-4, 1e-6
+"""The two steps of differences; how close derivatives must be to them, and dot products to each other."""
 
 
 class Derivatives(NamedTuple):
@@ -148,9 +148,8 @@ def far_from_differences(
 
     def at(tangents: Sequence[Array], step: float) -> list[Array]:
         moving = iter(tangents)
-        pairs = zip(given, program.in_avals, strict=True)
-        moved = [x + step * next(moving) if is_inexact(a.dtype) else x for x, a in pairs]
-        outs = run_moved(program, moved, step)
+        along = [next(moving) if is_inexact(a.dtype) else None for a in program.in_avals]
+        outs = run_moved(program, given, along, step)
         return [outs[k] for k in kept]
 
     said = None
@@ -184,16 +183,15 @@ def slopes(at: Moved, tangents: Sequence[Any]) -> list[DirectionalDerivative]:
     def along(step: float) -> list[Array]:
         return at(tangents, step)
 
-    small = STEP / 8
     found = []
     with np.errstate(all="ignore"):
-        differences = central_difference(along, STEP), central_difference(along, small)
-        rows = zip(along(-small), along(0.0), along(small), *differences, strict=True)
+        differences = central_difference(along, STEP), central_difference(along, SMALL)
+        rows = zip(along(-SMALL), along(0.0), along(SMALL), *differences, strict=True)
         for left, value, right, coarse, fine in rows:
             near = np.abs(coarse - fine) <= CLOSE / 10 * (1 + np.abs(fine))
-            bend = np.abs(right - 2 * value + left) / small
+            bend = np.abs(right - 2 * value + left) / SMALL
             found.append(
-                DirectionalDerivative(fine, near & (bend <= 100 * small * (1 + np.abs(fine))))
+                DirectionalDerivative(fine, near & (bend <= 100 * SMALL * (1 + np.abs(fine))))
             )
     return found
 
@@ -234,19 +232,37 @@ class UnknownAtTies(Rounding):
 
 
 def run_moved(
-    program: Program, args: Sequence[Array], step: float, limit: float = math.inf
+    program: Program,
+    args: Sequence[Array],
+    tangents: Sequence[Any],
+    step: float,
+    limit: float = math.inf,
 ) -> list[Array]:
-    """The outputs on arguments that were moved by `step`; nan at step 0 where `clamp` has a tie."""
+    """The outputs on arguments moved along `tangents`, None for those that stay.
+
+    At step 0 they are nan where differences say nothing: where `clamp` has a tie, and where
+    arguments are so large that a step is lost in their digits.
+    """
+    pairs = list(zip(args, tangents, strict=True))
     plain = Interpreter(limit=limit)
-    outs = plain.run(program, [np.array(x) for x in args])
+    outs = plain.run(program, [np.array(x if t is None else x + step * t) for x, t in pairs])
     if step:
         return outs
     # A loop that waits for a nan to be small never ends.
     knowing = Interpreter(UnknownAtTies(), limit=1000 + 4 * plain.steps)
     try:
-        return knowing.run(program, [np.array(x) for x in args])
+        return knowing.run(
+            program, [np.array(x if t is None else resolved(x, t)) for x, t in pairs]
+        )
     except TooLong:
         return [np.full(x.shape, np.nan) for x in outs]
+
+
+def resolved(x: Array, t: Any) -> Array:
+    """`x`, with nan where a step along `t` is lost in its digits."""
+    with np.errstate(all="ignore"):
+        lost = np.spacing(np.abs(x)) > CLOSE * SMALL * np.abs(t)
+    return np.where(lost & (t != 0), np.nan, x)
 
 
 def closeness(program: Program) -> float:
