@@ -102,7 +102,14 @@ def class_rows(target, weights, classes, axis, lanes, ignore_index):
     there = np.where(counts, target, 0)[..., None] == np.arange(classes)
     weight = np.ones(classes) if not weights else weights[0]
     weight = weight.reshape(weight.shape[:-1] + (1,) * (target.ndim - weight.ndim + 1) + (classes,))
-    return there, weight, np.where(counts, product(there, weight).sum(-1), 0.0)
+    found = product(there, weight).sum(-1) if weights else 1.0
+    return there, weight, np.where(counts, found, 0.0)
+
+
+def known(terms, target, classes, ignore_index):
+    """The terms of a loss, with nan for a class that is not there."""
+    absent = (target != ignore_index) & ((target < 0) | (target >= classes))
+    return np.where(absent, np.nan, terms)
 
 
 def mean_by_weights(total, weight, lanes, of_nothing):
@@ -125,6 +132,7 @@ def shared_by_weights(ct, weight, reduction, lanes):
 def NllLoss(x, target, *weights, reduction, lanes, axis, ignore_index):
     there, _, weight = class_rows(target, weights, x.shape[axis], axis, lanes, ignore_index)
     terms = -product(weight, np.where(there, np.moveaxis(x, axis, -1), 0).sum(-1))
+    terms = known(terms, target, x.shape[axis], ignore_index)
     return reduced_by_weights(terms, weight, reduction, lanes)
 
 
@@ -155,7 +163,7 @@ def CrossEntropy(x, target, *weights, reduction, lanes, axis, ignore_index, labe
         target, weights, x, axis, lanes, ignore_index, label_smoothing
     )
     logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
-    terms = -product(shares, logs).sum(-1)
+    terms = known(-product(shares, logs).sum(-1), target, x.shape[axis], ignore_index)
     return reduced_by_weights(terms, weight, reduction, lanes)
 
 
