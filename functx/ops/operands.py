@@ -12,7 +12,7 @@ from ml_dtypes import iinfo
 
 from functx.core.arrays import wrapped
 from functx.core.axes import batched_axis
-from functx.core.dtypes import DType, is_complex, is_inexact
+from functx.core.dtypes import DType, is_complex, is_inexact, kind
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -62,6 +62,11 @@ def literal(value: Any, dtype: DType) -> Literal:
                 fix="Convert the array with astype, or give a wider dtype.",
             )
     return scalar_literal(value, dtype, False, repr(value))
+
+
+def minus_one(dtype: DType) -> Literal:
+    """-1 in `dtype`; of unsigned integers the highest, with which 1 adds up to 0."""
+    return literal(_bounds(dtype)[1] if kind(dtype) == "u" else -1, dtype)
 
 
 @lru_cache(maxsize=64)

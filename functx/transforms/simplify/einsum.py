@@ -21,7 +21,7 @@ from functx.ops.creation import Iota
 from functx.ops.indexing import ScatterDimensionNumbers
 from functx.ops.joining import concatenate
 from functx.ops.logical import bitwise_and
-from functx.ops.operands import literal
+from functx.ops.operands import literal, minus_one
 from functx.ops.reductions import reduce_max, reduce_sum
 from functx.ops.scattering import scatter_add
 from functx.ops.selection import clamp, select
@@ -235,7 +235,7 @@ class _Work:
         array = reshape(array, tuple([x.size for x in labels[:-1]]))
         clipped = clamp(0, array, label.size - 1)
         if not factor.clips:
-            clipped = select(eq(clipped, array), array, literal(-1, array.dtype))
+            clipped = select(eq(clipped, array), array, minus_one(array.dtype))
         return Value(clipped, labels, label)
 
     def term(self, term: Term) -> Value:

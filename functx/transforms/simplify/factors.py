@@ -11,7 +11,7 @@ from functx.core.program import Atom, Equation, Literal
 from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, Square, Sub
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
-from functx.ops.operands import literal, without
+from functx.ops.operands import minus_one, without
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 
@@ -161,7 +161,7 @@ class Product:
         parts = [self.inner() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
-        parts[1].factors.append(Factor(literal(-1, inputs[1].aval.dtype), ()))
+        parts[1].factors.append(Factor(minus_one(inputs[1].aval.dtype), ()))
         return self.join(parts, groups)
 
     def inner(self) -> Product:
@@ -196,7 +196,7 @@ class Product:
         return True
 
     def negative(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
-        self.factors.append(Factor(literal(-1, inputs[0].aval.dtype), ()))
+        self.factors.append(Factor(minus_one(inputs[0].aval.dtype), ()))
         return self.elementwise(inputs, groups)
 
     def power(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
