@@ -62,10 +62,10 @@ class Flow:
                 if maker is not None and maker[0] >= earliest:
                     reach[atom] = maker[0], i
         change = [0] * (stop - first + 1)
-        for v, (maker, i) in reach.items():
+        for v, (begin, i) in reach.items():
             aval = v.aval
             size = 64 + aval.size * aval.dtype.itemsize
-            change[maker + 1 - first] += size
+            change[begin + 1 - first] += size
             change[i + 1 - first] -= size
         found = [0] * period
         now = 0
