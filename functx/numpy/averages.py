@@ -18,7 +18,7 @@ from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact
 from functx.numpy.reductions import masked, part_dtype, sum, wide_dtype, with_axes_kept
 from functx.ops import arithmetic
 from functx.ops import reductions as ops
-from functx.ops.arithmetic import Div, div, mul, sub
+from functx.ops.arithmetic import Div, add, div, mul, sub
 from functx.ops.complexes import conj, real
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import root_of_squares
@@ -192,10 +192,14 @@ def _spread(
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     if mean is None:
-        mean = _mean(x, axes, where)
-        if len(axes) != aval.ndim:
-            kept = tuple([d for d in range(aval.ndim) if d not in axes])
-            mean = broadcast_in_dim(mean, aval.shape, kept)
+        kept = tuple([d for d in range(aval.ndim) if d not in axes])
+
+        def mean_along(x: Any) -> Any:
+            return broadcast_in_dim(_mean(x, axes, where), aval.shape, kept)
+
+        # The mean is rounded, so that even equal elements may lie apart from it.
+        mean = mean_along(x)
+        mean = add(mean, mean_along(sub(x, mean)))
     else:
         mean = broadcast(x, convert_element_type(asarray(mean), aval.dtype))[1]
     squares = _squared(sub(x, mean))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from functx.core.dtypes import is_complex, real_dtype
 from functx.core.samples import Sample, c64, f32, sample
 from functx.core.tracing import aval_of
+from functx.ops import arithmetic
 from functx.ops.arithmetic import abs, add, div, integer_pow, mul, pow, sign, square, sub
 from functx.ops.comparison import eq
 from functx.ops.complexes import conj, imag, real
@@ -94,7 +95,15 @@ class Variance(Spread):
     )
 
     def wide(self, x):
-        return div(reduce_sum(squared(self.centered(x)), self.axes), self.count(x))
+        # The mean is rounded, so that even equal elements may lie apart from it. The sum of the
+        # distances is what it is off by (the corrected two-pass algorithm of Chan, Golub and
+        # LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7).
+        apart = self.centered(x)
+        off = div(
+            squared(reduce_sum(apart, self.axes)), float(prod([x.shape[d] for d in self.axes]))
+        )
+        total = arithmetic.max(sub(reduce_sum(squared(apart), self.axes), off), 0.0)
+        return div(total, self.count(x))
 
     def direction(self, x, out):
         # d sum |x - m|^2 = 2 sum Re(conj(x - m) dx), since the x - m add up to 0.

@@ -255,3 +255,14 @@ def test_mistakes_are_named():
         np.linalg.norm(x[0, :0], INF)
     with pytest.raises(ValueRangeError, match="norm: ord of a vector must be a number; got 'nuc'"):
         np.linalg.norm(x[0], "nuc")
+
+
+def test_equal_elements_have_no_spread_however_their_mean_is_rounded():
+    x = (rows(100) * 10 ** rows(100, seed=1)).astype(numpy.float32)
+    given = numpy.ones(7, bool)
+    for spread in (np.std, np.var, lambda a: np.std(a, where=given)):
+        f = functx.vmap(
+            functx.value_and_grad(lambda x, spread=spread: spread(np.broadcast_to(x, 7)))
+        )
+        for found in f(x):
+            assert not numpy.any(found)

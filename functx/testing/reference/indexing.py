@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from functx.testing.reference.meanings import MEANING, meaning
@@ -103,10 +105,11 @@ def TopK(x, k):
 
 @meaning
 def SearchSorted(x, values, side, method, batched):
-    rows = x.reshape(-1, x.shape[-1]) if batched else x[np.newaxis]
-    sought = values.reshape(len(rows), -1)
+    lead = x.shape[:-1] if batched else ()
+    rows = x.reshape(prod(lead), x.shape[-1])
+    sought = values.reshape(prod(lead), prod(values.shape[len(lead) :]))
     found = [np.searchsorted(row, v, side) for row, v in zip(rows, sought, strict=True)]
-    return np.stack(found).reshape(values.shape)
+    return np.array(found, np.int64).reshape(values.shape)
 
 
 @meaning

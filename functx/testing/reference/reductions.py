@@ -173,12 +173,12 @@ def ReduceWindowArgmin(x, lanes, **window):
 
 @meaning
 def Variance(x, axes, ddof=0.0):
-    return np.var(x, axes, ddof=ddof)
+    return np.var(x - x.mean(axes, keepdims=True), axes, ddof=ddof)
 
 
 @meaning
 def StandardDeviation(x, axes, ddof=0.0):
-    return np.std(x, axes, ddof=ddof)
+    return np.std(x - x.mean(axes, keepdims=True), axes, ddof=ddof)
 
 
 @meaning

@@ -115,6 +115,9 @@ class Rounding:
             outs = compute([self.moved(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
             if self.narrow:
                 outs = overflowed(outs, args, dtypes, compute)
+            if name == "Div" and not self.clips:
+                # XLA divides the branches of a selection, and there takes 0 / x for 0.
+                outs = [np.where((args[0] == 0) & (args[1] == 0), 0, outs[0])]
             units = UNITS.get(name, 2.0)
             modulus = name not in COMPONENTWISE
             outs = [self.moved(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
