@@ -325,7 +325,7 @@ def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDiffer
         return StructureDifference(difference.path, difference.given, difference.expected)
     parts = _parts_below(given, whole)
     for i, (x, part) in enumerate(zip(found, parts, strict=True)):
-        if x is not None and part != _ONE_LEAF:
+        if x is not None and part != _ONE_LEAF and outermost(part) is not Keys:
             return StructureDifference(paths(given)[i], part, _ONE_LEAF)
     return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
 

@@ -161,7 +161,7 @@ def trace_push(
 
     def body(*xs: Any) -> list[Any]:
         count = len(call.avals)
-        leaves = told(call.avals, xs[count:], flow and flow.varying)
+        leaves = told(call.in_tree, call.avals, xs[count:], flow and flow.varying)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
         tangents, _ = tangent_tree(call.in_tree, call.avals, leaves)
         value, tangent = out.pair(

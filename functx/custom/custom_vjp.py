@@ -164,7 +164,9 @@ def trace_forward(
         if flow is not None:
             varying = iter(flow.varying)
             marks = [is_inexact(a.dtype) and next(varying) for a in call.avals]
-            leaves = [CustomVJPPrimal(x, on) for x, on in zip(xs, marks, strict=True)]
+            # Through the structure words are typed keys.
+            given = tree.leaves(tree.unflatten(call.in_tree, xs))
+            leaves = [CustomVJPPrimal(x, on) for x, on in zip(given, marks, strict=True)]
         args, _ = tree.unflatten(call.in_tree, leaves)
         value, saved = out.pair(forward(*args), "(output, residuals)")
         kept = Saved.of(saved)
@@ -188,7 +190,7 @@ def trace_backward(
     ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
 
     def body(*xs: Any) -> list[Any]:
-        leaves = told(call.out_avals, xs[: len(ct_avals)], flow and flow.given)
+        leaves = told(call.out_tree, call.out_avals, xs[: len(ct_avals)], flow and flow.given)
         ct = tangent_tree(call.out_tree, call.out_avals, leaves)
         found = rule(*call.nondiff, saved.value(xs[len(ct_avals) :]), ct)
         args = call.in_tree.children()[0]

@@ -110,7 +110,7 @@ class CustomVmapFunction(CustomFunction):
         args = self.positional(args, kwargs)
         if current_builder.get() is None and not in_jax_trace(args):
             return called_plainly(self.fun, *args)
-        leaves, in_tree = tree.flatten((args, {}))
+        leaves, in_tree = tree.flatten_words((args, {}))
         avals = avals_of(leaves, self.kind, self.fun, in_tree)
         traced = trace_call(self.fun, in_tree, avals, self.kind, values=leaves)
         traced = traced.without_writes(repr(self))

@@ -106,7 +106,7 @@ class CustomFunction:
         if level > 1:
             return self.fun(*args)
         nondiff, dynamic = self.divided(args)
-        leaves, in_tree = tree.flatten((dynamic, {}))
+        leaves, in_tree = tree.flatten_words((dynamic, {}))
         plain = self.of_dynamic(self.fun, nondiff, len(args))
         avals = avals_of(leaves, self.kind, plain, in_tree)
         primal = trace_call(plain, in_tree, avals, self.kind, values=leaves)

@@ -20,6 +20,7 @@ from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import leaf_paths, name_of
+from functx.transforms.marks import tangent_avals
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Result:
 
     def leaves(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
         """The leaves of an output, which must be like the function's."""
-        leaves, given = tree.flatten(out)
+        leaves, given = tree.flatten_words(out)
         if given != structure:
             raise self.error(
                 f"must have the structure of the function's output; "
@@ -81,7 +82,8 @@ class Result:
                 *tree.in_full(structure, tree.structure(tangent)),
             )
         found = []
-        for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
+        own = tangent_avals(structure, avals)
+        for i, (x, aval) in enumerate(zip(leaves, own, strict=True)):
             place = partial(_place, structure, avals, i)
             if not is_inexact(aval.dtype):
                 # An integer's is nothing, or counts for nothing.

@@ -12,7 +12,7 @@ from functx.core.avals import OfType, ShapedArray
 from functx.core.dtypes import float0, is_inexact
 from functx.core.tracing import aval_of
 from functx.ops.shaping import zeros_like
-from functx.transforms.marks import inexact_marks, is_float0, spread
+from functx.transforms.marks import inexact_marks, is_float0, spread, tangent_avals
 
 
 class SymbolicZero(OfType):
@@ -87,9 +87,12 @@ def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
 
 
 def told(
-    avals: Sequence[ShapedArray], values: Sequence[Any], flow: Sequence[bool] | None
+    structure: Any,
+    avals: Sequence[ShapedArray],
+    values: Sequence[Any],
+    flow: Sequence[bool] | None,
 ) -> list[Any]:
-    """A tangent or cotangent for each of `avals`, as a rule gets it.
+    """A tangent or cotangent for each leaf of a structure, of types `avals`, as a rule gets it.
 
     `values` are those of the inexact ones; the others get None. With `flow`, the inexact ones
     that it does not mark and the others get a `SymbolicZero`.
@@ -98,7 +101,7 @@ def told(
         return spread(values, inexact_marks(avals))
     pairs = iter(zip(values, flow, strict=False))
     found: list[Any] = []
-    for aval in avals:
+    for aval in tangent_avals(structure, avals):
         value, on = next(pairs) if is_inexact(aval.dtype) else (None, False)
         found.append(value if on else SymbolicZero(aval))
     return found

@@ -12,7 +12,7 @@ from functx.core.errors import ArgumentError, TreeError, type_name
 from functx.core.program import Program
 from functx.core.rewriting import apply, user_rules
 from functx.core.storage import build_pure
-from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
+from functx.core.tracing import TracedKeys, Tracer, aval_of, current_builder, trace_closed
 from functx.custom.captures import Captures, identity
 from functx.custom.deferral import RuleBuilder, reopened
 from functx.custom.function import CustomFunction
@@ -34,6 +34,8 @@ def closed_over(rule: Any) -> list[Tracer]:
         for part in tree.leaves(each):
             if type(part) is Tracer:
                 found.append(part)
+            elif type(part) is TracedKeys:
+                found.append(part.words)
             elif isinstance(part, partial):
                 pending += [part.func, part.args, part.keywords]
             elif isinstance(part, CustomFunction):

@@ -24,7 +24,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     Raises ShapeError for a dimension that cannot be divided into equal parts, and ArgumentError
     for what is no sharding.
     """
-    leaves, structure = tree.flatten(x)
+    leaves, structure = tree.flatten_words(x)
     op = "with_sharding_constraint"
     flat = tree.flatten_prefix(shardings, structure, f"{op}: shardings")
     outs = [_constrained(op, leaf, s) for leaf, s in zip(leaves, flat, strict=True)]

@@ -70,7 +70,7 @@ def shard_map(
     what = f"shard_map({name_of(f)})"
 
     def wrapper(*args: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, {}))
+        leaves, in_tree = tree.flatten_words((args, {}))
         on = with_auto_axes(mesh if mesh is not None else mesh_around(what))
         names = tuple([n for n in on.axis_names if not axis_names or n in axis_names])
         if unknown := set(axis_names) - set(names):
@@ -81,13 +81,15 @@ def shard_map(
         shown = names_of(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
-            given_specs = _specs_of(what, leaves, on, shown)
+            given_specs = _specs_of(what, tree.leaves(args), on, shown)
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
             given_specs = _flat(f"{what}: in_specs", prefix, tree.structure(args))
         specs = [
-            _checked(f"{what}: `{name}`", aval, spec, on, names)
-            for name, aval, spec in zip(shown(), avals, given_specs, strict=True)
+            _checked(f"{what}: `{name}`", aval, spec, on, names, is_key)
+            for name, aval, spec, is_key in zip(
+                shown(), avals, given_specs, tree.keys_among(in_tree), strict=True
+            )
         ]
         parts = [_part(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
         inside = (*bound_axes(), *[Axis(n, on.shape[n], counted=check_vma) for n in names])
@@ -144,11 +146,14 @@ def _specs_of(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[A
     return found
 
 
-def _checked(what: str, aval: Any, spec: Any, mesh: Any, names: Sequence[Any]) -> Spec:
+def _checked(
+    what: str, aval: Any, spec: Any, mesh: Any, names: Sequence[Any], is_key: bool
+) -> Spec:
+    """The spec of an array, or of typed keys that are words of type `aval`; these stay together."""
     spec = PartitionSpec() if spec is None else spec
     if not isinstance(spec, PartitionSpec):
         raise ArgumentError(f"{what}: specs must be PartitionSpecs; got {type_name(spec)} {spec!r}")
-    check_spec(what, aval, spec, mesh)
+    check_spec(what, aval.update(shape=aval.shape[: aval.ndim - is_key]), spec, mesh)
     found = spec_of(spec, aval.ndim)
     if others := [name for entry in found for name in entry if name not in names]:
         raise ArgumentError(
@@ -171,11 +176,14 @@ def _out_specs(
 ) -> tuple[Spec, ...]:
     flat = _flat(f"{what}: out_specs", out_specs, traced.out_tree)
     found = []
-    for where, aval, spec in zip(_paths(traced), traced.out_avals, flat, strict=True):
+    marks = tree.keys_among(traced.out_tree)
+    for where, aval, spec, is_key in zip(
+        _paths(traced), traced.out_avals, flat, marks, strict=True
+    ):
         spec = PartitionSpec() if spec is None else spec
         # Any number of parts make a whole.
         whole = aval.update(shape=(0,) * aval.ndim)
-        found.append(_checked(f"{what}: {where}", whole, spec, mesh, names))
+        found.append(_checked(f"{what}: {where}", whole, spec, mesh, names, is_key))
     return tuple(found)
 
 

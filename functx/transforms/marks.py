@@ -51,16 +51,27 @@ def is_float0(x: Any) -> bool:
     return getattr(x, "dtype", None) == float0
 
 
+def tangent_avals(structure: Any, avals: Sequence[ShapedArray]) -> Sequence[ShapedArray]:
+    """The types `avals` of the leaves of a structure, where typed keys have no dimension of words.
+
+    So the tangent of keys has their shape, as in JAX.
+    """
+    marks = tree.keys_among(structure)
+    if not any(marks):
+        return avals
+    return [a.update(shape=a.shape[: a.ndim - on]) for a, on in zip(avals, marks, strict=True)]
+
+
 def tangent_tree(structure: Any, avals: Sequence[ShapedArray], tangents: Sequence[Any]) -> Any:
     """The pytree of tangents or cotangents of values of types `avals`, None for integers.
 
     A class of the user's is made of arrays only: of zeros of dtype `float0` in place of None.
     """
     if any(t is None for t in tangents):
-        marks = tree.in_user_nodes(structure)
+        marks, own = tree.in_user_nodes(structure), tangent_avals(structure, avals)
         tangents = [
             np.zeros(a.shape, float0) if t is None and on else t
-            for t, a, on in zip(tangents, avals, marks, strict=True)
+            for t, a, on in zip(tangents, own, marks, strict=True)
         ]
     return tree.unflatten(structure, tangents)
 

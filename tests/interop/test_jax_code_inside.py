@@ -3,10 +3,12 @@
 from functools import partial
 
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
 import numpy as onp
 import pytest
 from jax.experimental.ode import odeint
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import functx as fx
 from functx import numpy as np
@@ -529,6 +531,42 @@ def every_use_of_keys(of, names, key):
     return found
 
 
+def rules_with_keys(of, key):
+    """Results of functions with rules, of maps and of devices, which get and return keys."""
+    fold, split = jax.random.fold_in, jax.random.split
+
+    def f(x, key):
+        return x * key_sum(key), fold(key, 1)
+
+    jvp, vjp, symbolic = of.custom_jvp(f), of.custom_vjp(f), of.custom_vjp(f)
+    rows, one_by_one = of.custom_batching.custom_vmap(f), of.custom_batching.sequential_vmap(f)
+    jvp.defjvp(lambda xs, ts: (f(*xs), (ts[0] * key_sum(fold(xs[1], 2)), ts[1])))
+    vjp.defvjp(lambda x, k: (f(x, k), fold(k, 3)), lambda k, ct: (ct[0] * key_sum(k), None))
+    symbolic.defvjp(
+        lambda x, k: (f(x.value, k.value), (k.value, k.perturbed)),
+        lambda saved, ct: (ct[0] * key_sum(saved[0]) + saved[1], None),
+        symbolic_zeros=True,
+    )
+
+    @rows.def_vmap
+    def _(size, batched, x, k):
+        return (x * size, jax.vmap(partial(fold, data=4))(k)), tuple(batched)
+
+    keys, xs, found = split(key, 4), jnp.arange(4.0), {}
+    for name, fun in {"jvp": jvp, "vjp": vjp, "symbolic": symbolic}.items():
+        gradient = of.grad(fun, has_aux=True)
+        found[name] = fun(2.0, key), gradient(2.0, key), of.vmap(gradient)(xs, keys)
+    for name, fun in {"rows": rows, "one_by_one": one_by_one}.items():
+        found[name] = fun(2.0, key), of.vmap(fun)(xs, keys)
+    found["map"] = [of.lax.map(partial(f, 2.0), keys, batch_size=n) for n in (2, 3)]
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+    specs = PartitionSpec("d"), PartitionSpec()
+    mapped = of.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+    found["devices"] = mapped(xs, key)
+    found["placed"] = of.lax.with_sharding_constraint(keys, NamedSharding(mesh, specs[0]))
+    return found
+
+
 def key_sum(key):
     return jnp.sum(jax.random.key_data(key) % 7).astype(jnp.float32)
 
@@ -542,11 +580,14 @@ def test_typed_keys_are_keys_inside_and_as_results(generator):
         assert dtypes == types
         jax.tree.map(onp.testing.assert_array_equal, words, wanted)
 
-    want = jax.jit(partial(every_use_of_keys, jax, KEYS))(key)
-    same(fx.jit(partial(every_use_of_keys, fx, KEYS))(key), want)
+    uses = jax.jit(partial(every_use_of_keys, jax, KEYS))(key)
+    same(fx.jit(partial(every_use_of_keys, fx, KEYS))(key), uses)
+    want = jax.jit(partial(rules_with_keys, jax))(key)
+    same(fx.jit(partial(rules_with_keys, fx))(key), want)
+    same(rules_with_keys(fx, key), want)
     if generator == "rbg":
         found = every_use_of_keys(fx, ["last axes"], key)
-        same(found, {name: want[name] for name in found})
+        same(found, {name: uses[name] for name in found})
     both = [fun for fun, _ in KEYS.values()]
     together = fx.jit(lambda key: [fx.from_jax(fun)(key) for fun in both])
     wanted = [fun(key) for fun in both]

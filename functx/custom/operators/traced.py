@@ -48,7 +48,7 @@ class Saved(NamedTuple):
     @staticmethod
     def of(value: Any) -> Saved:
         """The parts of `value`."""
-        leaves, structure = tree.flatten(value)
+        leaves, structure = tree.flatten_words(value)
         static = {i: x for i, x in enumerate(leaves) if not is_array(x)}
         return Saved(tree.with_static(structure, static), [x for x in leaves if is_array(x)])
 

@@ -482,7 +482,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     check_functions("map", f=f)
     if batch_size is None:
         return scan(named_after(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
-    leaves, x_tree = tree.flatten(xs)
+    leaves, x_tree = tree.flatten_words(xs)
     what = body_name("map", f)
     length = _length(what, [aval_of(x) for x in leaves], x_tree, None)
     batch_size = _count(what, "batch_size", batch_size)
@@ -499,8 +499,14 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
             for x in leaves
         ]
         stacked = map(vmap(f), tree.unflatten(x_tree, batches))
-        parts.append(tree.map(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), stacked))
+        parts.append(_on_words(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), stacked))
     if whole < length:
         rest = [slice_in_dim(x, whole, length) for x in leaves]
         parts.append(vmap(f)(tree.unflatten(x_tree, rest)))
-    return parts[0] if len(parts) == 1 else tree.map(lambda *ys: concatenate(ys), *parts)
+    return parts[0] if len(parts) == 1 else _on_words(lambda *ys: concatenate(ys), *parts)
+
+
+def _on_words(f: Callable[..., Any], *trees: Any) -> Any:
+    """`f` at each leaf of pytrees of one structure; of typed keys it gets and gives the words."""
+    (_, structure), *_ = flat = [tree.flatten_words(x) for x in trees]
+    return tree.unflatten(structure, [f(*xs) for xs in zip(*[xs for xs, _ in flat], strict=True)])
