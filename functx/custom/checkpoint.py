@@ -43,6 +43,7 @@ from functx.transforms.marks import (
     spread,
 )
 from functx.transforms.masked_split import MaskedHalf, masks_of, with_masks
+from functx.transforms.zeros import WithZeros, nonzero_outputs
 
 
 def checkpoint(
@@ -195,14 +196,20 @@ class Checkpoint(Primitive):
         return self.vjp_masked(cts, [None] * len(cts), saved, args, active)[0]
 
     def vjp_masked(self, cts, lives, saved, args, active):
-        given = inexact_cotangents(cts, self.program.out_avals)
         masked = any([live is not None for live in lives])
+        rest = self.split(MaskedHalf(tuple(active), masked)).rest
         if masked:
+            given = inexact_cotangents(cts, self.program.out_avals)
             lives = chosen(lives, inexact_marks(self.program.out_avals))
             given = [*given, *masks_of(lives, given)]
-        halves = self.split(MaskedHalf(tuple(active), masked))
-        outs = self.of(halves.rest, again=True)(*given, *saved, *args)
-        return with_masks(active, halves.rest, outs)
+        else:
+            given = chosen(cts, inexact_marks(self.program.out_avals))
+            marks = tuple([ct is not None for ct in given])
+            rest, given = rewritten(WithZeros(marks), rest), chosen(given, marks)
+        outs = self.of(rest, again=True)(*given, *saved, *args)
+        nonzero = nonzero_outputs(rest)
+        found = [x if on else None for x, on in zip(outs, nonzero, strict=True)]
+        return with_masks(active, rest, found)
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)

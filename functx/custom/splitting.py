@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.program import Equation, Literal, Program, Var, remove_dead
-from functx.ops.shaping import Full
+from functx.core.program import Program, Var, remove_dead
 from functx.transforms.marks import chosen, inexact_marks, others, spread
 from functx.transforms.parts import reached_from
-from functx.transforms.zeros import KnownZeros
+from functx.transforms.zeros import KnownZeros, is_number_zero, made_zeros
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class SplitRule:
         left = KnownZeros(linear, tangents, others(tangents, self.varying))
         out_tangents = [left.same.get(a, a) for a in program.outputs[self.outputs :]]
         marks = spread(out_tangents, inexact_marks([a.aval for a in outs]))
-        zeros = left.zeros | {v for e in values if _is_zero(e) for v in e.outputs}
-        nonzero = tuple([not (a is None or a in zeros or _is_number_zero(a)) for a in marks])
+        zeros = left.zeros | made_zeros(values)
+        nonzero = tuple([not (a is None or a in zeros or is_number_zero(a)) for a in marks])
         kept = chosen(marks, nonzero)
         linear = remove_dead(left.equations, kept)
         made = {v for e in linear for v in e.outputs} | set(given)
@@ -54,11 +53,3 @@ class SplitRule:
             Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
             nonzero,
         )
-
-
-def _is_zero(eqn: Equation) -> bool:
-    return isinstance(eqn.primitive, Full) and _is_number_zero(eqn.inputs[0])
-
-
-def _is_number_zero(atom: Any) -> bool:
-    return type(atom) is Literal and atom.value == 0

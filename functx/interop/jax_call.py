@@ -29,7 +29,6 @@ from functx.ops.operands import batch_size
 from functx.transforms.control.tracing import check_operands, linearizing
 from functx.transforms.marks import (
     chosen,
-    inexact_cotangents,
     inexact_marks,
     linear_marks,
     others,
@@ -194,10 +193,12 @@ def linearized(
 
 
 @lru_cache(maxsize=1024)
-def transposed(function: JaxFunction, linear: tuple[bool, ...]) -> Translated:
+def transposed(
+    function: JaxFunction, linear: tuple[bool, ...], given: tuple[bool, ...]
+) -> Translated:
     """The pullback of the function, which is linear in the arguments marked `linear`.
 
-    It takes the other arguments, then the cotangents of the inexact outputs.
+    It takes the other arguments, then the cotangents of the outputs marked `given`.
     """
     known, moving = others(function.in_avals, linear), chosen(function.in_avals, linear)
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
@@ -206,12 +207,12 @@ def transposed(function: JaxFunction, linear: tuple[bool, ...]) -> Translated:
         fixed, cts = spread(args[: len(known)], [not on for on in linear]), args[len(known) :]
         fun = of_marked(function, fixed, linear)
 
-        def outputs(*given: Any) -> list[Any]:
-            return function.differentiable_outputs(fun(*given))
+        def outputs(*values: Any) -> list[Any]:
+            return chosen(fun(*values), given)
 
         return list(jax.linear_transpose(outputs, *structs)(list(cts)))
 
-    cts = function.differentiable_outputs(function.out_avals)
+    cts = chosen(function.out_avals, given)
     return translate_function(pull, [*known, *cts], f"{function!r}_transpose")
 
 
@@ -293,10 +294,10 @@ class JaxCall(Primitive):
     def transpose(self, cts, *args):
         function = self.function
         linear = linear_marks(args)
+        given = tuple([ct is not None for ct in cts])
         with missing_rules(self):
-            pull = transposed(function, linear)
-        given = inexact_cotangents(cts, function.out_avals)
-        return spread(pull([*others(args, linear), *given]), linear)
+            pull = transposed(function, linear, given)
+        return spread(pull([*others(args, linear), *chosen(cts, given)]), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)

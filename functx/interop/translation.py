@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import Literal, Var
 
 from functx.core.avals import ShapedArray
 from functx.core.editing import applied
@@ -105,7 +105,10 @@ def translate_function(
 def run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The outputs of an open jaxpr, its equations appended to the program being traced."""
     if not representable(jaxpr):
-        return call_jaxpr(jaxpr, [*consts, *args])
+        # JAX makes tangents of integers, a type that functx has not, where nothing needs them.
+        jaxpr = jaxpr.replace(eqns=live(jaxpr))
+        if not representable(jaxpr):
+            return call_jaxpr(jaxpr, [*consts, *args])
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
 
@@ -121,6 +124,17 @@ def run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
 def representable(jaxpr: Any) -> bool:
     """Whether every value in a jaxpr has a type that functx has; references have none."""
     return all(known_aval(v.aval) is not None for eqn in jaxpr.eqns for v in eqn.outvars)
+
+
+def live(jaxpr: Any) -> list[Any]:
+    """The equations of a jaxpr that have effects, or outputs that are needed."""
+    needed = {a for a in jaxpr.outvars if isinstance(a, Var)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            needed.update([a for a in eqn.invars if isinstance(a, Var)])
+    return kept[::-1]
 
 
 def translate_equation(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:

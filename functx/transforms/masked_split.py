@@ -121,7 +121,7 @@ def pulled_back(
         full = [full_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)]
         return halves.masked, [*full, *masks_of(lives, full)]
     marks = tuple([ct is not None for ct in cts])
-    plain = halves.plain if all(marks) else rewritten(WithZeros(marks), halves.plain)
+    plain = rewritten(WithZeros(marks), halves.plain)
     return plain, [ct for ct in cts if ct is not None]
 
 

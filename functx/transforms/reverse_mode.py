@@ -23,6 +23,7 @@ from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_non
 from functx.transforms.norms import expand_to_differentiate
 from functx.transforms.parts import varying_outputs
 from functx.transforms.rule_checks import checked_jvp, linear_rule, refuse_affine
+from functx.transforms.zeros import none_for_zeros
 
 
 class Step(NamedTuple):
@@ -90,11 +91,14 @@ def backward_sweep(
                 whole = primitive.live_operands(live, args)[0]
                 cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
                 continue
+            start = len(builder.equations)
             if there is None:
                 found = pull(primitive, given, live, saved, args, flags)
                 lives = primitive.live_operands(live, args)
             else:
                 found, lives = primitive.vjp_masked(given, there, saved, args, flags)
+            if primitive.multiple_results:
+                found = none_for_zeros(found, builder.equations[start:])
             for atom, on, ct, part in zip(eqn.inputs, flags, found, lives, strict=True):
                 if on:
                     cts.add(atom, ct, part)
@@ -266,11 +270,12 @@ def transpose_equations(
 
     `known` holds the values of the variables that the equations are not linear in.
     """
+    builder = current_builder.here()
     for eqn in reversed(equations):
         given, _ = cts.take(eqn.outputs)
         if all(ct is None for ct in given):
             continue
-        primitive = eqn.primitive
+        primitive, start = eqn.primitive, len(builder.equations)
         args = [operand(atom, known) for atom in eqn.inputs]
         if primitive.by_user:
 
@@ -285,6 +290,8 @@ def transpose_equations(
                 f"{primitive.name}: `transpose` must return one cotangent an operand; "
                 f"got {len(results)} for {len(args)} operands"
             )
+        if primitive.multiple_results:
+            results = none_for_zeros(results, builder.equations[start:])
         for atom, x, ct in zip(eqn.inputs, args, results, strict=True):
             if type(x) is LinearInput:
                 cts.add(atom, ct)

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from functx.core.program import Atom, Equation, Program, scalar_literal
+from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
+from functx.core.tracing import Tracer
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
 from functx.ops.shaping import Full
 from functx.transforms.marks import chosen, others
 from functx.transforms.parts import rewired
+
+
+def is_number_zero(atom: Any) -> bool:
+    """Whether `atom` is the number 0 of a program."""
+    return type(atom) is Literal and atom.value == 0
+
+
+def made_zeros(equations: Iterable[Equation]) -> set[Any]:
+    """The variables that equations fill with the number 0."""
+    return {
+        eqn.outputs[0]
+        for eqn in equations
+        if type(eqn.primitive) is Full and is_number_zero(eqn.inputs[0])
+    }
+
+
+def none_for_zeros(values: Sequence[Any], equations: Iterable[Equation]) -> list[Any]:
+    """`values` with None in place of those that are 0, or that `equations` fill with 0."""
+    zeros = made_zeros(equations)
+    return [
+        None if type(x) is Tracer and (x.atom in zeros or is_number_zero(x.atom)) else x
+        for x in values
+    ]
+
+
+def nonzero_outputs(program: Program) -> list[bool]:
+    """Which outputs of `program` are not known to be zero."""
+    zeros = made_zeros(program.equations)
+    return [not (a in zeros or is_number_zero(a)) for a in program.outputs]
 
 
 class KnownZeros:
@@ -80,6 +110,8 @@ class WithZeros:
 
     def __call__(self, program: Program) -> Program:
         count = len(self.given)
+        if all(self.given):
+            return program
         linear = program.inputs[:count]
         known = KnownZeros(program.equations, linear, others(linear, self.given), several=True)
         outputs = [known.read(a) for a in program.outputs]

@@ -92,6 +92,35 @@ def test_a_backward_rule_is_told_what_has_no_cotangent_as_in_jax(use):
     onp.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+def with_unused_results(lib):
+    """Functions of two numbers, of which the second matters to the second result alone."""
+    m, np_, _ = lib
+    jvp, several = m.custom_jvp(lambda x, y: (x, y)), m.custom_vjp(lambda x, y: (x, y))
+    jvp.defjvp(lambda primals, tangents: (jvp(*primals), tangents))
+    several.defvjp(lambda x, y: ((x, y), None), lambda _, cts: (cts[0], None))
+    return [
+        jvp,
+        several,
+        m.jit(lambda x, y: (np_.sin(x), np_.cos(y) * x)),
+        m.checkpoint(lambda x, y: (np_.sin(x), np_.cos(y) * x)),
+        lambda x, y: m.lax.cond(x > 0, lambda x, y: (x, y), lambda x, y: (x + 1, y + 1), x, y),
+        lambda x, y: m.lax.switch(1, [lambda x, y: (x, y), lambda x, y: (x * x, y + x)], x, y),
+        lambda x, y: m.lax.scan(lambda c, _: ((np_.sin(c[0]), c[1]), None), (x, y), None, 2)[0],
+    ]
+
+
+def test_cotangents_that_are_zero_behind_a_call_are_told():
+    found = []
+    for lib in LIBRARIES:
+        slopes = []
+        for fun in with_unused_results(lib):
+            up = scaled(lib)[0]
+            slopes.append(lib[0].grad(lambda x, up=up, fun=fun: fun(*up(x, 3.0))[0])(0.5))
+            slopes.append(lib[0].grad(lambda x, up=up, fun=fun: fun(*up(x, 3.0)[::-1])[0])(0.5))
+        found.append(slopes)
+    onp.testing.assert_allclose(*found, rtol=1e-6)
+
+
 def test_what_the_rules_of_a_backward_rule_are_told():
     g, seen = scaled(LIBRARIES[0])
     fx.grad(lambda x: g(x, 2.0)[1])(3.0)

@@ -27,6 +27,20 @@ def test_checks_of_values_are_made_once_for_a_whole_batch():
         fx.jit(fx.vmap(checked))(-rows).block_until_ready()
 
 
+def test_unused_results_of_checked_solvers_have_no_cotangent():
+    eqxi = pytest.importorskip("equinox.internal")
+
+    def solve(x):
+        y, steps = jnp.sin(x), eqxi.nondifferentiable_backward(jnp.cos(x))
+        y, steps, _ = eqx.error_if((y, steps, jnp.arange(2)), x > 9, "must be small")
+        y, steps = jax.checkpoint(lambda y, steps: (jnp.sin(y), steps * y))(y, steps)
+        return jax.lax.cond(x > 0, lambda *ys: ys, lambda y, steps: (y + 1, steps), y, steps)
+
+    close(fx.jit(fx.grad(lambda x: solve(x)[0]))(0.5), jax.grad(lambda x: solve(x)[0])(0.5))
+    with pytest.raises(RuntimeError, match="Unexpected cotangent"):
+        fx.grad(lambda x: solve(x)[1])(0.5)
+
+
 def test_a_differential_equation_is_solved_and_differentiated():
     dfx = pytest.importorskip("diffrax")
 

@@ -52,10 +52,18 @@ from functx.transforms.control.tracing import (
 )
 from functx.transforms.expand import expand
 from functx.transforms.forward_mode import Linearize, PushForward
-from functx.transforms.marks import inexact_cotangents, inexact_marks, linear_marks, others, spread
+from functx.transforms.marks import (
+    chosen,
+    inexact_cotangents,
+    inexact_marks,
+    linear_marks,
+    others,
+    spread,
+)
 from functx.transforms.parts import depends
 from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.zeros import WithZeros, nonzero_outputs
 
 
 def _examples() -> tuple[Program, ...]:
@@ -151,8 +159,12 @@ class Cond(Primitive):
 
     def vjp(self, cts, known, args, active):
         split = self.split(planned(SplitVJP(tuple(active[1:]))))
-        given = inexact_cotangents(cts, self.branches[0].out_avals)
-        return spread(Cond(split.rest)(args[0], *given, *known), active)
+        given = chosen(cts, inexact_marks(self.branches[0].out_avals))
+        marks = tuple([ct is not None for ct in given])
+        rest = tuple([rewritten(WithZeros(marks), b) for b in split.rest])
+        found = Cond(rest)(args[0], *chosen(given, marks), *known)
+        nonzero = map(any, zip(*map(nonzero_outputs, rest), strict=True))
+        return spread([x if on else None for x, on in zip(found, nonzero, strict=True)], active)
 
     def transpose(self, cts, *args):
         linear = linear_marks(args)
