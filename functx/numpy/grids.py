@@ -20,6 +20,7 @@ from functx.ops import shaping
 from functx.ops.operands import canonical_shape
 from functx.ops.parameters import whole
 from functx.ops.shaping import reshape
+from functx.ops.slicing import wide_enough
 
 __all__ = [
     "diag_indices",
@@ -203,6 +204,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
         raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(indices)!r}")
     sizes = canonical_shape(shape, "unravel_index: shape")
     total = prod(sizes)
+    indices = wide_enough(indices, total)
     if aval_of(indices).dtype.kind == "i":
         indices = choices.where(operators.less(indices, 0), indices + total, indices)
     left = choices.clip(indices, 0, max(total - 1, 0))
@@ -224,7 +226,7 @@ def ravel_multi_index(
     from functx.numpy import choices, operators, whole_numbers
 
     sizes = canonical_shape(dims, "ravel_multi_index: dims")
-    arrays = promote(*multi_index)
+    arrays = [wide_enough(x, prod(sizes)) for x in promote(*multi_index)]
     modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
     if len(arrays) != len(sizes) or len(modes) != len(sizes):
         raise ShapeError(

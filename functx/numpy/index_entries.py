@@ -7,7 +7,6 @@ from operator import index as integer
 from typing import Any, NamedTuple
 
 import numpy as np
-from ml_dtypes import iinfo
 
 from functx.core.arrays import plain
 from functx.core.avals import Shape
@@ -16,10 +15,7 @@ from functx.core.dtypes import kind
 from functx.core.errors import ConcretizationError, IndexingError, type_name
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.promotion import operand
-from functx.ops.arithmetic import add
-from functx.ops.comparison import lt
-from functx.ops.conversion import convert_element_type
-from functx.ops.selection import select
+from functx.ops.slicing import from_the_start
 
 
 class Span(NamedTuple):
@@ -195,17 +191,12 @@ def place_of(at: Any, axis: int, size: int, mode: Mode) -> Any:
     """`at` counted from the start of an axis of `size`; known integers are checked."""
     if is_known(at):
         return _known_place(at, axis, size, mode)
-    dtype = at.dtype
-    if kind(dtype) == "u" or not mode.wrap:
-        return at
-    if dtype.itemsize < 4 and iinfo(dtype).max < size:
-        at = convert_element_type(at, np.int32)
-    return select(lt(at, 0), add(at, size), at)
+    return from_the_start(at, size) if mode.wrap else at
 
 
 def _known_place(at: Any, axis: int, size: int, mode: Mode) -> Any:
     numbers = np.asarray([at] if type(at) is int else at)
-    if numbers.dtype.kind == "u":
+    if numbers.dtype != np.int64:
         numbers = numbers.astype(np.int64)
     outside = (numbers < -size) | (numbers >= size)
     if mode.outside in (None, "promise_in_bounds") and outside.any():

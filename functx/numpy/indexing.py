@@ -37,6 +37,7 @@ from functx.ops.reductions import reduce_max
 from functx.ops.scatter_set import ScatterSet
 from functx.ops.selection import select, select_n
 from functx.ops.shaping import full, full_like, reshape
+from functx.ops.slicing import wide_enough
 from functx.transforms.control.loops import fori_loop
 
 PLACE = np.dtype("int32")
@@ -286,6 +287,7 @@ def take(
     axis = canonical_axis(axis, len(shape))
     if mode == "wrap":
         size = shape[axis] or 1
+        indices = wide_enough(indices, size)
         indices, mode = (
             (indices % size if is_known(indices) else arithmetic.rem(indices, size)),
             "clip",
@@ -420,6 +422,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """
     places, cases = _integers("choose", a), promote(*choices)
     count = len(cases)
+    places = wide_enough(places, count)
     if is_known(places):
         places = np.asarray(places)
         if mode == "raise" and np.any((places < 0) | (places >= count)):

@@ -32,7 +32,7 @@ from functx.ops.creation import iota
 from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal, without
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim
-from functx.ops.slicing import dynamic_slice
+from functx.ops.slicing import dynamic_slice, wide_enough
 
 __all__ = [
     "delete",
@@ -122,7 +122,7 @@ def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
     from functx.ops.cumulative import cumsum
 
     n = aval_of(a).shape[axis]
-    counts = promotion.broadcast_to(repeats, (n,))
+    counts = promotion.broadcast_to(wide_enough(repeats, np.iinfo(np.int32).max), (n,))
     # Place i of the result holds the element whose span of counts i falls in.
     places = iota(aval_of(counts).dtype, length)
     return take_along(a, searchsorted(cumsum(counts, 0), places, side="right"), axis)
@@ -191,7 +191,7 @@ def _rolled(a: Any, shift: Any, axis: int) -> Any:
     if type(shift) is Tracer:
         if not n:
             return a
-        shift = shaping.reshape(shift, ())
+        shift = wide_enough(shaping.reshape(shift, ()), 2 * n)
         start = sub(n, rem(add(rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
         return dynamic_slice(joining.concatenate([a, a], axis), starts, aval_of(a).shape)

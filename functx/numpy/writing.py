@@ -19,6 +19,7 @@ from functx.numpy.promotion import operand
 from functx.numpy.selection import cast, trimmed
 from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS
+from functx.ops.slicing import wide_enough
 
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
@@ -78,6 +79,7 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
         places = shapes.astype(places, np.int32)
     values = _flat(asarray(v))
     count, size = aval_of(places).size, aval_of(a).size
+    places = wide_enough(places, size)
     if not count or not aval_of(values).size:
         return None if inplace else a
     if mode == "wrap":

@@ -522,10 +522,21 @@ def non_negative(x: Any, indices: Sequence[Any]) -> list[Any]:
 def from_the_start(i: Any, n: int) -> Any:
     """The index `i` along a dimension of length `n`, counted from the start if it was from the end."""
     if isinstance(i, int | np.integer):
-        return i + n if i < 0 else i
+        return int(i) + n if i < 0 else i
     if kind(aval_of(i).dtype) != "i":
         return i
+    i = wide_enough(i, n)
     return select(lt(i, 0), add(i, n), i)
+
+
+def wide_enough(i: Any, n: int) -> Any:
+    """The integers `i`, in a dtype that holds `n` as well; known ones stay known."""
+    if type(i) is int:
+        return i
+    dtype = aval_of(i).dtype
+    if dtype.itemsize >= 4 or np.iinfo(dtype).max >= n:
+        return i
+    return i.astype(np.int32) if isinstance(i, np.ndarray) else convert_element_type(i, np.int32)
 
 
 from functx.ops.arithmetic import add

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import functx.numpy as fnp
+from functx import lax
 from functx.core.avals import ShapedArray
 from functx.core.errors import (
     ArgumentError,
@@ -468,3 +470,39 @@ def test_values_that_do_not_fit_are_said():
         indexing.take_along_axis(X, np.zeros((2, 5, 3), int), 1)
     with pytest.raises(IndexingError, match="numbers must be in"):
         indexing.choose([3], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_narrow_integers_count_along_axes_longer_than_their_dtype_holds(dtype):
+    n = 200
+    x = np.arange(n) * 1.0
+    low = -100 if dtype == "int8" else 100
+    given = np.array([3, low, 127, 0], dtype)
+    places = given.astype(int)
+    counts = np.abs(places)
+
+    def found(i):
+        along = fnp.take_along_axis(fnp.asarray(x), i, 0)
+        put = fnp.put(fnp.asarray(x), i, -1.0, mode="wrap", inplace=False)
+        part = lax.dynamic_slice(x, (i[1],), (1,))
+        new = lax.dynamic_update_slice(x, fnp.full(1, -1.0), (i[1],))
+        branches = [lambda k=k: 1.0 * k for k in range(n)]
+        chosen = lax.switch(i[2], branches), fnp.choose(i, [*x], mode="wrap")
+        flat = fnp.ravel_multi_index((i, i), (n, n), mode="wrap"), *fnp.unravel_index(i, (n, n))
+        rolled = fnp.roll(x, i[1]), fnp.roll(x, i[2])
+        repeated = fnp.repeat(fnp.arange(4), fnp.abs(i), total_repeat_length=int(counts.sum()))
+        taken = fnp.asarray(x)[i], fnp.take(x, i), fnp.take(x, i, mode="wrap")
+        return along, put, part, new, *chosen, *flat, *rolled, repeated, *taken
+
+    written = np.array(x)
+    written[places] = -1
+    new = np.where(x == places[1] % n, -1, x)
+    at, around = x[places], places % n
+    flat = np.ravel_multi_index((around, around), (n, n))
+    split = np.unravel_index(places % (n * n), (n, n))
+    rolled = np.roll(x, places[1]), np.roll(x, places[2])
+    repeated = np.repeat(np.arange(4), counts)
+    wanted = at, written, at[1:2], new, 127.0, at, flat, *split, *rolled, repeated, at, at, at
+    for results in (found(given), jit(found)(given)):
+        for k, (theirs, ours) in enumerate(zip(wanted, results, strict=True)):
+            np.testing.assert_array_equal(ours, theirs, err_msg=str(k))

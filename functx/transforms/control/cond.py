@@ -26,6 +26,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.operands import batch_size
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import zeros_like
+from functx.ops.slicing import wide_enough
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch, NaturalBatch, on_batches
 from functx.transforms.call import Call, TransposeIn
@@ -387,7 +388,7 @@ def switch(
     if fixed is not None:
         outs = run_as_given(programs[min(max(int(fixed), 0), last)], args, index)
     else:
-        place = clamp(0, index, last)
+        place = clamp(0, wide_enough(index, last), last)
         outs = Cond(programs)(convert_element_type(place, np.int32), *args)
     return tree.unflatten(out_tree, _returned(outs, args, written))
 
