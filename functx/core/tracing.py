@@ -668,7 +668,8 @@ def build(
     token = current_builder.set(builder)
     _rare_collections.begin()
     try:
-        return builder.finish(execution.traced(fun, tracers))
+        # A result may be of a trace of JAX around this one, which is captured while this one is current.
+        return execution.traced(lambda *given: builder.finish(fun(*given)), tracers)
     finally:
         _rare_collections.end()
         builder.open = False

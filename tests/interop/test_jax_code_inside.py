@@ -627,3 +627,29 @@ def test_rules_of_jax_may_read_dictionaries_whose_keys_have_no_order():
         return f(*primals), tangents[0] * len(KINDS)
 
     assert fx.jit(fx.grad(f))(0.5) == 3.0
+
+
+def test_functions_return_values_of_a_trace_of_jax_around_them():
+    def returned(fx_or_jax, numpy, y):
+        lax, one = fx_or_jax.lax, numpy.ones(3)
+        return [
+            fx_or_jax.jit(lambda q: (y, q))(one)[0],
+            fx_or_jax.vmap(lambda q: y, out_axes=None)(one),
+            fx_or_jax.checkpoint(lambda q: y)(one),
+            fx_or_jax.vjp(lambda q: (y, q), one)[0][0],
+            fx_or_jax.grad(lambda q: (q.sum(), y), has_aux=True)(one)[1],
+            lax.scan(lambda c, q: (y, y), one, one)[1][1],
+            lax.fori_loop(0, 2, lambda i, c: y, one),
+            lax.cond(y[0] > 0, lambda: y, lambda: y * 2),
+            lax.cond(y[0] < 0, lambda a: (a, y), lambda a: (y, a), y)[0],
+            lax.switch(numpy.argmax(y), [lambda: y, lambda: one, lambda: y]),
+        ]
+
+    x, wide = jnp.array([0.4, -0.8, 1.3]), jnp.ones((2, 3)) * jnp.array([[0.5], [-2.0]])
+    theirs, ours = [
+        lambda x, module=module, numpy=numpy: jnp.stack(returned(module, numpy, jnp.sin(x)))
+        for module, numpy in ((jax, jnp), (fx, np))
+    ]
+    for verb in (jax.jit, jax.jacfwd, jax.jacrev):
+        onp.testing.assert_allclose(verb(ours)(x), verb(theirs)(x), rtol=1e-6)
+    onp.testing.assert_allclose(jax.vmap(ours)(wide), jax.vmap(theirs)(wide), rtol=1e-6)
