@@ -19,6 +19,7 @@ from functx.numpy.promotion import operand
 from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.shaping import permute_dims, reshape
 from functx.ops.slicing import slice as slice_
+from functx.ops.strided import Strided
 
 __all__ = [
     "einsum",
@@ -266,6 +267,12 @@ def _prepared(
     summed = tuple([d for d, c in enumerate(labels) if c not in others])
     left = "".join([c for c in labels if c in others])
     axes = positions_of(left, tuple(left if output is None else output))
+    if diagonals and not summed and output is not None:
+        # A view that may be written to, as in NumPy.
+        steps = tuple([tuple([int(c == label) for c in term]) for label in output])
+        sizes = tuple([shape[term.index(label)] for label in output])
+        view = Strided(sizes, (0,) * len(shape), steps)
+        return lambda x: view(reshape(x, shape)), left
 
     def prepare(x: Any) -> Any:
         x = reshape(x, shape)

@@ -1,11 +1,15 @@
 """Products of arrays: the values, types and derivatives of jax.numpy, and messages of our own."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import functx.numpy as fnp
 from functx.core.errors import AxisError, ShapeError, ValueRangeError
+from functx.lowering.jit import jit
+from functx.transforms.grad import grad
 from functx.transforms.make_ir import make_ir
 from tests.numpy.agreement import agree, agree_at_once, agree_in_derivatives, agree_mapped, label
 
@@ -316,3 +320,27 @@ ONES = {n: np.ones(n, np.float32) for n in [(), (2,), (3,), (2, 3), (4, 5), (2, 
 def test_misfits_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call(fnp)
+
+
+def test_a_diagonal_by_einsum_is_a_view_that_may_be_written_to():
+    cube = np.arange(27.0, dtype="f").reshape(3, 3, 3)
+    specs = ["iij->ji", "iji->ij", "jii->ij", "iii->i", "ii...->...i", "i...i->...i"]
+    parts = [lambda x: x, lambda x: x.T, lambda x: x[::-1], lambda x: x[::2, ::2, ::2]]
+
+    def written(numpy, x):
+        # Each of the 24 writes goes to a copy of its own.
+        for k, (spec, part) in enumerate(itertools.product(specs, parts)):
+            diagonal = numpy.einsum(spec, part(x[k]))
+            diagonal *= 2.0
+            diagonal[0] = -1.0
+        return x
+
+    copies = np.stack([cube] * 24)
+    wanted = written(np, copies.copy())
+    assert np.array_equal(written(fnp, fnp.array(copies)), wanted)
+    assert np.array_equal(jit(lambda x: written(fnp, fnp.array(x)))(copies), wanted)
+    weights = np.cos(np.arange(copies.size)).reshape(copies.shape).astype("f")
+    found = grad(lambda x: (written(fnp, fnp.array(x)) * weights).sum())(copies)
+    # What was doubled has twice the weight, what was overwritten none.
+    slope = written(np, np.ones_like(copies))
+    np.testing.assert_allclose(found, weights * np.where(slope == -1, 0, slope), rtol=1e-6)
