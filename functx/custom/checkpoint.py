@@ -122,7 +122,7 @@ def checkpoint(
         traced = trace_call(plain, in_tree, avals, "checkpoint", values=leaves)
         operands = [*leaves, *traced.captured]
         outs = Checkpoint(traced.program, apart, False, policy)(*operands)
-        return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
+        return tree.unflatten(traced.out_tree, traced.returned(operands, outs, of_transform=False))
 
     made = transformed(wrapper, fun, "checkpoint")
     made.__name__ = name_of(fun)

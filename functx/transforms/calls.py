@@ -98,13 +98,15 @@ class TracedCall(NamedTuple):
         avals = self.program.out_avals
         return avals[: len(avals) - len(self.written)]
 
-    def returned(self, args: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    def returned(
+        self, args: Sequence[Any], outs: Sequence[Any], of_transform: bool = True
+    ) -> list[Any]:
         """The results among `outs`; those behind them are written to `args`, operands of all inputs.
 
         Inside a trace, a result that is one of the operands, or shows one, gets memory of its own.
         """
         own = len(outs) - len(self.written)
-        results = fresh(outs[:own], args)
+        results = (transform_results if of_transform else fresh)(outs[:own], args)
         if self.written:
             write_all_back(args, dict(zip(self.written, outs[own:], strict=True)))
         return results
@@ -119,6 +121,18 @@ def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         Copy()(x) if type(x) is Tracer and (x.atom in given or not is_computed(x)) else x
         for x in values
     ]
+
+
+def transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """`values`, fresh, as a transform of operands `args` returns them.
+
+    Outside a trace they are arrays of JAX. So inside one, `x += y` gives the name a new value too.
+    """
+    found = fresh(values, args)
+    for x in found:
+        if type(x) is Tracer:
+            x.builder.note_of_jax(x.atom)
+    return found
 
 
 def called_plainly(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

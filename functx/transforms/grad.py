@@ -13,10 +13,10 @@ from functx.core.rewriting import apply
 from functx.transforms.calls import (
     arguments_of,
     check_callable,
-    fresh,
     name_of,
     names_of,
     trace_call,
+    transform_results,
     transformed,
     with_options,
 )
@@ -109,7 +109,7 @@ def differentiated(
         outs = apply(gradient_rewrite(active, with_value), traced.program, operands)
         split = len(outs) - len(chosen)
         # Before the arguments are written to: a gradient may be one of them.
-        gradients = fresh(outs[split:], operands)
+        gradients = transform_results(outs[split:], operands)
         outs = traced.returned(operands, outs[:split]) + gradients
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.

@@ -21,11 +21,11 @@ from functx.transforms.batching import Batch
 from functx.transforms.calls import (
     arguments_of,
     check_callable,
-    fresh,
     leaf_paths,
     name_of,
     names_of,
     trace_call,
+    transform_results,
     transformed,
     with_options,
 )
@@ -318,7 +318,7 @@ def _jacobian(
         outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
         count = len(traced.program.outputs)
         order = sorted(moving)
-        blocks = iter(fresh(outs[count:], operands))
+        blocks = iter(transform_results(outs[count:], operands))
         outs = traced.returned(operands, outs[:count])
         rows = []
         for out in out_avals:

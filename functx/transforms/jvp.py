@@ -21,6 +21,7 @@ from functx.transforms.calls import (
     name_of,
     names_of,
     trace_call,
+    transform_results,
 )
 from functx.transforms.forward_mode import Linearize, PushForward
 from functx.transforms.grad import floats_for_ints
@@ -84,7 +85,7 @@ def jvp(
     rewrite = PushForward(varying + (False,) * len(traced.captured))
     outs = apply(rewrite, traced.program, operands)
     count = len(traced.program.outputs)
-    tangent = _out_tangent(traced, fresh(outs[count:], operands), has_aux)
+    tangent = _out_tangent(traced, transform_results(outs[count:], operands), has_aux)
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (out[0], tangent, out[1]) if has_aux else (out, tangent)
 
@@ -117,7 +118,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         found = _matching_tangents(fun, in_tree, avals, found, "linearize")
         filled = zeros_for_none(chosen(found, inexact), chosen(avals, inexact))
         found = apply(None, tangent_program, [*filled, *residuals])
-        found = fresh(found, [*filled, *residuals])
+        found = transform_results(found, [*filled, *residuals])
         return _out_tangent(traced, found, has_aux)
 
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))

@@ -12,7 +12,14 @@ from functx.core.errors import ArgumentError
 from functx.core.rewriting import apply, rewritten_alike
 from functx.core.tracebacks import boundary
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import check_callable, fitting, fresh, leaf_paths, name_of
+from functx.transforms.calls import (
+    check_callable,
+    fitting,
+    fresh,
+    leaf_paths,
+    name_of,
+    transform_results,
+)
 from functx.transforms.jvp import at_primals
 from functx.transforms.marks import inexact_marks, spread, tangent_tree
 from functx.transforms.planning.gradients import split_in_two
@@ -54,7 +61,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         cts = _matching_cotangents(fun, out_tree, out_avals, ct[0])
         cts += [zeros_like(a) for a in traced.program.out_avals[own:] if is_inexact(a.dtype)]
         pulled = apply(None, backward, [*cts, *residuals])
-        found = spread(fresh(pulled, [*cts, *residuals]), inexact_marks(avals))
+        found = spread(transform_results(pulled, [*cts, *residuals]), inexact_marks(avals))
         args, _ = tangent_tree(in_tree, avals, found)
         return args
 

@@ -444,6 +444,37 @@ def test_an_element_is_a_number_and_a_row_is_a_view():
         assert x.tolist() == y.tolist()
 
 
+def test_results_of_transforms_are_never_written_to_by_an_augmented_assignment():
+    def halved(y):
+        old = y
+        row = y[:1]
+        row += 1.0
+        y *= 0.5
+        return old, row, y
+
+    def f(x):
+        def square(x):
+            return x * x
+
+        results = [
+            functx.grad(lambda x: square(x).sum())(x),
+            functx.vmap(square)(x),
+            functx.jit(square)(x),
+            functx.jit(lambda x: x)(x),
+            *functx.jvp(square, (x,), (x,)),
+            *functx.vjp(square, x)[1](x),
+            functx.linearize(square, x)[1](x),
+            functx.jacrev(square)(x),
+            functx.lax.scan(lambda c, _: (c * x, None), x, None, length=1)[0],
+            functx.checkpoint(square)(x),
+        ]
+        return [halved(y) for y in results], x
+
+    plain, compiled = f(np.array([1.0, 2.0])), functx.jit(f)(np.array([1.0, 2.0]))
+    for x, y in zip(functx.tree.leaves(plain), functx.tree.leaves(compiled), strict=True):
+        assert x.tolist() == y.tolist()
+
+
 def test_arrays_around_a_function_are_used_in_every_body_and_by_functions_of_numpy():
     a, b = np.ones(3), np.arange(3.0)
     lax = functx.lax
