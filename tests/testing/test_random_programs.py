@@ -59,7 +59,7 @@ def first_found(seeds, ways=1):
 
 def test_operands_compared_by_identity_are_found_by_a_seed(monkeypatch):
     monkeypatch.setattr(emitter, "are_distinct", lambda xs, _: len({*map(id, xs)}) == len(xs))
-    assert "full strength, it gives" in first_found(range(95, 300))
+    assert "full strength, it gives" in first_found(range(195, 300))
 
 
 def test_a_wrong_simplification_is_found_by_a_seed(monkeypatch):
@@ -67,7 +67,7 @@ def test_a_wrong_simplification_is_found_by_a_seed(monkeypatch):
         return x if x.aval.shape and type(y) is Literal else None
 
     monkeypatch.setattr(Sub, "simplify", simplify)
-    assert "full strength, it gives" in first_found(range(20, 300))
+    assert "full strength, it gives" in first_found(range(30, 300))
 
 
 def test_a_derivative_that_leaves_an_operand_out_is_found_by_a_seed(monkeypatch):
@@ -75,4 +75,4 @@ def test_a_derivative_that_leaves_an_operand_out_is_found_by_a_seed(monkeypatch)
     monkeypatch.setattr(
         Div, "jvp", lambda self, xs, ts: jvp(self, xs, ts if ts[0] is None else (ts[0], None))
     )
-    assert " must be" in first_found(range(10, 300))
+    assert " must be" in first_found(range(160, 300))
