@@ -39,7 +39,7 @@ from functx.ops.distributions import (
 )
 from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
 from functx.ops.selection import clamp, select
-from functx.random.keys import one_key
+from functx.random.keys import low_bits, one_key
 
 
 def uniform(
@@ -155,7 +155,7 @@ def _range_of_numbers(minval: int, maxval: int, dtype: DType, drawn: DType) -> t
     info = np.iinfo(dtype)
     low = min(max(minval, info.min), info.max)
     count = max(min(maxval, info.max + 1) - low, 1)
-    return literal(low, drawn), literal(count % 2 ** (8 * drawn.itemsize), drawn)
+    return low_bits(low, drawn), low_bits(count, drawn)
 
 
 def _range_of(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from functx.core import tree
 from functx.core.arrays import wrapped
 from functx.core.dtypes import canonical_dtype, is_integer, x64_enabled
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
@@ -49,29 +50,45 @@ def _key_of_number(seed: int) -> Any:
     if not -(2**63) <= seed < 2**63:
         raise ValueRangeError(f"key: a seed must fit 64 bits with a sign; got {seed}")
     if current_builder.get() is not None:
-        return random_seed(literal(seed, canonical_dtype(np.int64)))
+        return random_seed(low_bits(seed, canonical_dtype(np.int64)))
     high = seed >> 32 if x64_enabled() else 0
     return wrapped(np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], WORD))
 
 
+def low_bits(value: int, dtype: Any) -> Any:
+    """The literal of the integer of `dtype` whose bits are the lowest of `value`."""
+    return literal(int(np.array([value % 2**64], np.uint64).astype(dtype)[0]), dtype)
+
+
 def split(key: Any, num: Any = 2) -> Any:
-    """An array of `num` new keys made from `key`: `num` is an int, or a tuple for a shape."""
-    return random_split(one_key("split", key), canonical_shape(num, "num"))
+    """An array of `num` new keys made from `key`: `num` is an int, or a tuple for a shape.
+
+    They are typed keys if `key` is one.
+    """
+    return _as_given(key, random_split(one_key("split", key), canonical_shape(num, "num")))
+
+
+def _as_given(key: Any, words: Any) -> Any:
+    """Keys of these words, of the kind of `key`: typed ones of JAX, or the words."""
+    return words if tree.Keys.words(key) is key else tree.Keys.typed(words, key.dtype)
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """The new key made from `key` and the integer `data`, of which 32 bits count."""
-    key = one_key("fold_in", key)
+    """The new key made from `key` and the integer `data`, of which 32 bits count.
+
+    It is a typed key if `key` is one.
+    """
+    given, key = key, one_key("fold_in", key)
     if isinstance(data, int):
         if not 0 <= data < 2**32:
             raise ValueRangeError(f"fold_in: the number must fit 32 bits; got {data}")
-        return random_fold_in(key, literal(data, WORD))
+        return _as_given(given, random_fold_in(key, literal(data, WORD)))
     aval = aval_of(data)
     if aval.ndim or not is_integer(aval.dtype):
         raise DTypeError(
             f"fold_in: data must be one integer; got {aval!r}", fix="Use vmap for many keys."
         )
-    return random_fold_in(key, convert_element_type(data, WORD))
+    return _as_given(given, random_fold_in(key, convert_element_type(data, WORD)))
 
 
 def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:

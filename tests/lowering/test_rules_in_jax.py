@@ -214,7 +214,7 @@ def test_every_transform_takes_typed_keys(around):
         lambda key: functx.lax.fori_loop(0, 2, lambda i, k: functx.random.fold_in(k, i), key)
     )
     wanted = jax.random.fold_in(jax.random.fold_in(key, 0), 1)
-    np.testing.assert_array_equal(folded(key), jax.random.key_data(wanted))
+    np.testing.assert_array_equal(jax.random.key_data(folded(key)), jax.random.key_data(wanted))
     assert functx.eval_shape(draw, x, key).shape == (3,)
     assert functx.make_ir(draw)(x, jax.eval_shape(lambda: key)).in_avals[1].shape == (2,)
     refused(

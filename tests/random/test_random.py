@@ -84,7 +84,8 @@ def test_bits_with_x64(x64):
 def test_typed_keys_are_taken_for_their_words():
     ours, theirs = keys()
     same(random.normal(theirs, (3,)), jax.random.normal(theirs, (3,)))
-    same(random.split(theirs), random.split(ours))
+    same(words(random.split(theirs)), random.split(ours))
+    same(words(functx.jit(random.fold_in)(theirs, 3)), random.fold_in(ours, 3))
     same(random.key_data(jax.random.split(theirs)), random.split(ours))
     assert random.wrap_key_data(ours) is ours
     assert random.clone(ours) is ours

@@ -72,8 +72,7 @@ DRAWS = {
 
 
 MEANING |= {name: drawn(function) for name, function in DRAWS.items()}
-# Numbers between bounds are rounded as the bounds are, which may cancel.
-EXACT.update(DRAWS.keys() - {"RandomUniformBetween", "RandomTruncatedNormal"})
+EXACT.update(DRAWS)
 
 
 @meaning
