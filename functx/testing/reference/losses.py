@@ -99,7 +99,7 @@ for _name, _terms in TERMS.items():
 def class_rows(target, weights, classes, axis, lanes, ignore_index):
     """Along the last axis, 1 at the class of each row; and what each row weighs."""
     counts = target != ignore_index
-    there = np.where(counts, target, 0)[..., None] == np.arange(classes)
+    there = counts[..., None] & (target[..., None] == np.arange(classes))
     weight = np.ones(classes) if not weights else weights[0]
     weight = weight.reshape(weight.shape[:-1] + (1,) * (target.ndim - weight.ndim + 1) + (classes,))
     found = product(there, weight).sum(-1) if weights else 1.0
