@@ -194,11 +194,10 @@ class Builder:
         literal = literal_of(x)
         if literal is not None:
             return literal
-        if isinstance(x, jax.core.Tracer):
-            if type(x) is TracedKeys:
-                return self.atom(x.words)
-            if execution.in_trace_of_jax():
-                raise TracedInside
+        if type(x) is TracedKeys:
+            return self.atom(x.words)
+        if execution.in_trace_of_jax():
+            raise TracedInside
         return self.capture(id(x), x, aval_of(x))
 
     def tracer(self, x: Any) -> Tracer:
@@ -419,13 +418,14 @@ current_builder = _CurrentBuilder()
 
 
 class TracedInside(Exception):
-    """An operand belongs to a trace of JAX that has begun inside of the builder's."""
+    """An operation belongs to a trace of JAX that has begun inside of the builder's."""
 
 
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     """Append `primitive(*args)` to the program being built; compute it when there is none.
 
-    What a trace of JAX inside knows of an operand is its own: JAX gets such an operation.
+    Inside a trace of JAX that has begun inside, JAX gets each operation on other values than
+    those of the program: it may keep the result beyond this trace.
     """
     builder = _innermost()
     if builder is None or not builder.open:
@@ -433,7 +433,8 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         if builder is None:
             check_no_tracers(args)
             return execution.evaluate(primitive, args)
-    if primitive.in_place and execution.in_trace_of_jax():
+    beside = primitive.in_place or not args or type(args[0]) is not Tracer
+    if beside and execution.in_trace_of_jax():
         return execution.evaluate(primitive, args)
     try:
         return builder.append(primitive, args)

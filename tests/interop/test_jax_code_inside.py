@@ -653,3 +653,13 @@ def test_functions_return_values_of_a_trace_of_jax_around_them():
     for verb in (jax.jit, jax.jacfwd, jax.jacrev):
         onp.testing.assert_allclose(verb(ours)(x), verb(theirs)(x), rtol=1e-6)
     onp.testing.assert_allclose(jax.vmap(ours)(wide), jax.vmap(theirs)(wide), rtol=1e-6)
+
+
+def test_what_a_jitted_function_of_jax_makes_of_arrays_alone_is_its_own():
+    w = np.array([1.0, 2.0, 3.0])
+    for around in (jax.jit, jax.checkpoint):
+        kept = around(lambda x: np.outer(w, w) @ x + np.full(3, 2.0) * w + np.zeros(3))
+        for _ in range(2):
+            for call in (fx.grad, lambda f: fx.jit(fx.grad(f))):
+                found = call(lambda y, kept=kept: np.sum(kept(y)))(np.ones(3))
+                assert found.tolist() == [6.0, 12.0, 18.0]
