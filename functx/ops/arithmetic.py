@@ -69,7 +69,9 @@ class Add(Binary):
         return x if is_number(y, nothing) else None
 
     def lower(self, ctx, x, y):
-        return stablehlo.add(x, y)
+        # XLA may take the sum of two equal booleans for twice one, which is 0.
+        add = stablehlo.or_ if ctx.avals_in[0].dtype == bool else stablehlo.add
+        return add(x, y)
 
 
 class Sub(Binary):
@@ -120,7 +122,8 @@ class Mul(Binary):
         return None
 
     def lower(self, ctx, x, y):
-        return stablehlo.multiply(x, y)
+        multiply = stablehlo.and_ if ctx.avals_in[0].dtype == bool else stablehlo.multiply
+        return multiply(x, y)
 
 
 class Div(Binary):

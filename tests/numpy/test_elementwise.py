@@ -712,3 +712,17 @@ def test_every_array_is_an_ndarray():
     jit(lambda x: isinstance(x, np.ndarray) or pytest.fail())(1.0)
     assert isinstance(numpy.ones(2), np.ndarray) and isinstance(jnp.ones(2), np.ndarray)
     assert not isinstance(2.0, np.ndarray) and np.zeros(2, np.bool).dtype == bool
+
+
+def test_sums_and_products_of_booleans_are_those_of_numpy_under_jit():
+    # XLA takes the sum of two equal booleans for twice one of them, which is 0.
+    def f(a, i):
+        b, c = a == a, i == i
+        return c + c, b + b, a + b, a * a, (c * a) + (a + a), a @ a, c.T @ b, c[0] @ a[1]
+
+    a = numpy.random.RandomState(0).rand(4, 4) > 0.5
+    i = a.astype(numpy.int8)
+    found = [jit(f)(a, i), vmap(f)(a[None], i[None]), f(np.asarray(a), np.asarray(i))]
+    for k, wanted in enumerate(f(a, i)):
+        for each in found:
+            assert each[k].reshape(wanted.shape).tolist() == wanted.tolist()
