@@ -29,8 +29,12 @@ Result = TypeVar("Result")
 
 def boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Wrap the public function `fun` so that tracebacks of its errors show user frames alone."""
+    return wraps(fun)(nameless_boundary(fun))
 
-    @wraps(fun)
+
+def nameless_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The same, for a function that gets its name, docstring and signature afterwards."""
+
     def outermost(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return fun(*args, **kwargs)

@@ -38,7 +38,7 @@ from functx.core.storage import (
     write_arrays,
 )
 from functx.core.strides import Strides
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import nameless_boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
 from functx.ops.boundaries import Boundary
 from functx.ops.conversion import convert_element_type
@@ -265,7 +265,7 @@ def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
 
 def transformed(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
     """`wrapper`, the result of `transform` of `fun`, with its name; a boundary of tracebacks."""
-    return named_after(boundary(wrapper), fun, transform)
+    return named_after(nameless_boundary(wrapper), fun, transform)
 
 
 def trace_call(
