@@ -45,8 +45,9 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     def stage_value(self, val: Any) -> Any:
         if not is_staged([val]):
             return val
-        builder = current_builder.here()
-        return Tracer(builder.atom(in_program(val)), builder)
+        with set_current_trace(self):
+            builder = current_builder.here()
+            return Tracer(builder.atom(in_program(val)), builder)
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         if current_builder.around() is None or not is_staged(args):

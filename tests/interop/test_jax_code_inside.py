@@ -663,3 +663,16 @@ def test_what_a_jitted_function_of_jax_makes_of_arrays_alone_is_its_own():
             for call in (fx.grad, lambda f: fx.jit(fx.grad(f))):
                 found = call(lambda y, kept=kept: np.sum(kept(y)))(np.ones(3))
                 assert found.tolist() == [6.0, 12.0, 18.0]
+
+
+def test_jax_takes_arrays_of_functx_around_the_function_as_its_own():
+    rows, table = np.array([1, 0, 2, 1]), np.arange(4.0)
+
+    def f(x):
+        staged = jnp.asarray(table) + jnp.stack([table, x])[0] + jnp.where(rows > 0, x, table)
+        return jax.ops.segment_sum(x * staged, rows, 3).sum() + jnp.take(table, rows) @ x
+
+    x = onp.arange(4.0, dtype="float32") + 1.0
+    wanted = jax.grad(f)(jnp.asarray(x))
+    for call in (fx.grad(f), fx.jit(fx.grad(f)), lambda x: fx.vmap(fx.grad(f))(x[None])[0]):
+        onp.testing.assert_allclose(call(x), wanted, rtol=1e-6)
