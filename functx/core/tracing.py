@@ -196,7 +196,7 @@ class Builder:
             return literal
         if type(x) is TracedKeys:
             return self.atom(x.words)
-        if execution.in_trace_of_jax():
+        if isinstance(x, jax.core.Tracer) and execution.in_trace_of_jax():
             raise TracedInside
         return self.capture(id(x), x, aval_of(x))
 
@@ -433,8 +433,8 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         if builder is None:
             check_no_tracers(args)
             return execution.evaluate(primitive, args)
-    beside = primitive.in_place or not args or type(args[0]) is not Tracer
-    if beside and execution.in_trace_of_jax():
+    beside = not args or type(args[0]) is not Tracer or type(args[-1]) is not Tracer
+    if (beside or primitive.in_place) and execution.in_trace_of_jax():
         return execution.evaluate(primitive, args)
     try:
         return builder.append(primitive, args)
