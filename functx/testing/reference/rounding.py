@@ -85,6 +85,9 @@ ABSOLUTE = {
 }
 """Operations with an error of a rounding of 1: the logarithm of a number near 1, the sine of pi x."""
 
+NORMWISE = {"Cofactors"}
+"""Operations with an error of a rounding of the largest element, by factors of a matrix."""
+
 Compute = Callable[[Sequence[Array]], list[Array]]
 
 
@@ -124,9 +127,10 @@ class Rounding:
             units = UNITS.get(name, 2.0)
             modulus = name not in COMPONENTWISE
             outs = [self.moved(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
-            if name in ABSOLUTE:
+            if name in ABSOLUTE or name in NORMWISE:
+                size = np.max(np.abs(outs[0]), initial=0.0) if name in NORMWISE else 1.0
                 outs = [
-                    x + units * float(finfo(d).eps) * self.errors(x.shape)
+                    x + units * float(finfo(d).eps) * size * self.errors(x.shape)
                     for x, d in zip(outs, types, strict=True)
                 ]
             if name == "ConvertElementType" and not is_inexact(types[0]):
