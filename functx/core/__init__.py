@@ -1,1 +1,1 @@
-"""What a program is and how one is made."""
+"""Programs: the IR, its types, and tracing."""

@@ -39,7 +39,8 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
 
     Functions that return views (`reshape`, `transpose`, `ravel`, `broadcast_to`, basic indexing,
     ...) keep the memory and the dtype of the argument: the view of a float64 `numpy.ndarray` is
-    float64, also without 64-bit mode. All other functions, and `asarray`, use functx's dtypes. An element (`x[0]`) is an `ndarray` without dimensions, not a view.
+    float64, also without 64-bit mode. All other functions, and `asarray`, use functx's dtypes. An
+    element (`x[0]`) is an `ndarray` without dimensions, not a view.
 
     Inside a transform an `ndarray` from around the function stands for a traced array. It can be
     indexed with a traced value, and must not be written to.

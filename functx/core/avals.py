@@ -54,7 +54,7 @@ class ShapedArray(metaclass=_Interned):
 
 
 class OfType:
-    """What has the abstract value `aval`, and with that a shape and a dtype."""
+    """A mixin for values with an abstract value `aval`: their shape and dtype."""
 
     __slots__ = ()
     aval: ShapedArray

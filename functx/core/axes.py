@@ -25,7 +25,7 @@ class Axis(NamedTuple):
 
 
 class AxisNames(NamedTuple):
-    """What an axis is called, whatever its length."""
+    """The names of an axis, apart from its length."""
 
     name: Hashable = None
     mesh_axes: tuple[Hashable, ...] = ()
@@ -45,9 +45,9 @@ def bound_axes() -> tuple[Axis, ...]:
 
 
 def counted_axes() -> tuple[tuple[Hashable, int], ...]:
-    """The axes of a mesh, with their lengths, whose places run what is being traced.
+    """The mesh axes around this trace, with their lengths.
 
-    Those are left out of which no account is kept of what is the same in all places.
+    Without axes for which replication of values is not tracked.
     """
     own = {axis.name: axis for axis in _bound.get()}
     found = [(axis.name, axis.size) for axis in own.values() if axis.counted]
@@ -73,7 +73,7 @@ def batched_axis() -> Axis | None:
 
 
 def batched_names() -> AxisNames:
-    """What the axis is called that the rule at work batches over."""
+    """The names of the axis that the current batching rule maps over."""
     axis = _batched.get()
     return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes)
 

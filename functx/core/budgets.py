@@ -31,9 +31,9 @@ class Budget:
 
 
 def memory_mode(what: str, given: Any) -> str | Budget | None:
-    """What `given` asks for: a word of `MEMORY` or a budget, None for None.
+    """`given` as a memory mode: a word of `MEMORY`, a budget, or None for None.
 
-    Raises ArgumentError and ValueRangeError for what is no such thing, in the name of `what`.
+    Raises ArgumentError and ValueRangeError for anything else, in the name of `what`.
     """
     if given is None or isinstance(given, Budget):
         return given

@@ -1,4 +1,4 @@
-"""What makes a program well-formed: scope, single assignment, and types."""
+"""Well-formedness of programs: scope, single assignment, and types."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _error(program: Program, eqn: Equation, problem: str) -> ProgramError:
 
 
 def _problem(eqn: Equation, defined: set[Any]) -> str:
-    """What is wrong with an equation, if anything is."""
+    """The fault of an equation, as text; empty without one."""
     primitive = eqn.primitive
     if not isinstance(primitive, Primitive):
         return f"an equation must have a Primitive; got {primitive!r}"
@@ -103,7 +103,7 @@ def _problem_of_atom(atom: Any, defined: set[Any]) -> str:
 
 
 def literal_problem(literal: Literal) -> str:
-    """What is wrong with a literal, if anything is."""
+    """The fault of a literal, as text; empty without one."""
     value, aval = literal.value, literal.aval
     of = kind(aval.dtype) if type(aval) is ShapedArray and aval.shape == () else ""
     if of and type(value) is Unknown:

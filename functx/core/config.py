@@ -73,7 +73,7 @@ class Wishes(NamedTuple):
 
 
 asked: ContextVar[Wishes] = ContextVar("asked", default=Wishes())  # noqa: B039 - a tuple
-"""What the function that is being traced asked for."""
+"""The options of the function that is being traced."""
 
 
 def in_context(key: Any) -> Any:
@@ -94,7 +94,7 @@ def outline_mode() -> str:
 
 
 def memory_plan() -> Any:
-    """What derivatives keep, by the function that is being traced or by `config`.
+    """The memory plan of derivatives, from the function that is being traced or from `config`.
 
     "off", "min_cut", a `Budget`, or, while one is being met, a plan that is tried.
     """

@@ -39,7 +39,7 @@ _ORDER = {
 
 
 class Decomposition:
-    """What computes the same as a primitive: `function(*operands, **params)`, and whence it is."""
+    """A decomposition of a primitive: `function(*operands, **params)`, its table and its source."""
 
     __slots__ = ("by_user", "cls", "function", "place", "signature", "table")
 

@@ -97,9 +97,9 @@ def with_static(structure: TreeDef, fixed: dict[int, Any]) -> TreeDef | WithStat
 
 
 class Keys:
-    """JAX's typed keys in a structure: a node of which the array of their words is the leaf.
+    """A pytree node for JAX's typed PRNG keys, whose one leaf is the array of their words.
 
-    With a leaf that is no array of words it becomes that leaf.
+    Rebuilt from another leaf than words, such as an axis or None, the node gives that leaf.
     """
 
     typed: Callable[[Any, Any], Any]
@@ -134,7 +134,7 @@ def as_words(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]
 
 
 _no_keys: set[type] = set()
-_CONCRETE = frozenset(["builtins", "numpy", "jaxlib._jax", "functx.core.arrays"])
+_CONCRETE = frozenset(["builtins", "numpy", "jaxlib._jax", "functx.numpy"])
 """The modules of types that are never those of typed keys."""
 
 

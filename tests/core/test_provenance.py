@@ -1,6 +1,8 @@
 import functools
 import linecache
+import os
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -31,6 +33,11 @@ from functx.ops.trigonometric import cos, sin
 from functx.transforms.call import Call
 
 from .programs import Halves
+
+
+def cell_file(process):
+    """The file that IPython names for a cell of a notebook."""
+    return os.path.join(tempfile.gettempdir(), f"ipykernel_{process}", "1.py")
 
 
 def sources(fun, count=1):
@@ -292,13 +299,13 @@ class TestInstalledPackages:
     def test_whose_a_file_is(self):
         theirs = [functools.__file__, np.__file__, "<frozen runpy>", "/a/dist-packages/b.py"]
         assert {owner_of_file[name] for name in theirs} == {LIBRARY}
-        users_own = [__file__, "<string>", "<stdin>", "/tmp/ipykernel_7/1.py", "/a/packages/b.py"]
+        users_own = [__file__, "<string>", "<stdin>", cell_file(7), "/a/packages/b.py"]
         assert {owner_of_file[name] for name in users_own} == {USERS}
         assert {owner_of_file[name] for name in (functx.__file__, functx.tree.__file__)} == {OURS}
 
 
 def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
-    filename = "/tmp/ipykernel_123/456.py"
+    filename = cell_file(123)
     scope = {"sin": sin}
     text = "def f(x):\n    y = sin(x)\n    return [y]\n"
     exec(compile(text, filename, "exec"), scope)
