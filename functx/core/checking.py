@@ -46,7 +46,6 @@ def check_program(program: Program) -> None:
         problem = _problem(eqn, defined)
         if problem:
             raise _error(program, eqn, problem)
-        defined.update(eqn.outputs)
         for nested in subprograms(eqn.primitive):
             if check_program not in nested.memo:
                 check_program(nested)
@@ -63,7 +62,7 @@ def _error(program: Program, eqn: Equation, problem: str) -> ProgramError:
 
 
 def _problem(eqn: Equation, defined: set[Any]) -> str:
-    """The fault of an equation, as text; empty without one."""
+    """The fault of an equation, as text; empty without one. Adds its outputs to `defined`."""
     primitive = eqn.primitive
     if not isinstance(primitive, Primitive):
         return f"an equation must have a Primitive; got {primitive!r}"
@@ -87,8 +86,9 @@ def _problem(eqn: Equation, defined: set[Any]) -> str:
     for i, (v, aval) in enumerate(zip(eqn.outputs, outs, strict=True)):
         if type(v) is not Var:
             return f"output {i} of {primitive.name} must be a variable; got {v!r}"
-        if v in defined or any(v is other for other in eqn.outputs[:i]):
+        if v in defined:
             return f"output {i} of {primitive.name} must be a new variable; got one in use"
+        defined.add(v)
         if v.aval is not aval:
             return f"output {i} of {primitive.name} must be {aval!r}; got {v.aval!r}"
     return ""
