@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
+from functx.core.records import Record
 
 MEMORY = "off", "min_cut"
 _UNITS = {"b": 1} | {
@@ -18,8 +18,7 @@ _UNITS = {"b": 1} | {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b)\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(Record):
     """The temporaries that a derivative may take: `bytes`, or a `fraction` of what it takes plainly."""
 
     bytes: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.provenance import Source
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.storage import Purify, layout_of, write_arrays
 from functx.core.tracing import Tracer, aval_of, current_builder, literal_of, trace, trace_closed
 
 
-@dataclass(frozen=True)
-class Retype:
+class Retype(Rewrite[Program]):
     """The rewrite to a program for operands of `avals`: what its primitives make of those."""
 
     avals: tuple[ShapedArray, ...]

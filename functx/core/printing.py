@@ -28,6 +28,7 @@ from functx.core.effects import Effects
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.provenance import Derived, assigned_names, describe
+from functx.core.records import Record
 
 RESERVED = frozenset(
     {"program", "return", "None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME}
@@ -303,12 +304,16 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def is_record(cls: Any) -> bool:
-    """Whether `cls` is a class of named tuples or dataclasses, known by their fields."""
-    return isinstance(cls, type) and (is_dataclass(cls) or hasattr(cls, "_fields"))
+    """Whether `cls` is a class of records, named tuples or dataclasses, known by their fields."""
+    if not isinstance(cls, type):
+        return False
+    return issubclass(cls, Record) or is_dataclass(cls) or hasattr(cls, "_fields")
 
 
 def _record_parts(value: Any) -> dict[str, Any]:
-    """The arguments that make a named tuple or dataclass like `value` again."""
+    """The arguments that make a record, named tuple or dataclass like `value` again."""
+    if isinstance(value, Record):
+        return {name: getattr(value, name) for name in value.fields}
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
     return dict(zip(value._fields, value, strict=True))

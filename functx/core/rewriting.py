@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from functx.core.config import in_context
 from functx.core.program import Program, programs_in
 from functx.core.registrations import forgotten_with_rules, registrations
 from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
+
+T = TypeVar("T")
 
 
 class user_rules:  # noqa: N801 - a count, raised by `ran`
@@ -44,8 +46,7 @@ def apply(
 ) -> list[Any]:
     """`rewrite(program)` applied to `args`: inlined in a trace, run outside one.
 
-    `rewrite` must be hashable by value, since results are remembered by it. One with a method
-    `emit(program, *args)` appends its equations to a trace without a program in between.
+    `rewrite` is a `Rewrite`, or a function of a module.
     """
     builder = current_builder.get()
     if builder is None:
@@ -61,6 +62,12 @@ def apply(
         return outs
 
 
+@overload
+def rewritten(rewrite: None, program: Program) -> Program: ...
+@overload
+def rewritten(rewrite: Callable[[Program], T], program: Program) -> T: ...
+@overload
+def rewritten(rewrite: Callable[[Program], T] | None, program: Program) -> T | Program: ...
 def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
     """`rewrite(program)`, remembered on the program till rules change; see also `user_rules`."""
     if rewrite is None:
@@ -93,10 +100,10 @@ def captured_in(result: Any) -> bool:
     return any([program.captures for program in programs_in(result)])
 
 
-def rewritten_alike(rewrite: Callable[[Program], Any], program: Program) -> Any:
+def rewritten_alike(rewrite: Callable[[Program], T], program: Program) -> T:
     """`rewrite(program)`, remembered for all programs that equal this one."""
     key = in_context((rewrite, program.key))
-    result = _rewritten.get(key)
+    result: T | None = _rewritten.get(key)
     if result is None:
         if len(_rewritten) >= 1024:
             _rewritten.clear()

@@ -8,7 +8,6 @@ through each view of the chain; an alias that is read later is taken from that a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.interpret import forward
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.strides import Strides, contiguous, in_a_row, same_groups
 from functx.core.tracing import Builder, Tracer, build, current_builder, trace_closed
@@ -279,8 +279,7 @@ class Pure(NamedTuple):
     by_layout: bool
 
 
-@dataclass(frozen=True)
-class Purify:
+class Purify(Rewrite[Pure]):
     """The rewrite to a pure program, for inputs with strides of `layouts`.
 
     None there, and where there are no more, stands for row-major order.

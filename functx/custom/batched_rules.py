@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from functx.core.axes import AxisNames, batched_names
 from functx.core.editing import applied
 from functx.core.program import Program
+from functx.core.records import Record, Rewrite, field
 from functx.core.rewriting import rewritten
 from functx.core.tracing import trace_closed
 from functx.ops.reductions import reduce_sum
@@ -15,8 +15,7 @@ from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.marks import chosen
 
 
-@dataclass(frozen=True)
-class BatchJVP:
+class BatchJVP(Record):
     """The change of a rule to one for batches of `size` along `dims`."""
 
     size: int
@@ -32,8 +31,7 @@ class BatchJVP:
         return (rewritten(Batch(self.size, in_dims, (0,) * len(rule.outputs)), rule),)
 
 
-@dataclass(frozen=True)
-class BatchVJP:
+class BatchVJP(Record):
     """The change of a rule to one for batches of `size` along `dims`."""
 
     size: int
@@ -58,8 +56,7 @@ class BatchVJP:
         )
 
 
-@dataclass(frozen=True)
-class BatchBackward:
+class BatchBackward(Rewrite[Program]):
     """The rewrite of a backward program to one for batches.
 
     The cotangent of an operand that all shared, with None in `wanted`, is summed.
@@ -68,7 +65,7 @@ class BatchBackward:
     size: int
     in_dims: tuple[int | None, ...]
     wanted: tuple[int | None, ...]
-    names: AxisNames = field(default_factory=batched_names)
+    names: AxisNames = field(default_factory=batched_names, kw_only=True)
 
     def __call__(self, program: Program) -> Program:
         out_dims = tuple([0 if d is None else d for d in self.wanted])

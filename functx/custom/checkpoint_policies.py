@@ -10,10 +10,10 @@ not here, since programs have no notion of memories.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.errors import ArgumentError, type_name
+from functx.core.records import Record
 from functx.ops.contraction import DotGeneral
 from functx.ops.gradients import Name
 from functx.transforms.planning.costs import recomputable
@@ -100,8 +100,7 @@ def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
 
 
 # Dataclasses, so that policies made alike are equal, and so are the programs that hold them.
-@dataclass(frozen=True)
-class _Names:
+class _Names(Record):
     names: tuple[str, ...]
     listed: bool
     unnamed: bool
@@ -112,8 +111,7 @@ class _Names:
         return (name in self.names) is self.listed
 
 
-@dataclass(frozen=True)
-class _Either:
+class _Either(Record):
     first: Policy
     second: Policy
 

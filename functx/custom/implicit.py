@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core import tree
@@ -13,6 +12,7 @@ from functx.core.editing import applied
 from functx.core.errors import DTypeError, ShapeError, TreeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import neg
@@ -149,8 +149,7 @@ def full_cotangents(cts: Sequence[Any], like: Sequence[Any]) -> list[Any] | None
     return zeros_for_none(cts, like)
 
 
-@dataclass(frozen=True)
-class DerivativeIn:
+class DerivativeIn(Rewrite[Program]):
     """The rewrite to the derivative in the first `count` inputs.
 
     The result takes tangents of those, then all inputs, and gives the tangents of the outputs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from functx.core.editing import inline
 from functx.core.errors import ArgumentError, EffectError, type_name
 from functx.core.program import Atom, Equation, Program, Var, remove_dead, subprograms
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.custom.checkpoint_policies import MinCut
 from functx.ops.gradients import Name
@@ -51,8 +51,7 @@ class Division(NamedTuple):
         return Program(program.name, program.inputs, remove_dead(equations, outputs), outputs)
 
 
-@dataclass(frozen=True)
-class Recompute:
+class Recompute(Rewrite[Recomputation]):
     """The rewrite to the halves that `split` makes of a program, for a `policy` of saving.
 
     Of what the second half needs of the first, it computes again what the policy, by default

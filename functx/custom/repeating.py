@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.tracing import trace_closed
 from functx.transforms.call import TransposeIn
@@ -23,8 +23,7 @@ def quiet(program: Program) -> Program:
     return rewritten(WithoutEffects(), program)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(Rewrite[Program]):
     """The rewrite to the tangents of the inexact outputs.
 
     Takes the operands, then tangents of those that are marked `varying`.
@@ -37,8 +36,7 @@ class Push:
         return rewired(pushed, pushed.inputs, pushed.outputs[len(program.outputs) :])
 
 
-@dataclass(frozen=True)
-class Pull:
+class Pull(Rewrite[Program]):
     """The rewrite to the cotangents of the active operands.
 
     Takes the cotangents of the outputs that are marked `given`, then the operands.
@@ -59,8 +57,7 @@ class Pull:
         return trace_closed(body, avals, name=f"pullback_{program.name}")
 
 
-@dataclass(frozen=True)
-class PullLinear:
+class PullLinear(Rewrite[Program]):
     """The rewrite to the cotangents of the operands that the program is `linear` in.
 
     Takes the cotangents of the inexact outputs, then the other operands.

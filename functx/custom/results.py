@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -14,6 +13,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import ArgumentError, RuleError, type_name
 from functx.core.provenance import Source, unwrapped
+from functx.core.records import Record
 from functx.core.tracing import aval_of
 from functx.custom.symbolic_zeros import stands_for_zero
 from functx.ops.conversion import ConvertElementType
@@ -23,8 +23,7 @@ from functx.transforms.calls import leaf_paths, name_of
 from functx.transforms.marks import tangent_avals
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Record):
     """Something that `rule`, a rule of `owner`, returns: how it is checked and reported."""
 
     owner: str

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.program import Program, Var, remove_dead
+from functx.core.records import Rewrite
 from functx.transforms.marks import chosen, inexact_marks, others, spread
 from functx.transforms.parts import reached_from
 from functx.transforms.zeros import KnownZeros, is_number_zero, made_zeros
 
 
-@dataclass(frozen=True)
-class SplitRule:
+class SplitRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
     """The split of a rule program into its values and its tangents.
 
     The rule has `count` operands, whose tangents follow, given where `varying` holds and

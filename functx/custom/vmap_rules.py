@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from functx.core.avals import ShapedArray
 from functx.core.axes import AxisNames, batched_names
 from functx.core.program import Program
+from functx.core.records import Record, field
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.custom.repeating import Pull, PullLinear, Push
@@ -63,8 +63,7 @@ def avals_of(args: Sequence[Tracer]) -> list[ShapedArray]:
     return [aval_of(x) for x in args]
 
 
-@dataclass(frozen=True)
-class PushRule:
+class PushRule(Record):
     """The rule of `Push(varying)` of a function with the rule `base`: the push of that rule."""
 
     base: Any
@@ -86,8 +85,7 @@ class PushRule:
         return outs, [True] * len(outs)
 
 
-@dataclass(frozen=True)
-class PullRule:
+class PullRule(Record):
     """The rule of `Pull(active, given)` of a function with the rule `base`: the pull of that."""
 
     base: Any
@@ -110,8 +108,7 @@ class PullRule:
         return outs, [True] * len(outs)
 
 
-@dataclass(frozen=True)
-class PullLinearRule:
+class PullLinearRule(Record):
     """The rule of `PullLinear(linear)` of a function with the rule `base`.
 
     `avals` are the types of the linear operands, which it does not get.
@@ -142,8 +139,7 @@ class PullLinearRule:
         return outs, [True] * len(outs)
 
 
-@dataclass(frozen=True)
-class InnerBatchRule:
+class InnerBatchRule(Record):
     """The rule of a derivative that is batched already, in operands that do not decide.
 
     `Batch(size, dims, (0, ...))` was made of the derivative, whose rule is `base`.
@@ -152,7 +148,7 @@ class InnerBatchRule:
     base: Any
     size: int
     dims: tuple[int | None, ...]
-    names: AxisNames = field(default_factory=batched_names)
+    names: AxisNames = field(default_factory=batched_names, kw_only=True)
 
     def decides(self, flags: Sequence[bool]) -> bool:
         return self.base.decides(flags)  # type: ignore[no-any-return]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from functx.core import tree
+from functx.core.records import Record
 from functx.interop.jaxprs import aval_from_jax
 from functx.interop.translation import translates
 from functx.lowering.callbacks import ordered_effect
@@ -49,8 +49,7 @@ def debug_callback(eqn: Any, *args: Any) -> Any:
     return DebugCallback(host, (), ordered_effect() in eqn.effects)(*args)
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(Record):
     """A function that prints its arguments in the format of `jax.debug.print`."""
 
     text: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, primitives
 from jax.extend.core import Primitive as JaxPrimitive
 
+from functx.core.records import Record
 from functx.core.tracing import aval_of, trace, trace_closed
 from functx.custom.checkpoint import Checkpoint
 from functx.interop.jaxprs import aval_from_jax, size_of, to_jax
@@ -71,8 +71,7 @@ def remat(eqn: Any, *args: Any) -> Any:
     return held(*args, *inner.captured)
 
 
-@dataclass(frozen=True)
-class JaxPolicy:
+class JaxPolicy(Record):
     """A policy of JAX's that is asked about functx equations.
 
     It hears of names and of products of matrices in JAX's terms, and of the rest by a JAX

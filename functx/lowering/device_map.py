@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -16,6 +15,7 @@ from functx.core.editing import applied
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
 from functx.core.tracing import trace_closed
@@ -238,8 +238,7 @@ def spec_of(spec: Any, ndim: int) -> Spec:
     return tuple([mesh_axes(e) for e in spec]) + ((),) * (ndim - len(spec))
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(Rewrite[Program]):
     """The rewrite to a program whose outputs from number `first` on have a new first dimension."""
 
     first: int
@@ -252,8 +251,7 @@ class Stack:
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-@dataclass(frozen=True)
-class Unstack:
+class Unstack(Rewrite[Program]):
     """The rewrite to a program whose inputs from number `first` on have a new first dimension."""
 
     first: int
@@ -268,8 +266,7 @@ class Unstack:
         return trace_closed(body, avals, name=program.name)
 
 
-@dataclass(frozen=True)
-class Later:
+class Later(Rewrite[Program]):
     """The rewrite to a program that calls the program, so that it computes again what it is to."""
 
     def __call__(self, program: Program) -> Program:
@@ -279,8 +276,7 @@ class Later:
         return trace_closed(body, program.in_avals, name=program.name)
 
 
-@dataclass(frozen=True)
-class OfShared:
+class OfShared(Rewrite[Program]):
     """The rewrite of a program that pulls cotangents back on one device to one for what is shared.
 
     The cotangent of an output that `shares[k]` places have is divided among them; that of an

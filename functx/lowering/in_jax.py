@@ -6,7 +6,6 @@ JAX's rules get and give JAX's values; what they bind are calls of rewritten pro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from functx.core.axes import AxisNames
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, LinearityError
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import collection_paused, rewritten
 from functx.core.tracing import execution
 from functx.lowering.call import Carried, call_in_jax, functx_call
@@ -54,8 +54,7 @@ class Linearized(NamedTuple):
     moving: Sequence[int]
 
 
-@dataclass(frozen=True)
-class LinearizeInJax:
+class LinearizeInJax(Rewrite[Linearized]):
     """The rewrite to the two programs of a derivative along the inputs marked `varying`."""
 
     varying: tuple[bool, ...]
@@ -116,8 +115,7 @@ class Transposed(NamedTuple):
     linear: Sequence[int]
 
 
-@dataclass(frozen=True)
-class TransposeInJax:
+class TransposeInJax(Rewrite[Transposed]):
     """The rewrite to the transpose in the inputs marked `linear`.
 
     It takes cotangents of the outputs numbered `given`; those of the others are zero.

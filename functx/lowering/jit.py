@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from sys import getrefcount
@@ -22,6 +21,7 @@ from functx.core.captures import with_captures_as_inputs
 from functx.core.config import OUTLINE, Wishes, asked, check_word, config
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, type_name
+from functx.core.records import Record
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import collection_paused, rewritten
 from functx.core.strides import Strides
@@ -168,8 +168,7 @@ def jit(
 
 
 @jax.tree_util.register_static
-@dataclass(frozen=True)
-class Setting:
+class Setting(Record):
     """The part of the dispatch key beside argument types: layouts, shared memory, active modes.
 
     JAX sees it as a static part of the arguments.

@@ -9,13 +9,13 @@ is not fused, and the write is made to depend on that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, Var
+from functx.core.records import Rewrite
 from functx.core.tracing import Tracer, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
@@ -39,8 +39,7 @@ def _is_small(part: ShapedArray, whole: ShapedArray) -> bool:
     return whole.size > 64 and whole.size >= 16 * part.size
 
 
-@dataclass(frozen=True)
-class ReadsFirst:
+class ReadsFirst(Rewrite[Program]):
     """The rewrite of a loop body whose `count` carries are its inputs from `first` on."""
 
     first: int

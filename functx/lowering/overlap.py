@@ -9,11 +9,11 @@ into a new array instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Literal, Program, Var
+from functx.core.records import Rewrite
 from functx.core.tracing import Tracer, trace_closed
 from functx.ops.conversion import BitcastConvertType
 from functx.ops.families import Elementwise
@@ -26,8 +26,7 @@ _SAME_MEMORY = Reshape, PermuteDims, BroadcastInDim, BitcastConvertType
 _PARTS_OF_LARGE = 8
 
 
-@dataclass(frozen=True)
-class PartsFirst:
+class PartsFirst(Rewrite[Program]):
     """The rewrite to a program that fixes such parts before it writes them.
 
     With `inline`, what is around the program may reshape its inputs and outputs, too.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -14,6 +13,7 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import kind, narrow_dtype, x64_enabled
 from functx.core.errors import CallbackResultError, type_name
+from functx.core.records import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -93,8 +93,7 @@ _NUMBERS = {bool: "b", int: "i", float: "f", complex: "c"}
 _TAKES = {"b": "b", "u": "bi", "i": "bi", "f": "bif", "c": "bifc"}
 
 
-@dataclass(frozen=True)
-class LaneByLane:
+class LaneByLane(Record):
     """A host function called for each of `size` lanes, one after the other.
 
     `dims[i]` is the dimension of array i that runs over the lanes, None for one they share.

@@ -91,6 +91,7 @@ class Across(Primitive):
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
         batch = NaturalBatch(size, (0,) * len(args), names=AxisNames())
         program, (dim,) = rewritten(batch, self.program(*lanes))
+        assert dim is not None
         # The batch goes in front in each place, behind the places.
         n = len(self.axes)
         moved = [batch_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]

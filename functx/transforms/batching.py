@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from functx.core.axes import Axis, AxisNames, batched_axis, batched_names, batch
 from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
+from functx.core.records import Rewrite, field
 from functx.core.rewriting import user_rules
 from functx.core.tracing import trace_closed
 from functx.ops.shaping import broadcast_in_dim, moveaxis
@@ -19,8 +19,7 @@ from functx.transforms.expand import expand
 from functx.transforms.rule_checks import checked_batch
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Rewrite[Program]):
     """The rewrite to a program of whole batches of length `size`.
 
     `in_dims` gives the batch dimension of each input, None for one that all share;
@@ -58,8 +57,7 @@ class Batch:
         return moveaxis(x, dim, wanted)
 
 
-@dataclass(frozen=True)
-class NaturalBatch:
+class NaturalBatch(Rewrite[tuple[Program, tuple[int | None, ...]]]):
     """As `Batch`, for outputs laid out as they come: the program, and their batch dimensions."""
 
     size: int

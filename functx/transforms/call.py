@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, trace_closed
@@ -159,8 +159,7 @@ class Rerun(Call):
         return ctx.call(self.program, ctx.barrier(values), True)
 
 
-@dataclass(frozen=True)
-class TransposeIn:
+class TransposeIn(Rewrite[Program]):
     """The rewrite to the transpose of a program that is linear in the inputs marked `linear`."""
 
     linear: tuple[bool, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -42,7 +41,6 @@ def in_chunks(chunk: int | None, size: int) -> TypeGuard[int]:
     return chunk is not None and (chunk < size or chunk == 1)
 
 
-@dataclass(frozen=True)
 class ChunkedBatch(Batch):
     """As `Batch`, for `chunk` lanes at a time; with a chunk of 1 the program runs as it is.
 

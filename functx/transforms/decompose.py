@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from functx.core.decompositions import (
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.transforms.calls import avals_of, check_callable, trace_call, transformed
 from functx.transforms.expand import open_up
@@ -72,8 +72,7 @@ def decompose(
     return transformed(wrapper, fun, "decompose")
 
 
-@dataclass(frozen=True)
-class OpenUp:
+class OpenUp(Rewrite[Program]):
     """The rewrite to a program without the composites that are to be opened up.
 
     `entries` is the name of a table, or holds decompositions outright.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.editing import like, with_subprograms
 from functx.core.errors import EffectError
 from functx.core.program import Equation, Program, Var, subprograms
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 
 
@@ -31,8 +31,7 @@ def with_effects_on(program: Program, inputs: Iterable[Var]) -> Program:
     return like(program, equations=equations)
 
 
-@dataclass(frozen=True)
-class WithoutEffects:
+class WithoutEffects(Rewrite[Program]):
     """The rewrite to the same outputs without the effects, for a second run of the same.
 
     Raises EffectError for an effect that gives something back, since that may differ then.

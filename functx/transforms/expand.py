@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ from functx.core.errors import ArgumentError, DecompositionError, FunctxError, t
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
+from functx.core.records import Rewrite
 from functx.core.registrations import forgotten_with_rules
 from functx.core.rewriting import rewritten, user_rules
 from functx.core.tracing import aval_of, current_builder, execution, trace_closed
@@ -28,8 +28,7 @@ from functx.transforms.calls import trace_call
 Choice = Callable[[Primitive], Decomposition | None]
 
 
-@dataclass(frozen=True)
-class Expand:
+class Expand(Rewrite[Program]):
     """The rewrite that decomposes every primitive that has none of `rules`.
 
     And what users have registered a decomposition for that replaces them.
@@ -115,8 +114,7 @@ def opened(
         _within.reset(token)
 
 
-@dataclass(frozen=True)
-class OpenUsers:
+class OpenUsers(Rewrite[Program]):
     """The rewrite that opens up, at any depth, what the lowering opens up by a user's decomposition.
 
     It comes before an executable is looked up: what the decomposition reads may have changed.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, padded
+from functx.core.records import Rewrite
 from functx.core.rewriting import user_rules
 from functx.core.tracing import LinearBuilder, aval_of, build, current_builder, trace_closed
 from functx.ops.arithmetic import BOOL
@@ -26,8 +26,7 @@ Moved = tuple[Any, Any, Any]
 """A value, its tangent (None for zero), and where that can be other than zero (None: anywhere)."""
 
 
-@dataclass(frozen=True)
-class PushForward:
+class PushForward(Rewrite[Program]):
     """The rewrite to a program of values and tangents.
 
     `varying` marks the inputs that have tangents, which follow all the inputs. The outputs
@@ -112,8 +111,7 @@ def push(
     return out, t if t is None or live is None else where_live(live, t)
 
 
-@dataclass(frozen=True)
-class Linearize:
+class Linearize(Rewrite[tuple[Program, Program]]):
     """The split of `program` into a program of its values and one of its tangents.
 
     The first returns the outputs, then what the second needs of them. The second takes the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ from functx.core import tree
 from functx.core.errors import FunctionalizeError
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, current_builder, trace_closed
@@ -93,8 +93,7 @@ class Functionalized:
         return program
 
 
-@dataclass(frozen=True)
-class CopyViews:
+class CopyViews(Rewrite[Program]):
     """The rewrite to a program that copies what each of its views shows."""
 
     def __call__(self, program: Program) -> Program:

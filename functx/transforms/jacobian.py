@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ from functx.core.axes import AxisNames
 from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply
 from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of, trace_closed
@@ -155,8 +155,7 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     return jvp(differentiated(fun, numbers, kind="hvp"), primals, tangents)[1]
 
 
-@dataclass(frozen=True)
-class ForwardJacobian:
+class ForwardJacobian(Rewrite[Program]):
     """The rewrite to the outputs, then the derivative of each by each active input.
 
     `chunk` is how many columns are computed at a time, None for all.
@@ -199,8 +198,7 @@ class ForwardJacobian:
         )
 
 
-@dataclass(frozen=True)
-class ReverseJacobian:
+class ReverseJacobian(Rewrite[Program]):
     """As `ForwardJacobian`, by pulling back each element of each output."""
 
     active: tuple[bool, ...]

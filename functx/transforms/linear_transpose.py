@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core import tree
@@ -18,6 +17,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten, rewritten_alike
 from functx.core.tracebacks import boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
@@ -117,8 +117,7 @@ def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[A
 _KINDS = "buifc"
 
 
-@dataclass(frozen=True)
-class LinearTranspose:
+class LinearTranspose(Rewrite[Program]):
     """The rewrite to the transpose of a program in its first `linear` inputs.
 
     The result takes the cotangents of all outputs, then the other inputs. `what` names the

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.editing import like
 from functx.core.program import Literal, Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.tracing import aval_of, current_builder, trace, trace_closed
 from functx.ops.arithmetic import BOOL
@@ -36,8 +36,7 @@ class Halves(NamedTuple):
     masked: Program
 
 
-@dataclass(frozen=True)
-class SplitMasked:
+class SplitMasked(Rewrite[Halves]):
     """The split of `program` for the derivative in the inputs marked `active`, as `Halves`."""
 
     active: tuple[bool, ...]
@@ -82,8 +81,7 @@ class SplitMasked:
         return [*grads, *[anywhere if m is None else spread(m, g.shape) for m, g in shown]]
 
 
-@dataclass(frozen=True)
-class MaskedHalf:
+class MaskedHalf(Rewrite[tuple[Program, Program]]):
     """The first of the `Halves` of a program and one of those that pull back, `masked` or plain."""
 
     active: tuple[bool, ...]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.dtypes import is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.transforms.marks import chosen, inexact_marks
 
@@ -28,8 +28,7 @@ def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) ->
     return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
 
 
-@dataclass(frozen=True)
-class Between:
+class Between(Rewrite[Program]):
     """The rewrite to the inputs and the outputs at some places, or to all where None is given.
 
     The outputs must need no other inputs.
@@ -49,8 +48,7 @@ class Between:
         return rewired(program, inputs, outputs)
 
 
-@dataclass(frozen=True)
-class Needed:
+class Needed(Rewrite[Places]):
     """The analysis of a program that finds the places of the inputs that some outputs need.
 
     For all outputs it finds the inputs that are used at all.
@@ -97,8 +95,7 @@ def reached_from(variables: Iterable[Var], equations: Iterable[Equation]) -> set
     return reached
 
 
-@dataclass(frozen=True)
-class Dependence:
+class Dependence(Rewrite[tuple[bool, ...]]):
     """The analysis that marks the outputs of a program that vary smoothly with its `active` inputs."""
 
     active: tuple[bool, ...]

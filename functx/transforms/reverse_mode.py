@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import pulled, stretch
+from functx.core.records import Rewrite
 from functx.core.rewriting import user_rules
 from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
 from functx.ops.arithmetic import add
@@ -303,8 +303,7 @@ def operand(atom: Any, known: dict[Var, Any]) -> Any:
     return known[atom] if atom in known else LinearInput(atom.aval)
 
 
-@dataclass(frozen=True)
-class ValueAndGrad:
+class ValueAndGrad(Rewrite[Program]):
     """The rewrite to the outputs, then the gradients of the first of them.
 
     `active` marks the inputs to differentiate in. With `with_value` false, the first
@@ -328,8 +327,7 @@ class ValueAndGrad:
         return [*outs[0 if self.with_value else 1 :], *grads]
 
 
-@dataclass(frozen=True)
-class SplitVJP:
+class SplitVJP(Rewrite[tuple[Program, Program]]):
     """The split of `program` into a forward and a backward program.
 
     The first returns the outputs, then what the second needs of them. The second takes the
@@ -363,8 +361,7 @@ class SplitVJP:
         return forward_program, backward[0]
 
 
-@dataclass(frozen=True)
-class Transpose:
+class Transpose(Rewrite[Program]):
     """The rewrite to the transpose of a program that is linear in its first inputs.
 
     The result takes the cotangents of the inexact outputs, then the other inputs, and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
 from typing import Any
@@ -12,6 +11,7 @@ from functx.core.dtypes import is_complex, kind
 from functx.core.editing import like, with_subprograms
 from functx.core.errors import CollectiveError
 from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import Mul
@@ -25,8 +25,7 @@ Axes = frozenset[Any]
 NOWHERE: Axes = frozenset()
 
 
-@dataclass(frozen=True)
-class Varying:
+class Varying(Rewrite[tuple[Axes, ...]]):
     """The analysis of a program that finds the axes along which each output differs.
 
     `given` says so of the inputs. What does not, is the same in all places of an axis.
@@ -49,8 +48,7 @@ def varying(program: Program, given: Sequence[Axes]) -> tuple[Axes, ...]:
     return found
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(Rewrite[Program]):
     """The rewrite of what one place runs to what it is by the axes along which the inputs differ.
 
     Cotangents are then summed and divided as the equations `Boundary` ask for.

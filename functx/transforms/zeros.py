@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
+from functx.core.records import Rewrite
 from functx.core.tracing import Tracer
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
@@ -99,8 +99,7 @@ def _is_sum(eqn: Equation, left: Atom) -> bool:
     return adds and left.aval == eqn.outputs[0].aval
 
 
-@dataclass(frozen=True)
-class WithZeros:
+class WithZeros(Rewrite[Program]):
     """The rewrite of a program that is linear in its first inputs to one without some of them.
 
     `given` marks those of the first inputs that stay; the others are zero.

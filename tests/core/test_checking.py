@@ -156,7 +156,10 @@ def test_a_program_within_several_equations_is_checked_once(monkeypatch):
     # The call holds a program that equals the block, if there was one before.
     calls[0].primitive.program.memo.clear()
     looked = []
-    monkeypatch.setattr("functx.core.checking._problem", lambda eqn, _: looked.append(eqn) or "")
+    monkeypatch.setattr(
+        "functx.core.checking._problem",
+        lambda eqn, defined: looked.append(eqn) or defined.update(eqn.outputs) or "",
+    )
     check_program(outer)
     assert len(looked) == 3 + 1
 

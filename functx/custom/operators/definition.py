@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from dis import get_instructions
 from functools import partial
 from types import FunctionType
@@ -241,5 +240,5 @@ def _tagged(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
         raise SchemaError(
             f"{what}: an operator tagged {tags[0]!r} must {problem}", f"schema {schema}"
         )
-    returns = [replace(r, alias=a.alias) for r, a in zip(schema.returns, written, strict=True)]
-    return replace(schema, returns=tuple(returns))
+    returns = [r.replace(alias=a.alias) for r, a in zip(schema.returns, written, strict=True)]
+    return schema.replace(returns=tuple(returns))

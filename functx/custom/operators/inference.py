@@ -9,7 +9,6 @@ import types
 import typing
 from collections import abc
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -256,7 +255,7 @@ def with_written(
         )
     letters = iter("abcdefghijklmnopqrstuvwxyz" * (1 + len(wanted) // 26))
     return tuple(
-        [replace(a, alias=f"{next(letters)}!") if a.name in wanted else a for a in arguments]
+        [a.replace(alias=f"{next(letters)}!") if a.name in wanted else a for a in arguments]
     )
 
 

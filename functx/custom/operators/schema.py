@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from functx.core.dtypes import SHORT_NAMES
+from functx.core.records import Record
 
 ARRAY = "Array"
 SCALARS = ("int", "float", "bool", "Number")
@@ -24,8 +24,7 @@ class _NoDefault:
 NO_DEFAULT = _NoDefault()
 
 
-@dataclass(frozen=True)
-class Type:
+class Type(Record):
     """A type: one of `BASES`, or a list of it; `optional` allows None for it.
 
     With `holes` a list may have None in place of elements.
@@ -51,8 +50,7 @@ class Type:
         return self.text()
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(Record):
     """An argument of an operator; an alias with `!` says that it is written to."""
 
     name: str
@@ -71,8 +69,7 @@ class Argument:
         return f"{self.type.text(self.alias)} {self.name}{default}"
 
 
-@dataclass(frozen=True)
-class Return:
+class Return(Record):
     """A result of an operator; one with an alias is an argument, or a view of one."""
 
     type: Type
@@ -83,8 +80,7 @@ class Return:
         return f"{self.type.text(self.alias)} {self.name}".rstrip()
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(Record):
     """What an operator takes, gives and writes to.
 
     `single` says that the result is one value and no tuple. Prints as

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.program import Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace_closed
 from functx.ops.shaping import zeros_like
@@ -29,8 +29,7 @@ class BranchSplit(NamedTuple):
         return [*[operands[i] for i in self.passed], *saved]
 
 
-@dataclass(frozen=True)
-class JoinSplits:
+class JoinSplits(Rewrite[BranchSplit]):
     """The rewrite of all of `branches`, each split by `rewrite`, to halves of common types.
 
     Of what the branches save, values of one type share an output: only one branch runs.

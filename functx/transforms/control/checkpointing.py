@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Program, Var, subprograms
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
@@ -65,8 +65,7 @@ class Reversal(NamedTuple):
     pull: Program
 
 
-@dataclass(frozen=True)
-class Reverse:
+class Reverse(Rewrite[Reversal]):
     """The rewrite of the body of `loop`, of which these are `halves`, to how it is run back.
 
     Effects do not take place again.
@@ -142,8 +141,7 @@ class Reverse:
         return trace_closed(body, [*cts, *shared, *values.in_avals], name=halves.rest.name)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Rewrite[Program]):
     """The rewrite of the body of `loop` to as many steps of it as that runs at most."""
 
     loop: Any
@@ -162,8 +160,7 @@ def _bytes(avals: Sequence[ShapedArray]) -> int:
     return sum([a.size * a.dtype.itemsize for a in avals])
 
 
-@dataclass(frozen=True)
-class Keeping:
+class Keeping(Rewrite[Program]):
     """The rewrite of a body to one that keeps the carries marked in `state` in `slots`.
 
     Its carry ends with the number of steps so far, the filling, and the slots.
@@ -188,8 +185,7 @@ class Keeping:
         return trace_closed(body, [*program.in_avals, *more], name=program.name)
 
 
-@dataclass(frozen=True)
-class WalkingBack:
+class WalkingBack(Rewrite[Program]):
     """The rewrite of `ahead`, from one state to the next, to the body of the way back.
 
     A step of it runs `ahead` towards the state whose step is the next to run back, or is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,6 +15,7 @@ from functx.core.effects import OF_LANES
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import boundary
@@ -203,8 +203,7 @@ class Cond(Primitive):
         return ctx.case(index, self.branches, operands)
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(Rewrite[Program]):
     """The rewrite to a program that runs all of `branches` and chooses among what they give.
 
     It takes the index and the operands, and is made to be batched along the index. Lanes that
@@ -242,8 +241,7 @@ class Chosen:
         return trace_closed(body, avals, name=f"chosen_{first.name}")
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Rewrite[Program]):
     """The rewrite of a gated branch to what it gives where it does not count: zeros, or `roots`."""
 
     roots: tuple[int | None, ...]

@@ -7,7 +7,6 @@ The program that every lane runs is rewritten to one that counts only if its fir
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
@@ -18,6 +17,7 @@ from functx.core.errors import DTypeError, ShapeError
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import aval_of, trace_closed
@@ -130,8 +130,7 @@ def where(live: Any, t: Any) -> Any:
     return select(live, t, literal(0, t.dtype))
 
 
-@dataclass(frozen=True)
-class Gated:
+class Gated(Rewrite[Program]):
     """The rewrite to a program that counts only if its first input, `live`, holds.
 
     `roots[j]` is the input that output j is otherwise, or None where it does not matter. An
@@ -303,8 +302,7 @@ def holds_loop(program: Program) -> bool:
     return found
 
 
-@dataclass(frozen=True)
-class GatedLoop:
+class GatedLoop(Rewrite[tuple[Program, Program]]):
     """The rewrite of the body of a loop to one for lanes that stop each for itself.
 
     Gives the condition, that any lane is live, and the body. Both take the consts of the old

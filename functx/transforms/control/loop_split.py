@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
 from functx.core.editing import like
 from functx.core.printing import variable_names
 from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.ops.gathering import Gather
 from functx.ops.joining import concatenate
@@ -82,8 +82,7 @@ def without_effects(program: Program) -> Program:
     return like(program, equations=pure)
 
 
-@dataclass(frozen=True)
-class SplitLoop:
+class SplitLoop(Rewrite[LoopSplit]):
     """The rewrite to the halves into which `rewrite` splits a body."""
 
     rewrite: Any
@@ -207,8 +206,7 @@ _MOVING = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LinearStep:
+class LinearStep(Rewrite[Program]):
     """The rewrite of the tangents of a body, and what they need, to the body of a scan.
 
     The first `tangents` inputs are tangents, of them `consts` of consts. Of what follows,
@@ -231,8 +229,7 @@ class LinearStep:
         return rewired(rest, inputs, chosen(rest.outputs, self.kept))
 
 
-@dataclass(frozen=True)
-class Trim:
+class Trim(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
     """The rewrite of a body to what the outputs marked `used` need, over all the steps.
 
     Returns it with the positions of the inputs and outputs that it keeps, or None for all.
@@ -261,8 +258,7 @@ class Trim:
         return body, inputs, places_of(kept)
 
 
-@dataclass(frozen=True)
-class KnownCarries:
+class KnownCarries(Rewrite[Program]):
     """The rewrite of a body to that of the carries not marked in `flags`, each also a row."""
 
     consts: int
@@ -278,8 +274,7 @@ class KnownCarries:
         return rewired(with_effects_on(program, inputs), inputs, [*after, *now])
 
 
-@dataclass(frozen=True)
-class PushedStep:
+class PushedStep(Rewrite[Program]):
     """The rewrite of a body to one of values and tangents, each tangent behind its group."""
 
     consts: int

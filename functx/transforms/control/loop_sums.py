@@ -15,6 +15,7 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.editing import applied
 from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.records import Rewrite, Uncompared
 from functx.core.rewriting import apply
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import Add, Div, Mul, Neg, add
@@ -48,8 +49,7 @@ class BackwardLoop(NamedTuple):
     whole: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class PullLoop:
+class PullLoop(Rewrite[BackwardLoop]):
     """The rewrite of the backward program of a body to that of a loop backwards.
 
     `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
@@ -62,7 +62,7 @@ class PullLoop:
     kinds: str
     sums: int
     reached: tuple[bool, ...]
-    names: Any = field(default=None, compare=False)
+    names: Uncompared[Callable[[], Sequence[str]] | None]
 
     def __call__(self, pull: Program) -> BackwardLoop:
         cts, needs = pull.inputs[: len(self.sources)], pull.inputs[len(self.sources) :]
@@ -112,8 +112,11 @@ class PullLoop:
             env.values.update(constant_values(pull, env.values, plan.same))
             return [totals[i].value(env) for i in range(split)]
 
+        names = self.names.value
+
         def in_names() -> list[str]:
-            known = dict(zip([*cts, *needs], self.names(), strict=True))
+            assert names is not None
+            known = dict(zip([*cts, *needs], names(), strict=True))
             return [
                 *[known[v] for v in constants],
                 *[f"sum_{i}" for i in range(len(sums))],
@@ -127,7 +130,7 @@ class PullLoop:
                 body,
                 [*const_avals, *sums, *loop_avals],
                 name=pull.name,
-                in_names=None if self.names is None else in_names,
+                in_names=None if names is None else in_names,
             ),
             sums,
             finish,

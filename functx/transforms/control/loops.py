@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import index
 from typing import Any
@@ -23,6 +22,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.tracebacks import boundary
 from functx.core.tracing import Tracer, aval_of, trace_closed
@@ -286,8 +286,7 @@ def fori_loop(
     return tree.unflatten(carry_tree, write_all(around, outs)[:-1])
 
 
-@dataclass(frozen=True)
-class Below:
+class Below(Rewrite[Program]):
     """The condition that the last of a carry of types `avals` is below the const before it."""
 
     avals: tuple[ShapedArray, ...]

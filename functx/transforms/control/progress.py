@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply
 from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add
@@ -21,8 +21,7 @@ from functx.ops.slicing import slice_in_dim
 COUNTER = ShapedArray((), np.dtype("int32"))
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(Rewrite[Program]):
     """The rewrite of the body of a loop to one that shows the steps done before it.
 
     They are a further carry, behind the `carries` that follow `consts`.

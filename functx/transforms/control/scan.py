@@ -14,6 +14,7 @@ from functx.core.editing import applied
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, brief, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.records import Uncompared
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import boundary
@@ -247,7 +248,7 @@ class Scan(Primitive):
             ("c" if carried[i] else "0") if i < self.carries else ("0" if cts[i] is None else "x")
             for i in inexact
         )
-        loop = rewritten(PullLoop(sources, kinds, sum(consts_on), reached, names), pull)
+        loop = rewritten(PullLoop(sources, kinds, sum(consts_on), reached, Uncompared(names)), pull)
         start = [
             zeros_like(avals[i]) if cts[i] is None else cts[i]
             for i in range(self.carries)

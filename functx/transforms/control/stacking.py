@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Program, Var
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
@@ -58,8 +58,7 @@ def stacked(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
     return [a.update(shape=(size, *a.shape)) for a in avals]
 
 
-@dataclass(frozen=True)
-class Ignoring:
+class Ignoring(Rewrite[Program]):
     """The rewrite to a program with further inputs, of types `avals`, that it does not use.
 
     They stand behind all others, or behind the first `at`.
@@ -75,8 +74,7 @@ class Ignoring:
         return rewired(program, inputs, program.outputs)
 
 
-@dataclass(frozen=True)
-class Until:
+class Until(Rewrite[Program]):
     """The rewrite of a condition that ignores what is of types `avals` but for a limit.
 
     With a `limit`, it holds no longer when the first of them, a number of steps, reaches that.
@@ -97,8 +95,7 @@ class Until:
         return trace_closed(limited, [*condition.in_avals, *self.avals], name=condition.name)
 
 
-@dataclass(frozen=True)
-class Remaining:
+class Remaining(Rewrite[Program]):
     """The condition that the first of the carry of a body, behind its `consts`, is positive."""
 
     consts: int
@@ -108,8 +105,7 @@ class Remaining:
         return trace_closed(lambda todo, *_: [gt(todo, 0)], carry, name="remaining")
 
 
-@dataclass(frozen=True)
-class OfVarying:
+class OfVarying(Rewrite[Program]):
     """The rewrite of a backward program to one that takes cotangents for `flags` alone.
 
     It takes those of outputs of types `avals` first, of the inexact ones. The others are zero.
@@ -144,8 +140,7 @@ class Halves(NamedTuple):
     invariant: Program
 
 
-@dataclass(frozen=True)
-class SplitBody:
+class SplitBody(Rewrite[Halves]):
     """The rewrite of a body with `consts` to the halves that `rewrite` splits it into."""
 
     rewrite: Any
@@ -171,8 +166,7 @@ class SplitBody:
         )
 
 
-@dataclass(frozen=True)
-class PullHalves:
+class PullHalves(Rewrite[Halves]):
     """The rewrite of a body with `consts` to its halves in reverse mode, for inputs in `flags`.
 
     The rest takes the cotangents of the carries in `flags`, and returns those of all inputs
@@ -190,8 +184,7 @@ class PullHalves:
         return halves._replace(rest=carries(halves.rest))
 
 
-@dataclass(frozen=True)
-class TransposeHalves:
+class TransposeHalves(Rewrite[Halves]):
     """As `PullHalves`, for a body that is linear in the inputs in `flags`.
 
     The values are those of the other consts and carries.
@@ -218,8 +211,7 @@ class TransposeHalves:
         return Halves(values, rest, rewired(without_effects(body), consts, consts))
 
 
-@dataclass(frozen=True)
-class Stacking:
+class Stacking(Rewrite[Program]):
     """The rewrite of a body that returns rows behind its `carries` to one that stacks them.
 
     Its carry ends with the number of steps so far and the stacks, each of `size` rows.
@@ -241,8 +233,7 @@ class Stacking:
         return trace_closed(body, [*values.in_avals, STEP, *stacks], name=values.name)
 
 
-@dataclass(frozen=True)
-class SteppingBack:
+class SteppingBack(Rewrite[Program]):
     """The rewrite of a backward program to the body of a loop over the steps, last to first.
 
     It takes the cotangents of `count` carries, `consts`, and rows of stacks, and returns
@@ -270,8 +261,7 @@ class SteppingBack:
         return trace_closed(body, [*fixed, *stacks, STEP, *found], name=pull.name)
 
 
-@dataclass(frozen=True)
-class SteppingForward:
+class SteppingForward(Rewrite[Program]):
     """The rewrite of the tangents of a step to the body of a loop over stacks of what they need.
 
     It takes `consts` tangents of consts, `carries` of carries, `fixed` things that stay, and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from functx.core.avals import ShapedArray
@@ -12,6 +11,7 @@ from functx.core.effects import OF_LANES
 from functx.core.errors import CollectiveError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import apply, rewritten
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, trace_closed
@@ -271,8 +271,7 @@ class While(Primitive):
         return ctx.while_loop(self, values)
 
 
-@dataclass(frozen=True)
-class PushedBody:
+class PushedBody(Rewrite[Program]):
     """The rewrite of a body to one of values and tangents: consts, theirs, carry, theirs."""
 
     consts: int
@@ -291,8 +290,7 @@ class PushedBody:
         return rewired(pushed, inputs, [*outs, *moved])
 
 
-@dataclass(frozen=True)
-class PushApart:
+class PushApart(Rewrite[Program]):
     """As `PushForward`, with no equation for values and tangents both: it will be transposed."""
 
     varying: tuple[bool, ...]
@@ -309,8 +307,7 @@ class PushApart:
         return trace_closed(body, [*program.in_avals, *tangents], name=linear.name)
 
 
-@dataclass(frozen=True)
-class Before:
+class Before(Rewrite[Program]):
     """The condition that the first of the carry of a body, behind `consts`, is below a const."""
 
     consts: int

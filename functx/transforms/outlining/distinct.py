@@ -7,19 +7,18 @@ over what it has yet to read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.editing import like
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.transforms.call import Call
 from functx.transforms.simplify.walk import walked
 
 
-@dataclass(frozen=True)
-class Distinct:
+class Distinct(Rewrite[Program]):
     """The rewrite to a program whose calls kept apart get and give no value twice."""
 
     def __call__(self, program: Program) -> Program:
@@ -80,8 +79,7 @@ class Result(NamedTuple):
     results: list[Any]
 
 
-@dataclass(frozen=True)
-class Once:
+class Once(Rewrite[Result]):
     """The rewrite to a program that is given once what it had at several places, as a `Result`.
 
     `places` holds for each input the first with the same value.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from functx.core.editing import like
 from functx.core.program import Atom, Equation, Program
+from functx.core.records import Record, Rewrite
 from functx.ops.joining import Concatenate
 from functx.transforms.call import Call
 from functx.transforms.outlining.blocks import Flow, Group
@@ -21,8 +21,7 @@ from functx.transforms.outlining.rows import Part, part_shown
 from functx.transforms.outlining.tokens import tokens_of
 
 
-@dataclass(frozen=True)
-class Worth:
+class Worth(Record):
     """From when on repeats pay: `part` operations in a program, `steps` of a loop, `saved` in all."""
 
     part: int
@@ -39,8 +38,7 @@ SHORTEST = 4
 _EFFORT = 64
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(Rewrite[Program]):
     """The rewrite to a program in which repeats worth it are calls of programs, or loops.
 
     What is called is not inlined by XLA either. A call stands where the equations stood, a loop

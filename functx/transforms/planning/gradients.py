@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ from functx.core.config import memory_plan
 from functx.core.dtypes import is_inexact
 from functx.core.editing import applied, like
 from functx.core.program import Equation, Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.tracing import current_builder, trace_closed
 from functx.ops.shaping import full_like
@@ -54,8 +54,7 @@ def step_by_step(backward: Program) -> Program:
     return rewritten(Sections(count), backward) if count > 1 else backward  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class PlannedHalves:
+class PlannedHalves(Rewrite[tuple[Program, Program]]):
     """As `SplitVJP`; the second program is one call where it computes again."""
 
     active: tuple[bool, ...]
@@ -75,8 +74,7 @@ class PlannedHalves:
         return values, like(backward, equations=[call], outputs=call.outputs)
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(Rewrite[Program]):
     """The rewrite to both halves as one program, which takes the cotangents last."""
 
     active: tuple[bool, ...]
@@ -86,8 +84,7 @@ class Whole:
         return joined(values, len(program.outputs), [backward]).program
 
 
-@dataclass(frozen=True)
-class PlannedGradient:
+class PlannedGradient(Rewrite[Program]):
     """As `ValueAndGrad`: the forward computation, then a call that pulls back and computes again."""
 
     active: tuple[bool, ...]
@@ -117,8 +114,7 @@ class PlannedGradient:
         return [*found[0 if self.with_value else 1 : count], *grads]
 
 
-@dataclass(frozen=True)
-class OfPlan:
+class OfPlan(Rewrite[Program]):
     """The rewrite to outputs and gradients by the plan that holds when it is applied."""
 
     active: tuple[bool, ...]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.config import asked, memory_plan
 from functx.core.editing import like
 from functx.core.program import Atom, Program, Var
+from functx.core.records import Record, Rewrite
 from functx.core.rewriting import rewritten
 from functx.transforms.control.loop_split import unchanging
 from functx.transforms.parts import rewired
@@ -21,8 +21,7 @@ from functx.transforms.planning.partition import min_cut_partition
 Places = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Record):
     """What derivatives keep: the values that are cheapest under `config`.
 
     What has no blocks of its own is cut into so many `sections`, of which each is computed again
@@ -53,8 +52,7 @@ class Division(NamedTuple):
     again: bool
 
 
-@dataclass(frozen=True)
-class Divide:
+class Divide(Rewrite[Division]):
     """The rewrite to the halves that `split` makes of a program, with the cheapest between them.
 
     They have the form that `split` gives them: the first returns the outputs, then what is kept,
@@ -102,8 +100,7 @@ def shared_out(backward: Program, rests: Sequence[Program], lead: Sequence[int])
     return made
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Rewrite[Any]):
     """The rewrite to the halves of a division."""
 
     divide: Divide

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 from functx.core.editing import like
 from functx.core.program import Equation, Program, Var
+from functx.core.records import Rewrite
 from functx.transforms.call import Call
 from functx.transforms.planning.costs import bytes_of
 
 
-@dataclass(frozen=True)
-class Sections:
+class Sections(Rewrite[Program]):
     """The rewrite to calls of about `count` sections that compute about as many bytes each.
 
     They are cut where few bytes cross. A program with effects is left as it is.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from functx.core.editing import like
 from functx.core.interpret import forward, interpret
 from functx.core.program import Equation, Program, Var
+from functx.core.records import Record, Rewrite
 from functx.core.tracing import Tracer, trace_closed
 from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.contraction import DotGeneral
@@ -22,8 +22,7 @@ from functx.transforms.simplify.peel import HOLDERS, peeled
 from functx.transforms.simplify.sums import Sum, is_sum, opened
 
 
-@dataclass(frozen=True)
-class Worth:
+class Worth(Record):
     """From when on an order pays: for products of `elements`, if it costs `times` less."""
 
     elements: int
@@ -33,8 +32,7 @@ class Worth:
 WORTH = {"auto": Worth(1024, 1.3), "always": Worth(2, 1.0)}
 
 
-@dataclass(frozen=True)
-class Contract:
+class Contract(Rewrite[Program]):
     """The rewrite to a program in which sums of products are made in the cheapest order.
 
     A product is looked into only if it is larger than what it is made of. Values change in
@@ -107,8 +105,7 @@ def times_larger(product: Any) -> int:
     return _FAR if product.contract[0] and not product.batched[0] else 1
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(Rewrite[set[Any]]):
     """The analysis of a program that finds its large products, as far as they are passed on."""
 
     worth: Worth

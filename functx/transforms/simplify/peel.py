@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.transforms.batching import Batch, add_axis
 from functx.transforms.call import Call
@@ -28,8 +28,7 @@ class Peeled(NamedTuple):
     outside: list[Equation]
 
 
-@dataclass(frozen=True)
-class Peel:
+class Peel(Rewrite[Peeled | tuple[()]]):
     """The analysis of a program that takes off the products that it returns, if it does.
 
     `reach` gives the variables of a program that are such products, as they are passed on. The

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.ops.contraction import DotGeneral
 from functx.ops.shaping import PermuteDims
@@ -14,8 +13,7 @@ from functx.transforms.simplify.loops import LOOPS
 from functx.transforms.simplify.walk import walked
 
 
-@dataclass(frozen=True)
-class Simplify:
+class Simplify(Rewrite[Program]):
     """The rewrite to a program without what is unused, done twice, or simpler in another way.
 
     Sums of products are made in the cheapest order. With `deep`, the same happens to the programs

@@ -9,7 +9,6 @@ E = v^H e v, that of f(a) is v (f[w_i, w_j] E_ij) v^H.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import nan
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from functx.core.dtypes import is_complex, real_dtype
 from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput
 from functx.core.program import Program
+from functx.core.records import Rewrite
 from functx.core.rewriting import rewritten
 from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, current_builder, trace
@@ -52,8 +52,7 @@ from functx.transforms.expand import decomposition, expand
 from functx.transforms.forward_mode import push_program
 
 
-@dataclass(frozen=True)
-class ElementwiseDerivative:
+class ElementwiseDerivative(Rewrite[Program]):
     """The rewrite of an elementwise program to its derivative with respect to one input."""
 
     place: int = 0
