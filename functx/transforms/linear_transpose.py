@@ -33,6 +33,7 @@ from functx.transforms.calls import (
     trace_call,
 )
 from functx.transforms.expand import expand
+from functx.transforms.parts import varied
 from functx.transforms.reverse_mode import (
     Cotangents,
     Transpose,
@@ -165,7 +166,8 @@ class LinearTranspose(Rewrite[Program]):
             if operands:
                 if not all(map(fits, summands(eqn))):
                     raise self.broken(eqn, "it adds a constant, which makes the function affine")
-                linear.update(eqn.outputs)
+                inexact = any(is_inexact(a.aval.dtype) for a in operands)
+                linear.update(varied(eqn, linear) if inexact else eqn.outputs)
             elif isinstance(eqn.primitive, Linear) and all(map(fits, eqn.inputs)):
                 zeros.update(eqn.outputs)
         for atom in program.outputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from functx.core.dtypes import is_inexact
@@ -103,21 +103,24 @@ class Dependence(Rewrite[tuple[bool, ...]]):
     def __call__(self, program: Program) -> tuple[bool, ...]:
         reached = set(chosen(program.inputs, self.active))
         for eqn in program.equations:
-            primitive = eqn.primitive
-            if not primitive.differentiable or reached.isdisjoint(eqn.inputs):
-                continue
-            if primitive.varying_outputs is None:
-                reached.update([v for v in eqn.outputs if is_inexact(v.aval.dtype)])
-                continue
-            flags = [a in reached for a in eqn.inputs]
-            avals, out_avals = ([a.aval for a in atoms] for atoms in (eqn.inputs, eqn.outputs))
-            reached.update(chosen(eqn.outputs, varying_outputs(primitive, avals, flags, out_avals)))
+            if eqn.primitive.differentiable and not reached.isdisjoint(eqn.inputs):
+                reached.update(varied(eqn, reached))
         return tuple([atom in reached for atom in program.outputs])
 
 
 def depends(program: Program, active: Sequence[bool]) -> list[bool]:
     """Which outputs can vary smoothly with the inputs marked in `active`."""
     return list(rewritten(Dependence(tuple(active)), program))
+
+
+def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
+    """The outputs of an equation that can vary smoothly with those of its operands in `active`."""
+    primitive = eqn.primitive
+    if primitive.varying_outputs is None:
+        return [v for v in eqn.outputs if is_inexact(v.aval.dtype)]
+    flags = [a in active for a in eqn.inputs]
+    avals, out_avals = ([a.aval for a in atoms] for atoms in (eqn.inputs, eqn.outputs))
+    return chosen(eqn.outputs, varying_outputs(primitive, avals, flags, out_avals))
 
 
 def varying_outputs(

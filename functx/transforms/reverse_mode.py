@@ -10,7 +10,7 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import RuleError
 from functx.core.interpret import forward, interpret
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Equation, Program, Var
+from functx.core.program import Equation, Program, Var, remove_dead
 from functx.core.provenance import pulled, stretch
 from functx.core.records import Rewrite
 from functx.core.rewriting import user_rules
@@ -19,9 +19,10 @@ from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, where_live
 from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
+from functx.transforms.effects import WithoutEffects
 from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
 from functx.transforms.norms import expand_to_differentiate
-from functx.transforms.parts import varying_outputs
+from functx.transforms.parts import variables_read, varied, varying_outputs
 from functx.transforms.rule_checks import checked_jvp, linear_rule, refuse_affine
 from functx.transforms.zeros import none_for_zeros
 
@@ -392,12 +393,26 @@ class Transpose(Rewrite[Program]):
 
 
 def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
-    """Append the equations on known values alone; the others, linear in the rest."""
+    """Append the equations on known values alone; returns the others, linear in the rest.
+
+    A loop, a branch or a call may compute both: the outputs that do not vary are computed apart.
+    """
     linear = []
+    read = variables_read(program.equations, ())
     for eqn in program.equations:
         if all(type(a) is not Var or a in known for a in eqn.inputs):
             args = [operand(atom, known) for atom in eqn.inputs]
             known.update(zip(eqn.outputs, forward(eqn, *args), strict=True))
-        else:
-            linear.append(eqn)
+            continue
+        linear.append(eqn)
+        if eqn.primitive.trim is None:
+            continue
+        active = {a for a in eqn.inputs if type(a) is Var and a not in known}
+        moving = varied(eqn, active)
+        steady = [v for v in eqn.outputs if v in read and v not in moving]
+        part = Program(program.name, program.inputs, remove_dead([eqn], steady), steady)
+        for own in WithoutEffects()(part).equations:
+            if all(type(a) is not Var or a in known for a in own.inputs):
+                args = [operand(atom, known) for atom in own.inputs]
+                known.update(zip(own.outputs, forward(own, *args), strict=True))
     return linear

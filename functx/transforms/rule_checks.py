@@ -20,6 +20,7 @@ from functx.ops.scattering import ScatterAdd
 from functx.ops.selection import Select
 from functx.ops.shaping import Full
 from functx.ops.slicing import DynamicUpdateSlice
+from functx.transforms.parts import varied
 
 
 def checked_jvp(primitive: Primitive, avals: Sequence[ShapedArray], result: Any) -> tuple[Any, Any]:
@@ -173,9 +174,8 @@ def constant_term(
         if any(a in varying for a in eqn.inputs):
             if any(a not in varying and not is_zero(a) for a in summands(eqn)):
                 return ConstantTerm(f"{eqn.primitive!r}, which adds a constant", eqn.source)
-            varying.update(v for v in eqn.outputs if is_inexact(v.aval.dtype))
-        else:
-            makers.update((v, eqn) for v in eqn.outputs)
+            varying.update(varied(eqn, varying))
+        makers.update((v, eqn) for v in eqn.outputs)
     for atom in outputs:
         if atom not in varying and is_inexact(atom.aval.dtype) and not is_zero(atom):
             source = makers[atom].source if atom in makers else None

@@ -263,6 +263,52 @@ def test_gradient_clipping_has_no_forward_mode():
         fx.jvp(f, (1.0,), (1.0,))
 
 
+def test_forward_mode_needs_values_that_a_loop_of_the_backward_rule_computes_beside():
+    lax = fx.lax
+
+    def by_while(x, ct):
+        def body(state):
+            i, ct, w = state
+            i, ct = lax.cond(i > 1, lambda: (i + 2, ct * x[i]), lambda: (i + 1, 2.0 * ct))
+            return i, ct, w * 2.0
+
+        i, ct, w = lax.while_loop(lambda state: state[0] < 3, body, (0, ct, x[0]))
+        return (ct * x[i - 1] * w,)
+
+    def by_scan(x, ct):
+        def body(carry, _):
+            i, ct, w = carry
+            return (i + 1, ct * x[i], w * 2.0), (ct, i, w)
+
+        (i, ct, w), (cts, js, ws) = lax.scan(body, (0, ct, x[0]), None, length=3)
+        return (ct * x[i - 1] * w + (cts * (ws * x[js])[:, None]).sum(0),)
+
+    def by_cond(x, ct):
+        factor, ct = lax.cond(x[0] > 0, lambda: (x * 2.0, ct * 3.0), lambda: (x, ct))
+        return (ct * factor,)
+
+    def affine(x, ct):
+        def body(state):
+            return state[0] + 1, state[1] * 2.0, state[2] * 2.0
+
+        _, ct, w = lax.while_loop(lambda state: state[0] < 3, body, (0, ct, x))
+        return (ct + w,)
+
+    x, tangent = onp.arange(1.0, 5.0, dtype="f4"), onp.array([0.5, 2.0, -1.0, 3.0], "f4")
+
+    def ruled(bwd):
+        f = fx.custom_vjp(np.sin)
+        f.defvjp(lambda x: (np.sin(x), x), bwd)
+        return f
+
+    for f in map(ruled, (by_while, by_scan, by_cond)):
+        wanted = fx.jacrev(f)(x) @ tangent
+        for found in (fx.jvp(f, (x,), (tangent,))[1], fx.linearize(f, x)[1](tangent)):
+            onp.testing.assert_allclose(found, wanted, rtol=1e-6)
+    with pytest.raises(GradientError, match="add, which adds a constant"):
+        fx.jvp(ruled(affine), (x,), (tangent,))
+
+
 @pytest.mark.parametrize("transform", [fx.grad, lambda f: fx.jit(fx.grad(f)), fx.hessian])
 def test_against_jax(transform):
     def of(m, xp):

@@ -59,9 +59,10 @@ from functx.transforms.marks import (
     inexact_marks,
     linear_marks,
     others,
+    places_of,
     spread,
 )
-from functx.transforms.parts import depends
+from functx.transforms.parts import Between, Needed, depends
 from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.zeros import WithZeros, nonzero_outputs
@@ -146,6 +147,15 @@ class Cond(Primitive):
     def varying_outputs(self, avals, active):
         found = [depends(b, active[1:]) for b in self.branches]
         return [any(on) for on in zip(*found, strict=True)]
+
+    def trim(self, used):
+        if all(used):
+            return None
+        outputs = places_of(used)
+        needed = {i for b in self.branches for i in rewritten(Needed(outputs), b)}
+        inputs = tuple(sorted(needed))
+        branches = tuple([rewritten(Between(inputs, outputs), b) for b in self.branches])
+        return Cond(branches), [0, *[1 + i for i in inputs]], outputs
 
     def split(self, rewrite: Any) -> BranchSplit:
         """Each branch split in two by `rewrite`, the halves made to fit each other."""

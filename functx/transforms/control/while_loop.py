@@ -22,6 +22,7 @@ from functx.ops.shaping import batch_at
 from functx.transforms.batching import Batch, NaturalBatch
 from functx.transforms.control.checkpointing import keep, pull_back
 from functx.transforms.control.lanes import GatedLoop, must_go_along, one_by_one
+from functx.transforms.control.loop_split import Trim
 from functx.transforms.control.schedule import INT
 from functx.transforms.control.stacking import (
     Ignoring,
@@ -46,7 +47,7 @@ from functx.transforms.marks import (
     spread,
     zeros_for_none,
 )
-from functx.transforms.parts import Between, first_outputs, rewired
+from functx.transforms.parts import Between, Needed, first_outputs, rewired
 
 # So up to comb(66, 64) = 2,145 blocks of steps are computed once more, and none twice.
 CHECKPOINTS = 64
@@ -134,6 +135,22 @@ class While(Primitive):
         count = self.body_consts
         body_flags = flags[self.condition_consts :]
         return carried_dependence(self.body, count, len(self.body.outputs), body_flags)
+
+    def varying_outputs(self, avals, active):
+        return self.varying(active)[1]
+
+    def trim(self, used):
+        m, n = self.condition_consts, self.body_consts
+        tested = rewritten(Needed(), self.condition)
+        wanted = tuple([on or m + i in tested for i, on in enumerate(used)])
+        found = rewritten(Trim(n, len(used), wanted), self.body)
+        if found is None:
+            return None
+        body, inputs, outputs = found
+        places = (*range(m), *[m + i for i in outputs])
+        condition = rewritten(Between(inputs=places), self.condition)
+        again = self.again(condition, body, m, sum([i < n for i in inputs]))
+        return again, [*range(m), *[m + i for i in inputs]], outputs
 
     def jvp(self, primals, tangents):
         shared, consts, carry = self.groups(primals)
