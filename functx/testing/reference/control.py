@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+from functools import lru_cache
+
+import jax
 import numpy as np
 
 from functx.testing.reference.meanings import CONTROL, MEANING, control, exact
@@ -118,5 +120,10 @@ def ShowProgress(*args, label, total, done):
 
 @exact
 def JaxCall(*args, function):
-    # Primitives of libraries may use methods that arrays of JAX alone have.
-    return function(*[jnp.asarray(x) for x in args])
+    return compiled(function)(*args)
+
+
+@lru_cache(maxsize=1024)
+def compiled(function):
+    """`function` compiled by JAX: a loop calls it many times."""
+    return jax.jit(function)

@@ -55,7 +55,8 @@ def apply(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
     """The outputs of `primitive(*args)` by its meaning, as wide as that gives them."""
     arrays = [np.asarray(x) for x in args]
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
-    return Interpreter().apply(primitive, avals, [widened(x) for x in arrays])
+    with np.errstate(all="ignore"):
+        return Interpreter().apply(primitive, avals, [widened(x) for x in arrays])
 
 
 def widened(x: Array) -> Array:
@@ -89,6 +90,7 @@ class Interpreter:
         env = self.values(program, args)
         return [read(env, atom) for atom in program.outputs]
 
+    @np.errstate(all="ignore")
     def values(self, program: Program, args: Sequence[Array]) -> dict[Any, Array]:
         """The value of every variable of `program`."""
         env: dict[Any, Array] = dict(zip(program.inputs, args, strict=True))
@@ -125,8 +127,7 @@ class Interpreter:
         else:
             params = {field: getattr(primitive, field) for field in primitive.fields}
             first = (self.run,) if name in CONTROL else ()
-            with np.errstate(all="ignore"):
-                out = meaning(*first, *args, **params)
+            out = meaning(*first, *args, **params)
         outs = list(out) if primitive.multiple_results else [out]
         stated = primitive.types.get(avals) or primitive.out_types(avals)
         return [typed(x, aval) for x, aval in zip(outs, stated, strict=True)]

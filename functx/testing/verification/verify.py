@@ -84,17 +84,18 @@ def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> li
 def verify_ways(case: Case, chosen: Sequence[int] | None = None) -> Case:
     """The case without writes, once every way to run it agrees; `chosen` numbers those to try."""
     if case.program.writes:
-        compare(case, Way("writes made pure by `functionalize`", pure_in_reference))
+        pure = Way("writes made pure by `functionalize`", pure_in_reference)
+        compare(case, pure, ExpectedInMemory(*case))
         case = Case(rewritten(Purify(), case.program).program, case.args)
-    ways = Ways().all()
+    ways, expected = Ways().all(), Expected(*case)
     for way in ways if chosen is None else [ways[i] for i in chosen]:
-        compare(case, way)
+        compare(case, way, expected)
     return case
 
 
-def compare(case: Case, way: Way) -> None:
-    """Raise VerificationError, with the smallest case, if `way` differs from the reference."""
-    difference = found_by(way, case)
+def compare(case: Case, way: Way, expected: Expected) -> None:
+    """Raise VerificationError, with the smallest case, if `way` gives other than is expected."""
+    difference = found_by(way, case, expected)
     if difference is None:
         return
     small = reduced(case, lambda smaller: found_by(way, smaller) is not None)
@@ -113,9 +114,10 @@ class Mismatch(NamedTuple):
     wanted: str
 
 
-def found_by(way: Way, case: Case) -> Mismatch | None:
+def found_by(way: Way, case: Case, expected: Expected | None = None) -> Mismatch | None:
     """How `way` differs from the reference interpreter on a case; None if it does not."""
-    expected = Expected(*case) if not case.program.writes else ExpectedInMemory(*case)
+    if expected is None:
+        expected = Expected(*case) if not case.program.writes else ExpectedInMemory(*case)
     try:
         outs = way.run(*case)
     except Exception as error:
