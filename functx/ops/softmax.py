@@ -282,8 +282,9 @@ def beside_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
     Taken twice, since that keeps the digits where one weight is almost all: its element is almost
     the mean, and the first difference is rounded. Of the differences the mean is almost 0.
     """
-    x = sub(x, total_along(mul(weights, x), axes))
-    return sub(x, div(total_along(mul(weights, x), axes), weight_of(weights, axes)))
+    weight = weight_of(weights, axes)
+    x = sub(x, div(total_along(mul(weights, x), axes), weight))
+    return sub(x, div(total_along(mul(weights, x), axes), weight))
 
 
 def less_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
@@ -291,8 +292,9 @@ def less_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
 
     Taken twice, which keeps the digits in the same way: what the first leaves has almost the total 0.
     """
-    x = sub(x, mul(shares, total_along(x, axes)))
-    return sub(x, mul(shares, div(total_along(x, axes), weight_of(shares, axes))))
+    weight = weight_of(shares, axes)
+    x = sub(x, mul(shares, div(total_along(x, axes), weight)))
+    return sub(x, mul(shares, div(total_along(x, axes), weight)))
 
 
 def weight_of(weights: Any, axes: tuple[int, ...]) -> Any:
