@@ -43,7 +43,7 @@ from functx.transforms.marks import (
     spread,
 )
 from functx.transforms.masked_split import MaskedHalf, masks_of, with_masks
-from functx.transforms.zeros import WithZeros, nonzero_outputs
+from functx.transforms.zeros import WithZeros, nonzero_outputs, programs_run, with_programs
 
 
 def checkpoint(
@@ -226,3 +226,13 @@ class Checkpoint(Primitive):
         if self.again and self.apart and values:
             values = (*stablehlo.OptimizationBarrierOp(list(values)).results,)
         return ctx.call(self.program, list(values))
+
+
+@programs_run.register
+def _program_of_checkpoint(primitive: Checkpoint) -> Sequence[Program]:
+    return (primitive.program,)
+
+
+@with_programs.register
+def _checkpoint_of_program(primitive: Checkpoint, programs: Sequence[Program]) -> Checkpoint:
+    return primitive.of(programs[0])

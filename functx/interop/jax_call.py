@@ -35,6 +35,7 @@ from functx.transforms.marks import (
     replaced,
     spread,
 )
+from functx.transforms.refused import refused
 
 
 class JaxFunction:
@@ -295,8 +296,13 @@ class JaxCall(Primitive):
         function = self.function
         linear = linear_marks(args)
         given = tuple([ct is not None for ct in cts])
-        with missing_rules(self):
-            pull = transposed(function, linear, given)
+        try:
+            with missing_rules(self):
+                pull = transposed(function, linear, given)
+        except Exception as error:
+            # A library may raise one to say that the cotangents must be zero, as those of what a
+            # branch leaves unused turn out to be.
+            return refused(error, chosen(cts, given), function.in_avals, linear)
         return spread(pull([*others(args, linear), *chosen(cts, given)]), linear)
 
     def batch(self, args, dims):

@@ -31,6 +31,7 @@ from functx.transforms.masked_split import SplitMasked, pulled_back, with_masks
 from functx.transforms.parts import Between, depends, part_of
 from functx.transforms.planning.planned import computes_again, planned
 from functx.transforms.reverse_mode import Transpose
+from functx.transforms.zeros import programs_run, with_programs
 
 
 def _example() -> Program:
@@ -168,3 +169,13 @@ class TransposeIn(Rewrite[Program]):
         inputs = [*chosen(program.inputs, self.linear), *others(program.inputs, self.linear)]
         first = Program(program.name, inputs, program.equations, program.outputs)
         return Transpose(sum(self.linear))(first)
+
+
+@programs_run.register
+def _program_of_call(primitive: Call) -> Sequence[Program]:
+    return (primitive.program,)
+
+
+@with_programs.register
+def _call_of_program(primitive: Call, programs: Sequence[Program]) -> Call:
+    return primitive.again(programs[0])

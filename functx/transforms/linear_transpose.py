@@ -34,6 +34,7 @@ from functx.transforms.calls import (
 )
 from functx.transforms.expand import expand
 from functx.transforms.parts import varied
+from functx.transforms.refused import raise_refusal
 from functx.transforms.reverse_mode import (
     Cotangents,
     Transpose,
@@ -139,9 +140,12 @@ class LinearTranspose(Rewrite[Program]):
             cts = Cotangents()
             for atom, ct in zip(program.outputs, args[:count], strict=True):
                 cts.add(atom, ct)
-            for eqn in reversed(evaluate_known(program, known)):
+            varying, made = evaluate_known(program, known), current_builder.here().equations
+            for eqn in reversed(varying):
+                start = len(made)
                 try:
                     transpose_equations([eqn], known, cts)
+                    raise_refusal([made[start:]])
                 except MissingRuleError:
                     raise
                 except Exception as error:  # Rules fail on what is not linear as they may.
@@ -191,6 +195,7 @@ def transposed(program: Program, linear: int, problem: str, fix: str = "") -> Pr
     """
     try:
         found: Program = rewritten(Transpose(linear), program)
+        raise_refusal(found.walk())
     except MissingRuleError:
         raise
     except Exception as error:  # Rules fail on what is not linear as they may.

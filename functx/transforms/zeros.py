@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import singledispatch
 from typing import Any
 
 from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
 from functx.core.records import Rewrite
+from functx.core.rewriting import rewritten
 from functx.core.tracing import Tracer
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
@@ -88,8 +90,37 @@ class KnownZeros:
             self.zeros.update(eqn.outputs)
         elif len(moving) == 2 and len(left) == 1 and _is_sum(eqn, left[0]):
             self.same[eqn.outputs[0]] = self.read(left[0])
+        elif len(left) < len(moving) and (inside := self.inside(eqn)) is not None:
+            self.equations.append(inside)
         else:
             self.equations.append(eqn.replace(inputs=[self.read(a) for a in eqn.inputs]))
+
+    def inside(self, eqn: Equation) -> Equation | None:
+        """`eqn` without what is zero in the programs that it runs; None if it runs none as they are."""
+        programs = programs_run(eqn.primitive)
+        if programs is None:
+            return None
+        first = len(eqn.inputs) - len(programs[0].inputs)
+        zeros = tuple([a in self.zeros for a in eqn.inputs[first:]])
+        linear = tuple([a in self.linear for a in eqn.inputs[first:]])
+        found = [rewritten(WithoutZeros(linear, zeros, self.several), each) for each in programs]
+        nonzero = zip(*map(nonzero_outputs, found), strict=True)
+        self.zeros.update(others(eqn.outputs, [any(on) for on in nonzero]))
+        kept = [*eqn.inputs[:first], *others(eqn.inputs[first:], zeros)]
+        primitive = with_programs(eqn.primitive, found)
+        return eqn.replace(primitive=primitive, inputs=[self.read(a) for a in kept])
+
+
+@singledispatch
+def programs_run(primitive: Any) -> Sequence[Program] | None:
+    """The programs of which `primitive` runs one on its last operands, and does nothing else."""
+    return None
+
+
+@singledispatch
+def with_programs(primitive: Any, programs: Sequence[Program]) -> Any:
+    """`primitive` with other programs in place of `programs_run`."""
+    raise NotImplementedError
 
 
 def _is_sum(eqn: Equation, left: Atom) -> bool:
@@ -97,6 +128,23 @@ def _is_sum(eqn: Equation, left: Atom) -> bool:
     primitive = type(eqn.primitive)
     adds = primitive is Add or (primitive is Sub and eqn.inputs[0] is left)
     return adds and left.aval == eqn.outputs[0].aval
+
+
+class WithoutZeros(Rewrite[Program]):
+    """The rewrite of a program that is linear in the inputs `linear` to one without those of `zeros`."""
+
+    linear: tuple[bool, ...]
+    zeros: tuple[bool, ...]
+    several: bool
+
+    def __call__(self, program: Program) -> Program:
+        linear, zeros = chosen(program.inputs, self.linear), chosen(program.inputs, self.zeros)
+        known = KnownZeros(program.equations, linear, zeros, self.several)
+        outputs = [known.read(a) for a in program.outputs]
+        whole = Program(
+            program.name, program.inputs, known.equations, outputs, in_names=program.in_names
+        )
+        return rewired(whole, others(program.inputs, self.zeros), outputs)
 
 
 class WithZeros(Rewrite[Program]):
@@ -108,13 +156,9 @@ class WithZeros(Rewrite[Program]):
     given: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        count = len(self.given)
         if all(self.given):
             return program
-        linear = program.inputs[:count]
-        known = KnownZeros(program.equations, linear, others(linear, self.given), several=True)
-        outputs = [known.read(a) for a in program.outputs]
-        whole = Program(
-            program.name, program.inputs, known.equations, outputs, in_names=program.in_names
-        )
-        return rewired(whole, [*chosen(linear, self.given), *program.inputs[count:]], outputs)
+        count, rest = len(self.given), len(program.inputs) - len(self.given)
+        zeros = (*[not on for on in self.given], *[False] * rest)
+        without = WithoutZeros((True,) * count + (False,) * rest, zeros, several=True)
+        return rewritten(without, program)

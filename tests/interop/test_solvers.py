@@ -41,6 +41,38 @@ def test_unused_results_of_checked_solvers_have_no_cotangent():
         fx.grad(lambda x: solve(x)[1])(0.5)
 
 
+def test_rules_that_refuse_cotangents_of_unused_results_are_not_heard_at_any_depth():
+    last = pytest.importorskip("equinox.internal").nondifferentiable_backward
+
+    def body(x):
+        return jnp.sin(x), last(jnp.cos(x))
+
+    def choice(x):
+        return jax.lax.cond(x > 0, body, lambda x: (x, last(x)), x)
+
+    def step(carry, _):
+        return choice(carry[0]), None
+
+    def loop(x):
+        return jax.lax.scan(jax.checkpoint(step), (x, x), None, length=3)[0]
+
+    def mapped(x):
+        return [y.sum() for y in jax.vmap(jax.checkpoint(choice))(x[None])]
+
+    bodies = [jax.checkpoint(body), choice, jax.checkpoint(choice), loop, mapped]
+    bodies.append(lambda x: jax.lax.cond(x > 0, jax.checkpoint(body), choice, x))
+
+    def derivatives(grad, x):
+        firsts = [lambda x, fun=fun: fun(x)[0] for fun in bodies]
+        return [(grad(f)(x), grad(grad(f))(x)) for f in firsts]
+
+    x = jnp.float32(0.5)
+    close(fx.jit(partial(derivatives, fx.grad))(x), derivatives(jax.grad, x))
+    for fun in bodies:
+        with pytest.raises(RuntimeError, match="Unexpected cotangent"):
+            fx.grad(lambda x, fun=fun: fun(x)[1])(x)
+
+
 def test_a_differential_equation_is_solved_and_differentiated():
     dfx = pytest.importorskip("diffrax")
 

@@ -74,7 +74,10 @@ def test_small_entries_of_derivatives_of_softmax_are_as_precise_as_large_ones(x6
 
 
 def test_backward_operations_of_softmax_keep_their_digits_whatever_the_outcome_sums_to():
-    ct, out = numpy.arange(24, dtype="float32").reshape(2, 3, 4), numpy.full((2, 3, 4), 3, "float32")
+    ct, out = (
+        numpy.arange(24, dtype="float32").reshape(2, 3, 4),
+        numpy.full((2, 3, 4), 3, "float32"),
+    )
     rest = ct - ct.mean((0, 2), keepdims=True)
     numpy.testing.assert_allclose(lax.log_softmax_backward(ct, out, (0, 2)), rest, rtol=1e-6)
     numpy.testing.assert_allclose(lax.softmax_backward(ct, out, (0, 2)), 3 * rest, rtol=1e-6)

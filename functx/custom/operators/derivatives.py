@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from functx.core import tree
-from functx.core.avals import ShapedArray
 from functx.core.concrete import differentiated
 from functx.core.dtypes import is_inexact
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
-from functx.core.primitive import LinearInput, Primitive
+from functx.core.primitive import LinearInput
 from functx.core.rewriting import apply
 from functx.core.tracing import Tracer, aval_of, trace
 from functx.custom.operators.formulas import BACKWARD, FORMULA, ByContext, ByName, formula_of
@@ -19,10 +19,11 @@ from functx.custom.operators.registry import Registration, rule_of
 from functx.custom.operators.results import Results
 from functx.custom.operators.traced import run_rule
 from functx.custom.results import Result
-from functx.ops.operands import batch_size
 from functx.ops.shaping import zeros_like
 from functx.transforms.expand import expand
 from functx.transforms.linear_transpose import transposed
+from functx.transforms.marks import inexact_marks
+from functx.transforms.refused import refused
 from functx.transforms.reverse_mode import transposed_jvp
 from functx.transforms.rule_checks import check_linear
 
@@ -33,37 +34,7 @@ if TYPE_CHECKING:
 JVP = "jvp rule"
 
 
-class NoAutogradFormula(Primitive, abstract=True):
-    """The place of a tangent or cotangent that no rule gives: an error if anything needs it.
-
-    It stands for something linear in the operands, so that what does not reach a result is
-    removed like other equations.
-    """
-
-    qualname: str
-    result: ShapedArray
-    name: ClassVar[str] = "no_autograd_formula"
-
-    def abstract_eval(self, *avals):
-        return self.result
-
-    def jvp(self, primals, tangents):
-        return self(*primals), self(*[t for t in tangents if t is not None])
-
-    def transpose(self, ct, *args):
-        raise no_formula(self.qualname)
-
-    def batch(self, args, dims):
-        size = batch_size(args, dims)
-        result = self.result.update(shape=(size, *self.result.shape))
-        return NoAutogradFormula(self.qualname, result)(*args), 0
-
-    def lower(self, ctx, *values):
-        error = no_formula(self.qualname)
-        error.source = ctx.source
-        raise error
-
-
+@lru_cache(maxsize=1024)
 def no_formula(qualname: str) -> NoAutogradFormulaError:
     """The error that a derivative goes through an operator without a rule for it."""
     return NoAutogradFormulaError(
@@ -123,11 +94,7 @@ def pull(
     if rule_of(call.operator, JVP) is not None:
         return transposed_jvp(call, cts, args, active)
     given = [ct for ct in cts if ct is not None]
-    qualname = call.operator.qualname
-    return [
-        NoAutogradFormula(qualname, aval_of(x))(*given) if on else None
-        for x, on in zip(args, active, strict=True)
-    ]
+    return refused(no_formula(call.operator.qualname), given, [*map(aval_of, args)], active)
 
 
 def _pulled(
@@ -180,10 +147,9 @@ def push(
     refuse_at_call(operator)
     outs = call(*primals)
     given = [t for t in tangents if t is not None]
-    return outs, [
-        NoAutogradFormula(operator.qualname, aval_of(x))(*given) if is_inexact(x.dtype) else None
-        for x in outs
-    ]
+    return outs, refused(
+        no_formula(operator.qualname), given, [*map(aval_of, outs)], inexact_marks(outs)
+    )
 
 
 def _pushed_by_rule(

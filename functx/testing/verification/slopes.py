@@ -20,6 +20,7 @@ from functx.testing.reference.interpreter import Array, Interpreter, TooLong, ow
 from functx.testing.reference.meanings import EXACT
 from functx.testing.reference.rounding import Compute, Rounding
 from functx.transforms.jvp import jvp
+from functx.transforms.refused import Refused
 from functx.transforms.vjp import vjp
 
 CONVENTIONS = frozenset({"stop_gradient"})
@@ -28,9 +29,6 @@ STATED = CONVENTIONS | {"custom_jvp", "custom_vjp", "custom_root"}
 """Primitives whose derivative is a given rule, not the derivative of their values."""
 BACKWARD = "_backward"
 """The end of the names of those that take results of others, and have derivatives as if made with them."""
-
-WITHOUT_RULE = "no_autograd_formula"
-"""The name of what stands for the derivative of a custom operator without a rule."""
 
 FEW = 5
 """How often a difference is measured with errors before it is believed."""
@@ -94,8 +92,8 @@ def derived(body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: 
         raise
     except FunctxError:
         return None
-    has_rules = all(eqn.primitive.name != WITHOUT_RULE for each in program.walk() for eqn in each)
-    return program if has_rules else None
+    primitives = [eqn.primitive for each in program.walk() for eqn in each]
+    return None if any(type(p) is Refused for p in primitives) else program
 
 
 def direction(random: Any, aval: ShapedArray) -> Array:

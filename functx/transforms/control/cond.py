@@ -65,7 +65,7 @@ from functx.transforms.marks import (
 from functx.transforms.parts import Between, Needed, depends
 from functx.transforms.planning.planned import planned
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.zeros import WithZeros, nonzero_outputs
+from functx.transforms.zeros import WithZeros, nonzero_outputs, programs_run, with_programs
 
 
 def _examples() -> tuple[Program, ...]:
@@ -284,6 +284,16 @@ def common_roots(branches: Sequence[Program]) -> tuple[int | None, ...]:
 def _updated_by_cond(primitive: Cond, output: int) -> int | None:
     root = common_roots(primitive.branches)[output]
     return None if root is None else 1 + root
+
+
+@programs_run.register
+def _branches_of_cond(primitive: Cond) -> Sequence[Program]:
+    return primitive.branches
+
+
+@with_programs.register
+def _cond_of_branches(primitive: Cond, programs: Sequence[Program]) -> Cond:
+    return Cond(tuple(programs))
 
 
 @own_way.register

@@ -1,0 +1,58 @@
+"""Derivatives that a rule refuses to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+from functx.core.avals import ShapedArray
+from functx.core.errors import FunctxError
+from functx.core.primitive import Primitive
+from functx.core.program import Equation
+from functx.ops.operands import batch_size
+
+
+class Refused(Primitive, abstract=True):
+    """The place of a tangent or cotangent that no rule gives: an error if anything needs it.
+
+    It stands for something linear in the operands, so that what does not reach a result is
+    removed like other equations.
+    """
+
+    error: Exception
+    result: ShapedArray
+    name: ClassVar[str] = "refused"
+
+    def abstract_eval(self, *avals):
+        return self.result
+
+    def jvp(self, primals, tangents):
+        return self(*primals), self(*[t for t in tangents if t is not None])
+
+    def transpose(self, ct, *args):
+        return [Refused(self.error, x.aval)(ct) for x in args]
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        result = self.result.update(shape=(size, *self.result.shape))
+        return Refused(self.error, result)(*args), 0
+
+    def lower(self, ctx, *values):
+        if isinstance(self.error, FunctxError):
+            self.error.source = ctx.source
+        raise self.error.with_traceback(None)
+
+
+def refused(
+    error: Exception, given: Sequence[Any], avals: Sequence[ShapedArray], marks: Sequence[bool]
+) -> list[Any]:
+    """What `error` keeps from being computed of `given`: values of those of `avals` that are marked."""
+    return [Refused(error, a)(*given) if on else None for a, on in zip(avals, marks, strict=True)]
+
+
+def raise_refusal(programs: Iterable[Iterable[Equation]]) -> None:
+    """Raise the error of the first thing in `programs` that a rule refused to give, if there is one."""
+    for eqn in chain(*programs):
+        if type(eqn.primitive) is Refused:
+            raise eqn.primitive.error
