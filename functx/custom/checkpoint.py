@@ -43,6 +43,7 @@ from functx.transforms.marks import (
     spread,
 )
 from functx.transforms.masked_split import MaskedHalf, masks_of, with_masks
+from functx.transforms.parts import depends
 from functx.transforms.zeros import WithZeros, nonzero_outputs, programs_run, with_programs
 
 
@@ -164,6 +165,9 @@ class Checkpoint(Primitive):
     def of(self, program: Program, again: bool = False) -> Checkpoint:
         """A checkpoint of another program, computed `again` or with this one."""
         return Checkpoint(program, self.apart, self.again or again, self.policy)
+
+    def varying_outputs(self, avals, active):
+        return depends(self.program, active)
 
     def hoist(self, programs, extras, operands):
         return self.of(programs[0]), [*extras[0], *operands]

@@ -33,6 +33,7 @@ from functx.transforms.marks import (
     replaced,
     spread,
 )
+from functx.transforms.parts import depends
 
 
 def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
@@ -162,6 +163,9 @@ class CustomVmap(Primitive):
 
     def abstract_eval(self, *avals):
         return self.program.out_avals
+
+    def varying_outputs(self, avals, active):
+        return depends(self.program, active)
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])

@@ -38,7 +38,7 @@ from functx.transforms.marks import (
     others,
     spread,
 )
-from functx.transforms.parts import part_of
+from functx.transforms.parts import depends, part_of
 from functx.transforms.planning.planned import computes_again, planned
 from functx.transforms.reverse_mode import SplitVJP
 
@@ -128,6 +128,9 @@ class ShardMap(Primitive):
             inputs,
             outputs,
         )
+
+    def varying_outputs(self, avals: Any, active: Sequence[bool]) -> list[bool]:
+        return depends(self.program, active)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         flags = tuple([t is not None for t in tangents])

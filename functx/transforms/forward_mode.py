@@ -20,6 +20,7 @@ from functx.ops.shaping import full_like, zeros_like
 from functx.ops.shaping import spread as mask_of
 from functx.transforms.marks import chosen, spread
 from functx.transforms.norms import expand_to_differentiate
+from functx.transforms.parts import varying_outputs
 from functx.transforms.rule_checks import checked_jvp
 
 Moved = tuple[Any, Any, Any]
@@ -84,17 +85,31 @@ def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
         return [(out, None, None) for out in forward(eqn, *primals)]
     lives = [False if t is None else live for _, t, live in operands]
     if primitive.jvp_masked is not None:
-        return list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
+        moved = list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
+        return only_varying(eqn, primals, tangents, moved)
     result = push(primitive, primals, tangents, lives)
     if primitive.by_user:
         user_rules.ran()
         checked_jvp(primitive, [v.aval for v in eqn.outputs], result)
     outs, out_tangents = result
     if primitive.multiple_results:
-        return [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
+        moved = [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
+        return only_varying(eqn, primals, tangents, moved)
     if out_tangents is None or primitive.live_outputs is None:
         return [(outs, out_tangents, None)]
     return [(outs, out_tangents, primitive.live_outputs(lives, primals))]
+
+
+def only_varying(
+    eqn: Equation, primals: Sequence[Any], tangents: Sequence[Any], moved: list[Moved]
+) -> list[Moved]:
+    """The outputs of an equation, without the tangents of those that do not vary."""
+    if eqn.primitive.varying_outputs is None:
+        return moved
+    flags = [t is not None for t in tangents]
+    avals = [aval_of(x) for x in primals]
+    marks = varying_outputs(eqn.primitive, avals, flags, [v.aval for v in eqn.outputs])
+    return [x if on else (x[0], None, None) for x, on in zip(moved, marks, strict=True)]
 
 
 def push(

@@ -263,6 +263,55 @@ def test_gradient_clipping_has_no_forward_mode():
         fx.jvp(f, (1.0,), (1.0,))
 
 
+def custom_vmapped(f):
+    g = fx.custom_batching.custom_vmap(f)
+    g.def_vmap(
+        lambda size, batched, x, t: (
+            fx.vmap(f, [0 if b else None for b in batched])(x, t),
+            (True, batched[1]),
+        )
+    )
+    return g
+
+
+def on_one_device(f):
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = (jax.P(), jax.P())
+    return fx.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        fx.jit,
+        fx.checkpoint,
+        custom_vmapped,
+        on_one_device,
+        lambda f: lambda x, t: fx.lax.cond(x > 0, f, lambda x, t: (x, t), x, t),
+        lambda f: lambda x, t: fx.lax.while_loop(lambda s: s[1] < 9.0, lambda s: f(*s), (x, t)),
+        lambda f: fx.vmap(f, axis_size=1, in_axes=None, out_axes=None),
+    ],
+    ids=["jit", "checkpoint", "custom_vmap", "shard_map", "cond", "while", "vmap"],
+)
+def test_outputs_that_do_not_depend_on_what_varies_have_no_tangent(wrap):
+    time = jax.custom_jvp(lambda t: t)  # A rule of JAX is traced when it is needed.
+
+    @time.defjvp
+    def refuse(primals, tangents):
+        raise AssertionError("time is differentiated")
+
+    wrapped = wrap(lambda x, t: (x * time(t), time(t) + 1.0))
+
+    def fun(x):
+        carry = fx.lax.scan(lambda carry, _: (wrapped(*carry), None), (x, 1.0), None, length=3)[0]
+        return wrapped(*carry)[0]
+
+    wanted = fun(onp.float32(2.0)) / 2.0
+    assert fx.grad(fun)(2.0) == wanted
+    assert fx.jvp(fun, (2.0,), (1.0,))[1] == wanted
+    assert fx.linearize(fun, 2.0)[1](1.0) == wanted
+
+
 def test_forward_mode_needs_values_that_a_loop_of_the_backward_rule_computes_beside():
     lax = fx.lax
 

@@ -140,9 +140,7 @@ class Cond(Primitive):
             pushed = tuple([rewritten(PushForward(varying), b) for b in self.branches])
             found = Cond(pushed)(index, *operands, *given)
             outs, out_tangents = found[:count], found[count:]
-        marks = self.varying_outputs(avals, (False, *varying))
-        spread_tangents = spread(out_tangents, inexact_marks(avals))
-        return outs, [t if on else None for t, on in zip(spread_tangents, marks, strict=True)]
+        return outs, spread(out_tangents, inexact_marks(avals))
 
     def varying_outputs(self, avals, active):
         found = [depends(b, active[1:]) for b in self.branches]
