@@ -9,7 +9,8 @@ answers lie apart is how far a correct computation may be from the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_dtypes import finfo
@@ -130,7 +131,7 @@ class Rounding:
             if name in ABSOLUTE or name in NORMWISE:
                 size = np.max(np.abs(outs[0]), initial=0.0) if name in NORMWISE else 1.0
                 outs = [
-                    x + units * float(finfo(d).eps) * size * self.errors(x.shape)
+                    x + units * limits(d).eps * size * self.errors(x.shape)
                     for x, d in zip(outs, types, strict=True)
                 ]
             if name == "ConvertElementType" and not is_inexact(types[0]):
@@ -170,25 +171,36 @@ class Rounding:
         """
         if self.random is None or not is_inexact(dtype):
             return x
-        info = finfo(dtype)
-        scale = units * float(info.eps) * self.errors(x.shape)
-        least = float(info.tiny) * self.errors(x.shape)
-        with np.errstate(all="ignore"):
-            error = scale * x
-            if modulus and is_complex(dtype):
-                error = np.abs(x) * (scale + 1j * units * float(info.eps) * self.errors(x.shape))
-            return np.where(np.isfinite(x), x + error + np.where(x == 0, 0.0, least), x)
+        eps, least, _ = limits(dtype)
+        errors = self.errors(x.shape)
+        if modulus and is_complex(dtype):
+            errors = errors + 1j * self.errors(x.shape)
+        error = errors * (units * eps * (np.abs(x) if modulus else x) + least)
+        return x + np.where(np.isfinite(x) & (x != 0), error, 0.0)
 
     def errors(self, shape: tuple[int, ...]) -> Any:
         """Factors of about 1 and -1: were they the same, a period could be mistaken for no change."""
-        signs = self.random.randint(0, 2, shape) * 2.0 - 1.0  # type: ignore[union-attr]
-        return signs * self.random.uniform(0.75, 1.25, shape)  # type: ignore[union-attr]
+        between = 2.0 * self.random.random_sample(shape) - 1.0  # type: ignore[union-attr]
+        return 0.5 * between + np.copysign(0.75, between)
+
+
+class Limits(NamedTuple):
+    """The distance of 1 to the next number, the least normal number, and the largest."""
+
+    eps: float
+    least: float
+    largest: float
+
+
+@lru_cache(maxsize=64)
+def limits(dtype: Any) -> Limits:
+    info = finfo(dtype)
+    return Limits(float(info.eps), float(info.tiny), float(info.max))
 
 
 def has(x: Array, dtype: Any) -> Any:
     """Where `dtype` has the numbers of the wide array `x`."""
-    with np.errstate(all="ignore"):
-        return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
+    return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
 
 
 def surely_has(x: Array, dtype: Any) -> Any:
@@ -206,8 +218,7 @@ def overflowed(
     """
     bf16, single = DTYPES_BY_SHORT_NAME["bf16"], np.dtype(np.float32)
     dtypes = [single if d == bf16 else d for d in dtypes]
-    with np.errstate(all="ignore"):
-        narrow = [x.astype(d) for x, d in zip(args, dtypes, strict=True)]
+    narrow = [x.astype(d) for x, d in zip(args, dtypes, strict=True)]
     try:
         found = compute(narrow)
     except TypeError:
@@ -226,7 +237,8 @@ def flushed(x: Array, dtype: Any) -> Array:
     if is_complex(dtype):
         part = real_dtype(dtype)
         return of_components(flushed(x.real, part), flushed(x.imag, part))
-    return np.where(np.abs(x) < float(finfo(dtype).tiny), np.copysign(0.0, x), x)
+    small = np.abs(x) < limits(dtype).least
+    return np.where(small, np.copysign(0.0, x), x) if small.any() else x
 
 
 def of_components(real: Array, imag: Array) -> Array:
@@ -242,7 +254,6 @@ def clipped(x: Array, dtype: Any) -> Array:
     if is_complex(dtype):
         part = real_dtype(dtype)
         return of_components(clipped(x.real, part), clipped(x.imag, part))
-    info = finfo(dtype)
-    largest = float(info.max)
-    with np.errstate(all="ignore"):
-        return np.where(np.abs(x) > largest + largest * float(info.eps) / 4, x * np.inf, x)
+    eps, _, largest = limits(dtype)
+    beyond = np.abs(x) > largest + largest * eps / 4
+    return np.where(beyond, x * np.inf, x) if beyond.any() else x
