@@ -33,7 +33,7 @@ from functx.core.config import config
 from functx.core.dtypes import float0
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.tracebacks import install as _filter_tracebacks
+from functx.core.tracebacks import install_excepthook as _filter_tracebacks
 from functx.custom import checkpoint_policies
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
@@ -127,7 +127,7 @@ for _original, _module in (
     (_jax.scipy, scipy),
     (_jax.scipy.special, scipy.special),
 ):
-    _absent.point_to(_original, _module)
+    _absent.suggest_alternatives(_original, _module)
 
 _filter_tracebacks()
 

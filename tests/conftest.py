@@ -19,9 +19,9 @@ import jax
 import pytest
 
 import functx
-from functx.core.tracing import checking
+from functx.core.tracing import program_checks
 
-checking.enabled = True
+program_checks.enabled = True
 # Where a test fails, functx's own frames are what is to be seen.
 functx.config.traceback_filtering = "off"
 

@@ -1,8 +1,8 @@
 """Joint programs of a function and its gradient, and their partition in two."""
 
 from functx.aot.partitioning import (
-    Config,
-    Joint,
+    JointProgram,
+    MinCutConfig,
     Partition,
     default_partition,
     joint_program,
@@ -10,8 +10,8 @@ from functx.aot.partitioning import (
 )
 
 __all__ = [
-    "Config",
-    "Joint",
+    "MinCutConfig",
+    "JointProgram",
     "Partition",
     "default_partition",
     "joint_program",

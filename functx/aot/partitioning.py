@@ -7,20 +7,20 @@ from operator import index
 from typing import Any
 
 from functx.core.errors import ArgumentError, GradientError, ValueRangeError, type_name
-from functx.transforms.calls import check_callable, name_of, transformed
+from functx.transforms.calls import check_callable, function_name, wrap_transform
 from functx.transforms.functionalize import functionalize
 from functx.transforms.make_ir import make_ir
-from functx.transforms.marks import inexact_marks
+from functx.transforms.marks import inexact_mask
 from functx.transforms.planning import partition
-from functx.transforms.planning.bans import Config
-from functx.transforms.planning.joint import Joint, joined
+from functx.transforms.planning.bans import MinCutConfig
+from functx.transforms.planning.joint import JointProgram, join_split
 from functx.transforms.planning.partition import Partition
-from functx.transforms.planning.tags import with_regions_open
+from functx.transforms.planning.tags import inline_checkpoints
 from functx.transforms.reverse_mode import SplitVJP
 
 __all__ = [
-    "Config",
-    "Joint",
+    "MinCutConfig",
+    "JointProgram",
     "Partition",
     "default_partition",
     "joint_program",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def joint_program(fun: Callable[..., Any]) -> Callable[..., Joint]:
+def joint_program(fun: Callable[..., Any]) -> Callable[..., JointProgram]:
     """The function that returns the `Joint` program of `fun` for the given arguments.
 
     Its program takes the primals, the leaves of the arguments and what `fun` closes over, then a
@@ -46,20 +46,20 @@ def joint_program(fun: Callable[..., Any]) -> Callable[..., Joint]:
     """
     check_callable(fun, "joint_program")
 
-    def wrapper(*args: Any, **kwargs: Any) -> Joint:
+    def wrapper(*args: Any, **kwargs: Any) -> JointProgram:
         program = make_ir(functionalize(fun))(*args, **kwargs)
-        if not any(inexact_marks(program.out_avals)):
+        if not any(inexact_mask(program.out_avals)):
             raise GradientError(
-                f"joint_program({name_of(fun)}): an output must be inexact to have a gradient; "
+                f"joint_program({function_name(fun)}): an output must be inexact to have a gradient; "
                 f"got {program.out_avals}"
             )
-        values, backward = SplitVJP(tuple(inexact_marks(program.in_avals)))(program)
-        return with_regions_open(joined(values, len(program.outputs), [backward]))
+        values, backward = SplitVJP(tuple(inexact_mask(program.in_avals)))(program)
+        return inline_checkpoints(join_split(values, len(program.outputs), [backward]))
 
-    return transformed(wrapper, fun, "joint_program")
+    return wrap_transform(wrapper, fun, "joint_program")
 
 
-def default_partition(joint: Joint, num_fwd_outputs: int | None = None) -> Partition:
+def default_partition(joint: JointProgram, num_fwd_outputs: int | None = None) -> Partition:
     """`(forward, backward)`, where all is saved that the backward program uses of the forward one.
 
     `forward` takes the primals and returns the outputs, then what is saved; `backward` takes the
@@ -71,14 +71,14 @@ def default_partition(joint: Joint, num_fwd_outputs: int | None = None) -> Parti
     Raises ArgumentError for what is no joint program, ProgramError where the gradients need what
     cannot be had.
     """
-    joint = checked("default_partition", joint, num_fwd_outputs)
+    joint = check_joint("default_partition", joint, num_fwd_outputs)
     if joint.recompute:
-        return partition.min_cut_partition(joint, Config())
+        return partition.min_cut_partition(joint, MinCutConfig())
     return partition.default_partition(joint)
 
 
 def min_cut_rematerialization_partition(
-    joint: Joint, num_fwd_outputs: int | None = None, config: Config | None = None
+    joint: JointProgram, num_fwd_outputs: int | None = None, config: MinCutConfig | None = None
 ) -> Partition:
     """`(forward, backward)` as `default_partition`, with the cheapest values saved.
 
@@ -94,18 +94,22 @@ def min_cut_rematerialization_partition(
     (2, 2)
     """
     what = "min_cut_rematerialization_partition"
-    if config is not None and not isinstance(config, Config):
-        raise ArgumentError(f"{what}: config must be a functx.aot.Config; got {type_name(config)}")
-    return partition.min_cut_partition(checked(what, joint, num_fwd_outputs), config or Config())
+    if config is not None and not isinstance(config, MinCutConfig):
+        raise ArgumentError(
+            f"{what}: config must be a functx.aot.MinCutConfig; got {type_name(config)}"
+        )
+    return partition.min_cut_partition(
+        check_joint(what, joint, num_fwd_outputs), config or MinCutConfig()
+    )
 
 
-def checked(what: str, joint: Any, outputs: Any) -> Joint:
+def check_joint(what: str, joint: Any, outputs: Any) -> JointProgram:
     """`joint`, with so many of its outputs those of the function."""
-    if not isinstance(joint, Joint):
+    if not isinstance(joint, JointProgram):
         raise ArgumentError(
             f"{what}: the argument must be a joint program, with its tangents marked; got "
             f"{type_name(joint)}",
-            fix="Make one with functx.aot.joint_program(f)(*args), or by functx.aot.Joint("
+            fix="Make one with functx.aot.joint_program(f)(*args), or by functx.aot.JointProgram("
             "program, primals, outputs).",
         )
     if joint.program.writes:

@@ -21,9 +21,9 @@ _view, _copy = np.ndarray.view, np.ndarray.copy
 
 class _ArrayType(type):
     def __instancecheck__(cls, x: object) -> bool:
-        from functx.core.tracing import Tracer, execution
+        from functx.core.tracing import Tracer, backend
 
-        return isinstance(x, (Tracer, np.ndarray)) or execution.aval_of_array(x) is not None
+        return isinstance(x, (Tracer, np.ndarray)) or backend.aval_of_array(x) is not None
 
 
 class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy's name
@@ -63,10 +63,10 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
     """Whether the dtype is weak in promotion, like that of a Python number."""
 
     def __repr__(self) -> str:
-        return repr(plain(self))
+        return repr(as_numpy_array(self))
 
     def __str__(self) -> str:
-        return str(plain(self))
+        return str(as_numpy_array(self))
 
     def __hash__(self) -> int:  # type: ignore[override]
         if self.ndim:
@@ -74,7 +74,7 @@ class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy
         return hash(self.item())
 
 
-class WeakArray(ndarray):
+class WeakNdarray(ndarray):
     """An array of a weak dtype: the result of functions of Python numbers."""
 
     __module__ = "functx.numpy"
@@ -82,48 +82,48 @@ class WeakArray(ndarray):
     weak_type = True
 
     def __reduce__(self) -> Any:
-        return wrapped(self).__reduce__()
+        return as_ndarray(self).__reduce__()
 
 
-WeakArray.__name__ = WeakArray.__qualname__ = "ndarray"
+WeakNdarray.__name__ = WeakNdarray.__qualname__ = "ndarray"
 
 
-FUNCTX_ARRAYS: frozenset[type] = frozenset([ndarray, WeakArray])
+FUNCTX_ARRAY_TYPES: frozenset[type] = frozenset([ndarray, WeakNdarray])
 """The types of arrays whose operators, methods and indexing are functx's."""
-NUMPY_ARRAYS: frozenset[type] = FUNCTX_ARRAYS | {np.ndarray}
+HOST_ARRAY_TYPES: frozenset[type] = FUNCTX_ARRAY_TYPES | {np.ndarray}
 """The types of arrays in host memory, without other subclasses of `numpy.ndarray`."""
 
 
-def wrapped(x: Any, weak_type: bool = False) -> Any:
+def as_ndarray(x: Any, weak_type: bool = False) -> Any:
     """A NumPy array as an `ndarray` on the same memory; anything else unchanged."""
-    return _view(x, WeakArray if weak_type else ndarray) if isinstance(x, np.ndarray) else x
+    return _view(x, WeakNdarray if weak_type else ndarray) if isinstance(x, np.ndarray) else x
 
 
-def plain(x: Any) -> Any:
+def as_numpy_array(x: Any) -> Any:
     """An `ndarray` as a `numpy.ndarray` on the same memory; anything else unchanged."""
-    return _view(x, np.ndarray) if type(x) in FUNCTX_ARRAYS else x
+    return _view(x, np.ndarray) if type(x) in FUNCTX_ARRAY_TYPES else x
 
 
-def of_value(value: Any, weak_type: bool = False) -> Any:
+def copy_as_ndarray(value: Any, weak_type: bool = False) -> Any:
     """An `ndarray`, in memory of its own, with the elements of an array."""
-    return _copy(_view(np.asarray(value), WeakArray if weak_type else ndarray))
+    return _copy(_view(np.asarray(value), WeakNdarray if weak_type else ndarray))
 
 
-def filled_with(value: Any, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
+def filled_ndarray(value: Any, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
     """A new `ndarray` with the number `value` everywhere."""
-    made = np.ndarray.__new__(WeakArray if weak_type else ndarray, shape, dtype)
+    made = np.ndarray.__new__(WeakNdarray if weak_type else ndarray, shape, dtype)
     np.ndarray.fill(made, value)
     return made
 
 
-def owner_of(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def memory_owner(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array that owns the memory of `x`: itself, or the base of the view."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
 
 
-class _Quiet(threading.local):
+class _IgnoredFloatErrors(threading.local):
     """Calls NumPy functions without warnings of overflow, division by zero and the like.
 
     Each thread has a context of its own, since entering one is faster than changing the settings.
@@ -135,10 +135,10 @@ class _Quiet(threading.local):
         self.run: Callable[..., Any] = context.run
 
 
-quiet = _Quiet()
+ignored_float_errors = _IgnoredFloatErrors()
 
 
-def pair_on_host(primitive: Any, x: Any, y: Any) -> Any:
+def evaluate_binary_on_host(primitive: Any, x: Any, y: Any) -> Any:
     """`primitive.on_host(x, y)` of arrays of one dtype, or of one and a number that takes its dtype.
 
     None for anything else, and where the operands do not fit.
@@ -151,26 +151,26 @@ def pair_on_host(primitive: Any, x: Any, y: Any) -> Any:
             if y.dtype != dtype:
                 return None
             y = _view(y, np.ndarray)
-        elif type(y) not in _BESIDE.get(dtype.kind, ()):
+        elif type(y) not in _SCALAR_TYPES_BY_KIND.get(dtype.kind, ()):
             return None
         x = _view(x, np.ndarray)
-    elif type(y) is ndarray and type(x) in _BESIDE.get(y.dtype.kind, ()):
+    elif type(y) is ndarray and type(x) in _SCALAR_TYPES_BY_KIND.get(y.dtype.kind, ()):
         dtype, y = y.dtype, _view(y, np.ndarray)
     else:
         return None
     if dtype.kind not in primitive.on_host_kinds or (dtype.itemsize == 8 and not x64_enabled()):
         return None
     try:
-        out = quiet.run(primitive.on_host, x, y, order="C")
+        out = ignored_float_errors.run(primitive.on_host, x, y, order="C")
     except (ValueError, OverflowError):
         return None
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
 
 
-_BESIDE: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
+_SCALAR_TYPES_BY_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
-def one_on_host(primitive: Any, x: Any) -> Any:
+def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
     """`primitive.on_host(x)`, a ufunc of NumPy's, of an `ndarray`; None for anything else."""
     fun = primitive.on_host
     if type(x) is not ndarray or type(fun) is not np.ufunc:
@@ -178,11 +178,11 @@ def one_on_host(primitive: Any, x: Any) -> Any:
     dtype = x.dtype
     if dtype.kind not in primitive.on_host_kinds or (dtype.itemsize == 8 and not x64_enabled()):
         return None
-    out = quiet.run(fun, _view(x, np.ndarray), order="C")
+    out = ignored_float_errors.run(fun, _view(x, np.ndarray), order="C")
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
 
 
-def on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
+def evaluate_on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
     """`primitive.on_host(*args)` of arrays in the memory of the host; None for others."""
     kinds, operands = primitive.on_host_kinds, []
     for x, aval in zip(args, avals, strict=True):
@@ -190,13 +190,13 @@ def on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...])
             return None
         if type(x) is Literal:
             operands.append(np.asarray(x.value, aval.dtype))
-        elif type(x) in NUMPY_ARRAYS and x.dtype == aval.dtype:
+        elif type(x) in HOST_ARRAY_TYPES and x.dtype == aval.dtype:
             operands.append(_view(x, np.ndarray))
         else:
             return None
     (out,) = primitive.types.get(avals) or primitive.out_types(avals)
-    made = quiet.run(primitive.on_host, *operands)
+    made = ignored_float_errors.run(primitive.on_host, *operands)
     if made is None:
         return None
     made = np.asarray(made, order="C")
-    return _view(made, WeakArray if out.weak_type else ndarray)
+    return _view(made, WeakNdarray if out.weak_type else ndarray)

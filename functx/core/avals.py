@@ -12,14 +12,14 @@ from functx.core.dtypes import SHORT_NAMES, DType
 Shape = tuple[int, ...]
 
 
-class _Interned(type):
+class _InternedAvalType(type):
     """Equal avals are one object, so that comparing and hashing them is free."""
 
     def __call__(cls, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
-        return _intern(shape, dtype, weak_type)
+        return _interned_aval(shape, dtype, weak_type)
 
 
-class ShapedArray(metaclass=_Interned):
+class ShapedArray(metaclass=_InternedAvalType):
     """The abstract value of an array: its shape, its dtype, and whether its dtype is weak.
 
     A weak dtype is that of a Python scalar: it gives way to any dtype of the same kind.
@@ -53,7 +53,7 @@ class ShapedArray(metaclass=_Interned):
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
 
-class OfType:
+class HasAval:
     """A mixin for values with an abstract value `aval`: their shape and dtype."""
 
     __slots__ = ()
@@ -80,7 +80,7 @@ _avals: WeakValueDictionary[Any, ShapedArray] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=16384)
-def _intern(shape: Shape, dtype: DType, weak_type: bool) -> ShapedArray:
+def _interned_aval(shape: Shape, dtype: DType, weak_type: bool) -> ShapedArray:
     key = (shape, dtype, weak_type)
     aval = _avals.get(key)
     if aval is None:

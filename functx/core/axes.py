@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from functx.core.errors import ArgumentError, UnboundAxisError, type_name
-from functx.core.tracing import execution
+from functx.core.tracing import backend
 
 
 class Axis(NamedTuple):
@@ -35,77 +35,77 @@ class AxisNames(NamedTuple):
         return Axis(self.name, size, self.mesh_axes)
 
 
-_bound: ContextVar[tuple[Axis, ...]] = ContextVar("bound_axes", default=())
-_batched: ContextVar[Axis | None] = ContextVar("batched_axis", default=None)
+_axis_env: ContextVar[tuple[Axis, ...]] = ContextVar("bound_axes", default=())
+_batched_axis: ContextVar[Axis | None] = ContextVar("batched_axis", default=None)
 
 
 def bound_axes() -> tuple[Axis, ...]:
     """The named axes around what is being traced, the innermost last."""
-    return _bound.get()
+    return _axis_env.get()
 
 
-def counted_axes() -> tuple[tuple[Hashable, int], ...]:
+def tracked_mesh_axes() -> tuple[tuple[Hashable, int], ...]:
     """The mesh axes around this trace, with their lengths.
 
     Without axes for which replication of values is not tracked.
     """
-    own = {axis.name: axis for axis in _bound.get()}
+    own = {axis.name: axis for axis in _axis_env.get()}
     found = [(axis.name, axis.size) for axis in own.values() if axis.counted]
     return (
         *found,
-        *[(n, execution.axis_size(n) or 1) for n in execution.axis_names() if n not in own],
+        *[(n, backend.axis_size(n) or 1) for n in backend.axis_names() if n not in own],
     )
 
 
 @contextmanager
-def within(axes: Sequence[Axis]) -> Iterator[None]:
+def bind_named_axes(axes: Sequence[Axis]) -> Iterator[None]:
     """Trace within `axes`, and no others."""
-    token = _bound.set(tuple(axes))
+    token = _axis_env.set(tuple(axes))
     try:
         yield
     finally:
-        _bound.reset(token)
+        _axis_env.reset(token)
 
 
 def batched_axis() -> Axis | None:
     """The axis that the rule at work batches over; None where no rule is."""
-    return _batched.get()
+    return _batched_axis.get()
 
 
-def batched_names() -> AxisNames:
+def batched_axis_names() -> AxisNames:
     """The names of the axis that the current batching rule maps over."""
-    axis = _batched.get()
+    axis = _batched_axis.get()
     return AxisNames() if axis is None else AxisNames(axis.name, axis.mesh_axes)
 
 
 @contextmanager
-def batching_over(axis: Axis | None) -> Iterator[None]:
+def set_batched_axis(axis: Axis | None) -> Iterator[None]:
     """Let the rules at work batch over `axis`."""
-    token = _batched.set(axis)
+    token = _batched_axis.set(axis)
     try:
         yield
     finally:
-        _batched.reset(token)
+        _batched_axis.reset(token)
 
 
-def axis_names_in(axis_name: Any) -> tuple[Hashable, ...]:
+def canonical_axis_names(axis_name: Any) -> tuple[Hashable, ...]:
     """The names that `axis_name` gives, one or a sequence of them."""
     return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
-def size_of(name: Any, op: str) -> int:
+def named_axis_size(name: Any, op: str) -> int:
     """The length of the axis `name` around what is being traced.
 
     Raises UnboundAxisError where there is none, and ArgumentError for what cannot be a name.
     """
-    check_name(name, op)
-    for axis in reversed(_bound.get()):
+    check_axis_name(name, op)
+    for axis in reversed(_axis_env.get()):
         if axis.name == name:
             return axis.size
-    found = execution.axis_size(name)
+    found = backend.axis_size(name)
     if found is not None:
         return found
-    names = [axis.name for axis in _bound.get()] + list(execution.axis_names())
+    names = [axis.name for axis in _axis_env.get()] + list(backend.axis_names())
     given = ", ".join(map(repr, dict.fromkeys(names))) or "none"
     raise UnboundAxisError(
         f"{op}: the axis must be bound around the call; got {name!r}, where the bound names are: "
@@ -115,7 +115,7 @@ def size_of(name: Any, op: str) -> int:
     )
 
 
-def check_name(name: Any, what: str) -> None:
+def check_axis_name(name: Any, what: str) -> None:
     """Raise ArgumentError unless `name` can name an axis."""
     try:
         hash(name)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.errors import EscapedTracerError
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
-from functx.core.tracing import Tracer, aval_of, bind, current_builder, execution
+from functx.core.tracing import Tracer, aval_of, backend, bind, current_builder
 
 
-class ByIdentity:
+class IdentityRef:
     """An object that equals itself alone, whatever its `==` says."""
 
     __slots__ = ("value",)
@@ -29,7 +29,7 @@ class ByIdentity:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.value is other.value
+        return isinstance(other, IdentityRef) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -51,7 +51,7 @@ class Captured(Primitive, abstract=True):
 
     def lower(self, ctx: Any) -> Any:
         # Reached inside of programs of a primitive without `hoist` alone.
-        value = None if type(self.box.value) is Tracer else execution.known(self.box.value)
+        value = None if type(self.box.value) is Tracer else backend.known(self.box.value)
         if value is None:
             raise EscapedTracerError(
                 "a rule that captures a traced value must not be inside of a primitive that cannot "
@@ -65,14 +65,14 @@ def close_over(program: Program, values: Sequence[Any]) -> Program:
     """`program` with its last inputs, which stand for the captured `values`, as equations."""
     count = len(program.inputs) - len(values)
     captured = [
-        Equation(Captured(ByIdentity(x)), [], [v], None)
+        Equation(Captured(IdentityRef(x)), [], [v], None)
         for x, v in zip(values, program.inputs[count:], strict=True)
     ]
     equations = [*captured, *program.equations]
-    return like(program, inputs=program.inputs[:count], equations=equations)
+    return replace_program_fields(program, inputs=program.inputs[:count], equations=equations)
 
 
-def captured_apart(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
+def split_captured(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
     """The captured value of each variable that stands for one, and the remaining equations."""
     captured: dict[Var, Any] = {}
     rest = []
@@ -84,7 +84,7 @@ def captured_apart(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
     return captured, rest
 
 
-def with_captures_as_inputs(program: Program) -> tuple[Program, list[Any]]:
+def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
     """`program` with captured values, at any depth, as its last inputs; and those values.
 
     A primitive with sub-programs but without `hoist` keeps their captured values.
@@ -92,10 +92,12 @@ def with_captures_as_inputs(program: Program) -> tuple[Program, list[Any]]:
     if not program.captures:
         return program, []
     found: dict[Captured, Var] = {}
-    equations, outputs = _opened(program, found)
+    equations, outputs = _hoist_into(program, found)
     inputs = [*program.inputs, *found.values()]
     values = [captured.box.value for captured in found]
-    return like(program, inputs=inputs, equations=equations, outputs=outputs), values
+    return replace_program_fields(
+        program, inputs=inputs, equations=equations, outputs=outputs
+    ), values
 
 
 def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
@@ -103,13 +105,13 @@ def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
     builder = current_builder.get()
     if primitive.hoist is None or builder is None:
         return bind(primitive, args)
-    programs, captured = _each_opened(primitive)
+    programs, captured = _hoist_from_subprograms(primitive)
     extras = [[builder.tracer(each.box.value) for each in own] for own in captured]
     primitive, operands = primitive.hoist(programs, extras, args)
     return bind(primitive, operands)
 
 
-def _opened(program: Program, found: dict[Captured, Var]) -> tuple[list[Equation], list[Atom]]:
+def _hoist_into(program: Program, found: dict[Captured, Var]) -> tuple[list[Equation], list[Atom]]:
     """The equations and outputs of `program` with the variables in `found`, which grows, for those captured."""
     env: dict[Any, Any] = {}
     equations = []
@@ -126,19 +128,19 @@ def _opened(program: Program, found: dict[Captured, Var]) -> tuple[list[Equation
             env[eqn.outputs[0]] = place(primitive)
             continue
         if primitive.captures and primitive.hoist is not None:
-            programs, captured = _each_opened(primitive)
+            programs, captured = _hoist_from_subprograms(primitive)
             extras = [[place(each) for each in own] for own in captured]
             primitive, inputs = primitive.hoist(programs, extras, inputs)
         equations.append(eqn.replace(primitive=primitive, inputs=list(inputs)))
     return equations, [env.get(a, a) for a in program.outputs]
 
 
-def _each_opened(primitive: Primitive) -> tuple[list[Program], list[list[Captured]]]:
+def _hoist_from_subprograms(primitive: Primitive) -> tuple[list[Program], list[list[Captured]]]:
     """The sub-programs of `primitive` with captured values as first inputs; and those values."""
     programs, captured = [], []
     for sub in subprograms(primitive):
         found: dict[Captured, Var] = {}
-        equations, outputs = _opened(sub, found)
+        equations, outputs = _hoist_into(sub, found)
         inputs = [*found.values(), *sub.inputs]
         programs.append(Program(sub.name, inputs, equations, outputs))
         captured.append(list(found))

@@ -15,10 +15,10 @@ from functx.core.errors import ArgumentError, FunctxError, ProgramError, type_na
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text
 from functx.core.program import Equation, Literal, Program, Var, subprograms
-from functx.core.unknown import Unknown
+from functx.core.unknown import SymbolicScalar
 
 
-def check_is_program(what: str, given: Any) -> None:
+def check_program_argument(what: str, given: Any) -> None:
     """Raise ArgumentError, in the name of `what`, unless `given` is a program."""
     if not isinstance(given, Program):
         raise ArgumentError(
@@ -43,36 +43,36 @@ def check_program(program: Program) -> None:
             )
         defined.add(v)
     for eqn in program.equations:
-        problem = _problem(eqn, defined)
+        problem = _equation_problem(eqn, defined)
         if problem:
-            raise _error(program, eqn, problem)
+            raise _program_error(program, eqn, problem)
         for nested in subprograms(eqn.primitive):
             if check_program not in nested.memo:
                 check_program(nested)
     for i, atom in enumerate(program.outputs):
-        problem = _problem_of_atom(atom, defined)
+        problem = _atom_problem(atom, defined)
         if problem:
             raise ProgramError(f"{program.name}: output {i} {problem}")
     program.memo[check_program] = True
 
 
-def _error(program: Program, eqn: Equation, problem: str) -> ProgramError:
+def _program_error(program: Program, eqn: Equation, problem: str) -> ProgramError:
     shown = [f"in {equation_text(program, eqn)}"] if isinstance(eqn.primitive, Primitive) else []
     return ProgramError(f"{program.name}: {problem}", *shown, source=eqn.source)
 
 
-def _problem(eqn: Equation, defined: set[Any]) -> str:
+def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
     """The fault of an equation, as text; empty without one. Adds its outputs to `defined`."""
     primitive = eqn.primitive
     if not isinstance(primitive, Primitive):
         return f"an equation must have a Primitive; got {primitive!r}"
     for i, atom in enumerate(eqn.inputs):
         if type(atom) is not Var or atom not in defined:
-            problem = _problem_of_atom(atom, defined)
+            problem = _atom_problem(atom, defined)
             if problem:
                 return f"operand {i} of {primitive.name} {problem}"
     avals = tuple([atom.aval for atom in eqn.inputs])
-    wanted = check_arity(primitive, len(avals))
+    wanted = arity_problem(primitive, len(avals))
     if wanted is not None:
         return f"{primitive.name} must have {wanted}; got {len(avals)}"
     try:
@@ -81,7 +81,7 @@ def _problem(eqn: Equation, defined: set[Any]) -> str:
         reason = error.problem if isinstance(error, FunctxError) else repr(error)
         return f"operands must fit; got {reason}"
     if len(outs) != len(eqn.outputs):
-        wanted = counted(len(outs), "output")
+        wanted = pluralize(len(outs), "output")
         return f"{primitive.name} must have {wanted}; got {len(eqn.outputs)}"
     for i, (v, aval) in enumerate(zip(eqn.outputs, outs, strict=True)):
         if type(v) is not Var:
@@ -94,7 +94,7 @@ def _problem(eqn: Equation, defined: set[Any]) -> str:
     return ""
 
 
-def _problem_of_atom(atom: Any, defined: set[Any]) -> str:
+def _atom_problem(atom: Any, defined: set[Any]) -> str:
     if type(atom) is Var:
         return "" if atom in defined else f"must be defined before its use; got {atom.aval!r}"
     if type(atom) is Literal:
@@ -106,9 +106,9 @@ def literal_problem(literal: Literal) -> str:
     """The fault of a literal, as text; empty without one."""
     value, aval = literal.value, literal.aval
     of = kind(aval.dtype) if type(aval) is ShapedArray and aval.shape == () else ""
-    if of and type(value) is Unknown:
+    if of and type(value) is SymbolicScalar:
         return ""
-    if of and of in _KINDS.get(type(value), ""):
+    if of and of in _KINDS_BY_SCALAR_TYPE.get(type(value), ""):
         try:
             with np.errstate(over="ignore"):
                 held = aval.dtype.type(value).item()
@@ -119,7 +119,7 @@ def literal_problem(literal: Literal) -> str:
     return f"must be a literal that fits its type; got {value!r} of {aval!r}"
 
 
-_KINDS: dict[type, str] = {bool: "b", int: "iu", float: "f", complex: "c"}
+_KINDS_BY_SCALAR_TYPE: dict[type, str] = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
 @lru_cache(maxsize=4096)
@@ -134,14 +134,14 @@ def _arity(cls: type[Primitive]) -> tuple[float, float]:
     return 0, inf
 
 
-def check_arity(primitive: Primitive, given: int) -> str | None:
+def arity_problem(primitive: Primitive, given: int) -> str | None:
     """None if `given` operands are what `primitive` takes, else `2 operands`, which are."""
     least, most = _arity(type(primitive))
     if least <= given <= most:
         return None
-    return counted(least, "operand") if least == most else f"{least:g} to {most:g} operands"
+    return pluralize(least, "operand") if least == most else f"{least:g} to {most:g} operands"
 
 
-def counted(number: float, thing: str) -> str:
+def pluralize(number: float, thing: str) -> str:
     """`1 output`, `2 outputs`."""
     return f"{number:g} {thing}{'' if number == 1 else 's'}"

@@ -10,28 +10,28 @@ import numpy as np
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
 from functx.core.program import Atom, Equation, Literal, Var
-from functx.core.storage import pure_atom
+from functx.core.storage import functionalized_atom
 from functx.core.tracing import (
     Builder,
     Tracer,
-    check_alive,
+    backend,
+    check_not_escaped,
     current_builder,
-    execution,
-    outside_traces,
+    eval_context,
 )
 
 
-def concrete(tracer: Tracer, asked: str) -> Any:
+def concretize(tracer: Tracer, asked: str) -> Any:
     """The value of `tracer` as a NumPy array, found by evaluating just what it needs.
 
     Raises ConcretizationError, saying that `asked` needs a value, where there is none.
     """
-    check_alive(tracer, current_builder.around())
-    builder, atom = pure_atom(tracer.builder, tracer.atom)
+    check_not_escaped(tracer, current_builder.around())
+    builder, atom = functionalized_atom(tracer.builder, tracer.atom)
     missing = evaluate_needed(builder, atom)
     if missing is not None:
-        raise no_value(tracer, missing, asked)
-    value = execution.known(_value(builder, atom))
+        raise concretization_error(tracer, missing, asked)
+    value = backend.known(_known_value(builder, atom))
     if value is None:
         raise ConcretizationError(
             f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none while JAX "
@@ -42,22 +42,22 @@ def concrete(tracer: Tracer, asked: str) -> Any:
     return np.asarray(value)
 
 
-def differentiated(tracer: Tracer) -> bool:
+def is_being_differentiated(tracer: Tracer) -> bool:
     """Whether a derivative is being taken along a path through this value."""
     if not is_inexact(tracer.dtype):
         return False
-    builder, atom = pure_atom(tracer.builder, tracer.atom)
-    reached = set(inputs_reached(builder, atom))
+    builder, atom = functionalized_atom(tracer.builder, tracer.atom)
+    reached = set(differentiable_inputs(builder, atom))
     if reached & builder.differentiated:
         return True
     outer = [x for v, x in builder.captures.values() if v in reached]
     outer += [builder.values[v] for v in reached if v in builder.values]
-    return any(type(x) is Tracer and differentiated(x) for x in outer)
+    return any(type(x) is Tracer and is_being_differentiated(x) for x in outer)
 
 
-def refuse_if_differentiated(tracer: Tracer, asked: str, instead: str = "") -> None:
-    check_alive(tracer, current_builder.get())
-    if differentiated(tracer):
+def check_not_differentiated(tracer: Tracer, asked: str, instead: str = "") -> None:
+    check_not_escaped(tracer, current_builder.get())
+    if is_being_differentiated(tracer):
         raise DifferentiatedValueError(
             f"{asked} needs a plain number; got {tracer.atom.aval!r}, which {tracer.builder.owner} "
             "differentiates, and whose derivative would be lost",
@@ -88,7 +88,7 @@ def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
             return missing
     for position in sorted(positions):
         eqn = builder.equations[position]
-        outs = _outside_traces(eqn, [_value(builder, a) for a in eqn.inputs])
+        outs = _evaluate_equation(eqn, [_known_value(builder, a) for a in eqn.inputs])
         values.update(zip(eqn.outputs, outs, strict=True))
     return None
 
@@ -101,28 +101,28 @@ def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
     if source is None:
         return Tracer(var, builder)
     if type(source) is Tracer:
-        outer, atom = pure_atom(source.builder, source.atom)
+        outer, atom = functionalized_atom(source.builder, source.atom)
         missing = evaluate_needed(outer, atom)
         if missing is not None:
             return missing
-        source = _value(outer, atom)
+        source = _known_value(outer, atom)
     builder.values[var] = source
     return None
 
 
-def _value(builder: Builder, atom: Atom) -> Any:
+def _known_value(builder: Builder, atom: Atom) -> Any:
     if isinstance(atom, Literal):
         return np.asarray(atom.value, atom.aval.dtype)[()]
     return builder.values[atom]
 
 
-def _outside_traces(eqn: Equation, args: list[Any]) -> list[Any]:
-    with outside_traces():
-        outs = execution.evaluate_now(eqn.primitive, args)
+def _evaluate_equation(eqn: Equation, args: list[Any]) -> list[Any]:
+    with eval_context():
+        outs = backend.evaluate_now(eqn.primitive, args)
     return outs if eqn.primitive.multiple_results else [outs]
 
 
-def inputs_reached(builder: Builder, atom: Atom) -> Iterable[Var]:
+def differentiable_inputs(builder: Builder, atom: Atom) -> Iterable[Var]:
     """The inputs and captured values that `atom` varies smoothly with."""
     seen: set[Var] = set()
     pending = [atom]
@@ -137,7 +137,7 @@ def inputs_reached(builder: Builder, atom: Atom) -> Iterable[Var]:
                 pending += builder.equations[position].inputs
 
 
-def no_value(tracer: Tracer, missing: Tracer, asked: str) -> ConcretizationError:
+def concretization_error(tracer: Tracer, missing: Tracer, asked: str) -> ConcretizationError:
     owner = missing.builder
     return ConcretizationError(
         f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none "

@@ -7,27 +7,27 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from functx.core.budgets import MEMORY, memory_mode
+from functx.core.budgets import MEMORY_MODES, parse_memory_mode
 from functx.core.errors import ArgumentError, ValueRangeError
-from functx.core.registrations import rules_changed
-from functx.core.tracebacks import MODES, filtering
-from functx.core.tracing import checking, execution
+from functx.core.registrations import invalidate_caches
+from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, traceback_filter
+from functx.core.tracing import backend, program_checks
 
 
-def _choice(name: str, *words: str) -> Any:
+def _enum_option(name: str, *words: str) -> Any:
     """A switch with a value among `words`, at first the first of them."""
 
-    return _switch(words[0], lambda word: check_word(f"config: {name}", word, words))
+    return _option(words[0], lambda word: check_choice(f"config: {name}", word, words))
 
 
-def check_word(what: str, word: Any, words: tuple[str, ...]) -> Any:
+def check_choice(what: str, word: Any, words: tuple[str, ...]) -> Any:
     """`word`; raises ValueRangeError, in the name of `what`, if it is none of `words`."""
     if not isinstance(word, str) or word not in words:
         raise ValueRangeError(f"{what} must be one of {words}; got {word!r}")
     return word
 
 
-def _switch(value: Any, check: Callable[[Any], Any]) -> Any:
+def _option(value: Any, check: Callable[[Any], Any]) -> Any:
     """A switch that is at first `value`, and then what `check` makes of what it is set to."""
 
     def given(_: Config) -> Any:
@@ -37,24 +37,24 @@ def _switch(value: Any, check: Callable[[Any], Any]) -> Any:
         nonlocal value
         before, value = value, check(new)
         if value != before:
-            rules_changed()
+            invalidate_caches()
 
     return property(given, change)
 
 
-def _setting_of_jax(name: str) -> Any:
+def _jax_option(name: str) -> Any:
     """A switch that is one of JAX's by another name."""
     return property(
-        lambda _: execution.jax_setting(name),
-        lambda _, value: execution.set_jax_setting(name, value),
+        lambda _: backend.jax_setting(name),
+        lambda _, value: backend.set_jax_setting(name, value),
     )
 
 
-OUTLINE = "auto", "always", "never"
-SIMPLIFY = "auto", "always", "never"
+OUTLINE_MODES = "auto", "always", "never"
+SIMPLIFY_MODES = "auto", "always", "never"
 
 
-class Wishes(NamedTuple):
+class TraceOptions(NamedTuple):
     """Options of one function that override `config`, and the active modes (`functx.library.Mode`).
 
     An option is None where the function does not override it.
@@ -72,17 +72,17 @@ class Wishes(NamedTuple):
         return self._replace(modes=tuple([mode.key() for mode in self.modes]))
 
 
-asked: ContextVar[Wishes] = ContextVar("asked", default=Wishes())  # noqa: B039 - a tuple
+trace_options: ContextVar[TraceOptions] = ContextVar("asked", default=TraceOptions())  # noqa: B039 - a tuple
 """The options of the function that is being traced."""
 
 
-def in_context(key: Any) -> Any:
+def contextual_key(key: Any) -> Any:
     """`key` with the context that a result computed from a program also depends on.
 
     Rules run in a rewrite. They keep what the memory plan says, and call operators, which do what
     modes say.
     """
-    wishes = asked.get()
+    wishes = trace_options.get()
     if wishes.memory is None and not wishes.modes:
         return key
     return wishes._replace(outline=None).key, key
@@ -90,7 +90,7 @@ def in_context(key: Any) -> Any:
 
 def outline_mode() -> str:
     """Whether repeats are outlined, by the function that is being traced or by `config`."""
-    return asked.get().outline or config.outline
+    return trace_options.get().outline or config.outline
 
 
 def memory_plan() -> Any:
@@ -98,7 +98,7 @@ def memory_plan() -> Any:
 
     "off", "min_cut", a `Budget`, or, while one is being met, a plan that is tried.
     """
-    return asked.get().memory or config.memory
+    return trace_options.get().memory or config.memory
 
 
 class Config:
@@ -132,34 +132,38 @@ class Config:
 
     @property
     def check_programs(self) -> bool:
-        return checking.enabled
+        return program_checks.enabled
 
     @check_programs.setter
     def check_programs(self, on: bool) -> None:
-        checking.enabled = bool(on)
+        program_checks.enabled = bool(on)
 
     @property
     def traceback_filtering(self) -> str:
-        return filtering.mode
+        return traceback_filter.mode
 
     @traceback_filtering.setter
     def traceback_filtering(self, mode: str) -> None:
-        filtering.mode = check_word("config: traceback_filtering", mode, MODES)
+        traceback_filter.mode = check_choice(
+            "config: traceback_filtering", mode, TRACEBACK_FILTERING_MODES
+        )
 
-    operator_vmap = _choice("operator_vmap", "sequential", "error")
-    operator_aliases = _choice("operator_aliases", "error", "copy")
-    outline = _choice("outline", *OUTLINE)
-    memory = _switch(MEMORY[0], lambda given: memory_mode("config", given) or MEMORY[0])
-    simplify = _choice("simplify", *SIMPLIFY)
-    verify = _switch(False, bool)
+    operator_vmap = _enum_option("operator_vmap", "sequential", "error")
+    operator_aliases = _enum_option("operator_aliases", "error", "copy")
+    outline = _enum_option("outline", *OUTLINE_MODES)
+    memory = _option(
+        MEMORY_MODES[0], lambda given: parse_memory_mode("config", given) or MEMORY_MODES[0]
+    )
+    simplify = _enum_option("simplify", *SIMPLIFY_MODES)
+    verify = _option(False, bool)
 
-    compilation_cache = _setting_of_jax("compilation_cache")
-    compilation_cache_min_seconds = _setting_of_jax("compilation_cache_min_seconds")
-    compilation_cache_min_bytes = _setting_of_jax("compilation_cache_min_bytes")
+    compilation_cache = _jax_option("compilation_cache")
+    compilation_cache_min_seconds = _jax_option("compilation_cache_min_seconds")
+    compilation_cache_min_bytes = _jax_option("compilation_cache_min_bytes")
 
     def update(self, name: str, value: Any) -> None:
         """Set a switch by name; raises ArgumentError for a name that is none."""
-        _check_switch(name)
+        _check_option_name(name)
         object.__setattr__(self, name, value)
 
     __setattr__ = update
@@ -168,7 +172,7 @@ class Config:
     def set(self, **switches: Any) -> Iterator[None]:
         """Switches for the length of a `with` block."""
         for name in switches:
-            _check_switch(name)
+            _check_option_name(name)
         before = {name: getattr(self, name) for name in switches}
         try:
             for name, value in switches.items():
@@ -179,7 +183,7 @@ class Config:
                 setattr(self, name, value)
 
 
-def _check_switch(name: Any) -> None:
+def _check_option_name(name: Any) -> None:
     known = [n for n, value in vars(Config).items() if isinstance(value, property)]
     if name not in known:
         raise ArgumentError(

@@ -18,18 +18,18 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.primitive import Primitive
-from functx.core.provenance import describe, user_source
-from functx.core.registrations import rule_table, rules_changed
+from functx.core.provenance import describe_source, user_source
+from functx.core.registrations import invalidate_caches, scoped_table
 
 Function = Callable[..., Any]
-Class = type[Primitive]
+PrimitiveClass = type[Primitive]
 
-_TABLES: dict[str, dict[Class, Decomposition]] = {
-    name: rule_table() for name in ("general", "jvp", "vmap", "rng")
+_TABLES: dict[str, dict[PrimitiveClass, Decomposition]] = {
+    name: scoped_table() for name in ("general", "jvp", "vmap", "rng")
 }
 
 # Where a stand-in for a rule is looked up, by the first of the rules that would do.
-_ORDER = {
+_TABLES_BY_RULE = {
     "jvp": ("jvp", "rng", "general"),
     "vjp": ("rng", "general"),
     "transpose": ("rng", "general"),
@@ -43,7 +43,7 @@ class Decomposition:
 
     __slots__ = ("by_user", "cls", "function", "place", "signature", "table")
 
-    def __init__(self, cls: Class, function: Function, table: str, place: str):
+    def __init__(self, cls: PrimitiveClass, function: Function, table: str, place: str):
         self.cls, self.function, self.table, self.place = cls, function, table, place
         self.signature = _signature(function)
         self.by_user = True
@@ -70,7 +70,7 @@ class Decomposition:
             many = f"{len(args)} operand" + "s" * (len(args) != 1)
             raise DecompositionError(
                 f"{primitive.name}: the decomposition must take {many}, "
-                f"{_by_name(primitive.fields)}; got the signature {self.signature}: {error}"
+                f"{_keywords_text(primitive.fields)}; got the signature {self.signature}: {error}"
             ) from None
         return self.function(*bound.args, **bound.kwargs)
 
@@ -85,25 +85,25 @@ class Decomposition:
         if not (open_ended or named.issuperset(fields)) or not {*fields, "out"}.issuperset(needed):
             raise RegistrationError(
                 f"decomp.register: the decomposition of {self.cls.name} must take the operands, "
-                f"{_by_name(fields)}; got the signature {self.signature}"
+                f"{_keywords_text(fields)}; got the signature {self.signature}"
             )
 
 
-class Own(Decomposition):
+class ClassDecomposition(Decomposition):
     """The decomposition that a primitive's class defines."""
 
     __slots__ = ()
 
-    def __init__(self, cls: Class):
+    def __init__(self, cls: PrimitiveClass):
         self.cls, self.table, self.function = cls, "general", _as_function(cls)
-        self.place, self.signature = place_of(cls.decompose), None
+        self.place, self.signature = function_location(cls.decompose), None
         self.by_user = cls.by_user
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         return primitive.decompose(*args)  # type: ignore[misc]
 
 
-def _as_function(cls: Class) -> Function:
+def _as_function(cls: PrimitiveClass) -> Function:
     def decompose(*operands: Any, **params: Any) -> Any:
         return cls(**params).decompose(*operands)  # type: ignore[misc]
 
@@ -112,11 +112,11 @@ def _as_function(cls: Class) -> Function:
     return decompose
 
 
-def _by_name(fields: Sequence[str]) -> str:
+def _keywords_text(fields: Sequence[str]) -> str:
     return f"then by name {', '.join(fields)}" if fields else "and no parameters"
 
 
-def place_of(function: Any) -> str:
+def function_location(function: Any) -> str:
     """`file.py:31`: where a function begins."""
     code = getattr(function, "__code__", None)
     if code is None:
@@ -157,15 +157,15 @@ def register(
     ...     float(functx.nn.silu(0.0))
     0.0
     """
-    entries = table_named(table, "decomp.register")
-    classes = primitives_in(op, "decomp.register")
+    entries = decomposition_table(table, "decomp.register")
+    classes = resolve_primitives(op, "decomp.register")
 
     def decorator(function: Function) -> Function:
         if not callable(function):
             raise ArgumentError(
                 f"decomp.register: a decomposition must be a function; got {type_name(function)}"
             )
-        place = describe(user_source(2))
+        place = describe_source(user_source(2))
         taken = [cls for cls in classes if cls in entries]
         if taken and not exist_ok:
             raise RegistrationError(
@@ -176,7 +176,7 @@ def register(
                 "within functx.decomp.scoped().",
             )
         made = {c: Decomposition(c, function, table, place) for c in classes if c not in entries}
-        _changed(entries, made)
+        _update_table(entries, made)
         return function
 
     return decorator
@@ -187,12 +187,14 @@ def remove(op: Any, *, table: str = "general") -> None:
 
     What functx itself defines then holds again. Where nothing was registered, nothing happens.
     """
-    entries = table_named(table, "decomp.remove")
-    gone = {cls: None for cls in primitives_in(op, "decomp.remove") if cls in entries}
-    _changed(entries, gone)
+    entries = decomposition_table(table, "decomp.remove")
+    gone = {cls: None for cls in resolve_primitives(op, "decomp.remove") if cls in entries}
+    _update_table(entries, gone)
 
 
-def _changed(entries: dict[Class, Decomposition], new: Mapping[Class, Any]) -> None:
+def _update_table(
+    entries: dict[PrimitiveClass, Decomposition], new: Mapping[PrimitiveClass, Any]
+) -> None:
     """Make `entries` those of `new`, None for none."""
     for cls, entry in new.items():
         if entry is None:
@@ -201,7 +203,7 @@ def _changed(entries: dict[Class, Decomposition], new: Mapping[Class, Any]) -> N
             entries[cls] = entry
     # What never occurred is in nothing that was made.
     if any(cls.used for cls in new):
-        rules_changed()
+        invalidate_caches()
 
 
 def lookup(op: Any, table: str = "general") -> Function:
@@ -210,13 +212,13 @@ def lookup(op: Any, table: str = "general") -> Function:
     It is that of the table itself, else that of "general", else the one of functx. Raises
     MissingRuleError if there is none.
     """
-    classes = primitives_in([op], "decomp.lookup", families=False)
+    classes = resolve_primitives([op], "decomp.lookup", families=False)
     if len(classes) != 1:
         raise ArgumentError(f"decomp.lookup: op must be one primitive; got {type_name(op)}")
     (cls,) = classes
-    entry = found(cls, table)
+    entry = find_decomposition(cls, table)
     if entry is None:
-        raise missing(cls, "decomp.lookup", table)
+        raise missing_decomposition_error(cls, "decomp.lookup", table)
     return entry.function
 
 
@@ -228,36 +230,39 @@ def get_jvp_decomposition(op: Any) -> Function:
     return lookup(op, "jvp")
 
 
-def get_decompositions(ops: Any, table: str = "general") -> dict[Class, Function]:
+def get_decompositions(ops: Any, table: str = "general") -> dict[PrimitiveClass, Function]:
     """What a table holds for each of `ops`, a pytree as in `register`; without those it lacks.
 
     "general" holds the decompositions of functx, too.
     """
-    entries = table_named(table, "decomp.get_decompositions")
-    classes = primitives_in(ops, "decomp.get_decompositions")
-    held = {cls: entries.get(cls) or (own(cls) if table == "general" else None) for cls in classes}
+    entries = decomposition_table(table, "decomp.get_decompositions")
+    classes = resolve_primitives(ops, "decomp.get_decompositions")
+    held = {
+        cls: entries.get(cls) or (class_decomposition(cls) if table == "general" else None)
+        for cls in classes
+    }
     return {cls: entry.function for cls, entry in held.items() if entry is not None}
 
 
-def remove_decompositions(decompositions: dict[Class, Function], ops: Any) -> None:
+def remove_decompositions(decompositions: dict[PrimitiveClass, Function], ops: Any) -> None:
     """Take `ops` out of a dictionary that `get_decompositions` gave, those it lacks aside."""
-    for cls in primitives_in(ops, "decomp.remove_decompositions"):
+    for cls in resolve_primitives(ops, "decomp.remove_decompositions"):
         decompositions.pop(cls, None)
 
 
-def lowering_decompositions() -> dict[Class, Function]:
+def lowering_decompositions() -> dict[PrimitiveClass, Function]:
     """What the lowering to XLA opens up, for lack of an operation of its own: by what function."""
-    entries = {cls: stand_in(cls, ("lower",)) for cls in Primitive.registry.values()}
+    entries = {cls: fallback_decomposition(cls, ("lower",)) for cls in Primitive.registry.values()}
     return {cls: entry.function for cls, entry in entries.items() if entry is not None}
 
 
-def stand_in(cls: Class, rules: Sequence[str]) -> Decomposition | None:
+def fallback_decomposition(cls: PrimitiveClass, rules: Sequence[str]) -> Decomposition | None:
     """What a transform that needs one of `rules` opens `cls` up by; None for what has the rule.
 
     None, too, for what has neither: an error says so where the rule is used.
     """
     entry = None
-    for name in _ORDER[rules[0]]:
+    for name in _TABLES_BY_RULE[rules[0]]:
         if (entry := _TABLES[name].get(cls)) is not None:
             break
     if entry is not None and (cls.decompose is not None or entry.table == "rng"):
@@ -266,29 +271,29 @@ def stand_in(cls: Class, rules: Sequence[str]) -> Decomposition | None:
         return None
     # The reverse of a derivative in forward mode will do where there is nothing else.
     last = _TABLES["jvp"].get(cls) if "jvp" in rules else None
-    return entry or own(cls) or last
+    return entry or class_decomposition(cls) or last
 
 
-def found(cls: Class, table: str) -> Decomposition | None:
+def find_decomposition(cls: PrimitiveClass, table: str) -> Decomposition | None:
     """The decomposition for the uses of a table: its own, that of "general", or that of the class."""
-    entries = table_named(table, "decomp.lookup")
-    return entries.get(cls) or _TABLES["general"].get(cls) or own(cls)
+    entries = decomposition_table(table, "decomp.lookup")
+    return entries.get(cls) or _TABLES["general"].get(cls) or class_decomposition(cls)
 
 
-def registered(cls: Class) -> list[Decomposition]:
+def registered_decompositions(cls: PrimitiveClass) -> list[Decomposition]:
     """The decompositions that were registered for `cls`, in whichever table."""
     return [entries[cls] for entries in _TABLES.values() if cls in entries]
 
 
-def own(cls: Class) -> Decomposition | None:
+def class_decomposition(cls: PrimitiveClass) -> Decomposition | None:
     """The decomposition that the class defines, if any."""
-    return None if cls.decompose is None else _own(cls)
+    return None if cls.decompose is None else _class_decomposition(cls)
 
 
-_own = lru_cache(maxsize=4096)(Own)
+_class_decomposition = lru_cache(maxsize=4096)(ClassDecomposition)
 
 
-def missing(cls: Class, what: str, table: str) -> MissingRuleError:
+def missing_decomposition_error(cls: PrimitiveClass, what: str, table: str) -> MissingRuleError:
     """The error for a primitive without a decomposition."""
     return MissingRuleError(
         f"{what}: {cls.name} must have a decomposition in the table {table!r}"
@@ -299,7 +304,7 @@ def missing(cls: Class, what: str, table: str) -> MissingRuleError:
     )
 
 
-def table_named(name: Any, what: str) -> dict[Class, Decomposition]:
+def decomposition_table(name: Any, what: str) -> dict[PrimitiveClass, Decomposition]:
     """The table of that name; RegistrationError if there is none."""
     entries = _TABLES.get(name) if isinstance(name, str) else None
     if entries is None:
@@ -308,13 +313,15 @@ def table_named(name: Any, what: str) -> dict[Class, Decomposition]:
     return entries
 
 
-def primitives_in(ops: Any, what: str, families: bool = True) -> list[Class]:
+def resolve_primitives(ops: Any, what: str, families: bool = True) -> list[PrimitiveClass]:
     """The classes that a pytree of primitives, names, families and functions of functx names."""
     leaves = list(ops) if isinstance(ops, (set, frozenset)) else tree.leaves(ops)
-    return list(dict.fromkeys(cls for op in leaves for cls in _classes(op, what, families)))
+    return list(
+        dict.fromkeys(cls for op in leaves for cls in _resolve_primitive(op, what, families))
+    )
 
 
-def _classes(op: Any, what: str, families: bool) -> Iterable[Class]:
+def _resolve_primitive(op: Any, what: str, families: bool) -> Iterable[PrimitiveClass]:
     named = op
     if inspect.isfunction(op) and op.__module__.startswith("functx."):
         # As `softmax` and `log_sum_exp` are called `softmax` and `logsumexp` by NumPy's names.

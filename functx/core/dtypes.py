@@ -33,16 +33,16 @@ SHORT_NAMES: dict[DType, str] = {
 }
 DTYPES_BY_SHORT_NAME = {short: dtype for dtype, short in SHORT_NAMES.items()}
 
-_NARROW = {
+_NARROWED_TO_32_BITS = {
     np.dtype("int64"): np.dtype("int32"),
     np.dtype("uint64"): np.dtype("uint32"),
     np.dtype("float64"): np.dtype("float32"),
     np.dtype("complex128"): np.dtype("complex64"),
 }
-_FLOATING_EXTRA = {
+_EXTENDED_FLOATS = {
     np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
 }
-_INTEGER_EXTRA = {np.dtype(ml_dtypes.int4): "i", np.dtype(ml_dtypes.uint4): "u"}
+_EXTENDED_INTEGERS = {np.dtype(ml_dtypes.int4): "i", np.dtype(ml_dtypes.uint4): "u"}
 
 
 def x64_enabled() -> bool:
@@ -63,7 +63,7 @@ def canonical_dtype(dtype: Any) -> DType:
 
 def narrow_dtype(dtype: DType) -> DType:
     """`dtype` narrowed to 32 bits, whatever the 64-bit switch says."""
-    return _NARROW.get(dtype, dtype)
+    return _NARROWED_TO_32_BITS.get(dtype, dtype)
 
 
 _SCALAR_DTYPES: dict[type, str] = {
@@ -77,9 +77,9 @@ _SCALAR_DTYPES: dict[type, str] = {
 @cache
 def kind(dtype: DType) -> str:
     """One of `b` (bool), `u`, `i`, `f`, `c`: the extended float types count as `f`."""
-    if dtype in _FLOATING_EXTRA:
+    if dtype in _EXTENDED_FLOATS:
         return "f"
-    return _INTEGER_EXTRA.get(dtype, dtype.kind)
+    return _EXTENDED_INTEGERS.get(dtype, dtype.kind)
 
 
 def is_inexact(dtype: DType) -> bool:
@@ -98,7 +98,7 @@ def is_integer(dtype: DType) -> bool:
     return kind(dtype) in "iu"
 
 
-def wide_dtype(dtype: DType) -> DType:
+def accumulation_dtype(dtype: DType) -> DType:
     """The dtype in which sums are computed: single precision for half floats, else `dtype`.
 
     A sum of half floats stands still once it is so much larger than what is added.
@@ -129,7 +129,7 @@ def inexact_dtype(dtype: DType) -> DType:
 
 
 # JAX's lattice (JEP 9407): each type and the types directly above it. Starred: weak.
-_ABOVE: dict[str, tuple[str, ...]] = {
+_PROMOTION_LATTICE: dict[str, tuple[str, ...]] = {
     "bool": ("i*",),
     "i*": ("u4", "i4", "u8", "i8"),
     "u4": (),
@@ -158,18 +158,18 @@ _WEAK_DTYPES = {"i*": np.dtype("int64"), "f*": np.dtype("float64"), "c*": np.dty
 
 @cache
 def _upper_bounds(node: str) -> frozenset[str]:
-    above = _ABOVE[node]
+    above = _PROMOTION_LATTICE[node]
     return frozenset({node}).union(*(_upper_bounds(up) for up in above))
 
 
 @cache
-def _join(nodes: frozenset[str]) -> str | None:
+def _least_upper_bound(nodes: frozenset[str]) -> str | None:
     common = frozenset.intersection(*(_upper_bounds(node) for node in nodes))
     least = [node for node in common if _upper_bounds(node) == common]
     return least[0] if least else None
 
 
-def _node(dtype: DType, weak: bool) -> str:
+def _lattice_node(dtype: DType, weak: bool) -> str:
     if not weak or dtype == np.bool_:
         return SHORT_NAMES[dtype]
     return {"i": "i*", "u": "i*", "f": "f*", "c": "c*"}[kind(dtype)]
@@ -181,11 +181,15 @@ def _promote(types: tuple[tuple[DType, bool], ...], x64: bool) -> tuple[DType, b
     all_weak = all(weak for _, weak in types)
     if len(distinct) == 1:
         return types[0][0], all_weak
-    node = _join(frozenset(_node(dtype, weak and not all_weak) for dtype, weak in types))
+    node = _least_upper_bound(
+        frozenset(_lattice_node(dtype, weak and not all_weak) for dtype, weak in types)
+    )
     if node is None:
         return None
     dtype = _WEAK_DTYPES.get(node) or DTYPES_BY_SHORT_NAME[node]
-    return (dtype if x64 else _NARROW.get(dtype, dtype)), all_weak or node in _WEAK_DTYPES
+    return (
+        dtype if x64 else _NARROWED_TO_32_BITS.get(dtype, dtype)
+    ), all_weak or node in _WEAK_DTYPES
 
 
 def promote_types(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:

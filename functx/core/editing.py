@@ -12,13 +12,13 @@ from functx.core.avals import ShapedArray
 from functx.core.checking import check_program
 from functx.core.dtypes import kind
 from functx.core.errors import ArgumentError, ProgramError, TreeError, ValueRangeError, type_name
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Program, Var, subprograms
 from functx.core.provenance import Source
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
-from functx.core.storage import Purify, layout_of, write_arrays
+from functx.core.rewriting import apply, cached_rewrite
+from functx.core.storage import Functionalize, noncontiguous_strides, write_to_numpy_arrays
 from functx.core.tracing import Tracer, aval_of, current_builder, literal_of, trace, trace_closed
 
 
@@ -49,7 +49,7 @@ def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) 
             raise ArgumentError(
                 f"{program.name}: a program takes positional arguments; got `{next(iter(kwargs))}`"
             )
-        return run_flat(program, args)
+        return call_program_flat(program, args)
     in_tree, out_tree = program.trees
     leaves, structure = tree.flatten((tuple(args), kwargs))
     if structure != in_tree:
@@ -58,44 +58,44 @@ def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) 
             f"expected {in_tree}",
             f"got      {structure}",
         )
-    return tree.unflatten(out_tree, run_flat(program, leaves))
+    return tree.unflatten(out_tree, call_program_flat(program, leaves))
 
 
-def run_flat(program: Program, args: Sequence[Any]) -> list[Any]:
+def call_program_flat(program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `program` on one argument an input, those with captured values left out."""
     count = len(program.inputs) - len(program.captured)
     if len(args) != count:
         raise ArgumentError(f"{program.name}: arguments must be {count}; got {len(args)}")
     args = [
-        fitted(x, v.aval, program, i)
+        check_argument_type(x, v.aval, program, i)
         for i, (x, v) in enumerate(zip([*args, *program.captured], program.inputs, strict=True))
     ]
-    program = retyped(program, args)
+    program = retype_program(program, args)
     if not program.writes or current_builder.get() is not None:
         return apply(None, program, args)
-    pure = rewritten(Purify(tuple(map(layout_of, args))), program)
+    pure = cached_rewrite(Functionalize(tuple(map(noncontiguous_strides, args))), program)
     outs = apply(None, pure.program, args)
     count = len(program.outputs)
-    write_arrays(args, dict(zip(pure.written, outs[count:], strict=True)))
+    write_to_numpy_arrays(args, dict(zip(pure.written, outs[count:], strict=True)))
     return outs[:count]
 
 
-def applied(program: Program, args: Sequence[Any]) -> list[Any]:
+def apply_program(program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `program` on `args`, whose weak types may differ from those it was made for."""
-    return apply(None, retyped(program, args), args)
+    return apply(None, retype_program(program, args), args)
 
 
-def retyped(program: Program, args: Sequence[Any]) -> Program:
+def retype_program(program: Program, args: Sequence[Any]) -> Program:
     """`program` made for the types of `args`."""
     avals = tuple([aval_of(x) for x in args])
     if avals == tuple(program.in_avals):
         return program
-    return rewritten(Retype(avals), program)  # type: ignore[no-any-return]
+    return cached_rewrite(Retype(avals), program)  # type: ignore[no-any-return]
 
 
-def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
+def check_argument_type(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
     """`x` as an argument of `aval`: a Python number takes its dtype, an array must have it."""
-    x = number_as(x, aval)
+    x = cast_scalar(x, aval)
     given = aval_of(x)
     if given.shape != aval.shape or given.dtype != aval.dtype:
         names = program.input_names()
@@ -107,21 +107,21 @@ def fitted(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
     return x
 
 
-def number_as(x: Any, aval: ShapedArray) -> Any:
+def cast_scalar(x: Any, aval: ShapedArray) -> Any:
     """The Python number `x` as a scalar of `aval`, where the kind of its dtype allows it."""
-    rank = _RANKS[kind(aval.dtype)]
-    if type(x) not in _NUMBERS[: rank + 1] or aval.shape:
+    rank = _SCALAR_RANKS[kind(aval.dtype)]
+    if type(x) not in _SCALAR_TYPES[: rank + 1] or aval.shape:
         return x
     try:
         with np.errstate(over="ignore"):
             number = aval.dtype.type(x)
     except OverflowError:
         raise ValueRangeError(f"a number must fit the dtype of {aval!r}; got {x}") from None
-    return _NUMBERS[rank](x) if aval.weak_type else number
+    return _SCALAR_TYPES[rank](x) if aval.weak_type else number
 
 
-_NUMBERS: tuple[Any, ...] = (bool, int, float, complex)
-_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+_SCALAR_TYPES: tuple[Any, ...] = (bool, int, float, complex)
+_SCALAR_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | None) -> Equation:
@@ -164,7 +164,7 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
             else eqn
             for eqn in following
         ]
-    edited = like(
+    edited = replace_program_fields(
         program,
         equations=[*program.equations[:position], *new, *following],
         outputs=[stand_in.get(atom, atom) for atom in program.outputs],
@@ -173,7 +173,7 @@ def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -
     return edited
 
 
-def like(program: Program, **changes: Any) -> Program:
+def replace_program_fields(program: Program, **changes: Any) -> Program:
     """A program with some parts of `program` replaced."""
     parts = ("name", "inputs", "equations", "outputs", "in_names", "trees", "captured")
     return Program(**{part: getattr(program, part) for part in parts} | changes)
@@ -185,7 +185,7 @@ def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
 
     def inside(nested: Program) -> Program:
         if nested not in done:
-            done[nested] = result = _rewritten_by(nested, rule, inside)
+            done[nested] = result = _rewrite_by_rule(nested, rule, inside)
             if result.captured:
                 raise ProgramError(
                     f"{nested.name}: a rule must not bring arrays into a program within an "
@@ -195,29 +195,29 @@ def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
                 )
         return done[nested]
 
-    return _rewritten_by(program, rule, inside)
+    return _rewrite_by_rule(program, rule, inside)
 
 
-def _rewritten_by(
+def _rewrite_by_rule(
     program: Program, rule: Callable[..., Any], inside: Callable[[Program], Program]
 ) -> Program:
     def step(eqn: Equation, *args: Any) -> Sequence[Any]:
         outs = rule(eqn, *args)
         if outs is NotImplemented:
-            primitive = with_subprograms(eqn.primitive, inside)
+            primitive = map_primitive_programs(eqn.primitive, inside)
             if primitive is eqn.primitive and all(
                 aval_of(x) is atom.aval for x, atom in zip(args, eqn.inputs, strict=True)
             ):
-                return forward(eqn, *args)
+                return bind_equation(eqn, *args)
             outs = primitive(*args)
         several = eqn.primitive.multiple_results
-        return _checked(eqn, tuple(outs) if several else (outs,))
+        return _check_rule_outputs(eqn, tuple(outs) if several else (outs,))
 
     def body(*args: Any) -> list[Any]:
         return interpret(program, args, step, constant=lambda c: c)
 
     made, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
-    return like(
+    return replace_program_fields(
         program,
         inputs=made.inputs,
         equations=made.equations,
@@ -226,7 +226,7 @@ def _rewritten_by(
     )
 
 
-def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
+def _check_rule_outputs(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
     """What a rule returned for `eqn`, as traced values of the types of its outputs."""
     if len(outs) != len(eqn.outputs):
         raise ProgramError(
@@ -235,7 +235,7 @@ def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
         )
     checked = []
     for x, v in zip(outs, eqn.outputs, strict=True):
-        x = as_tracer(number_as(x, v.aval))
+        x = to_tracer(cast_scalar(x, v.aval))
         if x.shape != v.aval.shape or x.dtype != v.aval.dtype:
             raise ProgramError(
                 f"rewrite: the rule must return {v.aval!r} for {eqn.primitive.name}; got {aval_of(x)!r}"
@@ -244,13 +244,13 @@ def _checked(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
     return checked
 
 
-def as_tracer(x: Any) -> Tracer:
+def to_tracer(x: Any) -> Tracer:
     """`x` as a value of the program being built."""
     builder = current_builder.here()
     return Tracer(builder.atom(x), builder)
 
 
-def with_subprograms(primitive: Primitive, change: Callable[[Program], Program]) -> Primitive:
+def map_primitive_programs(primitive: Primitive, change: Callable[[Program], Program]) -> Primitive:
     """`primitive` with `change(sub)` in place of each program among its parameters."""
     if not subprograms(primitive):
         return primitive
@@ -277,9 +277,9 @@ def map_subprograms(program: Program, change: Callable[[Program], Program]) -> P
 
     equations = []
     for eqn in program.equations:
-        primitive = with_subprograms(eqn.primitive, once)
+        primitive = map_primitive_programs(eqn.primitive, once)
         equations.append(eqn if primitive is eqn.primitive else eqn.replace(primitive=primitive))
-    edited = like(program, equations=equations)
+    edited = replace_program_fields(program, equations=equations)
     check_program(edited)
     return edited
 
@@ -292,6 +292,6 @@ def inline(program: Program, names: Sequence[str]) -> Program:
             return NotImplemented
         # The equations of the body keep their own lines.
         current_builder.here().source = None
-        return run_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
+        return call_program_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
 
     return rewrite(program, rule)

@@ -24,5 +24,5 @@ class Effect(Enum):
 
 Effects = frozenset[Effect]
 NO_EFFECTS: Effects = frozenset()
-OF_LANES: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
+BATCHED_EFFECTS: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
 """Those that take place for each lane of a batch, and only in those that come by."""

@@ -28,7 +28,7 @@ class FunctxError(Exception):
 
     def __reduce__(self) -> Any:
         # Code objects do not travel; what the message says of them does.
-        return _restored, (type(self), self.problem, self.details, self.fix, self.place)
+        return _unpickle_error, (type(self), self.problem, self.details, self.fix, self.place)
 
     @property
     def place(self) -> str:
@@ -52,7 +52,7 @@ class FunctxError(Exception):
         return "\n  ".join(lines)
 
 
-def _restored(
+def _unpickle_error(
     cls: type[FunctxError], problem: str, details: list[str], fix: str, place: str
 ) -> FunctxError:
     """The error that was pickled."""
@@ -496,7 +496,7 @@ class RecompilationWarning(FunctxError, UserWarning):
     """
 
 
-def brief(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """An argument as messages show it: `repr`, but for traced arrays, whose values are not asked for."""
     described = getattr(value, "described", None)
     if described is not None and hasattr(value, "builder"):
@@ -504,7 +504,7 @@ def brief(value: Any) -> str:
     if type(value) in (tuple, list):
         ends = "()" if type(value) is tuple else "[]"
         comma = "," if ends == "()" and len(value) == 1 else ""
-        return f"{ends[0]}{', '.join(map(brief, value))}{comma}{ends[1]}"
+        return f"{ends[0]}{', '.join(map(short_repr, value))}{comma}{ends[1]}"
     return repr(value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from functx.core.errors import ArgumentError
 from functx.core.program import Equation, Program, Var
-from functx.core.provenance import derived
+from functx.core.provenance import derived_source
 from functx.core.tracing import Tracer, current_builder
 
 
@@ -39,24 +39,24 @@ def interpret(
     outer = builder.source
     equations: Sequence[Equation] = program.equations
     if program.captures:
-        from functx.core.captures import captured_apart
+        from functx.core.captures import split_captured
 
-        captured, equations = captured_apart(program)
+        captured, equations = split_captured(program)
         env.update((v, constant(builder.tracer(x))) for v, x in captured.items())
     try:
         for eqn in equations:
-            builder.source = mark = derived(eqn.source)
+            builder.source = mark = derived_source(eqn.source)
             outs = step(eqn, *[read(atom) for atom in eqn.inputs])
             env.update(zip(eqn.outputs, outs, strict=True))
             if mark is not eqn.source:
                 for out in outs:
-                    keep_source(out if type(out) is Tracer else out[0], eqn.source, mark)
+                    restore_source(out if type(out) is Tracer else out[0], eqn.source, mark)
     finally:
         builder.source = outer
     return [read(atom) for atom in program.outputs]
 
 
-def keep_source(x: Tracer, source: Any, mark: Any) -> None:
+def restore_source(x: Tracer, source: Any, mark: Any) -> None:
     """Give the equation of `x` the plain `source`, if it is one of the last, marked `mark`."""
     for eqn in reversed(x.builder.equations):
         if eqn.source is not mark:
@@ -66,7 +66,7 @@ def keep_source(x: Tracer, source: Any, mark: Any) -> None:
             return
 
 
-def forward(eqn: Equation, *args: Any) -> list[Tracer]:
+def bind_equation(eqn: Equation, *args: Any) -> list[Tracer]:
     """The plain meaning of an equation: itself, on other operands of the same types."""
     builder = current_builder.here()
     return builder.repeat(eqn, args)

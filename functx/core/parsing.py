@@ -23,16 +23,16 @@ from enum import Enum
 from typing import Any
 
 from functx.core.avals import ShapedArray
-from functx.core.checking import check_arity, counted, literal_problem
+from functx.core.checking import arity_problem, literal_problem, pluralize
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, DType
 from functx.core.effects import Effect, Effects
 from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
-from functx.core.printing import effects_text, is_record, named, opaque
+from functx.core.printing import effects_text, find_opaque_value, is_record, resolve_name
 from functx.core.program import Atom, Equation, Program, Var, scalar_literal
-from functx.core.tokens import CLOSING, OPENING, Token, error_at, tokens_of
+from functx.core.tokens import CLOSING, OPENING, Token, parse_error_at, tokenize_text
 
-_ENDS_NAME = frozenset("()[]{},=~")
+_NAME_TERMINATORS = frozenset("()[]{},=~")
 
 
 def parse_program(text: str) -> Program:
@@ -60,7 +60,7 @@ class _Parser:
 
     def __init__(self, text: str):
         self.text = text
-        self.tokens = tokens_of(text)
+        self.tokens = tokenize_text(text)
         self.position = 0
         self.programs: dict[str, Program] = {}
 
@@ -100,7 +100,7 @@ class _Parser:
         return self.problem(f"must have {wanted}; got {got}", token, fix)
 
     def problem(self, problem: str, token: Token, fix: str = "") -> ParseError:
-        return error_at(self.text, token, problem, fix)
+        return parse_error_at(self.text, token, problem, fix)
 
     def separated(self, item: Callable[[], Any], end: str) -> list[Any]:
         """Items with commas between them, until the mark `end`."""
@@ -251,13 +251,13 @@ class _Parser:
         """The types of the outputs; ParseError unless they are those that the line states."""
         avals = tuple([atom.aval for atom in inputs])
         shown = ", ".join(map(repr, avals))
-        wanted = check_arity(primitive, len(avals))
+        wanted = arity_problem(primitive, len(avals))
         if wanted is not None:
             raise self.problem(f"must have {wanted} of {primitive.name}; got {shown}", token)
         outs = primitive.types.get(avals) or self.made(token, primitive.out_types, avals)
         if len(outs) != len(stated):
             raise self.problem(
-                f"must have {counted(len(outs), 'output')} of {primitive.name}; got {len(stated)}",
+                f"must have {pluralize(len(outs), 'output')} of {primitive.name}; got {len(stated)}",
                 token,
             )
         for (name, given), aval in zip(stated, outs, strict=True):
@@ -275,7 +275,7 @@ class _Parser:
         text = ""
         while (
             self.token.kind in ("name", "number", "mark")
-            and self.token.text not in _ENDS_NAME
+            and self.token.text not in _NAME_TERMINATORS
             and self.token.start == first.start + len(text)
         ):
             text += self.next().text
@@ -364,7 +364,7 @@ class _Parser:
         raise self.error("a value", token)
 
     def opaque(self, token: Token) -> Any:
-        found = opaque(token.text)
+        found = find_opaque_value(token.text)
         if found is None:
             raise self.error(
                 "a value that can be read",
@@ -389,7 +389,7 @@ class _Parser:
             return self.programs[name]
         if name in _BUILT_IN and self.at("("):
             return self.call(cls, _BUILT_IN[name], token)
-        found = named(cls, name)
+        found = resolve_name(cls, name)
         if isinstance(found, type) and issubclass(found, Enum) and self.skip("."):
             member = self.next()
             if member.text not in found.__members__:

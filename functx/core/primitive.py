@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any, ClassVar, dataclass_transform
 from weakref import ref
 
-from functx.core.avals import OfType, ShapedArray
+from functx.core.avals import HasAval, ShapedArray
 from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
-from functx.core.program import programs_in
+from functx.core.program import programs_in_parameter
 from functx.core.tracing import bind
 
 
@@ -29,7 +29,7 @@ class _PrimitiveType(type):
             ) from None
 
 
-_UNCACHED = ("float", "complex", "Any", "object", "Program")
+_UNCACHED_FIELD_TYPES = ("float", "complex", "Any", "object", "Program")
 
 
 def _param_key(value: Any) -> Any:
@@ -41,7 +41,7 @@ def _param_key(value: Any) -> Any:
     return type(value), value
 
 
-class _Instances:
+class _InstanceTable:
     """The instances of one primitive that are in use, by their parameters.
 
     It holds neither: a parameter may, by what it remembers, hold the primitive itself.
@@ -148,10 +148,12 @@ class Primitive(metaclass=_PrimitiveType):
         cls.defaults = {f: getattr(cls, f) for f in cls.fields if hasattr(cls, f)}
         # The cache takes 0.0 and -0.0 for one value, so classes with float fields go without, and
         # it would keep programs, with all that they remember.
-        uncached = any(word in str(own) for own in _field_types(cls) for word in _UNCACHED)
+        uncached = any(
+            word in str(own) for own in _field_types(cls) for word in _UNCACHED_FIELD_TYPES
+        )
         make = cls._make if uncached else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
-        cls._instances = _Instances()  # type: ignore[attr-defined]
+        cls._instances = _InstanceTable()  # type: ignore[attr-defined]
         cls.family, cls.used = abstract, False
         cls.by_user = not (cls.checks_rules or cls.__module__.startswith("functx."))
         if any("Program" in str(kind) for kind in _field_types(cls)):
@@ -178,8 +180,10 @@ class Primitive(metaclass=_PrimitiveType):
             self.__dict__.update(values, types={}, _key=key)
             if not cls.used:
                 cls.used = True
-            held = [p for f in cls.fields for p in programs_in(values[f])]
-            running = [p for f in cls.fields if f not in cls.idle for p in programs_in(values[f])]
+            held = [p for f in cls.fields for p in programs_in_parameter(values[f])]
+            running = [
+                p for f in cls.fields if f not in cls.idle for p in programs_in_parameter(values[f])
+            ]
             if any([p.effects for p in running]):
                 self.__dict__["effects"] = cls.effects.union(*[p.effects for p in running])
             if any([p.captures for p in held]):
@@ -414,7 +418,7 @@ class Primitive(metaclass=_PrimitiveType):
         return getattr(cls, rule, None) is not getattr(Primitive, rule)
 
 
-class LinearInput(OfType):
+class LinearInput(HasAval):
     """The place of an operand that a program is linear in: a type without a value."""
 
     __slots__ = ("aval",)

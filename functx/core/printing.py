@@ -27,10 +27,10 @@ from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES
 from functx.core.effects import Effects
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.provenance import Derived, assigned_names, describe
+from functx.core.provenance import DerivedSource, assigned_names, describe_source
 from functx.core.records import Record
 
-RESERVED = frozenset(
+RESERVED_WORDS = frozenset(
     {"program", "return", "None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME}
 )
 """The words that have a meaning of their own in a text."""
@@ -53,7 +53,7 @@ def program_text(program: Program) -> str:
 
 def equation_text(program: Program, eqn: Equation) -> str:
     """The line of `program` that shows `eqn`; the program need not be well-formed."""
-    return " = ".join(_halves(eqn, variable_names(program), _program_name))
+    return " = ".join(_equation_sides(eqn, variable_names(program), _program_name))
 
 
 def primitive_text(
@@ -85,7 +85,7 @@ class _Printer:
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
-        self.programs = Names()
+        self.programs = UniqueNames()
         self.known: dict[Program, str] = {}
         self.pending: list[tuple[Program, str]] = []
         self.comment = ""
@@ -102,13 +102,13 @@ class _Printer:
         names = variable_names(program)
         calls = _outlined_calls(program)
         self.header(program, name, names, indent)
-        lengths = [len(_left(eqn, names)) for eqn in program.equations]
+        lengths = [len(_outputs_text(eqn, names)) for eqn in program.equations]
         width = max([n for n in lengths if n <= _WIDEST_LEFT], default=0)
         for eqn in program.equations:
             # In the order of the text: a program is shown where its name stands first.
-            left, right = _halves(eqn, names, self.program_name)
+            left, right = _equation_sides(eqn, names, self.program_name)
             programs, self.pending = self.pending, []
-            comment = describe(eqn.source) if eqn.source is not None else self.comment
+            comment = describe_source(eqn.source) if eqn.source is not None else self.comment
             self.lines.append(
                 (f"{indent}  {left:{width}} = {right}", comment if comment != self.comment else "")
             )
@@ -145,15 +145,17 @@ def effects_text(effects: Effects) -> str:
     return ", ".join(sorted([effect.value for effect in effects])) if effects else ""
 
 
-def _halves(
+def _equation_sides(
     eqn: Equation, names: dict[Var, str], program_name: Callable[[Program], str]
 ) -> tuple[str, str]:
     """The two sides of an equation's line."""
     operands = [atom_text(atom, names) for atom in eqn.inputs]
-    return _left(eqn, names), " ".join([primitive_text(eqn.primitive, program_name), *operands])
+    return _outputs_text(eqn, names), " ".join(
+        [primitive_text(eqn.primitive, program_name), *operands]
+    )
 
 
-def _left(eqn: Equation, names: dict[Var, str]) -> str:
+def _outputs_text(eqn: Equation, names: dict[Var, str]) -> str:
     return ", ".join([f"{names.get(v, '?')}: {v.aval!r}" for v in eqn.outputs]) or "()"
 
 
@@ -185,11 +187,11 @@ def _complex_text(value: complex) -> str:
     return text if text.startswith("(") else f"({text})"
 
 
-class Names:
+class UniqueNames:
     """Names given out so far, so that each is given once."""
 
     def __init__(self) -> None:
-        self.taken: dict[str, int] = dict.fromkeys(RESERVED, 1)
+        self.taken: dict[str, int] = dict.fromkeys(RESERVED_WORDS, 1)
 
     def unique(self, wanted: str) -> str:
         """`wanted` as an identifier, with a number behind it where it is taken."""
@@ -226,7 +228,7 @@ def variable_names(program: Program) -> dict[Var, str]:
     A name that the code gives belongs to the last equation of those that one instruction
     asked for; what a transform put beside them gets letters.
     """
-    names = Names()
+    names = UniqueNames()
     found: dict[Var, str] = {}
     for v, given in zip(program.inputs, program.input_names() or [], strict=False):
         found[v] = names.unique(given)
@@ -250,7 +252,9 @@ def variable_names(program: Program) -> dict[Var, str]:
 
 def _names_by_source(equations: list[Equation]) -> dict[int, tuple[str, ...]]:
     """The names that the user's code gives the outputs of equations, by identity."""
-    plain = [e for e in equations if e.source is not None and not isinstance(e.source, Derived)]
+    plain = [
+        e for e in equations if e.source is not None and not isinstance(e.source, DerivedSource)
+    ]
     found = {}
     for eqn, following in zip(plain, [*plain[1:], None], strict=False):
         if following is None or following.source != eqn.source:
@@ -267,7 +271,7 @@ def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program
         return value_text(part, primitive, program_name)
 
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _SELF_DESCRIBING_TYPES:
         return repr(value)
     if kind is tuple:
         return f"({', '.join(map(show, value))}{',' if len(value) == 1 else ''})"
@@ -291,7 +295,7 @@ def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program
         return "..."
     if isinstance(value, Primitive):
         return f"@{primitive_text(value, program_name)}"
-    if named(type(primitive), kind.__name__) is kind:
+    if resolve_name(type(primitive), kind.__name__) is kind:
         if isinstance(value, Enum) and value.name in kind.__members__:
             return f"{kind.__name__}.{value.name}"
         if is_record(kind):
@@ -300,7 +304,7 @@ def value_text(value: Any, primitive: Primitive, program_name: Callable[[Program
     return _opaque_text(value)
 
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_SELF_DESCRIBING_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def is_record(cls: Any) -> bool:
@@ -319,7 +323,7 @@ def _record_parts(value: Any) -> dict[str, Any]:
     return dict(zip(value._fields, value, strict=True))
 
 
-def named(cls: type[Primitive], name: str) -> Any:
+def resolve_name(cls: type[Primitive], name: str) -> Any:
     """What `name` means in the module of a primitive or of one of its families."""
     for base in cls.__mro__:
         module = sys.modules.get(base.__module__)
@@ -330,8 +334,8 @@ def named(cls: type[Primitive], name: str) -> Any:
 
 # Values without a text of their own (functions, say), by the text that stood for them. The
 # text is read as long as the value is alive.
-_alive: WeakValueDictionary[str, Any] = WeakValueDictionary()
-_kept: dict[str, Any] = {}
+_weak_opaque_values: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_strong_opaque_values: dict[str, Any] = {}
 
 
 def _opaque_text(value: Any) -> str:
@@ -341,18 +345,18 @@ def _opaque_text(value: Any) -> str:
     base = " ".join(re.sub(r"[<>#]", "", shown).split())
     for number in count(1):
         text = f"<{base}>" if number == 1 else f"<{base} {number}>"
-        held = opaque(text)
+        held = find_opaque_value(text)
         if held is None or (type(held) is type(value) and held == value):
             break
     try:
-        _alive[text] = value
+        _weak_opaque_values[text] = value
     except TypeError:
-        if len(_kept) >= 4096:
-            _kept.clear()
-        _kept[text] = value
+        if len(_strong_opaque_values) >= 4096:
+            _strong_opaque_values.clear()
+        _strong_opaque_values[text] = value
     return text
 
 
-def opaque(text: str) -> Any:
+def find_opaque_value(text: str) -> Any:
     """The value that `text` stood for in a program printed before; None if it is gone."""
-    return _alive.get(text, _kept.get(text))
+    return _weak_opaque_values.get(text, _strong_opaque_values.get(text))

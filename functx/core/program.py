@@ -11,7 +11,7 @@ import numpy as np
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.effects import NO_EFFECTS, Effect, Effects
-from functx.core.registrations import registrations
+from functx.core.registrations import rule_version
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -130,7 +130,7 @@ class Program:
         self.trees = trees
         self.captured = list(captured)
         self.memo: dict[Any, Any] = {}
-        self.rules = registrations.count
+        self.rules = rule_version.count
         self._key: ProgramKey | None = None
 
     @property
@@ -145,7 +145,7 @@ class Program:
 
     def input_names(self) -> list[str] | None:
         """A name for each input, `c0`, `c1`, ... behind those of `in_names`; None without it."""
-        return None if self.in_names is None else padded(self.in_names(), len(self.inputs))
+        return None if self.in_names is None else pad_input_names(self.in_names(), len(self.inputs))
 
     @property
     def effects(self) -> Effects:
@@ -197,7 +197,7 @@ class Program:
         equations = [(eqn.primitive, eqn.inputs, eqn.outputs) for eqn in self.equations]
         names = None if self.in_names is None else list(self.in_names())
         parts = self.name, self.inputs, equations, self.outputs
-        return _restored, (*parts, names, self.trees, self.captured)
+        return _unpickle_program, (*parts, names, self.trees, self.captured)
 
     def __iter__(self) -> Iterator[Equation]:
         return iter(self.equations)
@@ -287,7 +287,7 @@ class Program:
         return inline(self, names or ("call",))
 
 
-def _restored(
+def _unpickle_program(
     name: str,
     inputs: list[Var],
     equations: list[Any],
@@ -310,10 +310,12 @@ def _restored(
 
 def subprograms(primitive: Primitive) -> list[Program]:
     """The programs among the parameters of `primitive`."""
-    return [p for field in primitive.fields for p in programs_in(getattr(primitive, field))]
+    return [
+        p for field in primitive.fields for p in programs_in_parameter(getattr(primitive, field))
+    ]
 
 
-def programs_in(parameter: Any) -> list[Program]:
+def programs_in_parameter(parameter: Any) -> list[Program]:
     """The programs that a parameter is or, at any depth of tuples, holds."""
     found: list[Program] = []
     pending = [parameter]
@@ -326,7 +328,7 @@ def programs_in(parameter: Any) -> list[Program]:
     return found
 
 
-def padded(names: Sequence[str], count: int) -> list[str]:
+def pad_input_names(names: Sequence[str], count: int) -> list[str]:
     """`count` names: those given, then `c0`, `c1`, ... for what a function captured."""
     return [*names, *[f"c{i}" for i in range(count - len(names))]]
 
@@ -374,7 +376,7 @@ def canonical_form(program: Program, literal: Any = None) -> tuple[Any, ...]:
     return tuple(form)
 
 
-def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
+def dce_equations(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equation]:
     """The equations that `outputs` need, each trimmed to what is needed of it."""
     needed = set(outputs)
     kept: list[Equation] = []
@@ -384,14 +386,14 @@ def remove_dead(equations: list[Equation], outputs: Iterable[Atom]) -> list[Equa
             eqn.primitive.effects
         ):
             if eqn.primitive.trim is not None:
-                eqn = trimmed(eqn, [v in needed for v in outs])
+                eqn = dce_equation(eqn, [v in needed for v in outs])
             kept.append(eqn)
             needed.update(eqn.inputs)
     kept.reverse()
     return kept
 
 
-def trimmed(eqn: Equation, used: Sequence[bool]) -> Equation:
+def dce_equation(eqn: Equation, used: Sequence[bool]) -> Equation:
     """`eqn` without what is not needed for those of its outputs that are `used`."""
     found = eqn.primitive.trim(used)  # type: ignore[misc]
     if found is None:

@@ -20,7 +20,7 @@ Source = tuple[CodeType, int]
 _LONGEST_CHAIN = 100
 
 
-def unwrapped(fun: Any, *attributes: str) -> Any:
+def unwrap_function(fun: Any, *attributes: str) -> Any:
     """The innermost function that `fun` wraps, by its `__wrapped__` or one of `attributes`.
 
     `fun` itself if there is no end to them, as for objects that have every attribute.
@@ -37,7 +37,7 @@ def unwrapped(fun: Any, *attributes: str) -> Any:
     return fun
 
 
-class FromLibrary(tuple[CodeType, int]):
+class LibrarySource(tuple[CodeType, int]):
     """The source of an equation that an installed package asked for; `user` is the line that called it.
 
     Equal to the plain source.
@@ -46,7 +46,7 @@ class FromLibrary(tuple[CodeType, int]):
     user: Source
 
 
-class Derived(tuple[CodeType, int]):
+class DerivedSource(tuple[CodeType, int]):
     """The source of an equation that a transform put beside the one the user asked for.
 
     Equal to the plain source; the variables of such equations are not the user's.
@@ -55,37 +55,39 @@ class Derived(tuple[CodeType, int]):
     user: Source
 
 
-class Pulled(Derived):
+class BackwardSource(DerivedSource):
     """The source of an equation that carries cotangents back through the one the user asked for."""
 
 
-def derived(source: Source | None) -> Source | None:
+def derived_source(source: Source | None) -> Source | None:
     """`source`, marked as that of equations which a transform makes of the user's."""
-    if source is None or isinstance(source, Derived):
+    if source is None or isinstance(source, DerivedSource):
         return source
-    return Derived(source) if type(source) is tuple else _marked(Derived, source)
+    return DerivedSource(source) if type(source) is tuple else _marked_source(DerivedSource, source)
 
 
-def pulled(source: Source | None) -> Source | None:
+def backward_source(source: Source | None) -> Source | None:
     """`source`, marked as that of equations of a backward computation."""
     if source is None:
         return source
-    return Pulled(source) if type(source) is tuple else _marked(Pulled, source)
+    return (
+        BackwardSource(source) if type(source) is tuple else _marked_source(BackwardSource, source)
+    )
 
 
-def _marked(kind: type[Derived], source: Source) -> Source:
+def _marked_source(kind: type[DerivedSource], source: Source) -> Source:
     marked = kind(source)
     vars(marked).update(vars(source))
     return marked
 
 
-def users(source: Source) -> Source:
+def user_line(source: Source) -> Source:
     """The line of the user's own code, where an installed package asked for the equation."""
     return source if type(source) is tuple else vars(source).get("user", source)
 
 
 @lru_cache(maxsize=1024)
-def stretch(source: Source) -> tuple[CodeType, Any]:
+def expression_key(source: Source) -> tuple[CodeType, Any]:
     """The stretch of code that was running, where it has one: alike for all runs of one operation.
 
     Python may tell another instruction of it once it has run some times.
@@ -97,46 +99,46 @@ def stretch(source: Source) -> tuple[CodeType, Any]:
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _JAX = f"{os.sep}jax{os.sep}_src{os.sep}"
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-_BETWEEN = f"<{__name__}>", contextlib.__file__
-_THEIRS = (
+_INTERMEDIATE_FILES = f"<{__name__}>", contextlib.__file__
+_LIBRARY_PREFIXES = (
     # The standard library, scripts that start an installed package, code that packages generate.
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep,
     os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin") + os.sep,
     *("<frozen ", "<__array_function__", "<attrs generated", "<@beartype"),
 )
 
-OURS, LIBRARY, USERS = 2, 1, 0
+FUNCTX_OR_JAX, INSTALLED_PACKAGE, USER_CODE = 2, 1, 0
 
 
-class _Owners(dict[str, int]):
+class _FileOwners(dict[str, int]):
     """Whose a file is, remembered by its name: functx's or JAX's own, an installed package's, the user's.
 
     Between frames of JAX stand those of Python's own context managers.
     """
 
     def __missing__(self, filename: str) -> int:
-        if filename.startswith((_PACKAGE, *_BETWEEN)) or _JAX in filename:
-            owner = OURS
-        elif filename.startswith(_THEIRS) or _INSTALLED.match(filename):
-            owner = LIBRARY
+        if filename.startswith((_PACKAGE, *_INTERMEDIATE_FILES)) or _JAX in filename:
+            owner = FUNCTX_OR_JAX
+        elif filename.startswith(_LIBRARY_PREFIXES) or _INSTALLED.match(filename):
+            owner = INSTALLED_PACKAGE
         else:
-            owner = USERS
+            owner = USER_CODE
         if len(self) >= 4096:
             self.clear()
         self[filename] = owner
         return owner
 
 
-owner_of_file = _Owners()
+file_owner = _FileOwners()
 # What `dataclass` writes of a class, whose file is none.
-_OF_DATACLASS = "__create_fn__."
+_DATACLASS_CODE_PREFIX = "__create_fn__."
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame at or outside `frame` that runs neither functx's code nor JAX's."""
     while frame is not None and (
-        owner_of_file[frame.f_code.co_filename] is OURS
-        or frame.f_code.co_qualname.startswith(_OF_DATACLASS)
+        file_owner[frame.f_code.co_filename] is FUNCTX_OR_JAX
+        or frame.f_code.co_qualname.startswith(_DATACLASS_CODE_PREFIX)
     ):
         frame = frame.f_back
     return frame
@@ -145,25 +147,25 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 def user_source(depth: int = 1) -> Source | None:
     """The source of whatever outside functx and JAX is now calling us."""
     frame = user_frame(sys._getframe(depth))
-    return None if frame is None else source_of(frame)
+    return None if frame is None else frame_source(frame)
 
 
-def source_of(frame: FrameType) -> Source:
+def frame_source(frame: FrameType) -> Source:
     """The source of `frame`; in an installed package, also the user's line that called it, if any."""
     source = frame.f_code, frame.f_lasti
     outer: FrameType | None = frame
     while outer is not None:
-        if owner_of_file[outer.f_code.co_filename] is USERS:
+        if file_owner[outer.f_code.co_filename] is USER_CODE:
             break
         outer = outer.f_back
     if outer is None or outer is frame:
         return source
-    through = FromLibrary(source)
+    through = LibrarySource(source)
     through.user = outer.f_code, outer.f_lasti
     return through
 
 
-class _Code:
+class _CodeInfo:
     """The lines and instructions of one code object, in order of their offsets."""
 
     def __init__(self, code: CodeType):
@@ -240,35 +242,35 @@ def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
 
 # By identity, since hashing a code object takes as long as reading it; the entry keeps the
 # code object, so that its identity is not given to another.
-_codes: dict[int, _Code] = {}
+_codes: dict[int, _CodeInfo] = {}
 
 
-def _code(code: CodeType) -> _Code:
+def _code_info(code: CodeType) -> _CodeInfo:
     found = _codes.get(id(code))
     if found is None:
         if len(_codes) >= 1024:
             _codes.clear()
-        found = _codes[id(code)] = _Code(code)
+        found = _codes[id(code)] = _CodeInfo(code)
     return found
 
 
 def line_number(source: Source) -> int:
     """The line of the user's file that was running."""
-    return _code(source[0]).line(source[1])
+    return _code_info(source[0]).line(source[1])
 
 
 def assigned_names(source: Source) -> tuple[str, ...]:
     """The variables that the user's code stores the results in, where it does so at once."""
-    return _code(source[0]).stored_names(source[1])
+    return _code_info(source[0]).stored_names(source[1])
 
 
-def raises_itself(code: CodeType, offset: int) -> bool:
+def is_raise_instruction(code: CodeType, offset: int) -> bool:
     """Whether the instruction at `offset` is a `raise` or an `assert`, and not a call that fails."""
-    at = bisect_right(_code(code).offsets, offset) - 1
-    return _code(code).instructions[at].opname == "RAISE_VARARGS"
+    at = bisect_right(_code_info(code).offsets, offset) - 1
+    return _code_info(code).instructions[at].opname == "RAISE_VARARGS"
 
 
-def source_in(trail: TracebackType | None) -> Source | None:
+def traceback_source(trail: TracebackType | None) -> Source | None:
     """The innermost place outside functx and JAX in a traceback, with the user's line that led there."""
     line: Source | None = None
     user: Source | None = None
@@ -276,23 +278,25 @@ def source_in(trail: TracebackType | None) -> Source | None:
         frame = trail.tb_frame
         if user_frame(frame) is frame:
             line = frame.f_code, trail.tb_lasti
-            if owner_of_file[frame.f_code.co_filename] is USERS:
+            if file_owner[frame.f_code.co_filename] is USER_CODE:
                 user = line
         trail = trail.tb_next
     if line is user or line is None or user is None:
         return line
-    through = FromLibrary(line)
+    through = LibrarySource(line)
     through.user = user
     return through
 
 
-_ITEM = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
+_ITEM_ASSIGNMENT = re.compile(r"([\w.]+)\[[^=]*\]\s*(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def assigned_container(source: Source | None) -> str | None:
     """What the user's code is assigning an item of, "" if it has no name; None elsewhere."""
-    container = None if source is None else _code(source[0]).container(source[1])
-    written = source is not None and container is not None and _ITEM.search(line_text(source))
+    container = None if source is None else _code_info(source[0]).container(source[1])
+    written = (
+        source is not None and container is not None and _ITEM_ASSIGNMENT.search(line_text(source))
+    )
     return written[1] if written else container
 
 
@@ -303,7 +307,7 @@ def line_text(source: Source | None) -> str:
     return linecache.getline(source[0].co_filename, line_number(source)).strip()
 
 
-def describe(source: Source | None) -> str:
+def describe_source(source: Source | None) -> str:
     """`file.py:31 in main`, the form in which errors and programs name a line.
 
     A cell of a notebook is `cell In[3], line 2`. The user's line comes first, and then that of
@@ -311,33 +315,35 @@ def describe(source: Source | None) -> str:
     """
     if source is None:
         return "unknown line"
-    user = users(source)
-    return _place(user) + (f", through {_place(source)}" if user is not source else "")
+    user = user_line(source)
+    return _location_text(user) + (
+        f", through {_location_text(source)}" if user is not source else ""
+    )
 
 
 def source_line(source: Source | None) -> str:
     """`file.py:31 in main: losses = vmap(loss)(rows)`: the place and the text of the line."""
     if source is None:
         return "unknown line"
-    user = users(source)
-    through = f"\n    through {_place_and_text(source)}" if user is not source else ""
-    return _place_and_text(user) + through
+    user = user_line(source)
+    through = f"\n    through {_location_and_code(source)}" if user is not source else ""
+    return _location_and_code(user) + through
 
 
-def _place_and_text(source: Source) -> str:
+def _location_and_code(source: Source) -> str:
     text = line_text(source)
-    return f"{_place(source)}: {text}" if text else _place(source)
+    return f"{_location_text(source)}: {text}" if text else _location_text(source)
 
 
-def _place(source: Source) -> str:
+def _location_text(source: Source) -> str:
     code, line = source[0], line_number(source)
     function = code.co_qualname.replace(".<locals>", "")
-    cell = _cell(code.co_filename)
+    cell = _notebook_cell(code.co_filename)
     if cell is not None:
         within = "" if function.startswith("<") and function != "<lambda>" else f" in {function}"
         return f"{cell}, line {line}{within}"
     filename = code.co_filename
-    if owner_of_file[filename] is LIBRARY:
+    if file_owner[filename] is INSTALLED_PACKAGE:
         # `optax/_src/transform.py`: the package is part of the name.
         shown = _INSTALLED.sub("", filename)
         shown = shown if shown != filename else os.path.basename(filename)
@@ -346,16 +352,16 @@ def _place(source: Source) -> str:
     return f"{shown}:{line} in {function}"
 
 
-def current_shell() -> Any:
+def ipython_shell() -> Any:
     """The shell of IPython that runs this process; None in others."""
     ipython = sys.modules.get("IPython")
     found = getattr(ipython, "get_ipython", None)
     return None if found is None else found()
 
 
-def _cell(filename: str) -> str | None:
+def _notebook_cell(filename: str) -> str | None:
     """`cell In[3]` for the code of a cell of a notebook; None for other code."""
-    shell = current_shell()
+    shell = ipython_shell()
     if shell is None:
         return None
     try:

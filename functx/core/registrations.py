@@ -7,33 +7,33 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class registrations:  # noqa: N801 - a count, raised by `rules_changed`
+class rule_version:  # noqa: N801 - a count, raised by `invalidate_caches`
     """How often rules changed; what a program remembers holds only for the count of that time."""
 
     count = 0
 
 
-def rules_changed() -> None:
+def invalidate_caches() -> None:
     """Forget whatever was made with the rules that held so far.
 
     To be called after each registration of a rule that may have been used before. What users
     hold themselves stays as it is: programs, pullbacks, and what `jax.jit` compiled for them.
     """
-    registrations.count += 1
-    for forget in _forgetters:
+    rule_version.count += 1
+    for forget in _clear_functions:
         forget()
 
 
-def forgotten_with_rules(forget: Callable[[], Any]) -> Callable[[], Any]:
+def clear_on_rule_change(forget: Callable[[], Any]) -> Callable[[], Any]:
     """Let `forget()`, which empties a cache, be called whenever rules have changed."""
-    _forgetters.append(forget)
+    _clear_functions.append(forget)
     return forget
 
 
-def rule_table() -> dict[Any, Any]:
+def scoped_table() -> dict[Any, Any]:
     """An empty table for rules; what happens to it within `scoped` is undone."""
     table: dict[Any, Any] = {}
-    _tables.append(table)
+    _scoped_tables.append(table)
     return table
 
 
@@ -45,7 +45,7 @@ def scoped() -> Iterator[None]:
     >>> with functx.decomp.scoped():
     ...     functx.decomp.remove("softmax")
     """
-    before = [(table, dict(table)) for table in _tables]
+    before = [(table, dict(table)) for table in _scoped_tables]
     try:
         yield
     finally:
@@ -55,8 +55,8 @@ def scoped() -> Iterator[None]:
                 del table[key]
             table.update(old)
         if changed:
-            rules_changed()
+            invalidate_caches()
 
 
-_forgetters: list[Callable[[], Any]] = []
-_tables: list[dict[Any, Any]] = []
+_clear_functions: list[Callable[[], Any]] = []
+_scoped_tables: list[dict[Any, Any]] = []

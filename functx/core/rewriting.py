@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
-from functx.core.config import in_context
-from functx.core.program import Program, programs_in
-from functx.core.registrations import forgotten_with_rules, registrations
-from functx.core.tracing import Tracer, check_no_tracers, current_builder, execution
+from functx.core.config import contextual_key
+from functx.core.program import Program, programs_in_parameter
+from functx.core.registrations import clear_on_rule_change, rule_version
+from functx.core.tracing import Tracer, backend, check_no_escaped_tracers, current_builder
 
 T = TypeVar("T")
 
 
-class user_rules:  # noqa: N801 - a count, raised by `ran`
+class user_rule_runs:  # noqa: N801 - a count, raised by `ran`
     """How often a rule of a user's ran in a rewrite.
 
     Such a rule may read numbers and arrays that change. So a rewrite that runs one is not
@@ -26,11 +26,11 @@ class user_rules:  # noqa: N801 - a count, raised by `ran`
 
     @staticmethod
     def ran() -> None:
-        user_rules.count += 1
+        user_rule_runs.count += 1
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """No cyclic garbage collection: rewrites make many objects and no cycles."""
     enabled = gc.isenabled()
     gc.disable()
@@ -50,70 +50,70 @@ def apply(
     """
     builder = current_builder.get()
     if builder is None:
-        check_no_tracers(args)
-        return execution.run(rewrite, program, args)
+        check_no_escaped_tracers(args)
+        return backend.run(rewrite, program, args)
     emit = getattr(rewrite, "emit", None)
-    with collection_paused():
+    with pause_gc():
         if rewrite is not None:
-            program = execution.outlined(program)
+            program = backend.outlined(program)
         if emit is None:
-            return builder.inline(rewritten(rewrite, program), args)
+            return builder.inline(cached_rewrite(rewrite, program), args)
         outs: list[Any] = emit(program, *[Tracer(builder.atom(x), builder) for x in args])
         return outs
 
 
 @overload
-def rewritten(rewrite: None, program: Program) -> Program: ...
+def cached_rewrite(rewrite: None, program: Program) -> Program: ...
 @overload
-def rewritten(rewrite: Callable[[Program], T], program: Program) -> T: ...
+def cached_rewrite(rewrite: Callable[[Program], T], program: Program) -> T: ...
 @overload
-def rewritten(rewrite: Callable[[Program], T] | None, program: Program) -> T | Program: ...
-def rewritten(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
-    """`rewrite(program)`, remembered on the program till rules change; see also `user_rules`."""
+def cached_rewrite(rewrite: Callable[[Program], T] | None, program: Program) -> T | Program: ...
+def cached_rewrite(rewrite: Callable[[Program], Any] | None, program: Program) -> Any:
+    """`rewrite(program)`, remembered on the program till rules change; see also `user_rule_runs`."""
     if rewrite is None:
         return program
-    if program.rules != registrations.count:
-        program.rules, program.memo = registrations.count, {}
+    if program.rules != rule_version.count:
+        program.rules, program.memo = rule_version.count, {}
     memo = program.memo
-    key = in_context(rewrite)
+    key = contextual_key(rewrite)
     result = memo.get(key)
     if result is None:
-        count = user_rules.count
+        count = user_rule_runs.count
         result = rewrite(program)
-        if user_rules.count != count or captured_in(result):
+        if user_rule_runs.count != count or has_captured_values(result):
             return result
         if len(memo) >= 512:
             memo.clear()
         # A program that held itself would stay until a collection.
-        memo[key] = _ITSELF if result is program else result
-    return program if result is _ITSELF else result
+        memo[key] = _UNCHANGED if result is program else result
+    return program if result is _UNCHANGED else result
 
 
-_ITSELF = object()
+_UNCHANGED = object()
 
 
-def captured_in(result: Any) -> bool:
+def has_captured_values(result: Any) -> bool:
     """Whether a rule captured something in a rewrite, which then is not remembered.
 
     What the rule finds in the scopes around it may be another value the next time.
     """
-    return any([program.captures for program in programs_in(result)])
+    return any([program.captures for program in programs_in_parameter(result)])
 
 
-def rewritten_alike(rewrite: Callable[[Program], T], program: Program) -> T:
+def rewrite_by_structure(rewrite: Callable[[Program], T], program: Program) -> T:
     """`rewrite(program)`, remembered for all programs that equal this one."""
-    key = in_context((rewrite, program.key))
-    result: T | None = _rewritten.get(key)
+    key = contextual_key((rewrite, program.key))
+    result: T | None = _rewrites_by_structure.get(key)
     if result is None:
-        if len(_rewritten) >= 1024:
-            _rewritten.clear()
-        count = user_rules.count
-        with collection_paused():
+        if len(_rewrites_by_structure) >= 1024:
+            _rewrites_by_structure.clear()
+        count = user_rule_runs.count
+        with pause_gc():
             result = rewrite(program)
-        if user_rules.count == count and not captured_in(result):
-            _rewritten[key] = result
+        if user_rule_runs.count == count and not has_captured_values(result):
+            _rewrites_by_structure[key] = result
     return result
 
 
-_rewritten: dict[Any, Any] = {}
-forgotten_with_rules(_rewritten.clear)
+_rewrites_by_structure: dict[Any, Any] = {}
+clear_on_rule_change(_rewrites_by_structure.clear)

@@ -13,7 +13,7 @@ from functx.core.dtypes import DTYPES_BY_SHORT_NAME, complex_dtype, is_complex, 
 Domain = tuple[float, float]
 
 
-class _Typed:
+class _DTypeShorthand:
     """`f32[3, 4]`: the aval of that dtype and shape."""
 
     def __init__(self, name: str):
@@ -23,10 +23,25 @@ class _Typed:
         return ShapedArray(shape if isinstance(shape, tuple) else (shape,), self.dtype)
 
 
-f16, f32, f64, bf16 = _Typed("f16"), _Typed("f32"), _Typed("f64"), _Typed("bf16")
-i8, i16, i32, i64 = _Typed("i8"), _Typed("i16"), _Typed("i32"), _Typed("i64")
-u8, u16, u32, u64 = _Typed("u8"), _Typed("u16"), _Typed("u32"), _Typed("u64")
-c64, c128, bool_ = _Typed("c64"), _Typed("c128"), _Typed("bool")
+f16, f32, f64, bf16 = (
+    _DTypeShorthand("f16"),
+    _DTypeShorthand("f32"),
+    _DTypeShorthand("f64"),
+    _DTypeShorthand("bf16"),
+)
+i8, i16, i32, i64 = (
+    _DTypeShorthand("i8"),
+    _DTypeShorthand("i16"),
+    _DTypeShorthand("i32"),
+    _DTypeShorthand("i64"),
+)
+u8, u16, u32, u64 = (
+    _DTypeShorthand("u8"),
+    _DTypeShorthand("u16"),
+    _DTypeShorthand("u32"),
+    _DTypeShorthand("u64"),
+)
+c64, c128, bool_ = _DTypeShorthand("c64"), _DTypeShorthand("c128"), _DTypeShorthand("bool")
 
 
 class Sample(NamedTuple):
@@ -85,7 +100,7 @@ def sample(
     )
 
 
-def retyped(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
+def avals_with_dtype(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
     """The operand types of `one` with its main dtype, that of the first inexact, changed."""
     main = next((a.dtype for a in one.avals if is_inexact(a.dtype)), None)
     main = main or (one.avals[0].dtype if one.avals else None)
@@ -102,23 +117,25 @@ def retyped(one: Sample, dtype: Any) -> tuple[ShapedArray, ...]:
     return tuple([change(aval) for aval in one.avals])
 
 
-def draw(one: Sample, seed: int = 0, dtype: Any = None) -> list[np.ndarray[Any, Any]]:
+def draw_operands(one: Sample, seed: int = 0, dtype: Any = None) -> list[np.ndarray[Any, Any]]:
     """Operand values for a sample, its main dtype replaced by `dtype` where that is given."""
     random = np.random.RandomState(seed)
-    avals = one.avals if dtype is None else retyped(one, np.dtype(dtype))
+    avals = one.avals if dtype is None else avals_with_dtype(one, np.dtype(dtype))
     given = one.values or {}
     return [
-        _given(random, given[i], aval) if i in given else _values(random, one, i, aval)
+        _given_operand(random, given[i], aval)
+        if i in given
+        else _random_operand(random, one, i, aval)
         for i, aval in enumerate(avals)
     ]
 
 
-def _given(random: Any, value: Any, aval: ShapedArray) -> Any:
+def _given_operand(random: Any, value: Any, aval: ShapedArray) -> Any:
     value = value(random) if isinstance(value, Callable) else value  # type: ignore[arg-type]
     return np.asarray(value).astype(aval.dtype).reshape(aval.shape)
 
 
-def _values(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
+def _random_operand(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
     low, high = one.domain_of(i)
     of = kind(aval.dtype)
     if of == "b":
@@ -127,13 +144,13 @@ def _values(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
         start = max(int(np.ceil(low)), 0) if of == "u" else int(np.ceil(low))
         x = random.randint(start, int(high) + 1, aval.shape)
         return np.asarray(np.where(x == 0, 1, x) if i in one.nonzero else x).astype(aval.dtype)
-    x = _reals(random, one, i, aval)
+    x = _random_reals(random, one, i, aval)
     if of == "c":
-        x = x + 1j * _reals(random, one, i, aval)
+        x = x + 1j * _random_reals(random, one, i, aval)
     return np.asarray(x).astype(aval.dtype)
 
 
-def _reals(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
+def _random_reals(random: Any, one: Sample, i: int, aval: ShapedArray) -> Any:
     low, high = one.domain_of(i)
     x = random.uniform(low, high, aval.shape)
     if one.distinct and aval.size:

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functx.core.arrays import plain
+from functx.core.arrays import as_numpy_array
 from functx.core.effects import Effect
 from functx.core.errors import ImmutableArrayError, type_name
-from functx.core.interpret import forward
-from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.interpret import bind_equation
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
-from functx.core.strides import Strides, contiguous, in_a_row, same_groups
-from functx.core.tracing import Builder, Tracer, build, current_builder, trace_closed
+from functx.core.rewriting import cached_rewrite
+from functx.core.strides import Strides, differ_by_unit_dims, is_row_major, row_major_strides
+from functx.core.tracing import Builder, Tracer, current_builder, run_and_finish, trace_closed
 
 
 class Storage:
@@ -34,7 +34,7 @@ class Storage:
         self.chains: dict[Any, int] = {}
 
 
-class Step(NamedTuple):
+class ViewStep(NamedTuple):
     """Output number `output` of the view `eqn`, whose other operands are `others`."""
 
     eqn: Equation
@@ -54,10 +54,10 @@ class Alias:
     def __init__(self, storage: Storage, strides: Strides):
         self.storage, self.strides = storage, strides
         self.parent: Alias | None = None
-        self.step: Step | None = None
+        self.step: ViewStep | None = None
         self.key = 0
 
-    def seen_by(self, step: Step, strides: Strides) -> Alias:
+    def seen_by(self, step: ViewStep, strides: Strides) -> Alias:
         """What `step` shows of this alias."""
         alias = Alias(self.storage, strides)
         alias.parent, alias.step = self, step
@@ -77,7 +77,7 @@ class Alias:
         value = self.storage.value if alias.step is None else shown[alias.key]
         for alias in reversed(stale):
             eqn, others, index = alias.step  # type: ignore[misc]
-            value = shown[alias.key] = forward(eqn, value, *others)[index]
+            value = shown[alias.key] = bind_equation(eqn, value, *others)[index]
         return value
 
     def write(self, value: Tracer) -> None:
@@ -94,7 +94,7 @@ class Alias:
         self.storage.value, self.storage.shown = value, shown
 
 
-class PureForm:
+class Functionalizer:
     """A program told again without writes, equation by equation, in the builder at work."""
 
     def __init__(
@@ -108,7 +108,7 @@ class PureForm:
 
     def own(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
         """Let `var` stand for an array with a storage of its own, in row-major order by default."""
-        self.aliases[var] = Alias(Storage(value), strides or contiguous(value.shape))
+        self.aliases[var] = Alias(Storage(value), strides or row_major_strides(value.shape))
 
     def read(self, atom: Atom) -> Tracer:
         """The value of a variable now, or of a literal."""
@@ -131,14 +131,14 @@ class PureForm:
             base = self.aliases[eqn.inputs[0]]
             if primitive.regroups and base.storage in self.given:
                 new = eqn.outputs[0].aval.shape
-                self.by_layout |= not same_groups(eqn.inputs[0].aval.shape, new)
+                self.by_layout |= not differ_by_unit_dims(eqn.inputs[0].aval.shape, new)
             strides = primitive.layout(eqn.inputs[0].aval, base.strides)
             if strides is not None:
                 others = tuple([self.read(a) for a in eqn.inputs[1:]])
                 for i, v in enumerate(eqn.outputs):
-                    self.aliases[v] = base.seen_by(Step(eqn, others, i), strides)
+                    self.aliases[v] = base.seen_by(ViewStep(eqn, others, i), strides)
                 return
-        outs = forward(eqn, *[self.read(a) for a in eqn.inputs])
+        outs = bind_equation(eqn, *[self.read(a) for a in eqn.inputs])
         for v, out in zip(eqn.outputs, outs, strict=True):
             self.own(v, out)
 
@@ -152,7 +152,7 @@ class PureForm:
         builder.source = outer
 
 
-class Memory(NamedTuple):
+class MemoryLocation(NamedTuple):
     """Where an array that is traced lies: in that of `root`, from the byte `start` on.
 
     `start` is None where it is not known while tracing.
@@ -163,7 +163,7 @@ class Memory(NamedTuple):
     strides: Strides
 
 
-def memory_of(builder: Builder, atom: Atom) -> Memory:
+def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
     """Where an array that is traced lies, and with which strides."""
     pending: list[tuple[Builder, Atom, Equation | None]] = []
     while atom not in builder.memory:
@@ -179,64 +179,64 @@ def memory_of(builder: Builder, atom: Atom) -> Memory:
             pending.append((builder, atom, None))
             builder, atom = outer.builder, outer.atom
             continue
-        strides = builder.layouts.get(atom) or contiguous(atom.aval.shape)
-        builder.memory[atom] = Memory(atom, 0, strides)
+        strides = builder.layouts.get(atom) or row_major_strides(atom.aval.shape)
+        builder.memory[atom] = MemoryLocation(atom, 0, strides)
     memory = builder.memory[atom]
     for builder, atom, view in reversed(pending):
         if view is not None:
-            memory = part_of_memory(memory, view, view.outputs.index(atom))  # type: ignore[arg-type]
+            memory = view_location(memory, view, view.outputs.index(atom))  # type: ignore[arg-type]
         builder.memory[atom] = memory
     return memory
 
 
-def part_of_memory(memory: Memory, eqn: Equation, index: int) -> Memory:
+def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLocation:
     """Where output `index` of a view lies, the first operand of which lies in `memory`."""
     x, out = eqn.inputs[0], eqn.outputs[index]
     strides = eqn.primitive.layout(x.aval, memory.strides)
     if strides is None:
-        return Memory(out, 0, contiguous(out.aval.shape))
+        return MemoryLocation(out, 0, row_major_strides(out.aval.shape))
     step = eqn.primitive.offset(x.aval, memory.strides, index)
     if memory.start is None or step is None:
-        return Memory(memory.root, None, strides)
-    return Memory(memory.root, memory.start + step * out.aval.dtype.itemsize, strides)
+        return MemoryLocation(memory.root, None, strides)
+    return MemoryLocation(memory.root, memory.start + step * out.aval.dtype.itemsize, strides)
 
 
 def strides_of(builder: Builder, atom: Atom) -> Strides:
     """How an array that is traced lies in memory."""
-    return memory_of(builder, atom).strides
+    return memory_location(builder, atom).strides
 
 
-def lies_in_a_row(x: Any) -> bool:
+def is_contiguous(x: Any) -> bool:
     """Whether the elements of an array lie side by side, in row-major order."""
     if type(x) is not Tracer:
         return not isinstance(x, np.ndarray) or x.flags.c_contiguous
-    ask_layout(x)
-    return in_a_row(x.shape, strides_of(x.builder, x.atom))
+    record_layout_dependence(x)
+    return is_row_major(x.shape, strides_of(x.builder, x.atom))
 
 
-def ask_layout(x: Any, writes: bool = False) -> None:
+def record_layout_dependence(x: Any, writes: bool = False) -> None:
     """Note that a function depends on how an array lies in memory, if that is an argument of it.
 
     It does so only if something is written, by itself or by one that it calls.
     """
     if type(x) is Tracer:
-        root = root_of(x)
+        root = storage_base(x)
         if root.builder.producer(root.atom) is None:
             root.builder.by_layout = True
             root.builder.writes |= writes
 
 
-def layout_of(x: Any) -> Strides | None:
+def noncontiguous_strides(x: Any) -> Strides | None:
     """The strides of an array, in elements; None if they are those of row-major order."""
     if type(x) is Tracer:
         strides = strides_of(x.builder, x.atom)
-        return None if in_a_row(x.shape, strides) else strides
+        return None if is_row_major(x.shape, strides) else strides
     if not isinstance(x, np.ndarray) or x.flags.c_contiguous:
         return None
     return tuple([step // x.itemsize for step in x.strides])
 
 
-def root_of(x: Tracer) -> Tracer:
+def storage_base(x: Tracer) -> Tracer:
     """What owns the memory of an array that is traced: itself, or what it is a view of."""
     while True:
         position = x.builder.producer(x.atom)
@@ -246,7 +246,7 @@ def root_of(x: Tracer) -> Tracer:
                 return x
             x = outer
             continue
-        base = viewed(x.builder, x.builder.equations[position])
+        base = view_base(x.builder, x.builder.equations[position])
         if base is None:
             return x
         x = Tracer(base, x.builder)
@@ -260,7 +260,7 @@ def is_computed(x: Tracer) -> bool:
     return position is not None and not x.builder.equations[position].primitive.view
 
 
-def viewed(builder: Builder, eqn: Equation) -> Atom | None:
+def view_base(builder: Builder, eqn: Equation) -> Atom | None:
     """What the outputs of an equation are views of; None if they have memory of their own."""
     if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:
         return None
@@ -268,7 +268,7 @@ def viewed(builder: Builder, eqn: Equation) -> Atom | None:
     return None if copied else base
 
 
-class Pure(NamedTuple):
+class FunctionalizedProgram(NamedTuple):
     """A pure program, whose outputs are followed by new values of the inputs at `written`.
 
     `by_layout` says that it is right only for inputs that lie as was said.
@@ -279,7 +279,7 @@ class Pure(NamedTuple):
     by_layout: bool
 
 
-class Purify(Rewrite[Pure]):
+class Functionalize(Rewrite[FunctionalizedProgram]):
     """The rewrite to a pure program, for inputs with strides of `layouts`.
 
     None there, and where there are no more, stands for row-major order.
@@ -287,14 +287,14 @@ class Purify(Rewrite[Pure]):
 
     layouts: tuple[Strides | None, ...] = ()
 
-    def __call__(self, program: Program) -> Pure:
+    def __call__(self, program: Program) -> FunctionalizedProgram:
         written: list[int] = []
         by_layout = False
 
         def body(*args: Tracer) -> list[Tracer]:
             nonlocal by_layout
             layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
-            pure = PureForm(program.inputs, args, layouts)
+            pure = Functionalizer(program.inputs, args, layouts)
             pure.tell_all(program.equations)
             outs = [pure.read(atom) for atom in program.outputs]
             storages = [pure.aliases[v].storage for v in program.inputs]
@@ -303,10 +303,10 @@ class Purify(Rewrite[Pure]):
             return outs + [storages[i].value for i in written]
 
         made = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
-        return Pure(made, tuple(written), by_layout)
+        return FunctionalizedProgram(made, tuple(written), by_layout)
 
 
-def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
+def write_to_numpy_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
     """Write the values of `new` to those of `args` at its keys that are arrays of NumPy's.
 
     Raises ImmutableArrayError, before any is changed, if one of them is read-only.
@@ -320,7 +320,7 @@ def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
                 fix="Pass a copy of it.",
             )
     for i, given in arrays.items():
-        x, value = plain(given), np.asarray(new[i])
+        x, value = as_numpy_array(given), np.asarray(new[i])
         if value.dtype == x.dtype:
             x[...] = value
             continue
@@ -330,34 +330,34 @@ def write_arrays(args: Sequence[Any], new: dict[int, Any]) -> None:
         np.copyto(x, value, casting="unsafe", where=written)
 
 
-def build_pure(
+def build_functionalized(
     builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
 ) -> tuple[Program, list[Any]]:
     """As `build`, without the writes of `fun`, and what it writes to its arguments lost."""
-    program, captured = build(builder, fun, tracers)
+    program, captured = run_and_finish(builder, fun, tracers)
     if builder.writes:
         count = len(program.outputs)
-        pure = rewritten(Purify(), program).program
+        pure = cached_rewrite(Functionalize(), program).program
         program = Program(
             pure.name,
             pure.inputs,
-            remove_dead(pure.equations, pure.outputs[:count]),
+            dce_equations(pure.equations, pure.outputs[:count]),
             pure.outputs[:count],
             in_names=pure.in_names,
         )
     return program, captured
 
 
-def pure_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
+def functionalized_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
     """What `atom` is now, in a builder of the same values that has no writes."""
     if not builder.writes:
         return builder, atom
     if builder.pure is None:
-        builder.pure = _Shadow(builder)
+        builder.pure = IncrementalFunctionalizer(builder)
     return builder.pure.atom(atom)  # type: ignore[no-any-return]
 
 
-class _Shadow:
+class IncrementalFunctionalizer:
     """The pure form of a program in the making, which grows with it."""
 
     def __init__(self, builder: Builder):
@@ -366,7 +366,7 @@ class _Shadow:
         own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
         own.differentiated, own.in_names = builder.differentiated, builder.in_names
         own.mapped, own.axis = builder.mapped, builder.axis
-        self.form = PureForm([], [], [])
+        self.form = Functionalizer([], [], [])
         self.told = 0
 
     def atom(self, atom: Atom) -> tuple[Builder, Atom]:

@@ -9,7 +9,7 @@ Strides = tuple[int, ...]
 """For each dimension, by how many elements its neighbours lie apart."""
 
 
-def contiguous(shape: Sequence[int]) -> Strides:
+def row_major_strides(shape: Sequence[int]) -> Strides:
     """The strides of an array of `shape` in row-major order."""
     strides, step = [], 1
     for n in reversed(shape):
@@ -18,27 +18,27 @@ def contiguous(shape: Sequence[int]) -> Strides:
     return tuple(reversed(strides))
 
 
-def in_a_row(shape: Sequence[int], strides: Strides) -> bool:
+def is_row_major(shape: Sequence[int], strides: Strides) -> bool:
     """Whether the elements of an array lie side by side in row-major order."""
     if 0 in shape:
         return True
-    steps = zip(shape, strides, contiguous(shape), strict=True)
+    steps = zip(shape, strides, row_major_strides(shape), strict=True)
     return all(n == 1 or step == wanted for n, step, wanted in steps)
 
 
-def same_groups(shape: Sequence[int], new: Sequence[int]) -> bool:
+def differ_by_unit_dims(shape: Sequence[int], new: Sequence[int]) -> bool:
     """Whether two shapes differ by dimensions of length 1 alone, which any strides allow for."""
     return [n for n in shape if n != 1] == [n for n in new if n != 1]
 
 
-def regrouped(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Strides | None:
+def reshape_strides(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Strides | None:
     """The strides of an array of `shape` and `strides` reshaped to `new`; None if it must be copied.
 
     Dimensions of length 1 do not matter. The others are matched in groups of one product; within
     a group of several old dimensions, each must lie in the next as in one run.
     """
     if 0 in shape:
-        return contiguous(new)
+        return row_major_strides(new)
     old = [(n, step) for n, step in zip(shape, strides, strict=True) if n != 1]
     found: list[int] = []
     i = j = 0
@@ -52,6 +52,6 @@ def regrouped(shape: Sequence[int], strides: Strides, new: Sequence[int]) -> Str
         group = old[i:rows]
         if any(s != n * t for (_, s), (n, t) in pairwise(group)):
             return None
-        found += [group[-1][1] * n for n in contiguous(new[j:columns])]
+        found += [group[-1][1] * n for n in row_major_strides(new[j:columns])]
         i, j = rows, columns
     return (*found, *[1] * (len(new) - len(found)))

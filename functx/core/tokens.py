@@ -32,7 +32,7 @@ class Token(NamedTuple):
     line: int
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokenize_text(text: str) -> list[Token]:
     """The words of `text`; line ends count outside brackets, which must match."""
     found: list[Token] = []
     line = 1
@@ -50,19 +50,19 @@ def tokens_of(text: str) -> list[Token]:
             opening = opened.pop().text if opened else ""
             if CLOSING[word] != opening:
                 wanted = f"a bracket that closes `{opening}`" if opening else "an open bracket"
-                raise error_at(text, token, f"must have {wanted}; got `{word}`")
+                raise parse_error_at(text, token, f"must have {wanted}; got `{word}`")
         elif word in OPENING:
             opened.append(token)
         found.append(token)
     if opened:
-        raise error_at(text, opened[-1], f"must close the bracket `{opened[-1].text}`")
+        raise parse_error_at(text, opened[-1], f"must close the bracket `{opened[-1].text}`")
     if not found or found[-1].kind != "newline":
         found.append(Token("newline", "\n", len(text), line))
     found.append(Token("end", "", len(text), line))
     return found
 
 
-def error_at(text: str, token: Token, problem: str, fix: str = "") -> ParseError:
+def parse_error_at(text: str, token: Token, problem: str, fix: str = "") -> ParseError:
     """The error that the line of `token` has `problem`, with the line and a pointer."""
     begin = text.rfind("\n", 0, token.start) + 1
     end = text.find("\n", token.start)

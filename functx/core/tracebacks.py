@@ -8,13 +8,13 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from functx.core.provenance import OURS, current_shell, owner_of_file
+from functx.core.provenance import FUNCTX_OR_JAX, file_owner, ipython_shell
 
-MODES = "auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"
+TRACEBACK_FILTERING_MODES = "auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"
 
 
-class filtering:  # noqa: N801 - a switch, set through `functx.config`
-    """The mode of traceback filtering, one of `MODES`; "auto" means "quiet_remove_frames"."""
+class traceback_filter:  # noqa: N801 - a switch, set through `functx.config`
+    """The mode of traceback filtering, one of `TRACEBACK_FILTERING_MODES`; "auto" means "quiet_remove_frames"."""
 
     mode = "auto"
 
@@ -27,12 +27,12 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Wrap the public function `fun` so that tracebacks of its errors show user frames alone."""
-    return wraps(fun)(nameless_boundary(fun))
+    return wraps(fun)(unnamed_api_boundary(fun))
 
 
-def nameless_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def unnamed_api_boundary(fun: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The same, for a function that gets its name, docstring and signature afterwards."""
 
     def outermost(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -50,24 +50,24 @@ def filter_traceback(error: BaseException) -> None:
 
     For an `except` clause that ends with a bare `raise`, which adds no frame.
     """
-    mode = filtering.mode
+    mode = traceback_filter.mode
     if mode == "off":
         return
     if mode == "tracebackhide":
-        for each in _chain(error):
-            for trail in _steps(each.__traceback__):
+        for each in _exception_chain(error):
+            for trail in _traceback_entries(each.__traceback__):
                 if _is_hidden(trail.tb_frame):
                     _hide(trail.tb_frame)
         return
     if mode == "remove_frames" and not isinstance(error.__cause__, UnfilteredTraceback):
-        _append_whole(error)
-    for each in _chain(error):
+        _chain_unfiltered_traceback(error)
+    for each in _exception_chain(error):
         if isinstance(each, UnfilteredTraceback):
             break
-        _drop_note_of_jax(each)
-        whole = _steps(each.__traceback__)
+        _remove_jax_note(each)
+        whole = _traceback_entries(each.__traceback__)
         if whole and _is_hidden(whole[-1].tb_frame):
-            _tell_of_hidden(each)
+            _note_hidden_frames(each)
         kept: TracebackType | None = None
         for trail in reversed(whole):
             if not _is_hidden(trail.tb_frame):
@@ -77,14 +77,14 @@ def filter_traceback(error: BaseException) -> None:
 
 def hide_callers(frame: FrameType | None) -> None:
     """Let notebooks and pytest skip the frames of functx at and outside `frame`, up to the user's."""
-    if filtering.mode == "off":
+    if traceback_filter.mode == "off":
         return
     while frame is not None and _is_hidden(frame):
         _hide(frame)
         frame = frame.f_back
 
 
-def show_users_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
+def filtering_excepthook(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `sys.excepthook` to filter errors of functx that were raised outside any transform."""
     from functx.core.errors import FunctxError
 
@@ -98,12 +98,12 @@ def show_users_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
     return excepthook
 
 
-def install() -> None:
+def install_excepthook() -> None:
     """Filter what an uncaught error of functx shows in a terminal or a notebook."""
     from functx.core.errors import FunctxError
 
-    sys.excepthook = show_users_frames(sys.excepthook)
-    shell = current_shell()
+    sys.excepthook = filtering_excepthook(sys.excepthook)
+    shell = ipython_shell()
     if shell is not None and not shell.custom_exceptions:
         shell.set_custom_exc((FunctxError,), _show_in_notebook)
 
@@ -117,7 +117,7 @@ def _show_in_notebook(
 
 
 def _is_hidden(frame: FrameType) -> bool:
-    return owner_of_file[frame.f_code.co_filename] is OURS
+    return file_owner[frame.f_code.co_filename] is FUNCTX_OR_JAX
 
 
 def _hide(frame: FrameType) -> None:
@@ -126,7 +126,7 @@ def _hide(frame: FrameType) -> None:
         frame.f_locals["__tracebackhide__"] = True
 
 
-def _steps(trail: TracebackType | None) -> list[TracebackType]:
+def _traceback_entries(trail: TracebackType | None) -> list[TracebackType]:
     """The entries of a traceback, the innermost last."""
     found = []
     while trail is not None:
@@ -135,7 +135,7 @@ def _steps(trail: TracebackType | None) -> list[TracebackType]:
     return found
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _exception_chain(error: BaseException) -> list[BaseException]:
     """An error, with its causes and contexts."""
     found: dict[int, BaseException] = {}
     pending: list[BaseException | None] = [error]
@@ -153,7 +153,7 @@ _NOTE = (
 )
 
 
-def _tell_of_hidden(error: BaseException) -> None:
+def _note_hidden_frames(error: BaseException) -> None:
     """Say how to see the frames of an error that functx did not raise on purpose."""
     from functx.core.errors import FunctxError
 
@@ -161,14 +161,14 @@ def _tell_of_hidden(error: BaseException) -> None:
         error.add_note(_NOTE)
 
 
-def _drop_note_of_jax(error: BaseException) -> None:
+def _remove_jax_note(error: BaseException) -> None:
     """Remove JAX's note about its hidden frames, since JAX's switch has no effect here."""
     notes = getattr(error, "__notes__", None)
     if notes:
         notes[:] = [note for note in notes if "JAX has removed its internal frames" not in note]
 
 
-def _append_whole(error: BaseException) -> None:
+def _chain_unfiltered_traceback(error: BaseException) -> None:
     """Let the whole traceback be the cause of `error`, and its cause the cause of that."""
     whole = UnfilteredTraceback("the whole traceback follows, with the frames of functx and JAX")
     whole.__traceback__ = error.__traceback__

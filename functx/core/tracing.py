@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 import jax.core
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, WeakArray
+from functx.core.arrays import HOST_ARRAY_TYPES, WeakNdarray
 from functx.core.avals import Shape, ShapedArray
 from functx.core.dtypes import SHORT_NAMES, DType, canonical_dtype, narrow_dtype, x64_enabled
-from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, brief, type_name
-from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead, scalar_literal
-from functx.core.provenance import OURS, USERS, Source, describe, owner_of_file, source_of
+from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, short_repr, type_name
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, scalar_literal
+from functx.core.provenance import (
+    FUNCTX_OR_JAX,
+    USER_CODE,
+    Source,
+    describe_source,
+    file_owner,
+    frame_source,
+)
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
@@ -39,18 +46,18 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
 
     @property
     def aval(self) -> Any:  # type: ignore[override]
-        return execution.jax_aval(self.atom.aval)
+        return backend.jax_aval(self.atom.aval)
 
     @property
     def _trace(self) -> Any:  # type: ignore[override]
         if not self.builder.open:
-            check_alive(self, None)
-        return execution.jax_trace
+            check_not_escaped(self, None)
+        return backend.jax_trace
 
     @property
     def _line_info(self) -> Any:  # type: ignore[override]
         # JAX asks for this where it says that a value has escaped.
-        check_alive(self, current_builder.around())
+        check_not_escaped(self, current_builder.around())
 
     @property
     def shape(self) -> Shape:
@@ -88,7 +95,7 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
         return self
 
 
-class TracedKeys(jax.core.Tracer):  # type: ignore[type-arg]
+class PRNGKeyTracer(jax.core.Tracer):  # type: ignore[type-arg]
     """JAX's typed keys inside a trace: to JAX of the type `aval`, in the program their `words`."""
 
     __slots__ = ("words",)
@@ -104,7 +111,7 @@ class TracedKeys(jax.core.Tracer):  # type: ignore[type-arg]
 
 def is_jax_tracer(x: Any) -> bool:
     """Whether `x` belongs to a trace of JAX's own."""
-    return isinstance(x, jax.core.Tracer) and type(x) is not Tracer and type(x) is not TracedKeys
+    return isinstance(x, jax.core.Tracer) and type(x) is not Tracer and type(x) is not PRNGKeyTracer
 
 
 class Builder:
@@ -187,17 +194,17 @@ class Builder:
                 return x.atom
             if type(x.atom) is Literal:
                 return x.atom
-            check_alive(x, self)
+            check_not_escaped(x, self)
             if self.views is not None:
                 return self.seen(x)
             return self.capture(x.atom, x, x.atom.aval)
         literal = literal_of(x)
         if literal is not None:
             return literal
-        if type(x) is TracedKeys:
+        if type(x) is PRNGKeyTracer:
             return self.atom(x.words)
-        if isinstance(x, jax.core.Tracer) and execution.in_trace_of_jax():
-            raise TracedInside
+        if isinstance(x, jax.core.Tracer) and backend.in_trace_of_jax():
+            raise InnerJaxTrace
         return self.capture(id(x), x, aval_of(x))
 
     def tracer(self, x: Any) -> Tracer:
@@ -206,7 +213,7 @@ class Builder:
 
     def seen(self, x: Tracer) -> Atom:
         """The atom that stands for `x` from outside: what it is a view of is captured, and viewed here."""
-        from functx.core.storage import viewed
+        from functx.core.storage import view_base
 
         views = self.views
         assert views is not None
@@ -218,7 +225,7 @@ class Builder:
                     return self.seen(outer)
                 return self.capture(x.atom, x, x.atom.aval)
             eqn = x.builder.equations[position]
-            base = viewed(x.builder, eqn)
+            base = view_base(x.builder, eqn)
             if base is None:
                 return self.capture(x.atom, x, x.atom.aval)
             args = [Tracer(base, x.builder), *[Tracer(a, x.builder) for a in eqn.inputs[1:]]]
@@ -245,13 +252,13 @@ class Builder:
             inputs.append(atom)
             types.append(atom.aval)
         avals = tuple(types)
-        outs = primitive.types.get(avals) or out_types(primitive, avals)
+        outs = primitive.types.get(avals) or infer_out_avals(primitive, avals)
         source = self.source
         if source is None:
             frame = _getframe(2)
-            while (owner := owner_of_file[frame.f_code.co_filename]) is OURS and frame.f_back:
+            while (owner := file_owner[frame.f_code.co_filename]) is FUNCTX_OR_JAX and frame.f_back:
                 frame = frame.f_back
-            source = (frame.f_code, frame.f_lasti) if owner is USERS else source_of(frame)
+            source = (frame.f_code, frame.f_lasti) if owner is USER_CODE else frame_source(frame)
         if primitive.multiple_results:
             variables = [Var(aval) for aval in outs]
             self.equations.append(Equation(primitive, inputs, variables, source))
@@ -272,7 +279,7 @@ class Builder:
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
         """Append a copy of `program` applied to `args`; its outputs."""
         if program.captures:
-            program, args = with_captures(program, args)
+            program, args = hoist_captures_into_args(program, args)
         env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
         source = self.source
@@ -293,18 +300,18 @@ class Builder:
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
         if self.copies and not self.writes:
-            equations, atoms = without_copies(equations, atoms)
-        program = Program(self.name, inputs, remove_dead(equations, atoms), atoms, **names)
+            equations, atoms = elide_copies(equations, atoms)
+        program = Program(self.name, inputs, dce_equations(equations, atoms), atoms, **names)
         program.in_names = self.in_names
         self.open = False
-        if checking.enabled:
+        if program_checks.enabled:
             from functx.core.checking import check_program
 
             check_program(program)
         return program, [value for _, value in captured]
 
 
-def without_copies(
+def elide_copies(
     equations: Sequence[Equation], outputs: Sequence[Atom]
 ) -> tuple[list[Equation], list[Atom]]:
     """Equations and outputs of a program in which nothing is written, so nothing needs a copy."""
@@ -320,15 +327,15 @@ def without_copies(
     return kept, [same.get(a, a) for a in outputs]
 
 
-def with_captures(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
+def hoist_captures_into_args(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
     """`program` with its captured values as inputs after `args`, and the values of all inputs."""
-    from functx.core.captures import with_captures_as_inputs
+    from functx.core.captures import hoist_captures
 
-    program, captured = with_captures_as_inputs(program)
+    program, captured = hoist_captures(program)
     return program, [*args, *captured]
 
 
-class checking:  # noqa: N801 - a switch, set through `functx.config`
+class program_checks:  # noqa: N801 - a switch, set through `functx.config`
     """Whether every program made is checked for scope and types."""
 
     enabled = False
@@ -353,7 +360,7 @@ class LinearBuilder(Builder):
 
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
         if program.captures:
-            program, args = with_captures(program, args)
+            program, args = hoist_captures_into_args(program, args)
         env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
 
         def read(a: Any) -> Any:
@@ -383,8 +390,8 @@ class LinearBuilder(Builder):
             parent.source = before
 
 
-_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
-_innermost = _builder.get
+_current_builder: ContextVar[Builder | None] = ContextVar("current_builder", default=None)
+_get_current_builder = _current_builder.get
 
 
 class _CurrentBuilder:
@@ -393,11 +400,11 @@ class _CurrentBuilder:
     A task that was started inside a trace keeps its context when the trace has ended.
     """
 
-    set, reset = _builder.set, _builder.reset
+    set, reset = _current_builder.set, _current_builder.reset
 
     def around(self) -> Builder | None:
         """The innermost builder that is open, whatever JAX traces inside of its trace."""
-        builder = _innermost()
+        builder = _get_current_builder()
         while builder is not None and not builder.open:
             builder = builder.parent
         return builder
@@ -405,7 +412,7 @@ class _CurrentBuilder:
     def get(self) -> Builder | None:
         """The innermost active builder; None inside a trace of JAX's own."""
         builder = self.around()
-        return None if builder is None or execution.in_trace_of_jax() else builder
+        return None if builder is None or backend.in_trace_of_jax() else builder
 
     def here(self) -> Builder:
         """The innermost builder that is open, where something is being traced."""
@@ -417,7 +424,7 @@ class _CurrentBuilder:
 current_builder = _CurrentBuilder()
 
 
-class TracedInside(Exception):
+class InnerJaxTrace(Exception):
     """An operation belongs to a trace of JAX that has begun inside of the builder's."""
 
 
@@ -427,26 +434,26 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     Inside a trace of JAX that has begun inside, JAX gets each operation on other values than
     those of the program: it may keep the result beyond this trace.
     """
-    builder = _innermost()
+    builder = _get_current_builder()
     if builder is None or not builder.open:
         builder = current_builder.around()
         if builder is None:
-            check_no_tracers(args)
-            return execution.evaluate(primitive, args)
+            check_no_escaped_tracers(args)
+            return backend.evaluate(primitive, args)
     beside = not args or type(args[0]) is not Tracer or type(args[-1]) is not Tracer
-    if (beside or primitive.in_place) and execution.in_trace_of_jax():
-        return execution.evaluate(primitive, args)
+    if (beside or primitive.in_place) and backend.in_trace_of_jax():
+        return backend.evaluate(primitive, args)
     try:
         return builder.append(primitive, args)
-    except TracedInside:
-        return execution.evaluate(primitive, args)
+    except InnerJaxTrace:
+        return backend.evaluate(primitive, args)
 
 
-def _called(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
+def _call_function(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
     return fun(*args)
 
 
-class _Execution:
+class Backend:
     """How programs run, supplied by `functx.lowering` and `functx.interop`."""
 
     evaluate: Callable[[Primitive, Sequence[Any]], Any]
@@ -461,7 +468,7 @@ class _Execution:
     """JAX's aval of the same type."""
     jax_trace: Any
     """The trace of JAX that traced values belong to."""
-    traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_called)
+    traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_call_function)
     """A function called where operations of JAX become equations of the program being built."""
     outside: Callable[[], AbstractContextManager[None]]
     """A context in which the trace of JAX is the one that was current before functx traced."""
@@ -485,21 +492,23 @@ class _Execution:
     """The names of the axes that JAX maps over devices around this."""
 
 
-execution = _Execution()
+backend = Backend()
 
 
 @contextmanager
-def outside_traces() -> Iterator[None]:
+def eval_context() -> Iterator[None]:
     """No program is being made, by functx or by JAX on its behalf, whatever was before."""
     token = current_builder.set(None)
     try:
-        with execution.outside():
+        with backend.outside():
             yield
     finally:
         current_builder.reset(token)
 
 
-def out_types(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
+def infer_out_avals(
+    primitive: Primitive, avals: tuple[ShapedArray, ...]
+) -> tuple[ShapedArray, ...]:
     try:
         return primitive.out_types(avals)
     except FunctxError as error:
@@ -508,14 +517,14 @@ def out_types(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> tuple[Sha
         raise
 
 
-def check_no_tracers(args: Sequence[Any]) -> None:
+def check_no_escaped_tracers(args: Sequence[Any]) -> None:
     """Raise for traced values whose traces are not on."""
     for x in args:
         if type(x) is Tracer:
-            check_alive(x, current_builder.around())
+            check_not_escaped(x, current_builder.around())
 
 
-def check_alive(x: Tracer, user: Builder | None) -> None:
+def check_not_escaped(x: Tracer, user: Builder | None) -> None:
     """Raise unless `x` belongs to a program that is being built around `user`."""
     owner, builder = x.builder, user
     while builder is not None and builder is not owner:
@@ -523,7 +532,7 @@ def check_alive(x: Tracer, user: Builder | None) -> None:
     if builder is owner and owner.open:
         return
     made = next((e.source for e in owner.equations if x.atom in e.outputs), None)
-    where = f"made at {describe(made)}" if made else "an argument of the function"
+    where = f"made at {describe_source(made)}" if made else "an argument of the function"
     raise EscapedTracerError(
         f"a traced value must be used inside the function that made it; got {x.atom.aval!r} of "
         f"{owner.owner}, {'which has ended' if not owner.open else 'in another thread or trace'}",
@@ -567,14 +576,14 @@ def aval_of(x: Any) -> ShapedArray:
         return x.atom.aval
     if kind is Literal or kind is Var:
         return x.aval
-    if kind in NUMPY_ARRAYS:
+    if kind in HOST_ARRAY_TYPES:
         dtype = x.dtype
         if dtype.itemsize >= 8 and not x64_enabled():
             dtype = narrow_dtype(dtype)
         if dtype in SHORT_NAMES:
-            return ShapedArray(x.shape, dtype, kind is WeakArray)
+            return ShapedArray(x.shape, dtype, kind is WeakNdarray)
     else:
-        aval = execution.aval_of_array(x)
+        aval = backend.aval_of_array(x)
         if aval is not None:
             return aval
         literal = literal_of(x)
@@ -582,15 +591,15 @@ def aval_of(x: Any) -> ShapedArray:
             return literal.aval
         if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             return aval_of(np.asarray(x))
-    if kind is TracedKeys:
+    if kind is PRNGKeyTracer:
         return x.words.atom.aval
     raise ArgumentError(
-        f"arguments must be arrays or numbers; got {type_name(x)} {brief(x)[:60]}",
-        fix=_instead_of(x),
+        f"arguments must be arrays or numbers; got {type_name(x)} {short_repr(x)[:60]}",
+        fix=_argument_fix(x),
     )
 
 
-def _instead_of(x: Any) -> str:
+def _argument_fix(x: Any) -> str:
     """The cure for an argument that is neither an array nor a number."""
     if x is None:
         return "Give it a value, or leave it out: None stands for no array."
@@ -644,7 +653,7 @@ def trace(
         builder.mapped.update(pairs)
         builder.values.update([(v, x) for v, (x, dim) in pairs if dim is None])
     builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
-    return build(builder, fun, tracers)
+    return run_and_finish(builder, fun, tracers)
 
 
 def trace_closed(
@@ -662,22 +671,22 @@ def trace_closed(
     return close_over(program, captured)
 
 
-def build(
+def run_and_finish(
     builder: Builder, fun: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]
 ) -> tuple[Program, list[Any]]:
     """Run `fun` on `tracers` of `builder`, and finish its program."""
     token = current_builder.set(builder)
-    _rare_collections.begin()
+    _gc_throttle.begin()
     try:
         # A result may be of a trace of JAX around this one, which is captured while this one is current.
-        return execution.traced(lambda *given: builder.finish(fun(*given)), tracers)
+        return backend.traced(lambda *given: builder.finish(fun(*given)), tracers)
     finally:
-        _rare_collections.end()
+        _gc_throttle.end()
         builder.open = False
         current_builder.reset(token)
 
 
-class _RareCollections:
+class _GcThrottle:
     """Fewer searches for cyclic garbage while anything is traced.
 
     A trace makes objects by the thousand that stay, and no cycles; each search goes through them.
@@ -704,4 +713,4 @@ class _RareCollections:
                 gc.set_threshold(*self.before)
 
 
-_rare_collections = _RareCollections()
+_gc_throttle = _GcThrottle()

@@ -23,8 +23,8 @@ all = tree_util.tree_all
 reduce = tree_util.tree_reduce
 leaves_with_path = tree_util.tree_leaves_with_path
 flatten_with_path = tree_util.tree_flatten_with_path
-path_text: Any = tree_util.keystr
-tuple_of = tree_util.treedef_tuple
+keystr: Any = tree_util.keystr
+treedef_tuple = tree_util.treedef_tuple
 Partial = tree_util.Partial
 TreeDef = Any
 
@@ -37,11 +37,11 @@ def flatten(tree: Any, is_leaf: Any = None) -> tuple[list[Any], TreeDef]:
     try:
         return _flatten(tree, is_leaf)  # type: ignore[no-any-return]
     except ValueError as error:
-        _refuse_unsortable(tree)
+        _check_sortable_keys(tree)
         raise error
 
 
-def _refuse_unsortable(tree: Any) -> None:
+def _check_sortable_keys(tree: Any) -> None:
     """Raise for the first dictionary in `tree` whose keys cannot be sorted."""
     pending = [tree]
     while pending:
@@ -60,12 +60,12 @@ def _refuse_unsortable(tree: Any) -> None:
             pending += part
 
 
-def unflatten(structure: TreeDef | WithStatic, leaves: Any) -> Any:
+def unflatten(structure: TreeDef | TreeDefWithStatic, leaves: Any) -> Any:
     """The pytree of a structure with these leaves."""
     return structure.unflatten(leaves)
 
 
-class WithStatic(NamedTuple):
+class TreeDefWithStatic(NamedTuple):
     """A structure of which some leaves are fixed: they are no arrays, and are not traced."""
 
     structure: TreeDef
@@ -91,12 +91,12 @@ class WithStatic(NamedTuple):
         return self.structure.children()  # type: ignore[no-any-return]
 
 
-def with_static(structure: TreeDef, fixed: dict[int, Any]) -> TreeDef | WithStatic:
+def treedef_with_static(structure: TreeDef, fixed: dict[int, Any]) -> TreeDef | TreeDefWithStatic:
     """`structure` with the leaves at the keys of `fixed` given, if there are any."""
-    return WithStatic(structure, fixed) if fixed else structure
+    return TreeDefWithStatic(structure, fixed) if fixed else structure
 
 
-class Keys:
+class PRNGKeyNode:
     """A pytree node for JAX's typed PRNG keys, whose one leaf is the array of their words.
 
     Rebuilt from another leaf than words, such as an axis or None, the node gives that leaf.
@@ -112,103 +112,107 @@ class Keys:
 
 
 tree_util.register_pytree_node(
-    Keys, lambda keys: ((0,), keys.dtype), lambda dtype, words: Keys.typed(words[0], dtype)
+    PRNGKeyNode,
+    lambda keys: ((0,), keys.dtype),
+    lambda dtype, words: PRNGKeyNode.typed(words[0], dtype),
 )
 
 
-def flatten_words(tree: Any) -> tuple[list[Any], TreeDef]:
+def flatten_with_key_data(tree: Any) -> tuple[list[Any], TreeDef]:
     """As `flatten`, with the words of typed keys for their leaves; the structure makes keys of them."""
-    return as_words(*flatten(tree))
+    return keys_to_key_data(*flatten(tree))
 
 
-def as_words(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]:
+def keys_to_key_data(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]:
     """Leaves and a structure, with the words of typed keys for those keys."""
-    if not _no_keys.issuperset(builtins.map(type, leaves)):
-        words = [Keys.words(x) for x in leaves]
+    if not _keyless_types.issuperset(builtins.map(type, leaves)):
+        words = [PRNGKeyNode.words(x) for x in leaves]
         pairs = enumerate(zip(leaves, words, strict=True))
         places = tuple([(i, x.dtype) for i, (x, each) in pairs if each is not x])
         if places:
-            return words, _with_keys(structure, places)
-        _no_keys.update([type(x) for x in leaves if type(x).__module__ in _CONCRETE])
+            return words, _insert_key_nodes(structure, places)
+        _keyless_types.update([type(x) for x in leaves if type(x).__module__ in _CONCRETE])
     return leaves, structure
 
 
-_no_keys: set[type] = set()
+_keyless_types: set[type] = set()
 _CONCRETE = frozenset(["builtins", "numpy", "jaxlib._jax", "functx.numpy"])
 """The modules of types that are never those of typed keys."""
 
 
 @lru_cache(4096)
-def _with_keys(structure: TreeDef, places: tuple[tuple[int, Any], ...]) -> TreeDef:
+def _insert_key_nodes(structure: TreeDef, places: tuple[tuple[int, Any], ...]) -> TreeDef:
     """`structure` with keys of a dtype in place of the leaves at some places."""
     node = structure.node_data()
     if node is None:
-        return tree_util.tree_structure(Keys(places[0][1]))
+        return tree_util.tree_structure(PRNGKeyNode(places[0][1]))
     children, start = [], 0
     for child in structure.children():
         end = start + child.num_leaves
         inside = tuple([(i - start, dtype) for i, dtype in places if start <= i < end])
-        children.append(_with_keys(child, inside) if inside else child)
+        children.append(_insert_key_nodes(child, inside) if inside else child)
         start = end
     registry = tree_util.default_registry
     return tree_util.PyTreeDef.from_node_data_and_children(registry, node, children)
 
 
-def keys_among(structure: TreeDef | WithStatic) -> tuple[bool, ...]:
+def key_leaves(structure: TreeDef | TreeDefWithStatic) -> tuple[bool, ...]:
     """Which leaves of a structure are words of typed keys."""
-    if isinstance(structure, WithStatic):
-        every = keys_among(structure.structure)
+    if isinstance(structure, TreeDefWithStatic):
+        every = key_leaves(structure.structure)
         return tuple([on for i, on in enumerate(every) if i not in structure.fixed])
-    return _keys_among(structure)
+    return _key_leaves(structure)
 
 
 @lru_cache(4096)
-def _keys_among(structure: TreeDef) -> tuple[bool, ...]:
+def _key_leaves(structure: TreeDef) -> tuple[bool, ...]:
     node = structure.node_data()
-    if node is None or node[0] is Keys:
+    if node is None or node[0] is PRNGKeyNode:
         return (node is not None,)
-    return tuple([on for child in structure.children() for on in _keys_among(child)])
+    return tuple([on for child in structure.children() for on in _key_leaves(child)])
 
 
-_BUILT_IN = frozenset([tuple, list, dict, OrderedDict, defaultdict, type(None), Partial, Keys])
+_BUILT_IN = frozenset(
+    [tuple, list, dict, OrderedDict, defaultdict, type(None), Partial, PRNGKeyNode]
+)
 _ONE_LEAF = structure(0)
 
 
-def _is_users(kind: type) -> bool:
+def _is_user_node(kind: type) -> bool:
     """Whether nodes of the class `kind` are made by code of the user's."""
     return kind not in _BUILT_IN and not (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
-def outermost(structure: TreeDef) -> type | None:
+def root_node_type(structure: TreeDef) -> type | None:
     """The class of the outermost node of a structure, None for a leaf."""
     node = structure.node_data()
     return None if node is None else node[0]
 
 
-def in_user_nodes(structure: TreeDef | WithStatic) -> tuple[bool, ...]:
+def leaves_in_user_nodes(structure: TreeDef | TreeDefWithStatic) -> tuple[bool, ...]:
     """Which leaves of a structure lie in nodes that code of the user's makes."""
-    if isinstance(structure, WithStatic):
-        every = in_user_nodes(structure.structure)
+    if isinstance(structure, TreeDefWithStatic):
+        every = leaves_in_user_nodes(structure.structure)
         return tuple([on for i, on in enumerate(every) if i not in structure.fixed])
-    return _in_user_nodes(structure)
+    return _leaves_in_user_nodes(structure)
 
 
 @lru_cache(4096)
-def _in_user_nodes(structure: TreeDef) -> tuple[bool, ...]:
+def _leaves_in_user_nodes(structure: TreeDef) -> tuple[bool, ...]:
     node = structure.node_data()
     if node is None:
         return (False,)
-    if _is_users(node[0]):
+    if _is_user_node(node[0]):
         return (True,) * structure.num_leaves
-    return tuple([on for child in structure.children() for on in _in_user_nodes(child)])
+    return tuple([on for child in structure.children() for on in _leaves_in_user_nodes(child)])
 
 
-def paths(structure: TreeDef | WithStatic) -> list[tuple[Any, ...]]:
+def paths(structure: TreeDef | TreeDefWithStatic) -> list[tuple[Any, ...]]:
     """The path of each leaf, found without an instance: children of users' nodes are numbered."""
-    if isinstance(structure, WithStatic):
+    if isinstance(structure, TreeDefWithStatic):
         every = paths(structure.structure)
         return [path for i, path in enumerate(every) if i not in structure.fixed]
-    if structure == _ONE_LEAF or outermost(structure) is Keys:
+    if structure == _ONE_LEAF or root_node_type(structure) is PRNGKeyNode:
         return [()]
     pairs = zip(_child_keys(structure), structure.children(), strict=True)
     return [(key, *path) for key, child in pairs for path in paths(child)]
@@ -224,14 +228,14 @@ def _child_keys(structure: TreeDef) -> list[Any]:
         return [tree_util.DictKey(name) for name in names]
     if kind in (tuple, list):
         return [tree_util.SequenceKey(i) for i in range(len(structure.children()))]
-    if not _is_users(kind) and issubclass(kind, tuple):
+    if not _is_user_node(kind) and issubclass(kind, tuple):
         return [tree_util.GetAttrKey(name) for name in kind._fields]  # type: ignore[attr-defined]
     return [tree_util.FlattenedIndexKey(i) for i in range(len(structure.children()))]
 
 
-def of_call(*arguments: TreeDef) -> TreeDef:
+def call_treedef(*arguments: TreeDef) -> TreeDef:
     """The structure of the arguments of a call, positional ones of these structures."""
-    return tuple_of([tuple_of(arguments), structure({})])
+    return treedef_tuple([treedef_tuple(arguments), structure({})])
 
 
 class StructureDifference(NamedTuple):
@@ -247,10 +251,10 @@ class StructureDifference(NamedTuple):
 
     def texts(self) -> tuple[str, str, str]:
         """The path, and both parts, as messages show them."""
-        parts = [_described(x) for x in (self.expected, self.given)]
+        parts = [_node_text(x) for x in (self.expected, self.given)]
         if parts[0] == parts[1]:
             parts = [str(x) for x in (self.expected, self.given)]
-        return path_text(self.path), parts[0], parts[1]
+        return keystr(self.path), parts[0], parts[1]
 
 
 def first_difference(
@@ -273,7 +277,7 @@ def first_difference(
     return None
 
 
-def _described(structure: TreeDef) -> str:
+def _node_text(structure: TreeDef) -> str:
     """The outermost node, in words."""
     node = structure.node_data()
     if node is None:
@@ -288,7 +292,7 @@ def _described(structure: TreeDef) -> str:
     return f"{kind.__name__} of {count}"
 
 
-def flatten_prefix(prefix: Any, whole: TreeDef, what: str) -> list[Any]:
+def broadcast_prefix(prefix: Any, whole: TreeDef, what: str) -> list[Any]:
     """One leaf of `prefix` for each leaf of the structure `whole`; None is a leaf of the prefix.
 
     Raises TreeError, which calls the prefix `what`, when it is not a tree prefix.
@@ -302,16 +306,16 @@ def flatten_prefix(prefix: Any, whole: TreeDef, what: str) -> list[Any]:
             f"for a tree of structure {whole}",
             f"which has {other} where the prefix has {mine}" + (f", at {path}" if path else ""),
         )
-    parts = _parts_below(given, whole)
+    parts = _subtrees_at_leaves(given, whole)
     return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
 
 
-def _parts_below(prefix: TreeDef, whole: TreeDef) -> list[TreeDef]:
+def _subtrees_at_leaves(prefix: TreeDef, whole: TreeDef) -> list[TreeDef]:
     """The part of `whole` at each leaf of its prefix."""
     if prefix == _ONE_LEAF:
         return [whole]
     pairs = zip(prefix.children(), whole.children(), strict=True)
-    return [below for part, other in pairs for below in _parts_below(part, other)]
+    return [below for part, other in pairs for below in _subtrees_at_leaves(part, other)]
 
 
 def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDifference:
@@ -323,14 +327,14 @@ def flatten_with_nones(whole: TreeDef, tree: Any) -> list[Any] | StructureDiffer
     difference = first_difference(given, whole, prefix=True)
     if difference is not None:
         return StructureDifference(difference.path, difference.given, difference.expected)
-    parts = _parts_below(given, whole)
+    parts = _subtrees_at_leaves(given, whole)
     for i, (x, part) in enumerate(zip(found, parts, strict=True)):
-        if x is not None and part != _ONE_LEAF and outermost(part) is not Keys:
+        if x is not None and part != _ONE_LEAF and root_node_type(part) is not PRNGKeyNode:
             return StructureDifference(paths(given)[i], part, _ONE_LEAF)
     return [x for x, part in zip(found, parts, strict=True) for _ in range(part.num_leaves)]
 
 
-def flatten_as(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
+def flatten_up_to(expected: TreeDef, tree: Any, what: str, like: str) -> list[Any]:
     """What `tree` has in place of the leaves of `expected`, None where it has None.
 
     Raises TreeError if it has another structure.
@@ -347,12 +351,12 @@ def check_same_structure(expected: TreeDef, given: TreeDef, what: str, like: str
     """Raise TreeError, which names the first place where they differ, unless structures agree."""
     if expected != given:
         raise TreeError(
-            f"{what} must have the structure of {like}; got {differing(expected, given)}",
-            *in_full(expected, given),
+            f"{what} must have the structure of {like}; got {describe_difference(expected, given)}",
+            *full_structures(expected, given),
         )
 
 
-def in_full(expected: TreeDef, given: TreeDef) -> list[str]:
+def full_structures(expected: TreeDef, given: TreeDef) -> list[str]:
     """Lines that show two structures, if they are small; else the place where they differ says more."""
     if max(expected.num_nodes, given.num_nodes) > _LARGEST_SHOWN:
         return []
@@ -362,7 +366,7 @@ def in_full(expected: TreeDef, given: TreeDef) -> list[str]:
 _LARGEST_SHOWN = 20
 
 
-def differing(expected: TreeDef, given: TreeDef) -> str:
+def describe_difference(expected: TreeDef, given: TreeDef) -> str:
     """`a leaf for tuple of 2 at [1]['x']`: how a structure first differs from the one expected."""
     difference = first_difference(expected, given)
     return str(difference) if difference else f"{given} for {expected}"

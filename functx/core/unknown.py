@@ -11,7 +11,7 @@ import numpy as np
 from functx.core.program import Literal
 
 
-class Answer(NamedTuple):
+class Guard(NamedTuple):
     """What a rewrite was told of the number at a place: it holds for numbers that answer alike."""
 
     place: int
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
         return bool(self.question(numbers[self.place], self.other)) == self.answer
 
 
-class Unknown:
+class SymbolicScalar:
     """The value of a literal that will be an input: whoever compares it is told, and noted.
 
     It becomes no Python number: what would compute with it raises TypeError.
@@ -32,16 +32,16 @@ class Unknown:
 
     __slots__ = ("answers", "lift", "number", "place")
 
-    def __init__(self, number: Any, place: int, lift: int, answers: list[Answer]):
+    def __init__(self, number: Any, place: int, lift: int, answers: list[Guard]):
         self.number, self.place, self.answers = number, place, answers
         # Tells it from one of another program, which may be looked for in the same tables.
         self.lift = lift
 
     def ask(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
-        if type(other) is Unknown:
+        if type(other) is SymbolicScalar:
             raise TypeError("two unknown numbers cannot be compared")
         answer = bool(question(self.number, other))
-        self.answers.append(Answer(self.place, question, other, answer))
+        self.answers.append(Guard(self.place, question, other, answer))
         return answer
 
     def __eq__(self, other: object) -> bool:
@@ -69,14 +69,14 @@ class Unknown:
         return f"number {self.place} of {self.lift}"
 
 
-def is_known_literal(atom: Any) -> bool:
+def is_concrete_literal(atom: Any) -> bool:
     """Whether `atom` is a number written in a program, and known."""
-    return type(atom) is Literal and type(atom.value) is not Unknown
+    return type(atom) is Literal and type(atom.value) is not SymbolicScalar
 
 
 def is_finite(value: Any) -> bool:
     """Whether `value`, a number that may be unknown, is finite."""
-    return value.ask(_finite) if type(value) is Unknown else bool(np.isfinite(value))
+    return value.ask(_finite) if type(value) is SymbolicScalar else bool(np.isfinite(value))
 
 
 def _finite(number: Any, _: None) -> Any:

@@ -21,12 +21,12 @@ class Captures:
 
     def add(self, values: Sequence[Any]) -> None:
         for x in values:
-            if self.places.setdefault(identity(x), len(self.values)) == len(self.values):
+            if self.places.setdefault(identity_key(x), len(self.values)) == len(self.values):
                 self.values.append(x)
 
     def find(self, x: Any) -> int | None:
         """Where `x` is among the values: itself, or an array that equals it."""
-        found = self.places.get(identity(x))
+        found = self.places.get(identity_key(x))
         if found is not None:
             return found
         for i, y in enumerate(self.values):
@@ -70,6 +70,6 @@ class Captures:
         return Program(program.name, [*own, *inputs], equations, outputs, in_names=program.in_names)
 
 
-def identity(x: Any) -> Any:
+def identity_key(x: Any) -> Any:
     """What two values share exactly when they are one."""
     return x.atom if type(x) is Tracer else id(x)

@@ -11,40 +11,44 @@ from functx.core import tree
 from functx.core.errors import ArgnumsError, ArgumentError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder, trace_closed
 from functx.custom.checkpoint_policies import everything_saveable
-from functx.custom.function import in_jax_trace
-from functx.custom.recomputation import Recomputation, Recompute
+from functx.custom.function import has_jax_tracers
+from functx.custom.recomputation import RematPartialEval, RematSplit
 from functx.ops.arithmetic import mul
 from functx.ops.operands import batch_size
 from functx.ops.trigonometric import sin
-from functx.transforms.batching import NaturalBatch
-from functx.transforms.call import TransposeIn
+from functx.transforms.batching import BatchWithInferredOutDims
+from functx.transforms.call import TransposeLinearInputs
 from functx.transforms.calls import (
+    as_decorator,
     avals_of,
-    called_plainly,
+    call_outside_trace,
     check_callable,
-    name_of,
-    trace_call,
-    transformed,
-    with_options,
+    function_name,
+    trace_function,
+    wrap_transform,
 )
-from functx.transforms.control.tracing import linearizing
-from functx.transforms.expand import expand
-from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.control.tracing import is_linearizing
+from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.marks import (
-    chosen,
     inexact_cotangents,
-    inexact_marks,
-    linear_marks,
-    others,
-    spread,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
 )
-from functx.transforms.masked_split import MaskedHalf, masks_of, with_masks
-from functx.transforms.parts import depends
-from functx.transforms.zeros import WithZeros, nonzero_outputs, programs_run, with_programs
+from functx.transforms.masked_split import (
+    SelectMaskedVJP,
+    broadcast_masks,
+    unpack_masked_cotangents,
+)
+from functx.transforms.parts import active_outputs
+from functx.transforms.zeros import DropZeroInputs, nonzero_output_mask, programs_run, with_programs
 
 
 def checkpoint(
@@ -86,17 +90,17 @@ def checkpoint(
             fix="Make what Python decides on static: static_argnums.",
         )
     if fun is None:
-        return with_options(checkpoint, locals())
+        return as_decorator(checkpoint, locals())
     check_callable(fun, "checkpoint")
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if current_builder.get() is None and not in_jax_trace((args, kwargs)):
-            return called_plainly(fun, *args, **kwargs)
+        if current_builder.get() is None and not has_jax_tracers((args, kwargs)):
+            return call_outside_trace(fun, *args, **kwargs)
         if any(not -len(args) <= n < len(args) for n in numbers):
             raise ArgnumsError(
-                f"checkpoint({name_of(fun)}): static_argnums must name positional arguments; "
+                f"checkpoint({function_name(fun)}): static_argnums must name positional arguments; "
                 f"got {numbers} for {len(args)} of them"
             )
         fixed = {n % len(args): args[n % len(args)] for n in numbers}
@@ -108,25 +112,25 @@ def checkpoint(
             given = [fixed[i] if i in fixed else next(rest) for i in range(count)]
             return fun(*given, **keywords, **fixed_by_name)
 
-        of_dynamic.__name__ = name_of(fun)
+        of_dynamic.__name__ = function_name(fun)
         dynamic = tuple([x for i, x in enumerate(args) if i not in fixed])
         plain = of_dynamic if fixed or fixed_by_name else fun
-        leaves, in_tree = tree.flatten_words((dynamic, kwargs))
+        leaves, in_tree = tree.flatten_with_key_data((dynamic, kwargs))
         avals = avals_of(leaves, "checkpoint", plain, in_tree)
         apart = prevent_cse
         if not isinstance(prevent_cse, bool):
-            what = f"checkpoint({name_of(fun)}): prevent_cse"
-            marks = tree.flatten_prefix(prevent_cse, tree.structure(args), what)
+            what = f"checkpoint({function_name(fun)}): prevent_cse"
+            marks = tree.broadcast_prefix(prevent_cse, tree.structure(args), what)
             if bad := [mark for mark in marks if not isinstance(mark, bool)]:
                 raise ArgumentError(f"{what} must be made of True and False; got {bad[0]!r}")
             apart = any(marks)
-        traced = trace_call(plain, in_tree, avals, "checkpoint", values=leaves)
+        traced = trace_function(plain, in_tree, avals, "checkpoint", values=leaves)
         operands = [*leaves, *traced.captured]
         outs = Checkpoint(traced.program, apart, False, policy)(*operands)
         return tree.unflatten(traced.out_tree, traced.returned(operands, outs, of_transform=False))
 
-    made = transformed(wrapper, fun, "checkpoint")
-    made.__name__ = name_of(fun)
+    made = wrap_transform(wrapper, fun, "checkpoint")
+    made.__name__ = function_name(fun)
     return made
 
 
@@ -167,31 +171,31 @@ class Checkpoint(Primitive):
         return Checkpoint(program, self.apart, self.again or again, self.policy)
 
     def varying_outputs(self, avals, active):
-        return depends(self.program, active)
+        return active_outputs(self.program, active)
 
     def hoist(self, programs, extras, operands):
         return self.of(programs[0]), [*extras[0], *operands]
 
-    def split(self, split: Any) -> Recomputation:
+    def split(self, split: Any) -> RematSplit:
         """The two halves of a derivative, of which the second computes again."""
-        return rewritten(Recompute(split, self.policy), self.program)  # type: ignore[no-any-return]
+        return cached_rewrite(RematPartialEval(split, self.policy), self.program)  # type: ignore[no-any-return]
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
         given = [t for t in tangents if t is not None]
         count = len(self.program.outputs)
-        if linearizing():
+        if is_linearizing():
             halves = self.split(Linearize(varying))
             outs = self.of(halves.values)(*primals)
             found = self.of(halves.rest, again=True)(*given, *outs[count:], *primals)
         else:
-            outs = self.of(rewritten(PushForward(varying), self.program))(*primals, *given)
+            outs = self.of(cached_rewrite(JVPRewrite(varying), self.program))(*primals, *given)
             found = outs[count:]
         outs = outs[:count]
-        return outs, spread(found, inexact_marks(outs))
+        return outs, scatter_where(found, inexact_mask(outs))
 
     def forward(self, args, active):
-        halves = self.split(MaskedHalf(tuple(active), False))
+        halves = self.split(SelectMaskedVJP(tuple(active), False))
         outs = self.of(halves.values)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
@@ -201,29 +205,35 @@ class Checkpoint(Primitive):
 
     def vjp_masked(self, cts, lives, saved, args, active):
         masked = any([live is not None for live in lives])
-        rest = self.split(MaskedHalf(tuple(active), masked)).rest
+        rest = self.split(SelectMaskedVJP(tuple(active), masked)).rest
         if masked:
             given = inexact_cotangents(cts, self.program.out_avals)
-            lives = chosen(lives, inexact_marks(self.program.out_avals))
-            given = [*given, *masks_of(lives, given)]
+            lives = select_where(lives, inexact_mask(self.program.out_avals))
+            given = [*given, *broadcast_masks(lives, given)]
         else:
-            given = chosen(cts, inexact_marks(self.program.out_avals))
+            given = select_where(cts, inexact_mask(self.program.out_avals))
             marks = tuple([ct is not None for ct in given])
-            rest, given = rewritten(WithZeros(marks), rest), chosen(given, marks)
+            rest, given = cached_rewrite(DropZeroInputs(marks), rest), select_where(given, marks)
         outs = self.of(rest, again=True)(*given, *saved, *args)
-        nonzero = nonzero_outputs(rest)
+        nonzero = nonzero_output_mask(rest)
         found = [x if on else None for x, on in zip(outs, nonzero, strict=True)]
-        return with_masks(active, rest, found)
+        return unpack_masked_cotangents(active, rest, found)
 
     def transpose(self, cts, *args):
-        linear = linear_marks(args)
-        program = rewritten(TransposeIn(linear), expand(self.program, "transpose"))
+        linear = linear_mask(args)
+        program = cached_rewrite(
+            TransposeLinearInputs(linear), decompose_missing_rules(self.program, "transpose")
+        )
         given = inexact_cotangents(cts, self.program.out_avals)
-        return spread(self.of(program, again=True)(*given, *others(args, linear)), linear)
+        return scatter_where(
+            self.of(program, again=True)(*given, *select_where_not(args, linear)), linear
+        )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
+        program, out_dims = cached_rewrite(
+            BatchWithInferredOutDims(size, tuple(dims)), self.program
+        )
         return self.of(program)(*args), out_dims
 
     def lower(self, ctx, *values):

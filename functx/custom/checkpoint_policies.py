@@ -15,8 +15,8 @@ from typing import Any
 from functx.core.errors import ArgumentError, type_name
 from functx.core.records import Record
 from functx.ops.contraction import DotGeneral
-from functx.ops.gradients import Name
-from functx.transforms.planning.costs import recomputable
+from functx.ops.gradients import CheckpointName
+from functx.transforms.planning.costs import is_cheap_to_recompute
 
 Policy = Callable[..., bool]
 
@@ -63,7 +63,7 @@ class MinCut:
     """
 
     def __call__(self, primitive: Any, *_: Any, **__: Any) -> bool:
-        return not recomputable(primitive)
+        return not is_cheap_to_recompute(primitive)
 
     def __repr__(self) -> str:
         return "min_cut"
@@ -76,17 +76,19 @@ checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 def save_only_these_names(*names: str) -> Policy:
     """A policy that saves the values with one of the names given by `checkpoint_name`."""
-    return _Names(_checked("save_only_these_names", names), listed=True, unnamed=False)
+    return _SaveByName(_check_names("save_only_these_names", names), listed=True, unnamed=False)
 
 
 def save_any_names_but_these(*names: str) -> Policy:
     """A policy that saves the values with a name that is none of `names`."""
-    return _Names(_checked("save_any_names_but_these", names), listed=False, unnamed=False)
+    return _SaveByName(_check_names("save_any_names_but_these", names), listed=False, unnamed=False)
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
     """A policy that saves all values but those with one of `names`."""
-    return _Names(_checked("save_anything_except_these_names", names), listed=False, unnamed=True)
+    return _SaveByName(
+        _check_names("save_anything_except_these_names", names), listed=False, unnamed=True
+    )
 
 
 def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
@@ -96,22 +98,22 @@ def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
             raise ArgumentError(
                 f"save_from_both_policies: policies must be functions; got {type_name(policy)}"
             )
-    return _Either(policy_1, policy_2)
+    return _SaveFromEither(policy_1, policy_2)
 
 
 # Dataclasses, so that policies made alike are equal, and so are the programs that hold them.
-class _Names(Record):
+class _SaveByName(Record):
     names: tuple[str, ...]
     listed: bool
     unnamed: bool
 
     def __call__(self, primitive: Any, *_: Any, name: str | None = None, **__: Any) -> bool:
-        if not isinstance(primitive, Name):
+        if not isinstance(primitive, CheckpointName):
             return self.unnamed
         return (name in self.names) is self.listed
 
 
-class _Either(Record):
+class _SaveFromEither(Record):
     first: Policy
     second: Policy
 
@@ -119,7 +121,7 @@ class _Either(Record):
         return self.first(primitive, *avals, **params) or self.second(primitive, *avals, **params)
 
 
-def _checked(what: str, names: tuple[Any, ...]) -> tuple[str, ...]:
+def _check_names(what: str, names: tuple[Any, ...]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise ArgumentError(

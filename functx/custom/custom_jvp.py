@@ -7,38 +7,38 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.editing import applied
+from functx.core.editing import apply_program
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import trace_closed
-from functx.custom.batched_rules import BatchJVP
+from functx.custom.batched_rules import BatchJVPRule
 from functx.custom.captures import Captures
-from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
-from functx.custom.function import CustomCall, CustomFunction, refuse_captured
-from functx.custom.results import Result, rule_source
-from functx.custom.ruled import Ruled
-from functx.custom.splitting import SplitRule
-from functx.custom.symbolic_zeros import told
+from functx.custom.deferral import Activity, RuleTrace, TracedRule, rule_programs
+from functx.custom.function import CallInfo, CustomFunction, check_captures_not_differentiated
+from functx.custom.results import RuleResult, rule_source
+from functx.custom.ruled import CustomDerivativeCall
+from functx.custom.splitting import SplitJVPRule
+from functx.custom.symbolic_zeros import with_symbolic_zeros
 from functx.ops.arithmetic import add, mul
 from functx.ops.trigonometric import cos, sin
-from functx.transforms.call import TransposeIn
-from functx.transforms.calls import check_callable, name_of, with_options
-from functx.transforms.expand import expand
-from functx.transforms.linear_transpose import transposed
+from functx.transforms.call import TransposeLinearInputs
+from functx.transforms.calls import as_decorator, check_callable, function_name
+from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.linear_transpose import transpose_program
 from functx.transforms.marks import (
-    chosen,
+    indices_where,
     inexact_cotangents,
-    inexact_marks,
-    linear_marks,
-    others,
-    places_of,
-    spread,
-    tangent_tree,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
+    unflatten_tangents,
 )
-from functx.transforms.parts import Between, reached_from
+from functx.transforms.parts import Subprogram, dependents_of
 from functx.transforms.rule_checks import check_linear
 
 
@@ -66,7 +66,7 @@ def custom_jvp(
     6.0
     """
     if fun is None:
-        return with_options(custom_jvp, locals())
+        return as_decorator(custom_jvp, locals())
     return CustomJVPFunction(fun, nondiff_argnums, nondiff_argnames)
 
 
@@ -119,7 +119,7 @@ class CustomJVPFunction(CustomFunction):
                     total = term if total is None else tree.map(add, total, term)
             return out, total
 
-        jvp.__name__ = f"{name_of(self.fun)}_jvps"
+        jvp.__name__ = f"{function_name(self.fun)}_jvps"
         if given:
             jvp.__wrapped__ = given[0]  # type: ignore[attr-defined]
         self.jvp, self.symbolic_zeros = jvp, False
@@ -128,42 +128,42 @@ class CustomJVPFunction(CustomFunction):
         return () if self.jvp is None else (self.jvp,)
 
     def traced_rules(
-        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any], flow: Flow | None
-    ) -> list[Traced]:
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
+    ) -> list[TracedRule]:
         assert self.jvp is not None
-        told = flow or everywhere(call) if self.symbolic_zeros else None
-        return [trace_push(repr(self), self.jvp, call, trace, values, told)]
+        told = flow or full_activity(call) if self.symbolic_zeros else None
+        return [trace_jvp_rule(repr(self), self.jvp, call, trace, values, told)]
 
-    def arranged(self, traced: Sequence[Traced], captures: Captures) -> tuple[Program, ...]:
+    def arranged(self, traced: Sequence[TracedRule], captures: Captures) -> tuple[Program, ...]:
         return tuple([captures.extend(*each) for each in traced])
 
     def primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
         return CustomJVP(primal, rule, captured)
 
 
-def everywhere(call: CustomCall) -> Flow:
+def full_activity(call: CallInfo) -> Activity:
     """The derivative in every argument of a call, from every output."""
-    varying, given = ((True,) * sum(inexact_marks(avals)) for avals in (call.avals, call.out_avals))
-    return Flow(varying, given)
+    varying, given = ((True,) * sum(inexact_mask(avals)) for avals in (call.avals, call.out_avals))
+    return Activity(varying, given)
 
 
-def trace_push(
+def trace_jvp_rule(
     owner: str,
     rule: Callable[..., Any],
-    call: CustomCall,
+    call: CallInfo,
     trace: RuleTrace,
     values: Sequence[Any],
-    flow: Flow | None,
-) -> Traced:
+    flow: Activity | None,
+) -> TracedRule:
     """The program of `rule`, which gives outputs and their tangents; with `flow`, of that."""
-    out = Result(owner, rule)
+    out = RuleResult(owner, rule)
     tangent_avals = [a for a in call.avals if is_inexact(a.dtype)]
 
     def body(*xs: Any) -> list[Any]:
         count = len(call.avals)
-        leaves = told(call.in_tree, call.avals, xs[count:], flow and flow.varying)
+        leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], flow and flow.varying)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
-        tangents, _ = tangent_tree(call.in_tree, call.avals, leaves)
+        tangents, _ = unflatten_tangents(call.in_tree, call.avals, leaves)
         value, tangent = out.pair(
             rule(*call.nondiff, primals, tangents), "(output, output tangent)"
         )
@@ -177,7 +177,7 @@ def trace_push(
     traced = trace(rule, body, [*call.avals, *tangent_avals], values)
     program, count = traced.program, len(call.avals)
     tangents = program.inputs[count : count + len(tangent_avals)]
-    reached = reached_from(tangents, program.equations)
+    reached = dependents_of(tangents, program.equations)
     if not reached.isdisjoint(program.outputs[: len(call.out_avals)]):
         raise out.error("must not depend on the tangents; got one that does")
     return traced
@@ -197,7 +197,7 @@ def _examples() -> tuple[Program, tuple[Program]]:
     )
 
 
-class CustomJVP(Ruled):
+class CustomJVP(CustomDerivativeCall):
     """The outputs of `primal`, whose derivative is what the program in `rule` says.
 
     That program takes the operands of `primal`, the tangents of the inexact ones, and the
@@ -218,11 +218,11 @@ class CustomJVP(Ruled):
 
     def split(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[Program, Program, Any]:
         """The rule, for operands that vary where `active` says, as values and tangents."""
-        refuse_captured(self, active)
+        check_captures_not_differentiated(self, active)
         varying = self.varying(args, active)
-        (rule,) = programs_of(self.rule, Flow(varying, ()))
-        split = SplitRule(len(self.own(args)), varying, len(self.primal.outputs))
-        return rewritten(split, expand(rule, "transpose"))  # type: ignore[return-value]
+        (rule,) = rule_programs(self.rule, Activity(varying, ()))
+        split = SplitJVPRule(len(self.own(args)), varying, len(self.primal.outputs))
+        return cached_rewrite(split, decompose_missing_rules(rule, "transpose"))  # type: ignore[return-value]
 
     def varying_outputs(self, avals, active):
         return self.split(avals, active)[2]
@@ -230,30 +230,30 @@ class CustomJVP(Ruled):
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
         values, tangent_program, nonzero = self.split(primals, active)
-        outs = applied(values, primals)
+        outs = apply_program(values, primals)
         count = len(self.primal.outputs)
         given = [t for t in tangents if t is not None]
-        found = applied(tangent_program, [*given, *outs[count:]])
-        return outs[:count], spread(found, nonzero)
+        found = apply_program(tangent_program, [*given, *outs[count:]])
+        return outs[:count], scatter_where(found, nonzero)
 
     def forward(self, args, active):
         values, _, _ = self.split(args, active)
-        outs = applied(values, args)
+        outs = apply_program(values, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
         _, tangent_program, nonzero = self.split(args, active)
         self.refuse_affine(args, active)
-        found = chosen(cts, nonzero)
-        reached = places_of([ct is not None for ct in found])
+        found = select_where(cts, nonzero)
+        reached = indices_where([ct is not None for ct in found])
         given = [ct for ct in found if ct is not None]
-        pull_back = transposed(
-            rewritten(Between(outputs=reached), tangent_program),
+        pull_back = transpose_program(
+            cached_rewrite(Subprogram(outputs=reached), tangent_program),
             sum(active),
             self.must_be_linear,
         )
-        return spread(applied(pull_back, [*given, *residuals]), active)
+        return scatter_where(apply_program(pull_back, [*given, *residuals]), active)
 
     @property
     def must_be_linear(self) -> str:
@@ -265,23 +265,27 @@ class CustomJVP(Ruled):
     def refuse_affine(self, args: Sequence[Any], active: Sequence[bool]) -> None:
         """Raise LinearityError for a rule that adds a constant to a tangent."""
         varying = self.varying(args, active)
-        (rule,) = programs_of(self.rule, Flow(varying, ()))
-        rule = expand(rule, "transpose")
+        (rule,) = rule_programs(self.rule, Activity(varying, ()))
+        rule = decompose_missing_rules(rule, "transpose")
         first = len(self.own(args))
         linear = rule.inputs[first : first + len(varying)]
         outputs = rule.outputs[len(self.primal.outputs) :]
         check_linear(rule, linear, outputs, self.must_be_linear)
 
     def transpose(self, cts, *args):
-        return transposed_primal(self.primal, cts, args)
+        return transpose_primal(self.primal, cts, args)
 
     def rule_of_batch(self, size, dims, inexact):
-        return BatchJVP(size, dims, inexact)
+        return BatchJVPRule(size, dims, inexact)
 
 
-def transposed_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def transpose_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The cotangents of the linear operands of `program`, which is linear in them."""
-    linear = linear_marks(args)
-    pull_back = rewritten(TransposeIn(linear), expand(program, "transpose"))
+    linear = linear_mask(args)
+    pull_back = cached_rewrite(
+        TransposeLinearInputs(linear), decompose_missing_rules(program, "transpose")
+    )
     given = inexact_cotangents(cts, program.out_avals)
-    return spread(applied(pull_back, [*given, *others(args, linear)]), linear)
+    return scatter_where(
+        apply_program(pull_back, [*given, *select_where_not(args, linear)]), linear
+    )

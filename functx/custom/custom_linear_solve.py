@@ -9,31 +9,31 @@ from functx.core import tree
 from functx.core.errors import MissingRuleError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import trace_closed
 from functx.custom.captures import Captures
 from functx.custom.implicit import (
-    Unknowns,
-    batched,
-    full_cotangents,
-    pulled,
-    pushed,
+    SolutionTree,
+    batch_solver,
+    consts_jvp,
+    instantiate_cotangents,
+    negated_consts_vjp,
 )
 from functx.ops.arithmetic import add, div, mul, neg, sub
-from functx.ops.cumulative import delayed, linear_recurrence
+from functx.ops.cumulative import linear_recurrence, shift_along
 from functx.transforms.control.tracing import (
     body_name,
-    check_functions,
+    check_callables,
     check_operands,
 )
 from functx.transforms.linear_transpose import LinearTranspose
-from functx.transforms.marks import zeros_for_none
-from functx.transforms.parts import first_outputs
+from functx.transforms.marks import instantiate_zeros
+from functx.transforms.parts import take_first_outputs
 
 
-@boundary
+@api_boundary
 def custom_linear_solve(
     matvec: Callable[[Any], Any],
     b: Any,
@@ -62,11 +62,11 @@ def custom_linear_solve(
     >>> [float(ct) for ct in functx.grad(halve, (0, 1))(6.0, 2.0)]
     [0.5, -1.5]
     """
-    check_functions("custom_linear_solve", matvec=matvec, solve=solve)
+    check_callables("custom_linear_solve", matvec=matvec, solve=solve)
     if transpose_solve is not None:
-        check_functions("custom_linear_solve", transpose_solve=transpose_solve)
+        check_callables("custom_linear_solve", transpose_solve=transpose_solve)
     what = body_name("custom_linear_solve", matvec)
-    b_like = Unknowns(what, "custom_linear_solve", "b", b, "matvec", matvec)
+    b_like = SolutionTree(what, "custom_linear_solve", "b", b, "matvec", matvec)
     count = len(b_like.leaves)
     forward = b_like.function
     solved = b_like.solution("solve", lambda rhs: solve(matvec, rhs), has_aux)
@@ -78,7 +78,7 @@ def custom_linear_solve(
     if symmetric:
         vecmat = forward.program
     elif transpose_solve is not None:
-        vecmat = rewritten(LinearTranspose(f"{what}: matvec", count), forward.program)
+        vecmat = cached_rewrite(LinearTranspose(f"{what}: matvec", count), forward.program)
     if transpose_solve is not None:
         given, program = transpose_solve, cast(Program, vecmat)
 
@@ -93,7 +93,7 @@ def custom_linear_solve(
         captures.extend(forward.program, forward.captured),
         captures.extend(solved.program, solved.captured),
         None if vecmat is None else captures.extend(vecmat, forward.captured),
-        turned and first_outputs(captures.extend(turned.program, turned.captured), count),
+        turned and take_first_outputs(captures.extend(turned.program, turned.captured), count),
     )
     outs = primitive(*b_like.leaves, *captures.values)
     return tree.unflatten(solved.out_tree, outs)
@@ -102,10 +102,10 @@ def custom_linear_solve(
 def _examples() -> dict[str, Any]:
     # A matrix with the diagonal d, and ones below it.
     def matvec(x: Any, d: Any) -> list[Any]:
-        return [add(mul(d, x), delayed(x, 0, False, 0))]
+        return [add(mul(d, x), shift_along(x, 0, False, 0))]
 
     def vecmat(x: Any, d: Any) -> list[Any]:
-        return [add(mul(d, x), delayed(x, 0, True, 0))]
+        return [add(mul(d, x), shift_along(x, 0, True, 0))]
 
     def solve(reverse: bool) -> Callable[..., list[Any]]:
         return lambda b, d: [linear_recurrence(neg(div(1.0, d)), div(b, d), 0, reverse)]
@@ -146,7 +146,7 @@ class CustomLinearSolve(Primitive):
 
     def alone(self) -> CustomLinearSolve:
         """The same without what `solve` gives besides."""
-        solve = first_outputs(self.solve, len(self.matvec.outputs))
+        solve = take_first_outputs(self.solve, len(self.matvec.outputs))
         return CustomLinearSolve(self.matvec, solve, self.vecmat, self.transpose_solve)
 
     def transposed(self) -> CustomLinearSolve:
@@ -162,8 +162,8 @@ class CustomLinearSolve(Primitive):
         vecmat = self.vecmat
         if vecmat is None:
             what = f"{self.name}({self.matvec.name})"
-            vecmat = rewritten(LinearTranspose(what, n), self.matvec)
-        solve = first_outputs(self.solve, n)
+            vecmat = cached_rewrite(LinearTranspose(what, n), self.matvec)
+        solve = take_first_outputs(self.solve, n)
         return CustomLinearSolve(vecmat, self.transpose_solve, self.matvec, solve)
 
     def jvp(self, primals, tangents):
@@ -172,10 +172,10 @@ class CustomLinearSolve(Primitive):
         db, dconsts = self.groups(tangents)
         outs = self(*primals)
         x = outs[: len(b)]
-        moved = pushed(self.matvec, x, consts, dconsts)
+        moved = consts_jvp(self.matvec, x, consts, dconsts)
         if moved is None and all(t is None for t in db):
             return outs, [None] * len(outs)
-        rhs = zeros_for_none(db, b)
+        rhs = instantiate_zeros(db, b)
         if moved is not None:
             rhs = [
                 neg(change) if t is None else sub(t, change)
@@ -188,16 +188,16 @@ class CustomLinearSolve(Primitive):
         # b gets the y with vecmat y = ct, and the consts what dmatvec x pulls -y back to.
         b, consts = self.groups(args)
         x = outs[: len(b)]
-        given = full_cotangents(cts[: len(b)], x)
+        given = instantiate_cotangents(cts[: len(b)], x)
         if given is None:
             return [None] * len(args)
         _, consts_active = self.groups(active)
         found = self.transposed()(*given, *consts)
-        return [*found, *pulled(self.matvec, x, consts, consts_active, found)]
+        return [*found, *negated_consts_vjp(self.matvec, x, consts, consts_active, found)]
 
     def transpose(self, cts, *args):
         b, consts = self.groups(args)
-        given = full_cotangents(cts[: len(b)], self.matvec.out_avals)
+        given = instantiate_cotangents(cts[: len(b)], self.matvec.out_avals)
         if given is None:
             return [None] * len(args)
         found = self.transposed()(*given, *consts)
@@ -205,7 +205,7 @@ class CustomLinearSolve(Primitive):
         return [ct if type(x) is LinearInput else None for x, ct in pairs] + [None] * len(consts)
 
     def batch(self, args, dims):
-        return batched(self, args, dims, len(self.matvec.outputs))
+        return batch_solver(self, args, dims, len(self.matvec.outputs))
 
     def lower(self, ctx, *values):
         return ctx.call(self.solve, values)

@@ -10,34 +10,34 @@ from functx.core import tree
 from functx.core.errors import LinearityError, MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import current_builder, trace_closed
 from functx.custom.captures import Captures
 from functx.custom.custom_linear_solve import CustomLinearSolve
-from functx.custom.function import in_jax_trace
+from functx.custom.function import has_jax_tracers
 from functx.custom.implicit import (
-    DerivativeIn,
-    Unknowns,
-    batched,
-    full_cotangents,
-    pulled,
-    pushed,
+    PartialDerivative,
+    SolutionTree,
+    batch_solver,
+    consts_jvp,
+    instantiate_cotangents,
+    negated_consts_vjp,
 )
 from functx.ops.arithmetic import div, mul, neg, sub
 from functx.ops.exponential import sqrt
-from functx.transforms.calls import TracedCall, trace_call
+from functx.transforms.calls import TracedFunction, trace_function
 from functx.transforms.control.tracing import (
     body_name,
-    check_functions,
+    cast_outputs,
+    check_callables,
     check_operands,
-    with_output_types,
 )
 from functx.transforms.linear_transpose import LinearTranspose
 
 
-@boundary
+@api_boundary
 def custom_root(
     f: Callable[[Any], Any],
     initial_guess: Any,
@@ -66,16 +66,16 @@ def custom_root(
     >>> float(root(4.0)), float(functx.grad(root)(4.0))
     (2.0, 0.25)
     """
-    check_functions("custom_root", f=f, solve=solve, tangent_solve=tangent_solve)
+    check_callables("custom_root", f=f, solve=solve, tangent_solve=tangent_solve)
     what = body_name("custom_root", f)
-    guess = Unknowns(what, "custom_root", "initial_guess", initial_guess, "f", f)
+    guess = SolutionTree(what, "custom_root", "initial_guess", initial_guess, "f", f)
     function = guess.function
     solved = guess.solution("solve", lambda x: solve(f, x), has_aux)
     count = len(guess.leaves)
-    derivative = rewritten(DerivativeIn(count), function.program)
+    derivative = cached_rewrite(PartialDerivative(count), function.program)
     pair = tree.structure(((initial_guess, initial_guess), {}))
 
-    def solution(program: Program) -> TracedCall:
+    def solution(program: Program) -> TracedFunction:
         """`tangent_solve` for a linear map of the first unknowns, which follow."""
 
         def at(y: Any, x: Any) -> Any:
@@ -84,22 +84,22 @@ def custom_root(
             return tangent_solve(lambda v: apply(v, rest), y)
 
         at.__name__ = "tangent_solve"
-        traced = trace_call(at, pair, [*guess.avals, *guess.avals], "custom_root")
+        traced = trace_function(at, pair, [*guess.avals, *guess.avals], "custom_root")
         traced.without_writes("custom_root")
         guess.matching("tangent_solve", traced)
-        return traced._replace(program=with_output_types(traced.program, guess.avals))
+        return traced._replace(program=cast_outputs(traced.program, guess.avals))
 
     tangent = solution(derivative)
     captures = Captures()
     for each in (function, solved, tangent):
         captures.add(each.captured)
-    turned: TracedCall | None = None
-    if current_builder.get() is not None or in_jax_trace([*guess.leaves, *captures.values]):
-        turned = _transposed(what, count, tangent, derivative, solution)
+    turned: TracedFunction | None = None
+    if current_builder.get() is not None or has_jax_tracers([*guess.leaves, *captures.values]):
+        turned = _trace_transpose_solve(what, count, tangent, derivative, solution)
     if turned is not None:
         captures.add(turned.captured)
 
-    def extended(each: TracedCall) -> Program:
+    def extended(each: TracedFunction) -> Program:
         return captures.extend(each.program, each.captured)
 
     primitive = CustomRoot(
@@ -109,21 +109,21 @@ def custom_root(
     return tree.unflatten(solved.out_tree, outs)
 
 
-def _transposed(
+def _trace_transpose_solve(
     what: str,
     count: int,
-    tangent: TracedCall,
+    tangent: TracedFunction,
     derivative: Program,
-    solution: Callable[[Program], TracedCall],
-) -> TracedCall | None:
+    solution: Callable[[Program], TracedFunction],
+) -> TracedFunction | None:
     """How to solve with the transpose of `derivative`; None where `f` has no transpose."""
     try:
-        program = rewritten(LinearTranspose(f"{what}: tangent_solve", count), tangent.program)
+        program = cached_rewrite(LinearTranspose(f"{what}: tangent_solve", count), tangent.program)
         return tangent._replace(program=program)
     except (LinearityError, MissingRuleError):
         pass
     try:
-        return solution(rewritten(LinearTranspose(f"{what}: f", count), derivative))
+        return solution(cached_rewrite(LinearTranspose(f"{what}: f", count), derivative))
     except MissingRuleError:
         return None
 
@@ -174,7 +174,7 @@ class CustomRoot(Primitive):
 
     def linearized(self) -> CustomLinearSolve:
         """The solution of linear systems with the derivative of the function at x."""
-        derivative = rewritten(DerivativeIn(len(self.function.outputs)), self.function)
+        derivative = cached_rewrite(PartialDerivative(len(self.function.outputs)), self.function)
         return CustomLinearSolve(derivative, self.tangent_solve, None, self.transpose_solve)
 
     def jvp(self, primals, tangents):
@@ -183,7 +183,7 @@ class CustomRoot(Primitive):
         _, dconsts = self.groups(tangents)
         outs = self(*primals)
         x = outs[: len(guess)]
-        moved = pushed(self.function, x, consts, dconsts)
+        moved = consts_jvp(self.function, x, consts, dconsts)
         if moved is None:
             return outs, [None] * len(outs)
         found = self.linearized()(*[neg(t) for t in moved], *x, *consts)
@@ -193,15 +193,15 @@ class CustomRoot(Primitive):
         guess, consts = self.groups(args)
         _, consts_active = self.groups(active)
         x = outs[: len(guess)]
-        given = full_cotangents(cts[: len(guess)], x)
+        given = instantiate_cotangents(cts[: len(guess)], x)
         if given is None:
             return [None] * len(args)
         found = self.linearized().transposed()(*given, *x, *consts)
-        found_consts = pulled(self.function, x, consts, consts_active, found)
+        found_consts = negated_consts_vjp(self.function, x, consts, consts_active, found)
         return [*[None] * len(guess), *found_consts]
 
     def batch(self, args, dims):
-        return batched(self, args, dims, len(self.function.outputs))
+        return batch_solver(self, args, dims, len(self.function.outputs))
 
     def lower(self, ctx, *values):
         return ctx.call(self.solve, values)

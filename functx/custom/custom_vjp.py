@@ -7,37 +7,37 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.editing import applied
+from functx.core.editing import apply_program
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, trace_closed
-from functx.custom.batched_rules import BatchVJP
+from functx.custom.batched_rules import BatchVJPRule
 from functx.custom.captures import Captures
-from functx.custom.custom_jvp import CustomJVP, everywhere, trace_push, transposed_primal
-from functx.custom.deferral import Flow, RuleTrace, Traced, programs_of
-from functx.custom.function import CustomCall, CustomFunction, refuse_captured
-from functx.custom.operators.traced import Saved
-from functx.custom.results import Result, described
-from functx.custom.ruled import Ruled
-from functx.custom.symbolic_zeros import CustomVJPPrimal, told
+from functx.custom.custom_jvp import CustomJVP, full_activity, trace_jvp_rule, transpose_primal
+from functx.custom.deferral import Activity, RuleTrace, TracedRule, rule_programs
+from functx.custom.function import CallInfo, CustomFunction, check_captures_not_differentiated
+from functx.custom.operators.traced import Residuals
+from functx.custom.results import RuleResult, describe_type
+from functx.custom.ruled import CustomDerivativeCall
+from functx.custom.symbolic_zeros import CustomVJPPrimal, with_symbolic_zeros
 from functx.ops.arithmetic import mul
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import cos, sin
-from functx.transforms.calls import check_callable, with_options
-from functx.transforms.expand import expand
-from functx.transforms.linear_transpose import transposed
+from functx.transforms.calls import as_decorator, check_callable
+from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.linear_transpose import transpose_program
 from functx.transforms.marks import (
-    chosen,
+    indices_where,
     inexact_cotangents,
-    inexact_marks,
-    linear_marks,
-    places_of,
-    spread,
-    tangent_tree,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    unflatten_tangents,
 )
-from functx.transforms.parts import Between, reached_from, variables_read
+from functx.transforms.parts import Subprogram, dependents_of, used_variables
 from functx.transforms.rule_checks import check_linear
 
 
@@ -63,7 +63,7 @@ def custom_vjp(
     6.0
     """
     if fun is None:
-        return with_options(custom_vjp, locals())
+        return as_decorator(custom_vjp, locals())
     return CustomVJPFunction(fun, nondiff_argnums, nondiff_argnames)
 
 
@@ -112,18 +112,18 @@ class CustomVJPFunction(CustomFunction):
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
     def traced_rules(
-        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any], flow: Flow | None
-    ) -> list[Traced]:
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
+    ) -> list[TracedRule]:
         assert self.fwd is not None and self.bwd is not None
-        flow = flow or everywhere(call) if self.symbolic_zeros else None
+        flow = flow or full_activity(call) if self.symbolic_zeros else None
         forward = self.of_dynamic(self.fwd, call.nondiff, call.count)
-        first, residuals = trace_forward(repr(self), self.fwd, forward, call, trace, values, flow)
-        second = trace_backward(repr(self), self.bwd, residuals, call, trace, values, flow)
+        first, residuals = trace_fwd_rule(repr(self), self.fwd, forward, call, trace, values, flow)
+        second = trace_bwd_rule(repr(self), self.bwd, residuals, call, trace, values, flow)
         if self.jvp is None:
             return [first, second]
-        return [first, second, trace_push(repr(self), self.jvp, call, trace, values, None)]
+        return [first, second, trace_jvp_rule(repr(self), self.jvp, call, trace, values, None)]
 
-    def arranged(self, traced: Sequence[Traced], captures: Captures) -> tuple[Program, ...]:
+    def arranged(self, traced: Sequence[TracedRule], captures: Captures) -> tuple[Program, ...]:
         (first, first_captured), (second, second_captured), *pushes = traced
         forward = captures.extend(first, first_captured)
         # What the backward rule captured is for it one more residual. With symbolic zeros that
@@ -145,18 +145,18 @@ class CustomVJPFunction(CustomFunction):
         return CustomVJP(primal, rule, captured)
 
 
-def trace_forward(
+def trace_fwd_rule(
     owner: str,
     rule: Callable[..., Any],
     forward: Callable[..., Any],
-    call: CustomCall,
+    call: CallInfo,
     trace: RuleTrace,
     values: Sequence[Any],
-    flow: Flow | None,
-) -> tuple[Traced, Saved]:
+    flow: Activity | None,
+) -> tuple[TracedRule, Residuals]:
     """The program of `rule`, as `forward` of the dynamic arguments, and what it saves."""
-    out = Result(owner, rule)
-    kept = Saved.of(())
+    out = RuleResult(owner, rule)
+    kept = Residuals.of(())
 
     def body(*xs: Any) -> list[Any]:
         nonlocal kept
@@ -169,36 +169,38 @@ def trace_forward(
             leaves = [CustomVJPPrimal(x, on) for x, on in zip(given, marks, strict=True)]
         args, _ = tree.unflatten(call.in_tree, leaves)
         value, saved = out.pair(forward(*args), "(output, residuals)")
-        kept = Saved.of(saved)
+        kept = Residuals.of(saved)
         return [*out.leaves(value, call.out_tree, call.out_avals), *kept.arrays]
 
     traced = trace(rule, body, call.avals, values)
     return traced, kept
 
 
-def trace_backward(
+def trace_bwd_rule(
     owner: str,
     rule: Callable[..., Any],
-    saved: Saved,
-    call: CustomCall,
+    saved: Residuals,
+    call: CallInfo,
     trace: RuleTrace,
     values: Sequence[Any],
-    flow: Flow | None,
-) -> Traced:
+    flow: Activity | None,
+) -> TracedRule:
     """The program of the backward `rule`, from cotangents and residuals to cotangents."""
-    out = Result(owner, rule, "the cotangents")
+    out = RuleResult(owner, rule, "the cotangents")
     ct_avals = [a for a in call.out_avals if is_inexact(a.dtype)]
 
     def body(*xs: Any) -> list[Any]:
-        leaves = told(call.out_tree, call.out_avals, xs[: len(ct_avals)], flow and flow.given)
-        ct = tangent_tree(call.out_tree, call.out_avals, leaves)
+        leaves = with_symbolic_zeros(
+            call.out_tree, call.out_avals, xs[: len(ct_avals)], flow and flow.given
+        )
+        ct = unflatten_tangents(call.out_tree, call.out_avals, leaves)
         found = rule(*call.nondiff, saved.value(xs[len(ct_avals) :]), ct)
         args = call.in_tree.children()[0]
         count = len(args.children())
         if not isinstance(found, (tuple, list)) or len(found) != count:
             raise out.error(
                 f"must be a tuple with a cotangent for each of {count} arguments; "
-                f"got {described(found)}"
+                f"got {describe_type(found)}"
             )
         return out.tangent_leaves(tuple(found), args, call.avals, "the arguments", any_width=True)
 
@@ -228,7 +230,7 @@ def _examples() -> tuple[Program, tuple[Program, Program]]:
     )
 
 
-class CustomVJP(Ruled):
+class CustomVJP(CustomDerivativeCall):
     """The outputs of `primal`, whose pullback is what the programs in `rule` say.
 
     The first takes the operands and gives the outputs and residuals. The second takes the
@@ -248,43 +250,43 @@ class CustomVJP(Ruled):
     )
 
     def forward(self, args, active):
-        refuse_captured(self, active)
-        first, *_ = programs_of(self.rule, self.flow(args, active))
-        outs = applied(first, args)
+        check_captures_not_differentiated(self, active)
+        first, *_ = rule_programs(self.rule, self.flow(args, active))
+        outs = apply_program(first, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
         second = self.backward(args, active, cts)
         given = inexact_cotangents(cts, self.primal.out_avals)
-        return spread(applied(second, [*given, *residuals]), active)
+        return scatter_where(apply_program(second, [*given, *residuals]), active)
 
     def flow(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
-    ) -> Flow:
+    ) -> Activity:
         """The derivative in the active operands, for cotangents that may be None for zero."""
         avals = self.primal.out_avals
         given = [
             cts is None or cts[i] is not None for i, a in enumerate(avals) if is_inexact(a.dtype)
         ]
-        return Flow(self.varying(args, active), tuple(given))
+        return Activity(self.varying(args, active), tuple(given))
 
     def backward(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
     ) -> Program:
         """The backward program for the active operands alone."""
         flow = self.flow(args, active, cts)
-        _, second, *_ = programs_of(self.rule, flow)
-        return rewritten(Between(outputs=places_of(flow.varying)), second)
+        _, second, *_ = rule_programs(self.rule, flow)
+        return cached_rewrite(Subprogram(outputs=indices_where(flow.varying)), second)
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
-        _, _, *push_rules = programs_of(self.rule, self.flow(primals, active))
+        _, _, *push_rules = rule_programs(self.rule, self.flow(primals, active))
         if push_rules:
             return CustomJVP(self.primal, tuple(push_rules), self.captured).jvp(primals, tangents)
         outs, residuals = self.forward(primals, active)
-        inexact = inexact_marks(self.primal.out_avals)
-        second = expand(self.backward(primals, active), "transpose")
+        inexact = inexact_mask(self.primal.out_avals)
+        second = decompose_missing_rules(self.backward(primals, active), "transpose")
         problem = (
             f"custom_vjp({self.primal.name}): in forward mode the backward rule must be linear in the "
             "cotangents, since it is transposed; got one that is not"
@@ -295,24 +297,24 @@ class CustomVJP(Ruled):
         )
         check_linear(second, second.inputs[: sum(inexact)], second.outputs, problem, fix)
         # The backward program is linear, and its transpose takes tangents forward.
-        push = transposed(second, sum(inexact), problem, fix)
+        push = transpose_program(second, sum(inexact), problem, fix)
         given = [t for t in tangents if t is not None]
-        return outs, spread(applied(push, [*given, *residuals]), inexact)
+        return outs, scatter_where(apply_program(push, [*given, *residuals]), inexact)
 
     def transpose(self, cts, *args):
-        linear = linear_marks(args)
-        first, *_ = programs_of(self.rule, self.flow(args, linear))
-        linear_vars = reached_from(chosen(first.inputs, linear), first.equations)
+        linear = linear_mask(args)
+        first, *_ = rule_programs(self.rule, self.flow(args, linear))
+        linear_vars = dependents_of(select_where(first.inputs, linear), first.equations)
         second = self.backward(args, linear)
         count = len(self.primal.outputs)
         given_cts = len(second.inputs) - len(first.outputs) + count
-        used = variables_read(second.equations, second.outputs)
+        used = used_variables(second.equations, second.outputs)
         wanted = second.inputs[given_cts:]
         if any(
             a in linear_vars and v in used
             for a, v in zip(first.outputs[count:], wanted, strict=True)
         ):
-            return transposed_primal(self.primal, cts, args)
+            return transpose_primal(self.primal, cts, args)
         known = [i for i, on in enumerate(linear) if not on]
         values = Program(
             first.name,
@@ -320,11 +322,11 @@ class CustomVJP(Ruled):
             [e for e in first.equations if not any(v in linear_vars for v in e.outputs)],
             [a for a in first.outputs[count:] if a not in linear_vars],
         )
-        rest = iter(applied(values, [args[i] for i in known]))
+        rest = iter(apply_program(values, [args[i] for i in known]))
         residuals = [
             zeros_like(a.aval) if a in linear_vars else next(rest) for a in first.outputs[count:]
         ]
         return self.vjp(cts, residuals, args, linear)
 
     def rule_of_batch(self, size, dims, inexact):
-        return BatchVJP(size, dims, inexact, len(self.primal.outputs))
+        return BatchVJPRule(size, dims, inexact, len(self.primal.outputs))

@@ -9,31 +9,31 @@ from functx.core import tree
 from functx.core.errors import MissingRuleError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import current_builder, trace_closed
 from functx.custom.captures import Captures
-from functx.custom.function import CustomFunction, in_jax_trace
-from functx.custom.repeating import Pull, PullLinear, Push
-from functx.custom.user_vmap_rule import UserRule, closed_over
-from functx.custom.vmap_rules import InnerBatchRule, PullLinearRule, PullRule, PushRule
+from functx.custom.function import CustomFunction, has_jax_tracers
+from functx.custom.repeating import RecomputingJVP, RecomputingTranspose, RecomputingVJP
+from functx.custom.user_vmap_rule import UserVmapRule, captured_tracers
+from functx.custom.vmap_rules import JVPVmapRule, NestedVmapRule, TransposeVmapRule, VJPVmapRule
 from functx.ops.arithmetic import mul
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_at
+from functx.ops.shaping import batch_dim_at
 from functx.ops.trigonometric import sin
 from functx.transforms.batching import Batch
-from functx.transforms.calls import avals_of, called_plainly, check_callable, trace_call
+from functx.transforms.calls import avals_of, call_outside_trace, check_callable, trace_function
 from functx.transforms.control.scan import map as map_rows
 from functx.transforms.marks import (
-    chosen,
     inexact_cotangents,
-    inexact_marks,
-    linear_marks,
-    others,
-    replaced,
-    spread,
+    inexact_mask,
+    linear_mask,
+    replace_where,
+    scatter_where,
+    select_where,
+    select_where_not,
 )
-from functx.transforms.parts import depends
+from functx.transforms.parts import active_outputs
 
 
 def custom_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
@@ -68,12 +68,12 @@ def sequential_vmap(fun: Callable[..., Any]) -> CustomVmapFunction:
 
     def one_by_one(axis_size: int, in_batched: Sequence[Any], *args: Any) -> Any:
         leaves, structure = tree.flatten(args)
-        flags = tree.flatten_prefix(tuple(in_batched), structure, "in_batched")
+        flags = tree.broadcast_prefix(tuple(in_batched), structure, "in_batched")
 
         def of_row(row: Sequence[Any]) -> Any:
-            return custom(*tree.unflatten(structure, replaced(leaves, flags, row)))
+            return custom(*tree.unflatten(structure, replace_where(leaves, flags, row)))
 
-        out = map_rows(of_row, chosen(leaves, flags))
+        out = map_rows(of_row, select_where(leaves, flags))
         return out, True
 
     custom.def_vmap(one_by_one)
@@ -109,17 +109,17 @@ class CustomVmapFunction(CustomFunction):
                 fix="Give it one with def_vmap.",
             )
         args = self.positional(args, kwargs)
-        if current_builder.get() is None and not in_jax_trace(args):
-            return called_plainly(self.fun, *args)
-        leaves, in_tree = tree.flatten_words((args, {}))
+        if current_builder.get() is None and not has_jax_tracers(args):
+            return call_outside_trace(self.fun, *args)
+        leaves, in_tree = tree.flatten_with_key_data((args, {}))
         avals = avals_of(leaves, self.kind, self.fun, in_tree)
-        traced = trace_call(self.fun, in_tree, avals, self.kind, values=leaves)
+        traced = trace_function(self.fun, in_tree, avals, self.kind, values=leaves)
         traced = traced.without_writes(repr(self))
         captures = Captures()
         captures.add(traced.captured)
-        captures.add(closed_over(rule))
+        captures.add(captured_tracers(rule))
         program = captures.extend(traced.program, traced.captured)
-        users = UserRule(
+        users = UserVmapRule(
             self, rule, in_tree, traced.out_tree, tuple(traced.program.out_avals), captures
         )
         outs = CustomVmap(program, users)(*leaves, *captures.values)
@@ -165,43 +165,47 @@ class CustomVmap(Primitive):
         return self.program.out_avals
 
     def varying_outputs(self, avals, active):
-        return depends(self.program, active)
+        return active_outputs(self.program, active)
 
     def jvp(self, primals, tangents):
         varying = tuple([t is not None for t in tangents])
-        pushed = rewritten(Push(varying), self.program)
+        pushed = cached_rewrite(RecomputingJVP(varying), self.program)
         given = [t for t in tangents if t is not None]
-        found = CustomVmap(pushed, PushRule(self.rule, varying))(*primals, *given)
-        return self(*primals), spread(found, inexact_marks(self.program.out_avals))
+        found = CustomVmap(pushed, JVPVmapRule(self.rule, varying))(*primals, *given)
+        return self(*primals), scatter_where(found, inexact_mask(self.program.out_avals))
 
     def forward(self, args, active):
         return self(*args), ()
 
     def vjp(self, cts, saved, args, active):
         active, given = tuple(active), tuple([ct is not None for ct in cts])
-        pulled = rewritten(Pull(active, given), self.program)
-        rule = PullRule(self.rule, active, given)
-        return spread(
+        pulled = cached_rewrite(RecomputingVJP(active, given), self.program)
+        rule = VJPVmapRule(self.rule, active, given)
+        return scatter_where(
             CustomVmap(pulled, rule)(*[ct for ct in cts if ct is not None], *args), active
         )
 
     def transpose(self, cts, *args):
-        linear = linear_marks(args)
-        pulled = rewritten(PullLinear(linear), self.program)
-        rule = PullLinearRule(self.rule, linear, tuple([x.aval for x in chosen(args, linear)]))
+        linear = linear_mask(args)
+        pulled = cached_rewrite(RecomputingTranspose(linear), self.program)
+        rule = TransposeVmapRule(
+            self.rule, linear, tuple([x.aval for x in select_where(args, linear)])
+        )
         given = inexact_cotangents(cts, self.program.out_avals)
-        return spread(CustomVmap(pulled, rule)(*given, *others(args, linear)), linear)
+        return scatter_where(
+            CustomVmap(pulled, rule)(*given, *select_where_not(args, linear)), linear
+        )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         flags = [d is not None for d in dims]
         if not self.rule.decides(flags):
             zeros = (0,) * len(self.program.outputs)
-            program = rewritten(Batch(size, tuple(dims), zeros), self.program)
-            rule = InnerBatchRule(self.rule, size, tuple(dims))
+            program = cached_rewrite(Batch(size, tuple(dims), zeros), self.program)
+            rule = NestedVmapRule(self.rule, size, tuple(dims))
             return CustomVmap(program, rule)(*args), list(zeros)
         rows = [
-            x if d is None else batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)
+            x if d is None else batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)
         ]
         outs, out_flags = self.rule(size, flags, rows)
         return outs, [0 if on else None for on in out_flags]

@@ -7,29 +7,29 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx.core.avals import ShapedArray
-from functx.core.axes import Axis, batched_axis, batching_over, bound_axes, within
-from functx.core.config import in_context
+from functx.core.axes import Axis, batched_axis, bind_named_axes, bound_axes, set_batched_axis
+from functx.core.config import contextual_key
 from functx.core.program import Program
-from functx.core.storage import build_pure
+from functx.core.storage import build_functionalized
 from functx.core.tracing import Builder, current_builder
-from functx.custom.captures import Captures, identity
-from functx.transforms.calls import name_of
+from functx.custom.captures import Captures, identity_key
+from functx.transforms.calls import function_name
 
 if TYPE_CHECKING:
-    from functx.custom.function import CustomCall, CustomFunction
+    from functx.custom.function import CallInfo, CustomFunction
 
-_NESTED_EAGERLY = 3
+_MAX_EAGER_DEPTH = 3
 """How deep rules are traced within rules; deeper ones wait until they are needed."""
 
 
-class Traced(NamedTuple):
+class TracedRule(NamedTuple):
     """A program, and the values of its last inputs, which it captured."""
 
     program: Program
     captured: list[Any]
 
 
-class Flow(NamedTuple):
+class Activity(NamedTuple):
     """Through which leaves a derivative flows; a rule with symbolic zeros is told.
 
     `varying` marks the inexact arguments that are perturbed; `given` the inexact outputs
@@ -64,19 +64,19 @@ class RuleTrace:
         body: Callable[..., Sequence[Any]],
         avals: Sequence[ShapedArray],
         values: Sequence[Any] = (),
-    ) -> Traced:
+    ) -> TracedRule:
         """The program of `body`, which calls `rule`; `values` are known ones, or None."""
-        builder = RuleBuilder(name_of(rule), self.custom.kind, self.home)
+        builder = RuleBuilder(function_name(rule), self.custom.kind, self.home)
         builder.custom, builder.forced = self.custom, self.forced
         builder.keeps_apart = self.custom.kind == "custom_jvp"
         self.builders.append(builder)
         tracers = [builder.add_input(aval) for aval in avals]
         pairs = zip(builder.inputs, values, strict=False)
         builder.values.update((v, x) for v, x in pairs if x is not None)
-        return Traced(*build_pure(builder, body, tracers))
+        return TracedRule(*build_functionalized(builder, body, tracers))
 
 
-def level_of(custom: CustomFunction) -> int:
+def rule_tracing_level(custom: CustomFunction) -> int:
     """How a call is traced: 0 with its rules, 1 with rules deferred, 2 without any.
 
     A rule may call its own function, and a rule of that may again, without end; so within a
@@ -91,17 +91,17 @@ def level_of(custom: CustomFunction) -> int:
             if builder.forced:
                 break
         builder = builder.parent
-    return max(own, total - _NESTED_EAGERLY)
+    return max(own, total - _MAX_EAGER_DEPTH)
 
 
-class Deferred:
+class LazyRules:
     """The rules of one call that are not traced yet; `programs` traces them.
 
     Two are equal when they stand for the same functions, called alike with the same
     values captured.
     """
 
-    def __init__(self, custom: CustomFunction, call: CustomCall, captures: Captures):
+    def __init__(self, custom: CustomFunction, call: CallInfo, captures: Captures):
         self.custom, self.call, self.captures = custom, call, captures
         # Values captured from traces are looked up as if the call had not returned.
         self.home = current_builder.get()
@@ -110,65 +110,65 @@ class Deferred:
         self.key = (
             custom,
             custom.rules(),
-            tuple([_by_value(x) for x in call.nondiff]),
+            tuple([_value_key(x) for x in call.nondiff]),
             call.in_tree,
             tuple(call.avals),
-            tuple([identity(x) for x in captures.values]),
+            tuple([identity_key(x) for x in captures.values]),
             self.axes,
         )
 
-    def programs(self, flow: Flow) -> tuple[Program, ...]:
+    def programs(self, flow: Activity) -> tuple[Program, ...]:
         """The programs of the rules, for the derivative that `flow` describes."""
         told = flow if self.custom.symbolic_zeros else None
-        key = in_context(told)
+        key = contextual_key(told)
         if key not in self.made:
-            with reopened(self.home), within(self.axes):
+            with reopened_builders(self.home), bind_named_axes(self.axes):
                 trace = RuleTrace(self.custom, self.home, forced=True)
                 traced = self.custom.traced_rules(self.call, trace, (), told)
             self.made[key] = self.custom.arranged(traced, self.captures)
         return self.made[key]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Deferred) and self.key == other.key
+        return isinstance(other, LazyRules) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"rule of {name_of(self.custom.fun)}"
+        return f"rule of {function_name(self.custom.fun)}"
 
 
-class Changed(NamedTuple):
+class TransformedRules(NamedTuple):
     """Deferred rules, to be changed once they are traced."""
 
     rule: Any
     change: Callable[[tuple[Program, ...]], tuple[Program, ...]]
     axis: Axis | None = None
 
-    def programs(self, flow: Flow) -> tuple[Program, ...]:
+    def programs(self, flow: Activity) -> tuple[Program, ...]:
         """The programs of the changed rules."""
         programs = self.rule.programs(flow)
-        with batching_over(self.axis):
+        with set_batched_axis(self.axis):
             return self.change(programs)
 
     def __repr__(self) -> str:
         return repr(self.rule)
 
 
-def programs_of(rule: Any, flow: Flow) -> tuple[Program, ...]:
+def rule_programs(rule: Any, flow: Activity) -> tuple[Program, ...]:
     """The programs of a rule, traced now if they were deferred."""
-    return rule.programs(flow) if isinstance(rule, (Deferred, Changed)) else rule
+    return rule.programs(flow) if isinstance(rule, (LazyRules, TransformedRules)) else rule
 
 
-def changed(rule: Any, change: Callable[[tuple[Program, ...]], tuple[Program, ...]]) -> Any:
+def transform_rules(rule: Any, change: Callable[[tuple[Program, ...]], tuple[Program, ...]]) -> Any:
     """The rule with its programs changed, later if they are deferred."""
-    if isinstance(rule, (Deferred, Changed)):
-        return Changed(rule, change, batched_axis())
+    if isinstance(rule, (LazyRules, TransformedRules)):
+        return TransformedRules(rule, change, batched_axis())
     return change(rule)
 
 
 @contextmanager
-def reopened(home: Builder | None) -> Iterator[None]:
+def reopened_builders(home: Builder | None) -> Iterator[None]:
     """Let values of the builders around `home` be captured again, though they have ended."""
     closed = []
     builder = home
@@ -185,19 +185,19 @@ def reopened(home: Builder | None) -> Iterator[None]:
             builder.open = False
 
 
-class _ByIdentity(NamedTuple):
+class _IdentityKey(NamedTuple):
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.value is other.value
+        return isinstance(other, _IdentityKey) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-def _by_value(x: Any) -> Any:
+def _value_key(x: Any) -> Any:
     try:
         hash(x)
     except TypeError:
-        return _ByIdentity(x)
+        return _IdentityKey(x)
     return type(x), x

@@ -19,21 +19,21 @@ from functx.core.errors import (
     MissingRuleError,
 )
 from functx.core.program import Program
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import current_builder
 from functx.custom.captures import Captures
-from functx.custom.deferral import Deferred, Flow, RuleTrace, Traced, level_of
+from functx.custom.deferral import Activity, LazyRules, RuleTrace, TracedRule, rule_tracing_level
 from functx.transforms.calls import (
     avals_of,
-    called_plainly,
+    call_outside_trace,
     check_callable,
-    name_of,
-    named_after,
-    trace_call,
+    copy_function_metadata,
+    function_name,
+    trace_function,
 )
 
 
-class CustomCall(NamedTuple):
+class CallInfo(NamedTuple):
     """What a rule has to know of the call that it is the rule of."""
 
     nondiff: tuple[Any, ...]
@@ -57,8 +57,8 @@ class CustomFunction:
         nondiff_argnames: str | Sequence[str] = (),
     ):
         check_callable(fun, self.kind)
-        named_after(self, fun, self.kind)
-        self.__name__ = name_of(fun)
+        copy_function_metadata(self, fun, self.kind)
+        self.__name__ = function_name(fun)
         self.fun = fun
         numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         if not all(isinstance(n, int) for n in numbers) or len(set(numbers)) != len(numbers):
@@ -69,22 +69,22 @@ class CustomFunction:
         )
 
     def __repr__(self) -> str:
-        return f"{self.kind}({name_of(self.fun)})"
+        return f"{self.kind}({function_name(self.fun)})"
 
     def rules(self) -> tuple[Callable[..., Any], ...]:
         """The user's rule functions, none when they are not given yet."""
         raise NotImplementedError
 
     def traced_rules(
-        self, call: CustomCall, trace: RuleTrace, values: Sequence[Any], flow: Flow | None
-    ) -> list[Traced]:
+        self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
+    ) -> list[TracedRule]:
         """The rules traced for one call: programs, each with what it captured.
 
         With symbolic zeros they are traced for one `flow`, or for that through everything.
         """
         raise NotImplementedError
 
-    def arranged(self, traced: Sequence[Traced], captures: Captures) -> tuple[Program, ...]:
+    def arranged(self, traced: Sequence[TracedRule], captures: Captures) -> tuple[Program, ...]:
         """The programs of the rules as the primitive holds them."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class CustomFunction:
         """The primitive whose equation a call makes."""
         raise NotImplementedError
 
-    @boundary
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.rules():
             raise MissingRuleError(
@@ -100,18 +100,18 @@ class CustomFunction:
                 fix=f"Give it one with def{self.kind.removeprefix('custom_')}.",
             )
         args = self.positional(args, kwargs)
-        level = level_of(self)
-        if current_builder.get() is None and not in_jax_trace(args):
-            return called_plainly(self.fun, *args)
+        level = rule_tracing_level(self)
+        if current_builder.get() is None and not has_jax_tracers(args):
+            return call_outside_trace(self.fun, *args)
         if level > 1:
             return self.fun(*args)
         nondiff, dynamic = self.divided(args)
-        leaves, in_tree = tree.flatten_words((dynamic, {}))
+        leaves, in_tree = tree.flatten_with_key_data((dynamic, {}))
         plain = self.of_dynamic(self.fun, nondiff, len(args))
         avals = avals_of(leaves, self.kind, plain, in_tree)
-        primal = trace_call(plain, in_tree, avals, self.kind, values=leaves)
+        primal = trace_function(plain, in_tree, avals, self.kind, values=leaves)
         primal = primal.without_writes(repr(self))
-        call = CustomCall(
+        call = CallInfo(
             nondiff, len(args), in_tree, avals, primal.program.out_avals, primal.out_tree
         )
         captures = Captures()
@@ -123,7 +123,7 @@ class CustomFunction:
             level = 1
         captures.add([x for b in trace.builders for _, x in b.captures.values()])
         deferred = level or self.symbolic_zeros
-        rule = Deferred(self, call, captures) if deferred else self.arranged(traced, captures)
+        rule = LazyRules(self, call, captures) if deferred else self.arranged(traced, captures)
         program = captures.extend(primal.program, primal.captured)
         outs = self.primitive(program, rule, len(captures.values))(*leaves, *captures.values)
         return tree.unflatten(primal.out_tree, outs)
@@ -194,16 +194,16 @@ class CustomFunction:
             rest = iter(dynamic)
             return fun(*[fixed[i] if i in fixed else next(rest) for i in range(count)])
 
-        of_dynamic.__name__ = name_of(fun)
+        of_dynamic.__name__ = function_name(fun)
         return of_dynamic
 
 
-def in_jax_trace(args: Any) -> bool:
+def has_jax_tracers(args: Any) -> bool:
     """Whether JAX traces what is called with `args`, so that rules must reach it."""
     return any(isinstance(x, jax.core.Tracer) for x in tree.leaves(args))
 
 
-def refuse_captured(primitive: Any, active: Sequence[bool]) -> None:
+def check_captures_not_differentiated(primitive: Any, active: Sequence[bool]) -> None:
     """Raise GradientError if a captured value is differentiated, for which no rule speaks."""
     if primitive.captured and any(active[-primitive.captured :]):
         raise GradientError(

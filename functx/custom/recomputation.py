@@ -9,20 +9,20 @@ import numpy as np
 
 from functx.core.editing import inline
 from functx.core.errors import ArgumentError, EffectError, type_name
-from functx.core.program import Atom, Equation, Program, Var, remove_dead, subprograms
+from functx.core.program import Atom, Equation, Program, Var, dce_equations, subprograms
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.custom.checkpoint_policies import MinCut
-from functx.ops.gradients import Name
+from functx.ops.gradients import CheckpointName
 from functx.transforms.call import Call
-from functx.transforms.calls import name_of
+from functx.transforms.calls import function_name
 from functx.transforms.control.scan import Scan
-from functx.transforms.effects import WithoutEffects
-from functx.transforms.masked_split import MaskedHalf
-from functx.transforms.planning.planned import MIN_CUT, Divide, asking_for
+from functx.transforms.effects import RemoveEffects
+from functx.transforms.masked_split import SelectMaskedVJP
+from functx.transforms.planning.planned import MIN_CUT_PLAN, MinCutSplit, use_memory_plan
 
 
-class Recomputation(NamedTuple):
+class RematSplit(NamedTuple):
     """A program split in two.
 
     `values` gives the outputs, then what is saved. `rest` takes what the second half of the
@@ -33,7 +33,7 @@ class Recomputation(NamedTuple):
     rest: Program
 
 
-class Division(NamedTuple):
+class RematPlan(NamedTuple):
     """What of a program is saved, and the equations that compute the rest again.
 
     `same` holds variables that saved ones, which have a name, stand for; `changed` equations
@@ -48,10 +48,10 @@ class Division(NamedTuple):
     def first(self, program: Program, outputs: Sequence[Atom]) -> Program:
         """`program` with other outputs, saved ones among them."""
         equations = [self.changed.get(eqn, eqn) for eqn in program.equations]
-        return Program(program.name, program.inputs, remove_dead(equations, outputs), outputs)
+        return Program(program.name, program.inputs, dce_equations(equations, outputs), outputs)
 
 
-class Recompute(Rewrite[Recomputation]):
+class RematPartialEval(Rewrite[RematSplit]):
     """The rewrite to the halves that `split` makes of a program, for a `policy` of saving.
 
     Of what the second half needs of the first, it computes again what the policy, by default
@@ -61,13 +61,13 @@ class Recompute(Rewrite[Recomputation]):
     split: Any
     policy: Any
 
-    def __call__(self, program: Program) -> Recomputation:
+    def __call__(self, program: Program) -> RematSplit:
         if isinstance(self.policy, MinCut):
             return self.planned(program)
         # What the policy decides, nothing else has decided before.
-        with asking_for("off"):
-            values, rest = rewritten(self.split, program)
-        values = without_calls(values)
+        with use_memory_plan("off"):
+            values, rest = cached_rewrite(self.split, program)
+        values = inline_call_equations(values)
         count = len(program.outputs)
         outs, residuals = values.outputs[:count], values.outputs[count:]
         lead = rest.inputs[: len(rest.inputs) - len(residuals)]
@@ -81,23 +81,23 @@ class Recompute(Rewrite[Recomputation]):
         results = [read(a) for a in rest.outputs]
         equations = [e.replace(inputs=[read(a) for a in e.inputs]) for e in [*parts.again, *rest]]
         inputs = [*lead, *parts.saved, *values.inputs]
-        return Recomputation(
+        return RematSplit(
             parts.first(values, [*outs, *parts.saved]),
-            Program(rest.name, inputs, remove_dead(equations, results), results),
+            Program(rest.name, inputs, dce_equations(equations, results), results),
         )
 
-    def planned(self, program: Program) -> Recomputation:
+    def planned(self, program: Program) -> RematSplit:
         """The halves between which the cheapest values are saved, where the inputs cost nothing."""
-        masked = isinstance(self.split, MaskedHalf)
+        masked = isinstance(self.split, SelectMaskedVJP)
         free = tuple(range(len(program.inputs)))
-        divide = Divide(self.split.whole if masked else self.split, MIN_CUT, free)
-        with asking_for(MIN_CUT):
-            halves = rewritten(divide, program).halves
+        divide = MinCutSplit(self.split.whole if masked else self.split, MIN_CUT_PLAN, free)
+        with use_memory_plan(MIN_CUT_PLAN):
+            halves = cached_rewrite(divide, program).halves
         values, rest = self.split.of(halves) if masked else halves
         inputs = [*rest.inputs, *[Var(aval) for aval in program.in_avals]]
-        return Recomputation(values, Program(rest.name, inputs, rest.equations, rest.outputs))
+        return RematSplit(values, Program(rest.name, inputs, rest.equations, rest.outputs))
 
-    def divide(self, values: Program, residuals: Sequence[Atom]) -> Division:
+    def divide(self, values: Program, residuals: Sequence[Atom]) -> RematPlan:
         """What of `values` to save and what to compute again, to have the `residuals`."""
         wanted: set[Any] = set(residuals)
         made = {v for eqn in values.equations for v in eqn.outputs}
@@ -107,7 +107,7 @@ class Recompute(Rewrite[Recomputation]):
         changed: dict[Equation, Equation] = {}
         for eqn in reversed(values.equations):
             needed = [v for v in eqn.outputs if v in wanted]
-            if type(eqn.primitive) is Name and (needed or eqn.inputs[0] in wanted & made):
+            if type(eqn.primitive) is CheckpointName and (needed or eqn.inputs[0] in wanted & made):
                 (out,) = eqn.outputs
                 if self.saves(eqn, out):
                     saved.append(out)
@@ -123,7 +123,7 @@ class Recompute(Rewrite[Recomputation]):
             if not missing:
                 continue
             loop = self.divide_loop(eqn, missing) if type(eqn.primitive) is Scan else None
-            repeated = _quiet(eqn)
+            repeated = _effect_free_equation(eqn)
             if loop is not None:
                 changed[eqn], repeated, rows = loop
                 saved += [v for v in rows if v not in saved]
@@ -136,7 +136,7 @@ class Recompute(Rewrite[Recomputation]):
             outputs = [v if v in missing else Var(v.aval) for v in repeated.outputs]  # type: ignore[union-attr]
             again.append(repeated.replace(outputs=outputs))  # type: ignore[union-attr]
             wanted.update([a for a in again[-1].inputs if a not in same and a not in saved])
-        return Division(saved[::-1], again[::-1], same, changed)
+        return RematPlan(saved[::-1], again[::-1], same, changed)
 
     def divide_loop(
         self, eqn: Equation, missing: Sequence[Var]
@@ -146,7 +146,7 @@ class Recompute(Rewrite[Recomputation]):
         The second gives the outputs that are `missing`. None where there are none to save.
         """
         loop: Any = eqn.primitive
-        body, carries = without_calls(loop.program), loop.carries
+        body, carries = inline_call_equations(loop.program), loop.carries
         rows = [i for i, v in enumerate(eqn.outputs) if i >= carries and v in missing]
         parts = self.divide(body, [*body.outputs[:carries], *[body.outputs[i] for i in rows]])
         if not parts.saved:
@@ -183,7 +183,7 @@ class Recompute(Rewrite[Recomputation]):
             return True
         place = eqn.outputs.index(out)  # type: ignore[arg-type]
         held = [p for p in subprograms(primitive) if len(p.outputs) == len(eqn.outputs)]
-        makers = [_maker(p, p.outputs[place]) for p in held]
+        makers = [_defining_equation(p, p.outputs[place]) for p in held]
         return bool(makers) and all(
             maker is not None and self.saves(maker, p.outputs[place])
             for p, maker in zip(held, makers, strict=True)
@@ -195,31 +195,31 @@ class Recompute(Rewrite[Recomputation]):
             return False
         primitive = eqn.primitive
         params: dict[str, Any] = {f: getattr(primitive, f) for f in primitive.fields}
-        if isinstance(primitive, Name):
+        if isinstance(primitive, CheckpointName):
             params = {"name": primitive.label}
         verdict = self.policy(primitive, *[a.aval for a in eqn.inputs], **params)
         if not isinstance(verdict, (bool, np.bool_)):
             raise ArgumentError(
-                f"checkpoint: the policy `{name_of(self.policy)}` must return True or False; "
+                f"checkpoint: the policy `{function_name(self.policy)}` must return True or False; "
                 f"got {type_name(verdict)} for {primitive.name}"
             )
         return bool(verdict)
 
 
-def without_calls(program: Program) -> Program:
+def inline_call_equations(program: Program) -> Program:
     """`program` with the calls in it opened up, so that a policy sees what they do."""
     if all(type(eqn.primitive) is not Call for eqn in program):
         return program
     return inline(program, (Call.name,))
 
 
-def _quiet(eqn: Equation) -> Equation | None:
+def _effect_free_equation(eqn: Equation) -> Equation | None:
     """The equation for a second time, without effects; None if it must not run again."""
     try:
-        return WithoutEffects().quiet(eqn)[0]
+        return RemoveEffects().quiet(eqn)[0]
     except EffectError:
         return None
 
 
-def _maker(program: Program, atom: Atom) -> Equation | None:
+def _defining_equation(program: Program, atom: Atom) -> Equation | None:
     return next((eqn for eqn in program.equations if atom in eqn.outputs), None)

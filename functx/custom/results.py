@@ -12,18 +12,18 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import ArgumentError, RuleError, type_name
-from functx.core.provenance import Source, unwrapped
+from functx.core.provenance import Source, unwrap_function
 from functx.core.records import Record
 from functx.core.tracing import aval_of
-from functx.custom.symbolic_zeros import stands_for_zero
+from functx.custom.symbolic_zeros import is_symbolic_zero
 from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.ops.shaping import zeros_like
-from functx.transforms.calls import leaf_paths, name_of
+from functx.transforms.calls import function_name, key_path_strings
 from functx.transforms.marks import tangent_avals
 
 
-class Result(Record):
+class RuleResult(Record):
     """Something that `rule`, a rule of `owner`, returns: how it is checked and reported."""
 
     owner: str
@@ -31,11 +31,11 @@ class Result(Record):
     part: str = "the output"
 
     def __str__(self) -> str:
-        return f"{self.owner}: {self.part} of its rule `{name_of(self.rule)}`"
+        return f"{self.owner}: {self.part} of its rule `{function_name(self.rule)}`"
 
-    def of(self, part: str) -> Result:
+    def of(self, part: str) -> RuleResult:
         """Another part of what the rule returns."""
-        return Result(self.owner, self.rule, part)
+        return RuleResult(self.owner, self.rule, part)
 
     def error(self, problem: str, *details: str, fix: str = "") -> RuleError:
         """The error for a result that breaks the rule `problem`."""
@@ -44,20 +44,20 @@ class Result(Record):
     def pair(self, out: Any, parts: str) -> tuple[Any, Any]:
         """`out`, which must be a pair."""
         if not isinstance(out, (tuple, list)) or len(out) != 2:
-            raise self.error(f"must be a pair {parts}; got {described(out)}")
+            raise self.error(f"must be a pair {parts}; got {describe_type(out)}")
         return out[0], out[1]
 
     def leaves(self, out: Any, structure: Any, avals: Sequence[ShapedArray]) -> list[Any]:
         """The leaves of an output, which must be like the function's."""
-        leaves, given = tree.flatten_words(out)
+        leaves, given = tree.flatten_with_key_data(out)
         if given != structure:
             raise self.error(
                 f"must have the structure of the function's output; "
-                f"got {tree.differing(structure, given)}",
-                *tree.in_full(structure, given),
+                f"got {tree.describe_difference(structure, given)}",
+                *tree.full_structures(structure, given),
             )
         return [
-            self.fitted(x, aval, partial(_place, structure, avals, i))
+            self.fitted(x, aval, partial(_leaf_location, structure, avals, i))
             for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
         ]
 
@@ -78,17 +78,17 @@ class Result(Record):
         if isinstance(leaves, tree.StructureDifference):
             raise self.error(
                 f"must have the structure of {like}; got {leaves}",
-                *tree.in_full(structure, tree.structure(tangent)),
+                *tree.full_structures(structure, tree.structure(tangent)),
             )
         found = []
         own = tangent_avals(structure, avals)
         for i, (x, aval) in enumerate(zip(leaves, own, strict=True)):
-            place = partial(_place, structure, avals, i)
+            place = partial(_leaf_location, structure, avals, i)
             if not is_inexact(aval.dtype):
                 # An integer's is nothing, or counts for nothing.
-                if not stands_for_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
+                if not is_symbolic_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
                     raise self.unlike(type_name(x), f"None or float0{list(aval.shape)}", place)
-            elif stands_for_zero(x, aval.shape):
+            elif is_symbolic_zero(x, aval.shape):
                 found.append(zeros_like(aval))
             else:
                 found.append(self.fitted(x, aval, place, any_width))
@@ -106,7 +106,9 @@ class Result(Record):
             return x
         # A number, given or stood for, takes the dtype of the other, if that is of no lesser kind.
         weak = given.weak_type or aval.weak_type or any_width
-        fits = weak and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
+        fits = weak and _DTYPE_KIND_ORDER.index(kind(given.dtype)) <= _DTYPE_KIND_ORDER.index(
+            kind(aval.dtype)
+        )
         if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
             raise self.unlike(repr(given), repr(aval), place)
         if type(x) in PYTHON_SCALARS and not aval.weak_type:
@@ -120,17 +122,17 @@ class Result(Record):
         )
 
 
-_KINDS = "buifc"
+_DTYPE_KIND_ORDER = "buifc"
 
 
-def described(out: Any) -> str:
+def describe_type(out: Any) -> str:
     """What a rule returned, as messages show it: its type, and its length if it is a sequence."""
     return type_name(out) + (f" of {len(out)}" if isinstance(out, (tuple, list)) else "")
 
 
-def _place(structure: Any, avals: Sequence[ShapedArray], i: int) -> str:
+def _leaf_location(structure: Any, avals: Sequence[ShapedArray], i: int) -> str:
     """Where leaf `i` of a structure is, as messages say it."""
-    text = leaf_paths(structure, avals)[i]
+    text = key_path_strings(structure, avals)[i]
     return f", at {text}" if text else ""
 
 
@@ -139,15 +141,15 @@ def rule_source(rule: Any) -> Source | None:
     code = _code_of(rule)
     if code is None:
         return None
-    returns = [i.offset for i in dis.get_instructions(code) if i.opname in _RETURNS]
+    returns = [i.offset for i in dis.get_instructions(code) if i.opname in _RETURN_OPCODES]
     return code, returns[0] if len(returns) == 1 else 0
 
 
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_RETURN_OPCODES = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def _code_of(rule: Any) -> CodeType | None:
-    rule = unwrapped(rule, "func", "__func__")
+    rule = unwrap_function(rule, "func", "__func__")
     if not isinstance(getattr(rule, "__code__", None), CodeType):
         rule = getattr(type(rule), "__call__", None)  # noqa: B004
     code = getattr(rule, "__code__", None)

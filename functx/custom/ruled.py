@@ -7,14 +7,14 @@ from typing import Any
 
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.custom.deferral import changed
+from functx.core.rewriting import cached_rewrite
+from functx.custom.deferral import transform_rules
 from functx.ops.operands import batch_size
 from functx.transforms.batching import Batch
-from functx.transforms.marks import chosen, inexact_marks
+from functx.transforms.marks import inexact_mask, select_where
 
 
-class Ruled(Primitive, abstract=True):
+class CustomDerivativeCall(Primitive, abstract=True):
     """The outputs of `primal`, with a derivative of which `rule` speaks.
 
     The last `captured` operands are not differentiated.
@@ -32,7 +32,7 @@ class Ruled(Primitive, abstract=True):
 
     def varying(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[bool, ...]:
         """Which of the inexact operands, except captured ones, are active."""
-        return tuple(chosen(self.own(active), inexact_marks(self.own(args))))
+        return tuple(select_where(self.own(active), inexact_mask(self.own(args))))
 
     def rule_of_batch(
         self, size: int, dims: tuple[int | None, ...], inexact: tuple[bool, ...]
@@ -46,9 +46,9 @@ class Ruled(Primitive, abstract=True):
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
-        primal = rewritten(Batch(size, tuple(dims), zeros), self.primal)
-        change = self.rule_of_batch(size, tuple(dims), tuple(inexact_marks(self.own(args))))
-        batched = type(self)(primal, changed(self.rule, change), self.captured)
+        primal = cached_rewrite(Batch(size, tuple(dims), zeros), self.primal)
+        change = self.rule_of_batch(size, tuple(dims), tuple(inexact_mask(self.own(args))))
+        batched = type(self)(primal, transform_rules(self.rule, change), self.captured)
         return batched(*args), list(zeros)
 
     def lower(self, ctx: Any, *values: Any) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from functx.core.program import Program, Var, remove_dead
+from functx.core.program import Program, Var, dce_equations
 from functx.core.records import Rewrite
-from functx.transforms.marks import chosen, inexact_marks, others, spread
-from functx.transforms.parts import reached_from
-from functx.transforms.zeros import KnownZeros, is_number_zero, made_zeros
+from functx.transforms.marks import inexact_mask, scatter_where, select_where, select_where_not
+from functx.transforms.parts import dependents_of
+from functx.transforms.zeros import ZeroPropagation, is_zero_literal, zero_filled_variables
 
 
-class SplitRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
+class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
     """The split of a rule program into its values and its tangents.
 
     The rule has `count` operands, whose tangents follow, given where `varying` holds and
@@ -29,18 +29,21 @@ class SplitRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
         end = self.count + len(self.varying)
         tangents = program.inputs[self.count : end]
         known = [*program.inputs[: self.count], *program.inputs[end:]]
-        linear_vars = reached_from(tangents, program.equations)
+        linear_vars = dependents_of(tangents, program.equations)
         apart = [linear_vars.isdisjoint(eqn.inputs) for eqn in program.equations]
-        values, linear = chosen(program.equations, apart), others(program.equations, apart)
+        values, linear = (
+            select_where(program.equations, apart),
+            select_where_not(program.equations, apart),
+        )
         outs = program.outputs[: self.outputs]
-        given = chosen(tangents, self.varying)
-        left = KnownZeros(linear, tangents, others(tangents, self.varying))
+        given = select_where(tangents, self.varying)
+        left = ZeroPropagation(linear, tangents, select_where_not(tangents, self.varying))
         out_tangents = [left.same.get(a, a) for a in program.outputs[self.outputs :]]
-        marks = spread(out_tangents, inexact_marks([a.aval for a in outs]))
-        zeros = left.zeros | made_zeros(values)
-        nonzero = tuple([not (a is None or a in zeros or is_number_zero(a)) for a in marks])
-        kept = chosen(marks, nonzero)
-        linear = remove_dead(left.equations, kept)
+        marks = scatter_where(out_tangents, inexact_mask([a.aval for a in outs]))
+        zeros = left.zeros | zero_filled_variables(values)
+        nonzero = tuple([not (a is None or a in zeros or is_zero_literal(a)) for a in marks])
+        kept = select_where(marks, nonzero)
+        linear = dce_equations(left.equations, kept)
         made = {v for e in linear for v in e.outputs} | set(given)
         used: dict[Any, None] = dict.fromkeys(
             a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
@@ -48,7 +51,7 @@ class SplitRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
         residuals = [a for a in used if type(a) is Var and a not in made]
         results = [*outs, *residuals]
         return (
-            Program(program.name, known, remove_dead(values, results), results),
+            Program(program.name, known, dce_equations(values, results), results),
             Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
             nonzero,
         )

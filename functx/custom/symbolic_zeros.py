@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core import tree
-from functx.core.avals import OfType, ShapedArray
+from functx.core.avals import HasAval, ShapedArray
 from functx.core.dtypes import float0, is_inexact
 from functx.core.tracing import aval_of
 from functx.ops.shaping import zeros_like
-from functx.transforms.marks import inexact_marks, is_float0, spread, tangent_avals
+from functx.transforms.marks import inexact_mask, is_float0, scatter_where, tangent_avals
 
 
-class SymbolicZero(OfType):
+class SymbolicZero(HasAval):
     """The tangent or cotangent of a value of type `aval`, known to be zero.
 
     It has the `shape` of the value and its `dtype`, or `float0` for integers and booleans.
@@ -49,7 +49,7 @@ class CustomVJPPrimal(NamedTuple):
     perturbed: bool
 
 
-def _is_primal(x: Any) -> bool:
+def _is_custom_vjp_primal(x: Any) -> bool:
     return isinstance(x, CustomVJPPrimal)
 
 
@@ -61,7 +61,9 @@ def custom_vjp_primal_tree_values(primals: Any) -> Any:
     >>> functx.custom_derivatives.custom_vjp_primal_tree_values({"x": primal})
     {'x': 2.0}
     """
-    return tree.map(lambda p: p.value if _is_primal(p) else p, primals, is_leaf=_is_primal)
+    return tree.map(
+        lambda p: p.value if _is_custom_vjp_primal(p) else p, primals, is_leaf=_is_custom_vjp_primal
+    )
 
 
 def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
@@ -86,7 +88,7 @@ def zero_from_primal(x: Any, symbolic_zeros: bool = False) -> Any:
     return tree.map(zero, x)
 
 
-def told(
+def with_symbolic_zeros(
     structure: Any,
     avals: Sequence[ShapedArray],
     values: Sequence[Any],
@@ -98,7 +100,7 @@ def told(
     that it does not mark and the others get a `SymbolicZero`.
     """
     if flow is None:
-        return spread(values, inexact_marks(avals))
+        return scatter_where(values, inexact_mask(avals))
     pairs = iter(zip(values, flow, strict=False))
     found: list[Any] = []
     for aval in tangent_avals(structure, avals):
@@ -107,7 +109,7 @@ def told(
     return found
 
 
-def stands_for_zero(x: Any, shape: tuple[int, ...]) -> bool:
+def is_symbolic_zero(x: Any, shape: tuple[int, ...]) -> bool:
     """Whether `x`, given as the tangent or cotangent of a value of `shape`, says it is zero."""
     if x is None:
         return True

@@ -10,19 +10,19 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, TreeError, type_name
 from functx.core.program import Program
-from functx.core.rewriting import apply, user_rules
-from functx.core.storage import build_pure
-from functx.core.tracing import TracedKeys, Tracer, aval_of, current_builder, trace_closed
-from functx.custom.captures import Captures, identity
-from functx.custom.deferral import RuleBuilder, reopened
+from functx.core.rewriting import apply, user_rule_runs
+from functx.core.storage import build_functionalized
+from functx.core.tracing import PRNGKeyTracer, Tracer, aval_of, current_builder, trace_closed
+from functx.custom.captures import Captures, identity_key
+from functx.custom.deferral import RuleBuilder, reopened_builders
 from functx.custom.function import CustomFunction
-from functx.custom.results import Result
+from functx.custom.results import RuleResult
 from functx.ops.shaping import expand_dims, reshape
 from functx.transforms.batching import Batch, add_axis
-from functx.transforms.calls import name_of
+from functx.transforms.calls import function_name
 
 
-def closed_over(rule: Any) -> list[Tracer]:
+def captured_tracers(rule: Any) -> list[Tracer]:
     """The traced values among the variables of `rule`, and of functions in these."""
     found: list[Tracer] = []
     pending, seen = [rule], set()
@@ -34,7 +34,7 @@ def closed_over(rule: Any) -> list[Tracer]:
         for part in tree.leaves(each):
             if type(part) is Tracer:
                 found.append(part)
-            elif type(part) is TracedKeys:
+            elif type(part) is PRNGKeyTracer:
                 found.append(part.words)
             elif isinstance(part, partial):
                 pending += [part.func, part.args, part.keywords]
@@ -42,12 +42,12 @@ def closed_over(rule: Any) -> list[Tracer]:
                 pending.append(part.fun)
             else:
                 cells = getattr(part, "__closure__", None) or ()
-                pending += [cell.cell_contents for cell in cells if _is_full(cell)]
+                pending += [cell.cell_contents for cell in cells if _has_contents(cell)]
                 pending.append(getattr(part, "__defaults__", None))
     return found
 
 
-def _is_full(cell: Any) -> bool:
+def _has_contents(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -55,7 +55,7 @@ def _is_full(cell: Any) -> bool:
     return True
 
 
-class UserRule:
+class UserVmapRule:
     """The user's batching rule of one call.
 
     Two are equal when they stand for the same function, called alike with the same values
@@ -74,18 +74,18 @@ class UserRule:
         self.custom, self.rule, self.captures = custom, rule, captures
         self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
         self.home = current_builder.get()
-        held = tuple([identity(x) for x in captures.values])
+        held = tuple([identity_key(x) for x in captures.values])
         self.key = custom, rule, in_tree, out_tree, out_avals, held
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, UserRule) and self.key == other.key
+        return isinstance(other, UserVmapRule) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     @property
     def __name__(self) -> str:
-        return name_of(self.rule)
+        return function_name(self.rule)
 
     def decides(self, flags: Sequence[bool]) -> bool:
         return any(flags)
@@ -120,16 +120,16 @@ class UserRule:
             aval_of(x).update(shape=x.shape[1:]) if on else aval_of(x)
             for x, on in zip(args, flags, strict=True)
         ]
-        program = trace_closed(of_one, avals, name=name_of(self.rule))
+        program = trace_closed(of_one, avals, name=function_name(self.rule))
         return apply(None, Batch(size, dims, (0,) * len(self.out_avals))(program), args)
 
     def traced(
         self, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
     ) -> tuple[Program, list[bool]]:
         """The program of the rule, which takes captured values last; which outputs are batched."""
-        user_rules.ran()
+        user_rule_runs.ran()
         out_flags: list[bool] = []
-        result = Result(repr(self.custom), self.rule)
+        result = RuleResult(repr(self.custom), self.rule)
 
         def body(*xs: Any) -> list[Any]:
             args, _ = tree.unflatten(self.in_tree, xs)
@@ -142,18 +142,20 @@ class UserRule:
             ]
             return result.leaves(out, self.out_tree, expected)
 
-        builder = RuleBuilder(name_of(self.rule), self.custom.kind, self.home)
+        builder = RuleBuilder(function_name(self.rule), self.custom.kind, self.home)
         builder.custom, builder.forced = self.custom, True
-        with reopened(self.home):
-            program, captured = build_pure(builder, body, [builder.add_input(a) for a in avals])
+        with reopened_builders(self.home):
+            program, captured = build_functionalized(
+                builder, body, [builder.add_input(a) for a in avals]
+            )
         return self.closed(program, captured), out_flags
 
-    def out_flags(self, result: Result, batched: Any) -> list[bool]:
+    def out_flags(self, result: RuleResult, batched: Any) -> list[bool]:
         """One flag for each output."""
-        if isinstance(batched, list) and tree.outermost(self.out_tree) is tuple:
+        if isinstance(batched, list) and tree.root_node_type(self.out_tree) is tuple:
             batched = tuple(batched)
         try:
-            flags = tree.flatten_prefix(batched, self.out_tree, "out_batched")
+            flags = tree.broadcast_prefix(batched, self.out_tree, "out_batched")
         except TreeError as error:
             raise result.of("out_batched").error(
                 "must be a pytree like the output, or a prefix of one; got another structure",
@@ -175,7 +177,7 @@ class UserRule:
         for x, place in zip(captured, found, strict=True):
             if place is None and type(x) is Tracer:
                 raise ArgumentError(
-                    f"{self.custom!r}: its rule `{name_of(self.rule)}` must use traced values that "
+                    f"{self.custom!r}: its rule `{function_name(self.rule)}` must use traced values that "
                     f"are arguments, or variables around the rule; got {x!r}",
                     fix="Pass the value as an argument of the function.",
                 )

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from functx.core.avals import ShapedArray
-from functx.core.axes import AxisNames, batched_names
+from functx.core.axes import AxisNames, batched_axis_names
 from functx.core.program import Program
 from functx.core.records import Record, field
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import Tracer, aval_of, trace_closed
-from functx.custom.repeating import Pull, PullLinear, Push
+from functx.custom.repeating import RecomputingJVP, RecomputingTranspose, RecomputingVJP
 from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.batching import Batch, add_axis
-from functx.transforms.marks import chosen, replaced, spread
+from functx.transforms.marks import replace_where, scatter_where, select_where
 
 
 class VmapRule(Protocol):
@@ -34,36 +34,41 @@ class VmapRule(Protocol):
         ...
 
 
-def batched_program(
+def trace_vmap_rule(
     rule: VmapRule, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
 ) -> Program:
     """What `rule` does to operands of `avals`, batched where `flags` says; so are all outputs."""
 
     def body(*args: Any) -> list[Any]:
         outs, out_flags = rule(size, flags, args)
-        return [x if on else repeated(x, size) for x, on in zip(outs, out_flags, strict=True)]
+        return [
+            x if on else broadcast_along_batch(x, size)
+            for x, on in zip(outs, out_flags, strict=True)
+        ]
 
     return trace_closed(body, avals, name="batched")
 
 
-def repeated(x: Any, size: int) -> Any:
+def broadcast_along_batch(x: Any, size: int) -> Any:
     """`x`, `size` times along a new first axis."""
     return broadcast_in_dim(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
 
 
-def filled(args: Sequence[Any], flags: Sequence[bool], wanted: Sequence[bool], size: int) -> Any:
+def materialize_batch_dims(
+    args: Sequence[Any], flags: Sequence[bool], wanted: Sequence[bool], size: int
+) -> Any:
     """`args`, repeated where a batch is `wanted` and there is none."""
     return [
-        repeated(x, size) if want and not on else x
+        broadcast_along_batch(x, size) if want and not on else x
         for x, on, want in zip(args, flags, wanted, strict=True)
     ]
 
 
-def avals_of(args: Sequence[Tracer]) -> list[ShapedArray]:
+def avals_of_tracers(args: Sequence[Tracer]) -> list[ShapedArray]:
     return [aval_of(x) for x in args]
 
 
-class PushRule(Record):
+class JVPVmapRule(Record):
     """The rule of `Push(varying)` of a function with the rule `base`: the push of that rule."""
 
     base: Any
@@ -76,16 +81,18 @@ class PushRule(Record):
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
         n = len(self.varying)
-        moving = spread(flags[n:], self.varying)
+        moving = scatter_where(flags[n:], self.varying)
         wanted = [on or bool(t) for on, t in zip(flags, moving, strict=False)]
-        primals = filled(args[:n], flags[:n], wanted, size)
-        tangents = filled(args[n:], flags[n:], chosen(wanted, self.varying), size)
-        program = batched_program(self.base, size, wanted, avals_of(primals))
-        outs = apply(Push(self.varying), program, [*primals, *tangents])
+        primals = materialize_batch_dims(args[:n], flags[:n], wanted, size)
+        tangents = materialize_batch_dims(
+            args[n:], flags[n:], select_where(wanted, self.varying), size
+        )
+        program = trace_vmap_rule(self.base, size, wanted, avals_of_tracers(primals))
+        outs = apply(RecomputingJVP(self.varying), program, [*primals, *tangents])
         return outs, [True] * len(outs)
 
 
-class PullRule(Record):
+class VJPVmapRule(Record):
     """The rule of `Pull(active, given)` of a function with the rule `base`: the pull of that."""
 
     base: Any
@@ -101,15 +108,15 @@ class PullRule(Record):
         n = sum(self.given)
         # An operand that all share has a cotangent in each place of the batch, not their sum.
         wanted = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
-        operands = filled(args[n:], flags[n:], wanted, size)
-        cts = filled(args[:n], flags[:n], [True] * n, size)
-        program = batched_program(self.base, size, wanted, avals_of(operands))
-        outs = apply(Pull(self.active, self.given), program, [*cts, *operands])
+        operands = materialize_batch_dims(args[n:], flags[n:], wanted, size)
+        cts = materialize_batch_dims(args[:n], flags[:n], [True] * n, size)
+        program = trace_vmap_rule(self.base, size, wanted, avals_of_tracers(operands))
+        outs = apply(RecomputingVJP(self.active, self.given), program, [*cts, *operands])
         return outs, [True] * len(outs)
 
 
-class PullLinearRule(Record):
-    """The rule of `PullLinear(linear)` of a function with the rule `base`.
+class TransposeVmapRule(Record):
+    """The rule of `RecomputingTranspose(linear)` of a function with the rule `base`.
 
     `avals` are the types of the linear operands, which it does not get.
     """
@@ -131,15 +138,15 @@ class PullLinearRule(Record):
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
         n = len(args) - (len(self.linear) - sum(self.linear))
-        known = spread(avals_of(args[n:]), [not on for on in self.linear])
-        avals = replaced(known, self.linear, [add_axis(a, 0, size) for a in self.avals])
-        program = batched_program(self.base, size, self.flags(flags), avals)
-        cts = filled(args[:n], flags[:n], [True] * n, size)
-        outs = apply(PullLinear(self.linear), program, [*cts, *args[n:]])
+        known = scatter_where(avals_of_tracers(args[n:]), [not on for on in self.linear])
+        avals = replace_where(known, self.linear, [add_axis(a, 0, size) for a in self.avals])
+        program = trace_vmap_rule(self.base, size, self.flags(flags), avals)
+        cts = materialize_batch_dims(args[:n], flags[:n], [True] * n, size)
+        outs = apply(RecomputingTranspose(self.linear), program, [*cts, *args[n:]])
         return outs, [True] * len(outs)
 
 
-class InnerBatchRule(Record):
+class NestedVmapRule(Record):
     """The rule of a derivative that is batched already, in operands that do not decide.
 
     `Batch(size, dims, (0, ...))` was made of the derivative, whose rule is `base`.
@@ -148,7 +155,7 @@ class InnerBatchRule(Record):
     base: Any
     size: int
     dims: tuple[int | None, ...]
-    names: AxisNames = field(default_factory=batched_names, kw_only=True)
+    names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def decides(self, flags: Sequence[bool]) -> bool:
         return self.base.decides(flags)  # type: ignore[no-any-return]
@@ -159,15 +166,15 @@ class InnerBatchRule(Record):
         dims = tuple(
             [None if d is None else d + on for d, on in zip(self.dims, flags, strict=True)]
         )
-        avals = [without_axis(aval_of(x), d) for x, d in zip(args, dims, strict=True)]
-        program = batched_program(self.base, size, flags, avals)
+        avals = [remove_axis(aval_of(x), d) for x, d in zip(args, dims, strict=True)]
+        program = trace_vmap_rule(self.base, size, flags, avals)
         ones = (1,) * len(program.outputs)
         batch = Batch(self.size, dims, ones, names=self.names)
-        outs = apply(None, rewritten(batch, program), args)
+        outs = apply(None, cached_rewrite(batch, program), args)
         return outs, [True] * len(outs)
 
 
-def without_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
+def remove_axis(aval: ShapedArray, dim: int | None) -> ShapedArray:
     if dim is None:
         return aval
     return aval.update(shape=(*aval.shape[:dim], *aval.shape[dim + 1 :]))

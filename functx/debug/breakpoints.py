@@ -10,8 +10,8 @@ from typing import Any
 from functx.core import tree
 from functx.core.provenance import user_frame
 from functx.core.tracing import Tracer
-from functx.ops.callbacks import DebugCallback, host_function
-from functx.transforms.showing import shown
+from functx.ops.callbacks import DebugCallback, flat_callback
+from functx.transforms.showing import tracer_value
 
 
 def breakpoint(*, ordered: bool = False) -> None:
@@ -40,24 +40,24 @@ def breakpoint(*, ordered: bool = False) -> None:
     frame = user_frame(sys._getframe(1))
     assert frame is not None
     variables = {k: x for k, x in frame.f_locals.items() if k.isidentifier()}
-    traced = {k: x for k, x in variables.items() if any(map(_is_alive, tree.leaves(x)))}
-    leaves = [x for x in tree.leaves(traced) if _is_alive(x)]
-    if all(shown(x) is not None for x in leaves):
-        from functx.debug.prompts import Prompt
+    traced = {k: x for k, x in variables.items() if any(map(_is_open_tracer, tree.leaves(x)))}
+    leaves = [x for x in tree.leaves(traced) if _is_open_tracer(x)]
+    if all(tracer_value(x) is not None for x in leaves):
+        from functx.debug.prompts import Debugger
 
-        Prompt().set_trace(frame)
+        Debugger().set_trace(frame)
         return
     known = {k: x for k, x in variables.items() if k not in traced}
-    at = Stop(frame.f_code, frame.f_lineno, frame.f_globals, known)
-    host, leaves = host_function("debug.breakpoint", at, (traced,), {}, static_too=True)
+    at = BreakpointCallback(frame.f_code, frame.f_lineno, frame.f_globals, known)
+    host, leaves = flat_callback("debug.breakpoint", at, (traced,), {}, static_too=True)
     DebugCallback(host, (), bool(ordered))(*leaves)
 
 
-def _is_alive(x: Any) -> bool:
+def _is_open_tracer(x: Any) -> bool:
     return type(x) is Tracer and x.builder.open
 
 
-class Stop:
+class BreakpointCallback:
     """A line of the user's function, at which a program that runs opens a prompt."""
 
     def __init__(
@@ -67,17 +67,17 @@ class Stop:
         self.__name__ = "breakpoint"
 
     def __call__(self, traced: Mapping[str, Any]) -> None:
-        from functx.debug.prompts import StoppedPrompt
+        from functx.debug.prompts import FrozenFrameDebugger
 
         # A frame at that line, whose locals are the values.
-        prompt = StoppedPrompt()
+        prompt = FrozenFrameDebugger()
         prompt.reset()
-        values = {**self.variables, **traced, _ENTRY: prompt}
-        text = "\n" * (self.line - 1) + f"{_ENTRY}.interaction({_FRAME}, None)"
+        values = {**self.variables, **traced, _PROMPT_NAME: prompt}
+        text = "\n" * (self.line - 1) + f"{_PROMPT_NAME}.interaction({_CURRENT_FRAME}, None)"
         code = compile(text, self.code.co_filename, "exec")
         exec(code.replace(co_name=self.code.co_name), self.scope, values)
         prompt.end()
 
 
-_ENTRY = "__prompt__"
-_FRAME = "__import__('sys')._getframe()"
+_PROMPT_NAME = "__prompt__"
+_CURRENT_FRAME = "__import__('sys')._getframe()"

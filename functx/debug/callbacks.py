@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from functx.ops.callbacks import DebugCallback, check_callback, host_function
+from functx.ops.callbacks import DebugCallback, check_callback, flat_callback
 
 
 def callback(
@@ -32,12 +32,12 @@ def callback(
     (6.0, [6.0])
     """
     if callback is None and not args and not kwargs:
-        return partial(_call, ordered)
-    _call(ordered, callback, *args, **kwargs)
+        return partial(_bind_callback, ordered)
+    _bind_callback(ordered, callback, *args, **kwargs)
     return None
 
 
-def _call(ordered: bool, callback: Any, /, *args: Any, **kwargs: Any) -> None:
+def _bind_callback(ordered: bool, callback: Any, /, *args: Any, **kwargs: Any) -> None:
     check_callback("debug.callback", callback)
-    host, leaves = host_function("debug.callback", callback, args, kwargs, static_too=True)
+    host, leaves = flat_callback("debug.callback", callback, args, kwargs, static_too=True)
     DebugCallback(host, (), bool(ordered))(*leaves)

@@ -13,7 +13,7 @@ import numpy as np
 from functx.core import tree
 from functx.core.errors import ArgumentError, FormatError, FunctxError, type_name
 from functx.core.tracing import aval_of
-from functx.ops.callbacks import DebugCallback, host_function
+from functx.ops.callbacks import DebugCallback, flat_callback
 
 
 def print(fmt: str | None = None, *args: Any, ordered: bool = False, **kwargs: Any) -> Any:
@@ -45,12 +45,12 @@ def _print(ordered: bool, fmt: Any, /, *args: Any, **kwargs: Any) -> None:
             fix='Write debug.print("x = {}", x).',
         )
     has_fields = check_format(fmt, args, kwargs)
-    shown = Line(fmt, has_fields)
-    host, leaves = host_function("debug.print", shown, args, kwargs, static_too=True)
+    shown = PrintCallback(fmt, has_fields)
+    host, leaves = flat_callback("debug.print", shown, args, kwargs, static_too=True)
     DebugCallback(host, (), bool(ordered))(*leaves)
 
 
-class Line:
+class PrintCallback:
     """A line of text to be printed with values in it, as NumPy's print options are now."""
 
     def __init__(self, fmt: str, has_fields: bool):
@@ -60,7 +60,7 @@ class Line:
         self.__name__ = f"print {fmt!r}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Line) and self.key == other.key
+        return isinstance(other, PrintCallback) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -81,10 +81,12 @@ def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
             f"debug.print: the string must be filled in when the program runs; got {fmt!r}",
             fix='Pass a plain string with fields, and the values: debug.print("x = {}", x).',
         )
-    checker = _Checker()
+    checker = _FormatChecker()
     try:
         fields = [field for _, field, _, _ in checker.parse(fmt) if field is not None]
-        checker.vformat(fmt, tree.map(_stand_in, tuple(args)), tree.map(_stand_in, dict(kwargs)))
+        checker.vformat(
+            fmt, tree.map(_placeholder, tuple(args)), tree.map(_placeholder, dict(kwargs))
+        )
     except FormatError as error:
         # Made here, for the frames of the formatter are not the user's.
         raise FormatError(error.problem, fix=error.fix) from None
@@ -105,7 +107,7 @@ def check_format(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     return bool(fields)
 
 
-def _stand_in(x: Any) -> Any:
+def _placeholder(x: Any) -> Any:
     """Something of the type that `x` will have when it is printed."""
     try:
         aval = aval_of(x)
@@ -114,7 +116,7 @@ def _stand_in(x: Any) -> Any:
     return np.broadcast_to(np.zeros((), aval.dtype), aval.shape)
 
 
-class _Checker(Formatter):
+class _FormatChecker(Formatter):
     """Fills in a string, and notes which values it takes."""
 
     def __init__(self) -> None:
@@ -123,9 +125,9 @@ class _Checker(Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.used.add(key)
         if isinstance(key, int) and key >= len(args):
-            raise _missing(f"field {key}", f"{len(args)} values by position")
+            raise _missing_value_error(f"field {key}", f"{len(args)} values by position")
         if isinstance(key, str) and key not in kwargs:
-            raise _missing(
+            raise _missing_value_error(
                 f"field `{key}`", ", ".join([f"`{k}`" for k in kwargs]) or "none by name"
             )
         return super().get_value(key, args, kwargs)
@@ -144,7 +146,7 @@ class _Checker(Formatter):
             ) from None
 
 
-def _missing(field: str, given: str) -> FormatError:
+def _missing_value_error(field: str, given: str) -> FormatError:
     return FormatError(
         f"debug.print: every field must have a value; got none for {field}, given {given}"
     )

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 
-class Prompt(pdb.Pdb):
+class Debugger(pdb.Pdb):
     """Python's debugger; it continues at the end of its input, and skips functx and JAX."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Prompt(pdb.Pdb):
         return self.do_continue(arg)
 
 
-class StoppedPrompt(Prompt):
+class FrozenFrameDebugger(Debugger):
     """A prompt at one frame, which is not running: it shows values, and can only go on or end."""
 
     def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:

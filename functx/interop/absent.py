@@ -9,49 +9,49 @@ from types import ModuleType
 from typing import Any
 
 
-def point_to(original: ModuleType, module: ModuleType) -> None:
+def suggest_alternatives(original: ModuleType, module: ModuleType) -> None:
     """Let `module` name what to write instead of a missing name that `original` has."""
-    vars(module)["__getattr__"] = _refusal(original, module)
+    vars(module)["__getattr__"] = _missing_attribute_hook(original, module)
 
 
-def _refusal(original: ModuleType, module: ModuleType) -> Callable[[str], Any]:
+def _missing_attribute_hook(original: ModuleType, module: ModuleType) -> Callable[[str], Any]:
     def refuse(name: str) -> Any:
         message = f"module {module.__name__!r} has no attribute {name!r}"
         path = f"{original.__name__}.{name}"
         found = None if name.startswith("_") else vars(original).get(name)
-        if path in _INSTEAD:
-            message += f"; {_INSTEAD[path]}"
+        if path in _SUGGESTIONS:
+            message += f"; {_SUGGESTIONS[path]}"
         elif found is not None:
-            message += f"; {_instead(path, found)}"
+            message += f"; {_suggestion(path, found)}"
         elif isinstance(vars(sys.modules["functx"]).get(name), ModuleType):
             message += f"; there is functx.{name}"
         elif name.startswith("tree_") and hasattr(sys.modules["functx.core.tree"], name[5:]):
             message += f"; there is functx.tree.{name[5:]}"
         elif name[0] != "_" and hasattr(original, "__path__") and find_spec(path):
-            message += f"; {_of_module(path)}"
+            message += f"; {_module_suggestion(path)}"
         raise AttributeError(message, name=name, obj=module)
 
     return refuse
 
 
-def _instead(path: str, found: Any) -> str:
+def _suggestion(path: str, found: Any) -> str:
     if isinstance(found, ModuleType):
-        return _of_module(path)
+        return _module_suggestion(path)
     if path.count(".") == 1 or isinstance(found, type) or not callable(found):
         return f"{path} works beside functx, on its arrays and jitted functions"
     return f"in its place write {path}, which takes arrays that are traced too"
 
 
-def _of_module(path: str) -> str:
+def _module_suggestion(path: str) -> str:
     return f"import {path}, whose functions take arrays that are traced too"
 
 
-def _of_numpy(name: str) -> str:
+def _numpy_suggestion(name: str) -> str:
     return f"numpy.{name} works on arrays of functx, outside of what is traced"
 
 
 # Of files, texts and Python objects.
-_OF_NUMPY = [
+_NUMPY_FUNCTIONS = [
     "array_repr",
     "array_str",
     "from_dlpack",
@@ -69,13 +69,13 @@ _OF_NUMPY = [
     "set_printoptions",
 ]
 
-_INSTEAD = {
+_SUGGESTIONS = {
     "jax.make_jaxpr": "in its place write functx.make_ir(f)(*args), the program of f",
     "jax.jacobian": "in its place write functx.jacrev",
     "jax.tree_util": "there is functx.tree",
     "jax.custom_gradient": "in its place write functx.custom_vjp",
     "jax.pmap": "in its place write functx.shard_map",
     "jax.numpy.roots": "in its place write jax.numpy.roots(p, strip_zeros=False)",
-    **{f"jax.numpy.{name}": _of_numpy(name) for name in _OF_NUMPY},
+    **{f"jax.numpy.{name}": _numpy_suggestion(name) for name in _NUMPY_FUNCTIONS},
 }
 """The replacement for each name whose function takes or returns no arrays."""

@@ -11,8 +11,8 @@ from jax.extend.core import Primitive as JaxPrimitive
 from functx.core.records import Record
 from functx.core.tracing import aval_of, trace, trace_closed
 from functx.custom.checkpoint import Checkpoint
-from functx.interop.jaxprs import aval_from_jax, size_of, to_jax
-from functx.interop.translation import Translated, translate, translates
+from functx.interop.jaxprs import aval_from_jax, count_equations, jax_avals
+from functx.interop.translation import TranslatedJaxpr, register_translation, translate_jaxpr
 from functx.lowering.call import functx_call
 from functx.ops.contraction import DotGeneral
 from functx.ops.reductions import reduce_or
@@ -21,13 +21,13 @@ from functx.ops.shaping import broadcast_in_dim
 from functx.transforms.control.cond import Cond
 from functx.transforms.control.scan import Scan
 from functx.transforms.control.while_loop import While
-from functx.transforms.parts import rewired
+from functx.transforms.parts import with_io
 
-INLINED = 24
-"""A jitted function of so many equations or fewer is inlined; a larger one becomes a `call`."""
+MAX_INLINED_EQUATIONS = 24
+"""A jitted function of so many equations or fewer is inlined; a larger one becomes a `translate_call`."""
 
 
-def closed(jaxpr: Any) -> Any:
+def close_jaxpr(jaxpr: Any) -> Any:
     """`jaxpr` as a closed one, without constants if it was open."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
@@ -36,32 +36,32 @@ def avals_of(args: Sequence[Any]) -> list[Any]:
     return [aval_of(x) for x in args]
 
 
-@translates("jit", "pjit", keys=True)
-def jit(eqn: Any, *args: Any) -> Any:
+@register_translation("jit", "pjit", keys=True)
+def translate_jit(eqn: Any, *args: Any) -> Any:
     params = eqn.params
-    inner = translate(params["jaxpr"], avals_of(args), params["name"])
-    small = params["inline"] or size_of(params["jaxpr"].jaxpr) <= INLINED
+    inner = translate_jaxpr(params["jaxpr"], avals_of(args), params["name"])
+    small = params["inline"] or count_equations(params["jaxpr"].jaxpr) <= MAX_INLINED_EQUATIONS
     return inner(args) if small else inner.calls(args)
 
 
-@translates("closed_call", "core_call", "call", keys=True)
-def call(eqn: Any, *args: Any) -> Any:
+@register_translation("closed_call", "core_call", "call", keys=True)
+def translate_call(eqn: Any, *args: Any) -> Any:
     jaxpr = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
     if not isinstance(jaxpr, (ClosedJaxpr, Jaxpr)):
         return NotImplemented
-    return translate(closed(jaxpr), avals_of(args))(args)
+    return translate_jaxpr(close_jaxpr(jaxpr), avals_of(args))(args)
 
 
-@translates(functx_call.name)
-def functx_program(eqn: Any, *args: Any) -> Any:
+@register_translation(functx_call.name)
+def translate_functx_call(eqn: Any, *args: Any) -> Any:
     # A function of functx inside the JAX function is what it was.
-    return Translated(eqn.params["program"].program, [])(args)
+    return TranslatedJaxpr(eqn.params["program"].program, [])(args)
 
 
-@translates("checkpoint", "remat", "remat2", keys=True)
-def remat(eqn: Any, *args: Any) -> Any:
+@register_translation("checkpoint", "remat", "remat2", keys=True)
+def translate_remat(eqn: Any, *args: Any) -> Any:
     params = eqn.params
-    inner = translate(closed(params["jaxpr"]), avals_of(args))
+    inner = translate_jaxpr(close_jaxpr(params["jaxpr"]), avals_of(args))
     held = Checkpoint(
         inner.program,
         bool(params["prevent_cse"]),
@@ -84,29 +84,29 @@ class JaxPolicy(Record):
         theirs = getattr(primitives, f"{primitive.name}_p", None) or JaxPrimitive(primitive.name)
         if isinstance(primitive, DotGeneral):
             params = {"dimension_numbers": (primitive.contract, primitive.batched)}
-        verdict = self.policy(theirs, *to_jax(avals), **params)
+        verdict = self.policy(theirs, *jax_avals(avals), **params)
         return verdict is True or type(verdict).__name__ == "SaveableType"
 
 
-@translates("cond", keys=True)
-def cond(eqn: Any, index: Any, *args: Any) -> Any:
-    branches = branches_here(eqn)
+@register_translation("cond", keys=True)
+def translate_cond(eqn: Any, index: Any, *args: Any) -> Any:
+    branches = branches_outside_kernels(eqn)
     if branches is None:
         return NotImplemented
     avals = avals_of(args)
-    inner = [translate(branch, avals, f"branch_{i}") for i, branch in enumerate(branches)]
+    inner = [translate_jaxpr(branch, avals, f"branch_{i}") for i, branch in enumerate(branches)]
     if len(inner) == 1:
         return inner[0](args)
     captured = {id(x): x for each in inner for x in each.captured}
     types = [*avals, *avals_of(list(captured.values()))]
-    programs = tuple([with_captures(each, types, list(captured), len(args)) for each in inner])
+    programs = tuple([append_captures(each, types, list(captured), len(args)) for each in inner])
     return Cond(programs)(index, *args, *captured.values())
 
 
 _KERNEL_PLATFORMS = {"mosaic"}
 
 
-def branches_here(eqn: Any) -> Sequence[Any] | None:
+def branches_outside_kernels(eqn: Any) -> Sequence[Any] | None:
     """The branches that can run outside of kernels; None where they differ by platform."""
     branches: Sequence[Any] = eqn.params["branches"]
     platforms = eqn.params.get("branches_platforms")
@@ -120,7 +120,9 @@ def branches_here(eqn: Any) -> Sequence[Any] | None:
     return left if len(left) == 1 else None
 
 
-def with_captures(inner: Translated, types: Sequence[Any], captured: list[int], own: int) -> Any:
+def append_captures(
+    inner: TranslatedJaxpr, types: Sequence[Any], captured: list[int], own: int
+) -> Any:
     """The program, made to take as its last operands all that this and other branches captured."""
     program = inner.program
     if len(program.inputs) == len(types):
@@ -128,13 +130,13 @@ def with_captures(inner: Translated, types: Sequence[Any], captured: list[int], 
 
     def body(*args: Any) -> list[Any]:
         given = dict(zip(captured, args[own:], strict=True))
-        return Translated(program, [given[id(x)] for x in inner.captured])(args[:own])
+        return TranslatedJaxpr(program, [given[id(x)] for x in inner.captured])(args[:own])
 
     return trace_closed(body, types, name=program.name)
 
 
-@translates("scan", keys=True)
-def scan(eqn: Any, *args: Any) -> Any:
+@register_translation("scan", keys=True)
+def translate_scan(eqn: Any, *args: Any) -> Any:
     params = eqn.params
     if params.get("_split_transpose"):
         return NotImplemented
@@ -145,8 +147,8 @@ def scan(eqn: Any, *args: Any) -> Any:
         *avals_of(args[:fixed]),
         *[a.update(shape=a.shape[1:]) for a in rows],
     ]
-    inner = translate(params["jaxpr"], avals, "body")
-    program, captured = captures_first(inner, len(args))
+    inner = translate_jaxpr(params["jaxpr"], avals, "body")
+    program, captured = prepend_captures(inner, len(args))
     unroll = params.get("unroll", 1)
     loop = Scan(
         program,
@@ -159,33 +161,33 @@ def scan(eqn: Any, *args: Any) -> Any:
     return loop(*captured, *args)
 
 
-def captures_first(inner: Translated, own: int) -> tuple[Any, list[Any]]:
+def prepend_captures(inner: TranslatedJaxpr, own: int) -> tuple[Any, list[Any]]:
     """The program with what it captured as its first inputs, and those values."""
     program, captured = inner
     if not captured:
         return program, []
     inputs = [*program.inputs[own:], *program.inputs[:own]]
-    return rewired(program, inputs, program.outputs), captured
+    return with_io(program, inputs, program.outputs), captured
 
 
-@translates("while", keys=True)
-def while_loop(eqn: Any, *args: Any) -> Any:
+@register_translation("while", keys=True)
+def translate_while(eqn: Any, *args: Any) -> Any:
     params = eqn.params
     m = params["cond_nconsts"]
     n = m + params["body_nconsts"]
     avals = avals_of(args)
-    condition = translate(params["cond_jaxpr"], [*avals[:m], *avals[n:]], "condition")
-    body = translate(params["body_jaxpr"], avals[m:], "body")
+    condition = translate_jaxpr(params["cond_jaxpr"], [*avals[:m], *avals[n:]], "condition")
+    body = translate_jaxpr(params["body_jaxpr"], avals[m:], "body")
     if aval_from_jax(params["cond_jaxpr"].out_avals[0]).shape:
-        return lane_by_lane(condition, body, args, m, n)
-    runs, condition_captured = captures_first(condition, m + len(args) - n)
-    step, body_captured = captures_first(body, len(args) - m)
+        return while_with_batched_condition(condition, body, args, m, n)
+    runs, condition_captured = prepend_captures(condition, m + len(args) - n)
+    step, body_captured = prepend_captures(body, len(args) - m)
     loop = While(runs, step, m + len(condition_captured), n - m + len(body_captured))
     return loop(*condition_captured, *args[:m], *body_captured, *args[m:])
 
 
-def lane_by_lane(
-    condition: Translated, body: Translated, args: Sequence[Any], m: int, n: int
+def while_with_batched_condition(
+    condition: TranslatedJaxpr, body: TranslatedJaxpr, args: Sequence[Any], m: int, n: int
 ) -> Any:
     """A loop that `jax.vmap` has batched: each lane goes on for as long as its condition holds."""
 
@@ -203,7 +205,7 @@ def lane_by_lane(
 
     avals = avals_of(args)
     first, second = [
-        captures_first(Translated(*trace(f, avals, name=f.__name__)), len(args))
+        prepend_captures(TranslatedJaxpr(*trace(f, avals, name=f.__name__)), len(args))
         for f in (runs, step)
     ]
     # Both take all the constants, since the body asks the condition too.

@@ -13,19 +13,19 @@ from jax.extend.linear_util import WrappedFun
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.program import Program, Var
-from functx.core.tracing import Tracer, aval_of, outside_traces, trace, trace_closed
+from functx.core.tracing import Tracer, aval_of, eval_context, trace, trace_closed
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
-from functx.custom.deferral import Deferred, Flow
-from functx.interop.jax_call import JaxFunction, linearized, of_marked
-from functx.interop.jaxprs import form_of
+from functx.custom.deferral import Activity, LazyRules
+from functx.interop.jax_call import JaxprFunction, fix_unmarked, translated_linearization
+from functx.interop.jaxprs import jaxpr_key
 from functx.interop.snapshots import FunctionKeys, package_of
-from functx.interop.translation import translate, translate_function, translates
-from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
-from functx.transforms.parts import rewired
+from functx.interop.translation import register_translation, translate_function, translate_jaxpr
+from functx.transforms.marks import inexact_mask, instantiate_zeros, scatter_where, select_where
+from functx.transforms.parts import with_io
 
 
-class JaxRule(Deferred):
+class JaxDerivativeRule(LazyRules):
     """The rule of one call of a JAX function, traced when it is first needed.
 
     Two are equal if their primal programs are equal and the user's functions that define the rules
@@ -34,18 +34,18 @@ class JaxRule(Deferred):
 
     def __init__(self, eqn: Any, captured: Sequence[Any]):
         params = eqn.params
-        self.function = function = JaxFunction.of_equation(eqn)
+        self.function = function = JaxprFunction.of_equation(eqn)
         # JAX puts what the function closes over first, functx last.
         count = params["num_consts"]
         self.consts, self.own = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.symbolic_zeros = bool(params["symbolic_zeros"])
-        self.made: dict[Flow, tuple[Program, ...]] = {}
+        self.made: dict[Activity, tuple[Program, ...]] = {}
         primal, held = params["call_jaxpr"], ParameterKeys()
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
             type(self),
-            form_of(primal.jaxpr),
+            jaxpr_key(primal.jaxpr),
             tuple([id(c) for c in primal.consts]),
             count,
             tuple([part for name in sorted(params) for part in held.by(params[name])]),
@@ -53,7 +53,7 @@ class JaxRule(Deferred):
         )
         self.extra = self.traced_now() if held.function_keys.traced else []
 
-    def bodies(self, flow: Flow) -> list[RulePart]:
+    def bodies(self, flow: Activity) -> list[RulePart]:
         """The parts of the rule as functions to trace."""
         raise NotImplementedError
 
@@ -67,33 +67,33 @@ class JaxRule(Deferred):
         given = {atom: own.get(atom) or Var(atom.aval) for atom in extra}
         residuals = [given[x.atom] for _, captured in others for x in captured]
         inputs = [*program.inputs[:count], *given.values()]
-        program = rewired(program, inputs, [*program.outputs, *residuals])
+        program = with_io(program, inputs, [*program.outputs, *residuals])
         self.made[self.everywhere] = program, *[other for other, _ in others]
         return list(extra.values())
 
     @property
-    def everywhere(self) -> Flow:
+    def everywhere(self) -> Activity:
         """The derivative in every argument, from every output."""
         given = self.function.differentiable_outputs(self.function.out_avals)
-        return Flow((True,) * sum(inexact_marks(self.own)), (True,) * len(given))
+        return Activity((True,) * sum(inexact_mask(self.own)), (True,) * len(given))
 
-    def varying(self, flow: Flow) -> tuple[bool, ...]:
+    def varying(self, flow: Activity) -> tuple[bool, ...]:
         """The arguments of the function, as JAX orders them, that a derivative is taken in."""
         moving = iter(flow.varying)
-        own = [on and next(moving) for on in inexact_marks(self.own)]
+        own = [on and next(moving) for on in inexact_mask(self.own)]
         return (False,) * len(self.consts) + tuple(own)
 
-    def programs(self, flow: Flow) -> tuple[Program, ...]:
+    def programs(self, flow: Activity) -> tuple[Program, ...]:
         # A rule without symbolic zeros is told nothing of the flow.
         told = flow if self.symbolic_zeros and not self.extra else self.everywhere
         if told not in self.made:
-            with outside_traces():
+            with eval_context():
                 bodies = self.bodies(told)
                 self.made[told] = tuple([trace_closed(*b[:2], name=b.name) for b in bodies])
         return self.made[told]
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, JaxRule) and self.key == other.key)
+        return self is other or (isinstance(other, JaxDerivativeRule) and self.key == other.key)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -132,7 +132,7 @@ class ParameterKeys:
                 pending += [part for _, params in each.transforms for part in params]
             elif type(each) is FunctionType and package_of(each) == "jax":
                 found.append(each.__code__)
-                pending += parts_of(each)
+                pending += closure_values(each)
             elif type(each).__name__ == "Unhashable" and package_of(type(each)) == "jax":
                 found.append(self.function_keys.of(each.val))
             elif type(each) is tuple:
@@ -144,7 +144,7 @@ class ParameterKeys:
         return found
 
 
-def parts_of(fun: FunctionType) -> list[Any]:
+def closure_values(fun: FunctionType) -> list[Any]:
     """The values in the closure of a JAX function."""
     found = []
     for cell in fun.__closure__ or ():
@@ -153,37 +153,39 @@ def parts_of(fun: FunctionType) -> list[Any]:
     return found
 
 
-class JVPRule(JaxRule):
+class JaxJVPRule(JaxDerivativeRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
-    def bodies(self, flow: Flow) -> list[RulePart]:
+    def bodies(self, flow: Activity) -> list[RulePart]:
         function, own, consts = self.function, len(self.own), len(self.consts)
-        values, push, _ = linearized(function, self.varying(flow))
+        values, push, _ = translated_linearization(function, self.varying(flow))
         moving = [a for a in self.own if is_inexact(a.dtype)]
         end, count = own + len(moving), len(function.out_avals)
 
         def rule(*xs: Any) -> list[Any]:
             outs = values.without_captures([*xs[end : end + consts], *xs[:own]])
-            tangents = chosen(xs[own:end], flow.varying)
+            tangents = select_where(xs[own:end], flow.varying)
             return [*outs[:count], *push.without_captures([*outs[count:], *tangents])]
 
         avals = [*self.own, *moving, *self.captured]
         return [RulePart(rule, avals, f"{self.primal_name}_jvp")]
 
 
-class VJPRule(JaxRule):
+class JaxVJPRule(JaxDerivativeRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
-    def bodies(self, flow: Flow) -> list[RulePart]:
+    def bodies(self, flow: Activity) -> list[RulePart]:
         function, own, consts = self.function, len(self.own), len(self.consts)
         count, varying = len(function.out_avals), self.varying(flow)
-        moving = chosen(function.in_avals, varying)
+        moving = select_where(function.in_avals, varying)
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
         structure: Any = None
 
         def values(*args: Any) -> list[Any]:
             nonlocal structure
-            outs, push = jax.linearize(of_marked(function, args, varying), *chosen(args, varying))
+            outs, push = jax.linearize(
+                fix_unmarked(function, args, varying), *select_where(args, varying)
+            )
             residuals, structure = jax.tree_util.tree_flatten(push)
             return [*outs, *residuals]
 
@@ -196,10 +198,10 @@ class VJPRule(JaxRule):
 
             # Of the outputs left out here JAX knows that their cotangents are zero.
             def reached(*tangents: Any) -> list[Any]:
-                return chosen(function.differentiable_outputs(push(*tangents)), flow.given)
+                return select_where(function.differentiable_outputs(push(*tangents)), flow.given)
 
             pull = jax.linear_transpose(reached, *structs)
-            return list(pull(chosen(xs[: len(outputs)], flow.given)))
+            return list(pull(select_where(xs[: len(outputs)], flow.given)))
 
         second = translate_function(cotangents, [*outputs, *residuals], f"{self.primal_name}_bwd")
 
@@ -207,8 +209,8 @@ class VJPRule(JaxRule):
             return first.without_captures([*xs[own : own + consts], *xs[:own]])
 
         def backward(*xs: Any) -> list[Any]:
-            found = spread(second.without_captures(xs), flow.varying)
-            return zeros_for_none(found, chosen(self.own, inexact_marks(self.own)))
+            found = scatter_where(second.without_captures(xs), flow.varying)
+            return instantiate_zeros(found, select_where(self.own, inexact_mask(self.own)))
 
         return [
             RulePart(forward, [*self.own, *self.captured], first.program.name),
@@ -216,27 +218,29 @@ class VJPRule(JaxRule):
         ]
 
 
-@translates("custom_jvp_call", keys=True)
-def custom_jvp_call(eqn: Any, *args: Any) -> Any:
-    return bound(CustomJVP, JVPRule, eqn, args)
+@register_translation("custom_jvp_call", keys=True)
+def translate_custom_jvp_call(eqn: Any, *args: Any) -> Any:
+    return bind_custom_call(CustomJVP, JaxJVPRule, eqn, args)
 
 
-@translates("custom_vjp_call", keys=True)
-def custom_vjp_call(eqn: Any, *args: Any) -> Any:
-    return bound(CustomVJP, VJPRule, eqn, args)
+@register_translation("custom_vjp_call", keys=True)
+def translate_custom_vjp_call(eqn: Any, *args: Any) -> Any:
+    return bind_custom_call(CustomVJP, JaxVJPRule, eqn, args)
 
 
-def bound(primitive: Any, rule: type[JaxRule], eqn: Any, args: Sequence[Any]) -> Any:
+def bind_custom_call(
+    primitive: Any, rule: type[JaxDerivativeRule], eqn: Any, args: Sequence[Any]
+) -> Any:
     """The outputs of a call of a function with a rule."""
-    program, captured = translate(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
+    program, captured = translate_jaxpr(eqn.params["call_jaxpr"], [aval_of(x) for x in args])
     count, end = eqn.params["num_consts"], len(args)
     inputs = program.inputs
     if count:
         inputs = [*inputs[count:end], *inputs[:count], *inputs[end:]]
-        program = rewired(program, inputs, program.outputs)
+        program = with_io(program, inputs, program.outputs)
     made = rule(eqn, captured)
     if made.extra:
         inputs = [*inputs, *[Var(x.atom.aval) for x in made.extra]]
-        program = rewired(program, inputs, program.outputs)
+        program = with_io(program, inputs, program.outputs)
     operands = [*args[count:], *args[:count], *captured, *made.extra]
     return primitive(program, made, len(operands) - len(made.own))(*operands)

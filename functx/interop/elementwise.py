@@ -6,7 +6,11 @@ from typing import Any
 
 from jax import lax
 
-from functx.interop.translation import broadcast, direct, translates
+from functx.interop.translation import (
+    ELEMENTWISE_PRIMITIVES,
+    broadcast_unit_dims,
+    register_translation,
+)
 from functx.ops.arithmetic import (
     Abs,
     Add,
@@ -37,7 +41,7 @@ from functx.ops.exponential import (
     Rsqrt,
     Sqrt,
 )
-from functx.ops.gradients import Name, StopGradient
+from functx.ops.gradients import CheckpointName, StopGradient
 from functx.ops.logical import (
     And,
     CountLeadingZeros,
@@ -68,7 +72,7 @@ from functx.ops.trigonometric import (
     Tanh,
 )
 
-direct.update(
+ELEMENTWISE_PRIMITIVES.update(
     neg=Neg(),
     add=Add(),
     add_any=Add(),
@@ -131,62 +135,62 @@ direct.update(
     shift_right_arithmetic=ShiftRightArithmetic(),
     stop_gradient=StopGradient(),
 )
-direct.update({"and": And(), "or": Or(), "xor": Xor(), "not": Not()})
+ELEMENTWISE_PRIMITIVES.update({"and": And(), "or": Or(), "xor": Xor(), "not": Not()})
 
 
-@translates("integer_pow")
-def integer_pow(eqn: Any, x: Any) -> Any:
+@register_translation("integer_pow")
+def translate_integer_pow(eqn: Any, x: Any) -> Any:
     return IntegerPow(int(eqn.params["y"]))(x)
 
 
-@translates("round")
-def round(eqn: Any, x: Any) -> Any:
+@register_translation("round")
+def translate_round(eqn: Any, x: Any) -> Any:
     return Round(eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN)(x)
 
 
-@translates("conj")
-def conjugate(eqn: Any, x: Any) -> Any:
+@register_translation("conj")
+def translate_conj(eqn: Any, x: Any) -> Any:
     # JAX's takes real arrays too, and gives complex ones.
     return conj(convert_element_type(x, eqn.outvars[0].aval.dtype))
 
 
-@translates("select_n")
-def select(eqn: Any, which: Any, *cases: Any) -> Any:
-    return select_n(*broadcast(eqn, (which, *cases)))
+@register_translation("select_n")
+def translate_select_n(eqn: Any, which: Any, *cases: Any) -> Any:
+    return select_n(*broadcast_unit_dims(eqn, (which, *cases)))
 
 
-@translates("convert_element_type")
-def convert(eqn: Any, x: Any) -> Any:
+@register_translation("convert_element_type")
+def translate_convert_element_type(eqn: Any, x: Any) -> Any:
     return convert_element_type(x, eqn.params["new_dtype"], bool(eqn.params["weak_type"]))
 
 
-@translates("bitcast_convert_type")
-def bitcast(eqn: Any, x: Any) -> Any:
+@register_translation("bitcast_convert_type")
+def translate_bitcast_convert_type(eqn: Any, x: Any) -> Any:
     return BitcastConvertType(eqn.params["new_dtype"])(x)
 
 
-@translates("reduce_precision")
-def reduce_precision(eqn: Any, x: Any) -> Any:
+@register_translation("reduce_precision")
+def translate_reduce_precision(eqn: Any, x: Any) -> Any:
     return ReducePrecision(eqn.params["exponent_bits"], eqn.params["mantissa_bits"])(x)
 
 
-@translates("copy", "copy_p", "random_clone", keys=True)
-def same(eqn: Any, *xs: Any) -> Any:
+@register_translation("copy", "copy_p", "random_clone", keys=True)
+def translate_identity(eqn: Any, *xs: Any) -> Any:
     return list(xs)
 
 
-@translates("name")
-def name(eqn: Any, x: Any) -> Any:
-    return Name(eqn.params["name"])(x)
+@register_translation("name")
+def translate_name(eqn: Any, x: Any) -> Any:
+    return CheckpointName(eqn.params["name"])(x)
 
 
-@translates("device_put", keys=True)
-def device_put(eqn: Any, *xs: Any) -> Any:
+@register_translation("device_put", keys=True)
+def translate_device_put(eqn: Any, *xs: Any) -> Any:
     # Without a device to go to, it is where it was.
     stays = all(device is None for device in eqn.params["devices"])
     return list(xs) if stays else NotImplemented
 
 
-@translates("dce_sink", keys=True)
-def dce_sink(eqn: Any, *xs: Any) -> Any:
+@register_translation("dce_sink", keys=True)
+def translate_dce_sink(eqn: Any, *xs: Any) -> Any:
     return []

@@ -13,7 +13,7 @@ from functx.core import tree
 from functx.core.axes import bound_axes
 from functx.core.dtypes import SHORT_NAMES
 from functx.core.provenance import source_line, user_source
-from functx.core.tracing import Tracer, aval_of, check_no_tracers, current_builder
+from functx.core.tracing import Tracer, aval_of, check_no_escaped_tracers, current_builder
 from functx.interop import (  # noqa: F401
     algebra,
     callbacks,
@@ -25,12 +25,12 @@ from functx.interop import (  # noqa: F401
     keys,
     shapes,
 )
-from functx.interop.jaxprs import jaxpr_of, to_jax
-from functx.interop.snapshots import Changeable, snapshot
-from functx.interop.translation import of_type, translate
+from functx.interop.jaxprs import jax_avals, jaxpr_of
+from functx.interop.snapshots import MutableStateError, function_fingerprint
+from functx.interop.translation import translate_jaxpr, with_jax_type
 from functx.lowering.cache import Cache
-from functx.lowering.keys import key_type
-from functx.transforms.calls import check_callable, fresh, name_of, transformed
+from functx.lowering.keys import prng_key_type
+from functx.transforms.calls import check_callable, copy_if_aliased, function_name, wrap_transform
 
 
 def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,20 +60,20 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
     [tanh]
     """
     check_callable(fun, "from_jax")
-    calls = JaxCalls(fun)
+    calls = TracedJaxFunction(fun)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if current_builder.get() is None:
-            check_no_tracers(tree.leaves((args, kwargs)))
+            check_no_escaped_tracers(tree.leaves((args, kwargs)))
             return fun(*args, **kwargs)
         return calls.traced(args, kwargs)
 
-    made = transformed(wrapper, fun, "from_jax")
-    made.__name__ = name_of(fun)
+    made = wrap_transform(wrapper, fun, "from_jax")
+    made.__name__ = function_name(fun)
     return made
 
 
-class JaxCalls:
+class TracedJaxFunction:
     """A function of JAX, called in traces of functx; what is remembered of its traces."""
 
     def __init__(self, fun: Callable[..., Any]):
@@ -84,19 +84,21 @@ class JaxCalls:
         """The result, as equations of the program being traced."""
         builder = current_builder.here()
         leaves, in_tree = tree.flatten((args, kwargs))
-        operands = [Operand.of(x) for x in leaves]
+        operands = [ArrayArgument.of(x) for x in leaves]
         given = [each for each in operands if each is not None]
-        fixed = [_ARRAY if each else x for x, each in zip(leaves, operands, strict=True)]
+        fixed = [_ARRAY_LEAF if each else x for x, each in zip(leaves, operands, strict=True)]
         outer = builder.source
         builder.source = source = outer or user_source()
         try:
-            with noted(self.fun, source):
+            with add_call_note(self.fun, source):
                 flat = self.flattened(in_tree, fixed)
                 jaxpr, results = flat.jaxpr([each.jax_aval for each in given])
             values = [each.value for each in given]
             avals = [aval_of(x) for x in values]
-            outs = fresh(translate(jaxpr, avals, name_of(self.fun))(values), values)
-            outs = [of_type(x, aval) for x, aval in zip(outs, jaxpr.out_avals, strict=True)]
+            outs = copy_if_aliased(
+                translate_jaxpr(jaxpr, avals, function_name(self.fun))(values), values
+            )
+            outs = [with_jax_type(x, aval) for x, aval in zip(outs, jaxpr.out_avals, strict=True)]
         finally:
             builder.source = outer
         return results.filled(outs)
@@ -104,9 +106,9 @@ class JaxCalls:
     def flattened(self, in_tree: Any, fixed: Sequence[Any]) -> FlatFunction:
         """The function of the arrays among its arguments, the same one while it reads the same."""
         try:
-            static = [x if x is _ARRAY else snapshot(x) for x in fixed]
-            key = snapshot(self.fun), in_tree, tuple(static)
-        except Changeable:
+            static = [x if x is _ARRAY_LEAF else function_fingerprint(x) for x in fixed]
+            key = function_fingerprint(self.fun), in_tree, tuple(static)
+        except MutableStateError:
             return FlatFunction(self.fun, in_tree, fixed)
         flat: FlatFunction | None = self.flat.get(key)
         if flat is None:
@@ -120,33 +122,33 @@ class FlatFunction:
     """A function of the arrays among the arguments of another, which returns its arrays."""
 
     def __init__(self, fun: Callable[..., Any], in_tree: Any, fixed: Sequence[Any]):
-        self.results: Results | None = None
+        self.results: OutputStructure | None = None
         self.jitted: Any = None
-        self.traced: dict[int, tuple[Any, Results]] = {}
+        self.traced: dict[int, tuple[Any, OutputStructure]] = {}
 
         def flat(*arrays: Any) -> list[Any]:
             rest = iter(arrays)
-            leaves = [next(rest) if x is _ARRAY else x for x in fixed]
+            leaves = [next(rest) if x is _ARRAY_LEAF else x for x in fixed]
             args, kwargs = tree.unflatten(in_tree, leaves)
-            outs, self.results = Results.of(fun(*args, **kwargs))
+            outs, self.results = OutputStructure.of(fun(*args, **kwargs))
             return outs
 
         # What JAX's messages call the function.
-        flat.__name__, flat.__wrapped__ = name_of(fun), fun  # type: ignore[attr-defined]
+        flat.__name__, flat.__wrapped__ = function_name(fun), fun  # type: ignore[attr-defined]
         self.flat = flat
 
     def remember(self) -> None:
         """Let JAX remember its traces of this function."""
         self.jitted = jax.jit(self.flat)
 
-    def jaxpr(self, avals: Sequence[Any]) -> tuple[Any, Results]:
+    def jaxpr(self, avals: Sequence[Any]) -> tuple[Any, OutputStructure]:
         """The jaxpr on arguments of `avals`, and where its outputs stand in the result."""
         if self.jitted is None or bound_axes():
             # JAX is to know the axes that functx binds, and not to remember them.
             found = jaxpr_of(self.flat, avals)
             assert self.results is not None
             return found, self.results
-        found = self.jitted.trace(*to_jax(avals)).jaxpr
+        found = self.jitted.trace(*jax_avals(avals)).jaxpr
         known = self.traced.get(id(found))
         if known is None:
             assert self.results is not None
@@ -155,56 +157,58 @@ class FlatFunction:
 
 
 @contextmanager
-def noted(fun: Callable[..., Any], source: Any) -> Iterator[None]:
+def add_call_note(fun: Callable[..., Any], source: Any) -> Iterator[None]:
     """Say of an error of a JAX function where it was called."""
     try:
         yield
     except Exception as error:
         where = f", called at {source_line(source)}" if source else ""
-        error.add_note(f"in functx.from_jax({name_of(fun)}){where}")
+        error.add_note(f"in functx.from_jax({function_name(fun)}){where}")
         raise
 
 
-class Operand(NamedTuple):
+class ArrayArgument(NamedTuple):
     """An array among the arguments: its value in a program, and its type as JAX sees it."""
 
     value: Any
     jax_aval: Any
 
     @staticmethod
-    def of(x: Any) -> Operand | None:
+    def of(x: Any) -> ArrayArgument | None:
         """The operand that an argument is; None for what is no array."""
         if type(x) is Tracer:
-            return Operand(x, x.atom.aval)
+            return ArrayArgument(x, x.atom.aval)
         if isinstance(x, jax.Array):
-            if key_type(x.dtype) is not None:
-                return Operand(jax.random.key_data(x), jax.ShapeDtypeStruct(x.shape, x.dtype))
-            return Operand(x, aval_of(x))
+            if prng_key_type(x.dtype) is not None:
+                return ArrayArgument(jax.random.key_data(x), jax.ShapeDtypeStruct(x.shape, x.dtype))
+            return ArrayArgument(x, aval_of(x))
         if isinstance(x, np.ndarray) and x.dtype in SHORT_NAMES:
-            return Operand(x, aval_of(x))
+            return ArrayArgument(x, aval_of(x))
         return None
 
 
-class Results(NamedTuple):
+class OutputStructure(NamedTuple):
     """What a JAX function returned, but for its arrays: where they stand among the rest."""
 
     structure: Any
     fixed: list[Any]
 
     @staticmethod
-    def of(out: Any) -> tuple[list[Any], Results]:
+    def of(out: Any) -> tuple[list[Any], OutputStructure]:
         """The arrays and numbers of a result, and the rest."""
         leaves, structure = tree.flatten(out)
         arrays = [isinstance(x, (jax.Array, np.ndarray, np.generic, *_NUMBERS)) for x in leaves]
-        fixed = [_ARRAY if on else x for x, on in zip(leaves, arrays, strict=True)]
-        return [x for x, on in zip(leaves, arrays, strict=True) if on], Results(structure, fixed)
+        fixed = [_ARRAY_LEAF if on else x for x, on in zip(leaves, arrays, strict=True)]
+        return [x for x, on in zip(leaves, arrays, strict=True) if on], OutputStructure(
+            structure, fixed
+        )
 
     def filled(self, arrays: Sequence[Any]) -> Any:
         """The result, with values of a program in place of its arrays."""
         rest = iter(arrays)
-        leaves = [next(rest) if x is _ARRAY else x for x in self.fixed]
+        leaves = [next(rest) if x is _ARRAY_LEAF else x for x in self.fixed]
         return tree.unflatten(self.structure, leaves)
 
 
 _NUMBERS = (bool, int, float, complex)
-_ARRAY = object()
+_ARRAY_LEAF = object()

@@ -13,32 +13,32 @@ from jax.extend.core import ClosedJaxpr, Var, find_top_trace, jaxpr_as_fun
 from functx.core.effects import NO_EFFECTS, Effect, Effects
 from functx.core.errors import ForeignCodeError, FunctxError, MissingRuleError
 from functx.core.primitive import Primitive
-from functx.core.registrations import forgotten_with_rules
+from functx.core.registrations import clear_on_rule_change
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer
 from functx.interop.jaxprs import (
     aval_from_jax,
+    aval_from_jax_or_none,
     closed_jaxpr,
-    form_of,
+    jaxpr_key,
     jaxpr_of,
-    known_aval,
 )
-from functx.lowering.keys import key_type
-from functx.ops.constants import dense
+from functx.lowering.keys import prng_key_type
+from functx.ops.constants import embed_constant
 from functx.ops.operands import batch_size
-from functx.transforms.control.tracing import check_operands, linearizing
+from functx.transforms.control.tracing import check_operands, is_linearizing
 from functx.transforms.marks import (
-    chosen,
-    inexact_marks,
-    linear_marks,
-    others,
-    replaced,
-    spread,
+    inexact_mask,
+    linear_mask,
+    replace_where,
+    scatter_where,
+    select_where,
+    select_where_not,
 )
 from functx.transforms.refused import refused
 
 
-class JaxFunction:
+class JaxprFunction:
     """A closed jaxpr as a function of arrays; two are equal when their jaxprs are.
 
     Typed keys are given and returned as their words.
@@ -48,18 +48,18 @@ class JaxFunction:
         self.jaxpr = jaxpr
         self.in_avals = [aval_from_jax(a) for a in jaxpr.in_avals]
         self.out_avals = [aval_from_jax(a) for a in jaxpr.out_avals]
-        self.in_keys = [key_type(a.dtype) for a in jaxpr.in_avals]
-        self.out_keys = [key_type(a.dtype) for a in jaxpr.out_avals]
-        self.form = form_of(jaxpr.jaxpr), tuple([id(c) for c in jaxpr.consts])
+        self.in_keys = [prng_key_type(a.dtype) for a in jaxpr.in_avals]
+        self.out_keys = [prng_key_type(a.dtype) for a in jaxpr.out_avals]
+        self.form = jaxpr_key(jaxpr.jaxpr), tuple([id(c) for c in jaxpr.consts])
         self.hash = hash(self.form)
 
     @staticmethod
-    def of_equation(eqn: Any) -> JaxFunction:
+    def of_equation(eqn: Any) -> JaxprFunction:
         """One equation as a function of all its operands."""
         eqn = eqn.replace(
             invars=[Var(a.aval) for a in eqn.invars], outvars=[Var(a.aval) for a in eqn.outvars]
         )
-        return JaxFunction(closed_jaxpr(eqn.invars, eqn.outvars, [eqn], eqn.effects))
+        return JaxprFunction(closed_jaxpr(eqn.invars, eqn.outvars, [eqn], eqn.effects))
 
     @property
     def effects(self) -> Effects:
@@ -75,7 +75,7 @@ class JaxFunction:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, JaxFunction) and self.hash == other.hash and self.form == other.form
+            isinstance(other, JaxprFunction) and self.hash == other.hash and self.form == other.form
         )
 
     def __hash__(self) -> int:
@@ -86,25 +86,25 @@ class JaxFunction:
         return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
     def differentiable_outputs(self, outs: Sequence[Any]) -> list[Any]:
-        return chosen(outs, inexact_marks(self.out_avals))
+        return select_where(outs, inexact_mask(self.out_avals))
 
 
-def call_equation(eqn: Any, args: Sequence[Any]) -> Any:
+def bind_jax_equation(eqn: Any, args: Sequence[Any]) -> Any:
     """The outputs of an equation of a jaxpr on `args`, left to JAX."""
-    return JaxCall(JaxFunction.of_equation(eqn))(*args)
+    return JaxCall(JaxprFunction.of_equation(eqn))(*args)
 
 
-def call_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
+def bind_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
     """The outputs of an open jaxpr on its constants and operands, left to JAX as a whole."""
     # Its references, if it has any, are made and read inside.
     made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
-    inside = any(known_aval(v.aval) is None for v in made)
+    inside = any(aval_from_jax_or_none(v.aval) is None for v in made)
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     whole = closed_jaxpr(inputs, jaxpr.outvars, jaxpr.eqns, () if inside else jaxpr.effects)
-    return JaxCall(JaxFunction(whole))(*args)
+    return JaxCall(JaxprFunction(whole))(*args)
 
 
-def constant(x: Any) -> Any:
+def dense_constant(x: Any) -> Any:
     """The array `x` as part of the program, where it is late for an operand; a traced value as it is."""
     if type(x) is Tracer:
         return x
@@ -114,37 +114,39 @@ def constant(x: Any) -> Any:
             f"tracing around it, as one with nondiff_argnums does; got {x.aval}",
             fix="Give that argument as a Python number, or close over a concrete array.",
         )
-    return dense(x)
+    return embed_constant(x)
 
 
-def of_marked(
-    function: JaxFunction, args: Sequence[Any], marks: Sequence[bool]
+def fix_unmarked(
+    function: JaxprFunction, args: Sequence[Any], marks: Sequence[bool]
 ) -> Callable[..., list[Any]]:
     """`function` of the arguments that are marked, with those of `args` in the other places."""
-    return lambda *given: function(*replaced(args, marks, given))
+    return lambda *given: function(*replace_where(args, marks, given))
 
 
 @lru_cache(maxsize=1024)
-def pushed(function: JaxFunction, varying: tuple[bool, ...]) -> tuple[Translated, tuple[bool, ...]]:
+def translated_jvp(
+    function: JaxprFunction, varying: tuple[bool, ...]
+) -> tuple[TranslatedJaxpr, tuple[bool, ...]]:
     """The function of arguments, then tangents of those `varying`: outputs, then tangents.
 
-    And the outputs that are marked by `moving_outputs`.
+    And the outputs that are marked by `nonzero_tangent_mask`.
     """
-    moving = chosen(function.in_avals, varying)
+    moving = select_where(function.in_avals, varying)
 
     def push(*args: Any) -> list[Any]:
         primals, tangents = args[: len(varying)], args[len(varying) :]
-        fun = of_marked(function, primals, varying)
-        outs, found = jax.jvp(fun, chosen(primals, varying), list(tangents))
+        fun = fix_unmarked(function, primals, varying)
+        outs, found = jax.jvp(fun, select_where(primals, varying), list(tangents))
         return [*outs, *function.differentiable_outputs(found)]
 
     avals = [*function.in_avals, *moving]
     closed = jaxpr_of(push, avals)
-    marks = moving_outputs(function, closed.jaxpr, len(varying))
-    return translate(closed, avals, f"{function!r}_jvp"), marks
+    marks = nonzero_tangent_mask(function, closed.jaxpr, len(varying))
+    return translate_jaxpr(closed, avals, f"{function!r}_jvp"), marks
 
 
-def moving_outputs(function: JaxFunction, jaxpr: Any, start: int) -> tuple[bool, ...]:
+def nonzero_tangent_mask(function: JaxprFunction, jaxpr: Any, start: int) -> tuple[bool, ...]:
     """The outputs of `function` whose tangents, the last outputs of `jaxpr`, can be nonzero.
 
     They are linear in the operands of `jaxpr` from `start` on. What is written to a reference
@@ -155,28 +157,30 @@ def moving_outputs(function: JaxFunction, jaxpr: Any, start: int) -> tuple[bool,
         operands = [a for a in eqn.invars if isinstance(a, Var)]
         if not reached.isdisjoint(operands):
             reached.update(eqn.outvars)
-            reached.update([v for v in operands if known_aval(v.aval) is None])
-    inexact = inexact_marks(function.out_avals)
+            reached.update([v for v in operands if aval_from_jax_or_none(v.aval) is None])
+    inexact = inexact_mask(function.out_avals)
     tangents = jaxpr.outvars[len(jaxpr.outvars) - sum(inexact) :]
     rest = iter([isinstance(a, Var) and a in reached for a in tangents])
     return tuple([on and next(rest) for on in inexact])
 
 
 @lru_cache(maxsize=1024)
-def linearized(
-    function: JaxFunction, varying: tuple[bool, ...]
-) -> tuple[Translated, Translated, tuple[bool, ...]]:
+def translated_linearization(
+    function: JaxprFunction, varying: tuple[bool, ...]
+) -> tuple[TranslatedJaxpr, TranslatedJaxpr, tuple[bool, ...]]:
     """The function split in two: its outputs and residuals, then its tangents from those.
 
     The second takes the residuals, then the tangents of the arguments marked `varying`, and
-    gives those of the inexact outputs. The third says which of the outputs `moving_outputs` marks.
+    gives those of the inexact outputs. The third says which of the outputs `nonzero_tangent_mask` marks.
     """
     structure: Any = None
-    moving_avals = chosen(function.in_avals, varying)
+    moving_avals = select_where(function.in_avals, varying)
 
     def values(*args: Any) -> list[Any]:
         nonlocal structure
-        outs, push = jax.linearize(of_marked(function, args, varying), *chosen(args, varying))
+        outs, push = jax.linearize(
+            fix_unmarked(function, args, varying), *select_where(args, varying)
+        )
         residuals, structure = jax.tree_util.tree_flatten(push)
         return [*outs, *residuals]
 
@@ -189,38 +193,44 @@ def linearized(
     residuals = first.program.out_avals[len(function.out_avals) :]
     avals = [*residuals, *moving_avals]
     closed = jaxpr_of(tangents, avals)
-    marks = moving_outputs(function, closed.jaxpr, len(residuals))
-    return first, translate(closed, avals, f"{function!r}_tangent"), marks
+    marks = nonzero_tangent_mask(function, closed.jaxpr, len(residuals))
+    return first, translate_jaxpr(closed, avals, f"{function!r}_tangent"), marks
 
 
 @lru_cache(maxsize=1024)
-def transposed(
-    function: JaxFunction, linear: tuple[bool, ...], given: tuple[bool, ...]
-) -> Translated:
+def translated_transpose(
+    function: JaxprFunction, linear: tuple[bool, ...], given: tuple[bool, ...]
+) -> TranslatedJaxpr:
     """The pullback of the function, which is linear in the arguments marked `linear`.
 
     It takes the other arguments, then the cotangents of the outputs marked `given`.
     """
-    known, moving = others(function.in_avals, linear), chosen(function.in_avals, linear)
+    known, moving = (
+        select_where_not(function.in_avals, linear),
+        select_where(function.in_avals, linear),
+    )
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
 
     def pull(*args: Any) -> Any:
-        fixed, cts = spread(args[: len(known)], [not on for on in linear]), args[len(known) :]
-        fun = of_marked(function, fixed, linear)
+        fixed, cts = (
+            scatter_where(args[: len(known)], [not on for on in linear]),
+            args[len(known) :],
+        )
+        fun = fix_unmarked(function, fixed, linear)
 
         def outputs(*values: Any) -> list[Any]:
-            return chosen(fun(*values), given)
+            return select_where(fun(*values), given)
 
         return list(jax.linear_transpose(outputs, *structs)(list(cts)))
 
-    cts = chosen(function.out_avals, given)
+    cts = select_where(function.out_avals, given)
     return translate_function(pull, [*known, *cts], f"{function!r}_transpose")
 
 
 @lru_cache(maxsize=1024)
-def batched(
-    function: JaxFunction, size: int, dims: tuple[int | None, ...]
-) -> tuple[Translated, tuple[int | None, ...]]:
+def translated_batch(
+    function: JaxprFunction, size: int, dims: tuple[int | None, ...]
+) -> tuple[TranslatedJaxpr, tuple[int | None, ...]]:
     """The function of whole batches along `dims`, and the dimensions of its outputs.
 
     They are None for what JAX's rule gives once for the whole batch, and 0 for the others.
@@ -245,11 +255,11 @@ def batched(
     return translate_function(mapped(function, list(out_dims)), avals, name), tuple(out_dims)
 
 
-def _example() -> JaxFunction:
+def _example() -> JaxprFunction:
     def body(x: Any, y: Any) -> list[Any]:
         return [jax.numpy.sin(x) * y]
 
-    return JaxFunction(jaxpr_of(body, [f32[3], f32[3]]))
+    return JaxprFunction(jaxpr_of(body, [f32[3], f32[3]]))
 
 
 class JaxCall(Primitive):
@@ -258,7 +268,7 @@ class JaxCall(Primitive):
     What the rules make of it is translated again: functx equations, and more of these.
     """
 
-    function: JaxFunction
+    function: JaxprFunction
     multiple_results = True
     samples = (sample(f32[3], f32[3], dtypes=("f32",), function=_example()),)
 
@@ -271,44 +281,46 @@ class JaxCall(Primitive):
         return self.function.out_avals
 
     def varying_outputs(self, avals, active):
-        with missing_rules(self):
-            return linearized(self.function, active)[2]
+        with reraise_missing_rule(self):
+            return translated_linearization(self.function, active)[2]
 
     def jvp(self, primals, tangents):
         function = self.function
         varying = tuple([t is not None for t in tangents])
         given = [t for t in tangents if t is not None]
         count = len(function.out_avals)
-        if linearizing():
-            with missing_rules(self):
-                values, push, moving = linearized(function, varying)
+        if is_linearizing():
+            with reraise_missing_rule(self):
+                values, push, moving = translated_linearization(function, varying)
             outs = values(primals)
             found = push([*outs[count:], *given])
         else:
-            with missing_rules(self):
-                both, moving = pushed(function, varying)
+            with reraise_missing_rule(self):
+                both, moving = translated_jvp(function, varying)
             outs = both([*primals, *given])
             found = outs[count:]
-        pairs = zip(spread(found, inexact_marks(function.out_avals)), moving, strict=True)
+        pairs = zip(scatter_where(found, inexact_mask(function.out_avals)), moving, strict=True)
         return outs[:count], [t if on else None for t, on in pairs]
 
     def transpose(self, cts, *args):
         function = self.function
-        linear = linear_marks(args)
+        linear = linear_mask(args)
         given = tuple([ct is not None for ct in cts])
         try:
-            with missing_rules(self):
-                pull = transposed(function, linear, given)
+            with reraise_missing_rule(self):
+                pull = translated_transpose(function, linear, given)
         except Exception as error:
             # A library may raise one to say that the cotangents must be zero, as those of what a
             # branch leaves unused turn out to be.
-            return refused(error, chosen(cts, given), function.in_avals, linear)
-        return spread(pull([*others(args, linear), *chosen(cts, given)]), linear)
+            return refused(error, select_where(cts, given), function.in_avals, linear)
+        return scatter_where(
+            pull([*select_where_not(args, linear), *select_where(cts, given)]), linear
+        )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        with missing_rules(self):
-            mapped, out_dims = batched(self.function, size, tuple(dims))
+        with reraise_missing_rule(self):
+            mapped, out_dims = translated_batch(self.function, size, tuple(dims))
         return mapped(args), out_dims
 
     def lower(self, ctx, *values):
@@ -323,12 +335,12 @@ class JaxCall(Primitive):
 
 
 # A function of JAX may call one of functx.
-for _made in (pushed, linearized, transposed, batched):
-    forgotten_with_rules(_made.cache_clear)
+for _made in (translated_jvp, translated_linearization, translated_transpose, translated_batch):
+    clear_on_rule_change(_made.cache_clear)
 
 
 @contextmanager
-def missing_rules(primitive: JaxCall) -> Iterator[None]:
+def reraise_missing_rule(primitive: JaxCall) -> Iterator[None]:
     """Say of what JAX has no rule for that it is a rule of JAX's that is missing."""
     try:
         yield
@@ -343,4 +355,4 @@ def missing_rules(primitive: JaxCall) -> Iterator[None]:
         ) from error
 
 
-from functx.interop.translation import Translated, translate, translate_function
+from functx.interop.translation import TranslatedJaxpr, translate_function, translate_jaxpr

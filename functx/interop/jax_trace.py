@@ -17,22 +17,22 @@ from functx.core.dtypes import is_inexact
 from functx.core.program import scalar_literal
 from functx.core.provenance import user_source
 from functx.core.tracing import (
-    TracedKeys,
+    PRNGKeyTracer,
     Tracer,
+    backend,
     current_builder,
-    execution,
 )
-from functx.interop.jaxprs import array_of, jaxpr_of, known_aval
-from functx.interop.translation import of_type, run, translate_equation
-from functx.lowering.keys import key_type
-from functx.transforms.calls import fresh
+from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
+from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type
+from functx.lowering.keys import prng_key_type
+from functx.transforms.calls import copy_if_aliased
 
 
 class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     """The trace of JAX that is current while functx traces.
 
     An operation that JAX binds in it is appended to the innermost program being built.
-    `outside` is the trace that was current before anything was traced.
+    `outer_jax_trace` is the trace that was current before anything was traced.
     """
 
     __slots__ = ("outside",)
@@ -43,14 +43,14 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         self.outside = around.outside if type(around) is FunctxTrace else around
 
     def stage_value(self, val: Any) -> Any:
-        if not is_staged([val]):
+        if not should_stage([val]):
             return val
         with set_current_trace(self):
             builder = current_builder.here()
-            return Tracer(builder.atom(in_program(val)), builder)
+            return Tracer(builder.atom(to_functx_value(val)), builder)
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
-        if current_builder.around() is None or not is_staged(args):
+        if current_builder.around() is None or not should_stage(args):
             with set_current_trace(self.outside):
                 return primitive.bind(*args, **params)
         avals = [jax.typeof(x) for x in args]
@@ -79,14 +79,14 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
 
     def staged(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
         """A call with functions among its parameters, by the jaxpr that JAX makes of it."""
-        if not is_staged(args):
+        if not should_stage(args):
             with set_current_trace(self.outside):
                 return params["subfuns"][0].call_wrapped(*args)
         with set_current_trace(self):
             closed = jaxpr_of(lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)])
-        consts = [in_program(c) for c in closed.consts]
+        consts = [to_functx_value(c) for c in closed.consts]
         outs = self.appended(
-            lambda *values: run(closed.jaxpr, consts, values), args, closed.out_avals
+            lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
         )
         # JAX reads the structure of the result from the function or from its rule, one of them.
         for rule in params["subfuns"][1:]:
@@ -104,14 +104,14 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
         builder.source = outer or user_source(3)
         try:
             with set_current_trace(self):
-                values = [in_program(x) for x in args]
-                outs = fresh(body(*values), values)
-                return [of_jax(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
+                values = [to_functx_value(x) for x in args]
+                outs = copy_if_aliased(body(*values), values)
+                return [to_jax_value(x, aval) for x, aval in zip(outs, out_avals, strict=True)]
         finally:
             builder.source = outer
 
 
-def is_staged(args: Sequence[Any]) -> bool:
+def should_stage(args: Sequence[Any]) -> bool:
     """Whether an operation on `args` becomes an equation.
 
     One of constants does not, where a type is none of functx's or in `jax.ensure_compile_time_eval`.
@@ -120,19 +120,19 @@ def is_staged(args: Sequence[Any]) -> bool:
         return True
     if jax.config.eager_constant_folding:  # type: ignore[attr-defined]
         return False
-    return all(known_aval(jax.typeof(x)) is not None for x in args)
+    return all(aval_from_jax_or_none(jax.typeof(x)) is not None for x in args)
 
 
-def in_program(x: Any) -> Any:
+def to_functx_value(x: Any) -> Any:
     """A value of JAX as a value of the program being traced."""
     if type(x) is Tracer:
         return x
-    if type(x) is TracedKeys:
+    if type(x) is PRNGKeyTracer:
         return x.words
     aval = jax.typeof(x)
-    if key_type(aval.dtype) is not None:
-        with execution.outside():
-            return array_of(x)
+    if prng_key_type(aval.dtype) is not None:
+        with backend.outside():
+            return constant_array(x)
     if isinstance(x, jax.Array) or aval.shape:
         return x
     builder = current_builder.here()
@@ -140,18 +140,18 @@ def in_program(x: Any) -> Any:
     return Tracer(scalar_literal(number, aval.dtype, bool(aval.weak_type), repr(number)), builder)
 
 
-def of_jax(x: Any, aval: Any) -> Any:
+def to_jax_value(x: Any, aval: Any) -> Any:
     """A value of the program being traced as JAX's value of type `aval`."""
     if type(x) is not Tracer:
         builder = current_builder.here()
         x = Tracer(builder.atom(x), builder)
-    x = of_type(x, aval)
+    x = with_jax_type(x, aval)
     if type(x) is Tracer:
         x.builder.note_of_jax(x.atom)
     return x
 
 
-def traced(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
+def run_in_functx_trace(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
     """`fun(*args)`, where operations of JAX become equations of the program being built."""
     trace = FunctxTrace(find_top_trace(()))
     axes = bound_axes()
@@ -170,7 +170,7 @@ def traced(fun: Callable[..., Any], args: Sequence[Any]) -> Any:
     return out
 
 
-def outside() -> AbstractContextManager[None]:
+def outer_jax_trace() -> AbstractContextManager[None]:
     """A context in which the trace of JAX is the one that was current before functx traced."""
     trace = find_top_trace(())
     if type(trace) is not FunctxTrace:
@@ -178,19 +178,19 @@ def outside() -> AbstractContextManager[None]:
     return set_current_trace(trace.outside)  # type: ignore[no-any-return]
 
 
-def in_trace_of_jax() -> bool:
+def is_in_jax_trace() -> bool:
     """Whether JAX's own trace is active inside the innermost trace of functx."""
     return type(find_top_trace(())) is not FunctxTrace
 
 
-execution.jax_trace = FunctxTrace(None)
-execution.traced = traced
-execution.outside = outside
-execution.in_trace_of_jax = in_trace_of_jax
+backend.jax_trace = FunctxTrace(None)
+backend.traced = run_in_functx_trace
+backend.outside = outer_jax_trace
+backend.in_trace_of_jax = is_in_jax_trace
 
 
 @cache
-def staged_number() -> Any:
+def abstract_jax_scalar() -> Any:
     """A number that JAX is staging out, of which JAX cannot say if a derivative goes through it."""
     found: list[Any] = []
     jax.make_jaxpr(found.append)(0.0)
@@ -199,7 +199,7 @@ def staged_number() -> Any:
 
 def _contents(self: Tracer) -> list[tuple[str, Any]]:
     # JAX looks here for what a derivative may go through: `closure_convert` makes arguments of it.
-    return [("value", staged_number())] if is_inexact(self.dtype) else []
+    return [("value", abstract_jax_scalar())] if is_inexact(self.dtype) else []
 
 
 Tracer._contents = _contents  # type: ignore[method-assign, assignment]

@@ -15,9 +15,9 @@ from functx.core.axes import bound_axes
 from functx.core.dtypes import SHORT_NAMES
 from functx.core.errors import DTypeError
 from functx.core.program import scalar_literal
-from functx.core.tracing import TracedKeys, Tracer, current_builder
+from functx.core.tracing import PRNGKeyTracer, Tracer, current_builder
 from functx.lowering.arrays import jax_aval
-from functx.lowering.keys import WORD, key_type
+from functx.lowering.keys import KEY_DATA_DTYPE, prng_key_type
 
 Shape = tuple[int, ...]
 
@@ -27,13 +27,13 @@ def aval_from_jax(aval: Any) -> ShapedArray:
 
     Raises DTypeError for one that functx does not have.
     """
-    found = known_aval(aval)
+    found = aval_from_jax_or_none(aval)
     if found is None:
         raise DTypeError(f"from_jax: arrays must have a dtype that functx has; got {aval}")
     return found
 
 
-def known_aval(aval: Any) -> ShapedArray | None:
+def aval_from_jax_or_none(aval: Any) -> ShapedArray | None:
     """As `aval_from_jax`, None for a type that functx does not have."""
     if not isinstance(aval, JaxShapedArray):
         return None
@@ -41,29 +41,29 @@ def known_aval(aval: Any) -> ShapedArray | None:
     if isinstance(dtype, np.dtype):
         known = dtype in SHORT_NAMES
         return ShapedArray(tuple(aval.shape), dtype, bool(aval.weak_type)) if known else None
-    kind = key_type(dtype)
-    return None if kind is None else ShapedArray((*aval.shape, *kind.words), WORD)
+    kind = prng_key_type(dtype)
+    return None if kind is None else ShapedArray((*aval.shape, *kind.words), KEY_DATA_DTYPE)
 
 
-def ints(numbers: Sequence[Any]) -> Shape:
+def int_tuple(numbers: Sequence[Any]) -> Shape:
     """Numbers among the parameters of an equation, some of which may be NumPy's."""
     return tuple([int(n) for n in numbers])
 
 
-def array_of(x: Any) -> Any:
+def constant_array(x: Any) -> Any:
     """A constant of a jaxpr as an array that a program may capture."""
-    if type(x) is TracedKeys:
+    if type(x) is PRNGKeyTracer:
         return x.words
     if isinstance(x, (jax.Array, np.ndarray)):
-        return jax.random.key_data(x) if key_type(x.dtype) is not None else x
+        return jax.random.key_data(x) if prng_key_type(x.dtype) is not None else x
     return np.asarray(x)
 
 
-def value_of(literal: Any) -> Any:
+def literal_value(literal: Any) -> Any:
     """A literal of a jaxpr as a value of the program being traced."""
     aval = literal.aval
     if aval.shape or not isinstance(aval.dtype, np.dtype):
-        return array_of(literal.val)
+        return constant_array(literal.val)
     value = np.asarray(literal.val).item()
     builder = current_builder.here()
     number = scalar_literal(value, aval.dtype, bool(aval.weak_type), repr(value))
@@ -76,10 +76,10 @@ def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     Traced values that `fun` closes over are among its constants.
     """
     axes = [(axis.name, axis.size) for axis in bound_axes()]
-    return jax.make_jaxpr(fun, axis_env=axes or None)(*to_jax(avals))
+    return jax.make_jaxpr(fun, axis_env=axes or None)(*jax_avals(avals))
 
 
-def to_jax(avals: Sequence[Any]) -> list[Any]:
+def jax_avals(avals: Sequence[Any]) -> list[Any]:
     """Avals of functx or of JAX as JAX's."""
     return [jax_aval(a) if type(a) is ShapedArray else a for a in avals]
 
@@ -97,9 +97,9 @@ def closed_jaxpr(
     return ClosedJaxpr(Jaxpr(variables, inputs, outputs, eqns, effects, info), values)
 
 
-def size_of(jaxpr: Any) -> int:
+def count_equations(jaxpr: Any) -> int:
     """The number of equations, those inside of equations included."""
-    return sum([1 + sum([size_of(j) for j in jaxprs_in(eqn)]) for eqn in jaxpr.eqns])
+    return sum([1 + sum([count_equations(j) for j in jaxprs_in(eqn)]) for eqn in jaxpr.eqns])
 
 
 def jaxprs_in(eqn: Any) -> list[Any]:
@@ -112,37 +112,37 @@ def jaxprs_in(eqn: Any) -> list[Any]:
     return found
 
 
-def form_of(jaxpr: Any) -> tuple[Any, ...]:
+def jaxpr_key(jaxpr: Any) -> tuple[Any, ...]:
     """What two jaxprs share when they compute the same: their variables numbered in order."""
     numbers: dict[Any, int] = {}
 
     def atom(a: Any) -> Any:
         if isinstance(a, Literal):
-            return frozen_value(a.val), a.aval
+            return param_key(a.val), a.aval
         return numbers.setdefault(a, len(numbers))
 
     form: list[Any] = [(atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)]
     for eqn in jaxpr.eqns:
-        form.append((eqn.primitive, tuple([atom(a) for a in eqn.invars]), frozen(eqn.params)))
+        form.append((eqn.primitive, tuple([atom(a) for a in eqn.invars]), params_key(eqn.params)))
         form.append(tuple([(atom(v), v.aval) for v in eqn.outvars]))
     return (*form, tuple([atom(a) for a in jaxpr.outvars]))
 
 
-def frozen(params: dict[str, Any]) -> tuple[Any, ...]:
+def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
     """The parameters of an equation as a key."""
-    return tuple([(name, frozen_value(params[name])) for name in sorted(params)])
+    return tuple([(name, param_key(params[name])) for name in sorted(params)])
 
 
-def frozen_value(value: Any) -> Any:
+def param_key(value: Any) -> Any:
     """A parameter of an equation as a key: by value where it cannot change, else the same object."""
     if isinstance(value, ClosedJaxpr):
-        return form_of(value.jaxpr), tuple([frozen_value(c) for c in value.consts])
+        return jaxpr_key(value.jaxpr), tuple([param_key(c) for c in value.consts])
     if isinstance(value, Jaxpr):
-        return form_of(value)
+        return jaxpr_key(value)
     if isinstance(value, (tuple, list)):
-        return type(value), tuple([frozen_value(part) for part in value])
+        return type(value), tuple([param_key(part) for part in value])
     if isinstance(value, dict):
-        return frozen(value)
+        return params_key(value)
     if isinstance(value, (float, complex)):
         # By text, since nan is unequal to itself and -0.0 equals 0.0.
         return type(value), repr(value)
@@ -151,18 +151,18 @@ def frozen_value(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        return Same(value)
+        return IdentityKey(value)
     return type(value), value
 
 
-class Same:
+class IdentityKey:
     """A value as a key: equal to itself alone, and alive as long as the key is."""
 
     def __init__(self, value: Any):
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
+        return isinstance(other, IdentityKey) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)

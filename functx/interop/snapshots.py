@@ -13,28 +13,28 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.errors import TreeError
-from functx.core.tracing import TracedKeys, Tracer
-from functx.interop.jaxprs import Same, frozen_value
+from functx.core.tracing import PRNGKeyTracer, Tracer
+from functx.interop.jaxprs import IdentityKey, param_key
 
-FIXED_PACKAGES = frozenset(
+IMMUTABLE_PACKAGES = frozenset(
     {"builtins", "collections", "functools", "itertools", "jax", "math", "numpy", "operator"}
 )
 """Packages whose contents do not change while a program runs."""
 
-PLAIN = (type(None), bool, int, str, bytes, np.dtype)
+IMMUTABLE_TYPES = (type(None), bool, int, str, bytes, np.dtype)
 
 
-class Changeable(Exception):
+class MutableStateError(Exception):
     """A function reads something that may change without a trace."""
 
 
-def snapshot(value: Any) -> Any:
+def function_fingerprint(value: Any) -> Any:
     """A key of `value`, for a function with all values that it reads.
 
     Raises Changeable for objects that can change in place: containers, NumPy arrays, objects of
     the user's classes.
     """
-    return _snapshot(value, [])
+    return _value_fingerprint(value, [])
 
 
 _LEAF = tree.structure(0)
@@ -55,10 +55,10 @@ class FunctionKeys:
 
     def of(self, value: Any) -> Any:
         """The key of `value`."""
-        if isinstance(value, (Tracer, TracedKeys)):
+        if isinstance(value, (Tracer, PRNGKeyTracer)):
             self.traced.append(value if type(value) is Tracer else value.words)
-            return Same(value)
-        if isinstance(value, PLAIN):
+            return IdentityKey(value)
+        if isinstance(value, IMMUTABLE_TYPES):
             return type(value), value
         if id(value) in self.numbers:
             return "again", self.numbers[id(value)]
@@ -68,75 +68,77 @@ class FunctionKeys:
             return partial, self.of((value.func, value.args, *value.keywords.items()))
         if isinstance(value, MethodType):
             return self.of(value.__func__), self.of(value.__self__)
-        if type(value) is FunctionType and package_of(value) not in FIXED_PACKAGES:
+        if type(value) is FunctionType and package_of(value) not in IMMUTABLE_PACKAGES:
             return self.of_function(value)
         try:
             leaves, structure = tree.flatten(value)
             hash(structure)
         except (TreeError, TypeError):
-            return Same(value)
+            return IdentityKey(value)
         if structure == _LEAF:
-            return frozen_value(value)
+            return param_key(value)
         return structure, tuple([self.of(x) for x in leaves])
 
     def of_function(self, fun: FunctionType) -> Any:
         read = [*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()]
-        with suppress(Changeable):
-            read += _cells(fun)
+        with suppress(MutableStateError):
+            read += _closure_values(fun)
         # The modules of an installed package stay as they are.
         if "site-packages" not in fun.__code__.co_filename:
-            names = [name for name in _names(fun.__code__) if name in fun.__globals__]
+            names = [name for name in _global_names(fun.__code__) if name in fun.__globals__]
             read += [fun.__globals__[name] for name in names]
         return fun.__code__, tuple([self.of(part) for part in read])
 
 
-def _snapshot(value: Any, around: list[Any]) -> Any:
-    if isinstance(value, PLAIN):
+def _value_fingerprint(value: Any, around: list[Any]) -> Any:
+    if isinstance(value, IMMUTABLE_TYPES):
         return type(value), value
     if isinstance(value, (float, complex, np.generic)):
         return type(value), repr(value)
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple([_snapshot(part, around) for part in value])
+        return tuple([_value_fingerprint(part, around) for part in value])
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
-        return Same(value)
+        return IdentityKey(value)
     if isinstance(value, partial):
         parts = (value.func, value.args, *value.keywords.items())
-        return partial, _snapshot(parts, around)
-    if (callable(value) or isinstance(value, ModuleType)) and package_of(value) in FIXED_PACKAGES:
-        return Same(value)
+        return partial, _value_fingerprint(parts, around)
+    if (callable(value) or isinstance(value, ModuleType)) and package_of(
+        value
+    ) in IMMUTABLE_PACKAGES:
+        return IdentityKey(value)
     if type(value) is FunctionType:
         if any(value is f for f in around):
             return "itself", around.index(value)
-        return _of_function(value, [*around, value])
-    raise Changeable
+        return _function_fingerprint(value, [*around, value])
+    raise MutableStateError
 
 
-def _of_function(fun: FunctionType, around: list[Any]) -> Any:
+def _function_fingerprint(fun: FunctionType, around: list[Any]) -> Any:
     code = fun.__code__
     parts: list[Any] = [code]
     defaults = (*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values())
-    for value in (*defaults, *_cells(fun)):
-        parts.append(_snapshot(value, around))
-    for name in _names(code):
+    for value in (*defaults, *_closure_values(fun)):
+        parts.append(_value_fingerprint(value, around))
+    for name in _global_names(code):
         if name in fun.__globals__:
-            parts.append((name, _snapshot(fun.__globals__[name], around)))
+            parts.append((name, _value_fingerprint(fun.__globals__[name], around)))
     return tuple(parts)
 
 
-def _cells(fun: FunctionType) -> Iterator[Any]:
+def _closure_values(fun: FunctionType) -> Iterator[Any]:
     for cell in fun.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:
-            raise Changeable from None
+            raise MutableStateError from None
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _global_names(code: CodeType) -> Iterator[str]:
     """The names that may be global ones, in the code and in functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _global_names(constant)
 
 
 def package_of(value: Any) -> str:

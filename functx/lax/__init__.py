@@ -14,7 +14,7 @@ from functx.lax.products import *
 from functx.lax.reductions import *
 from functx.lax.sharding import *
 from functx.lax.slicing import *
-from functx.numpy.promotion import never_aliased as _never_aliased
+from functx.numpy.promotion import returns_new_array as _never_aliased
 from functx.transforms.control.cond import cond, switch
 from functx.transforms.control.loops import fori_loop, while_loop
 from functx.transforms.control.reduce import reduce, reduce_window

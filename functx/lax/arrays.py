@@ -16,9 +16,9 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import (
     PYTHON_SCALARS,
+    canonical_axis_sequence,
     canonical_shape,
     literal,
-    sequence_of_axes,
 )
 
 __all__ = [
@@ -90,7 +90,7 @@ def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = Non
 def transpose(operand: Any, permutation: Any) -> Any:
     """`operand` with its dimension `permutation[i]` as dimension i."""
     ndim = aval_of(operand).ndim
-    axes = sequence_of_axes(permutation, ndim, "transpose: permutation")
+    axes = canonical_axis_sequence(permutation, ndim, "transpose: permutation")
     if len(axes) != ndim:
         raise AxisError(
             f"transpose: permutation must name every dimension; got {axes} for {aval_of(operand)!r}"
@@ -162,24 +162,24 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     """`operand` with the order along `dimensions` reversed."""
     ndim = aval_of(operand).ndim
-    return shaping.rev(operand, sequence_of_axes(dimensions, ndim, "rev: dimensions"))
+    return shaping.rev(operand, canonical_axis_sequence(dimensions, ndim, "rev: dimensions"))
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
     """An array of `shape` with the scalar `fill_value` everywhere."""
-    return shaping.full(canonical_shape(shape, "full: shape"), _scalar(fill_value, dtype))
+    return shaping.full(canonical_shape(shape, "full: shape"), _fill_scalar(fill_value, dtype))
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
     """An array like `x`, but for what is given, with the scalar `fill_value` everywhere."""
     aval = aval_of(x)
-    value = _scalar(fill_value, aval.dtype if dtype is None else dtype)
+    value = _fill_scalar(fill_value, aval.dtype if dtype is None else dtype)
     if dtype is None and aval.weak_type:
         value = convert_element_type(value, aval.dtype, weak=True)
     return shaping.full(aval.shape if shape is None else canonical_shape(shape), value)
 
 
-def _scalar(value: Any, dtype: Any) -> Any:
+def _fill_scalar(value: Any, dtype: Any) -> Any:
     if dtype is None:
         return value
     if type(value) in PYTHON_SCALARS:

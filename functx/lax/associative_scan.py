@@ -7,19 +7,19 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, TreeError, type_name
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of
-from functx.numpy.promotion import owned
+from functx.numpy.promotion import copy_if_shared
 from functx.ops.joining import concatenate
 from functx.ops.operands import canonical_axis
 from functx.ops.shaping import reshape, rev
 from functx.ops.slicing import slice_in_dim
-from functx.transforms.control.tracing import body_name, check_functions
+from functx.transforms.control.tracing import body_name, check_callables
 
 __all__ = ["associative_scan"]
 
 
-@boundary
+@api_boundary
 def associative_scan(
     fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
 ) -> Any:
@@ -37,12 +37,12 @@ def associative_scan(
     >>> functx.lax.associative_scan(lambda x, y: x * y, numpy.arange(1.0, 6.0)).tolist()
     [1.0, 2.0, 6.0, 24.0, 120.0]
     """
-    check_functions("associative_scan", fn=fn)
+    check_callables("associative_scan", fn=fn)
     what = body_name("associative_scan", fn)
     leaves, structure = tree.flatten(elems)
     if not leaves:
         raise TreeError(f"{what}: there must be an array to scan; got {elems!r}")
-    paths = [tree.path_text(path) for path, _ in tree.leaves_with_path(elems)]
+    paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(elems)]
     avals = []
     for path, x in zip(paths, leaves, strict=True):
         try:
@@ -63,18 +63,18 @@ def associative_scan(
         outs, given = tree.flatten(found)
         tree.check_same_structure(structure, given, f"{what}: what fn returns", "elems")
         for path, out, x in zip(paths, outs, xs, strict=True):
-            _check_like(what, path, out, aval_of(x))
+            _check_same_type(what, path, out, aval_of(x))
         return outs  # type: ignore[no-any-return]
 
     if reverse:
         leaves = [rev(x, (axis,)) for x in leaves]
-    outs = _scan(combine, leaves, avals[0].shape[axis], axis)
+    outs = _scan_recursively(combine, leaves, avals[0].shape[axis], axis)
     if reverse:
         outs = [rev(x, (axis,)) for x in outs]
-    return tree.unflatten(structure, [owned(x, *leaves) for x in outs])
+    return tree.unflatten(structure, [copy_if_shared(x, *leaves) for x in outs])
 
 
-def _scan(
+def _scan_recursively(
     combine: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
     xs: Sequence[Any],
     count: int,
@@ -88,7 +88,7 @@ def _scan(
         [slice_in_dim(x, 1, 2 * half, 2, axis) for x in xs],
     )
     # Up to each odd place; up to an even one comes what lies there besides.
-    odd = _scan(combine, pairs, half, axis)
+    odd = _scan_recursively(combine, pairs, half, axis)
     first = [slice_in_dim(x, 0, 1, 1, axis) for x in xs]
     rest = (count - 1) // 2
     if rest:
@@ -97,10 +97,10 @@ def _scan(
             [slice_in_dim(x, 2, count, 2, axis) for x in xs],
         )
         first = [concatenate(parts, axis) for parts in zip(first, later, strict=True)]
-    return [_interleaved(x, y, axis) for x, y in zip(first, odd, strict=True)]
+    return [_interleave(x, y, axis) for x, y in zip(first, odd, strict=True)]
 
 
-def _interleaved(even: Any, odd: Any, axis: int) -> Any:
+def _interleave(even: Any, odd: Any, axis: int) -> Any:
     """The elements of `even` and `odd` in turns; `even` may have one more."""
     shape = aval_of(odd).shape
     n = shape[axis]
@@ -112,7 +112,7 @@ def _interleaved(even: Any, odd: Any, axis: int) -> Any:
     return concatenate([both, slice_in_dim(even, n, n + 1, 1, axis)], axis)
 
 
-def _check_like(what: str, path: str, out: Any, expected: Any) -> None:
+def _check_same_type(what: str, path: str, out: Any, expected: Any) -> None:
     try:
         given = aval_of(out)
     except ArgumentError:

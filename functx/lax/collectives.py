@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.axes import axis_names_in, size_of
+from functx.core.axes import canonical_axis_names, named_axis_size
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import add, mul
-from functx.ops.collectives import AxisIndex, Groups, Pmax, Pmin, Psum, Vary
+from functx.ops.collectives import AxisIndex, AxisIndexGroups, Pmax, Pmin, Psum, Pvary
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.exchanges import AllGather, AllToAll, Ppermute, PsumScatter
@@ -53,7 +53,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     >>> functx.vmap(share, axis_name="i")(numpy.array([1.0, 3.0])).tolist()
     [0.25, 0.75]
     """
-    names, sizes, groups = _axes("psum", axis_name, axis_index_groups)
+    names, sizes, groups = _bound_axes("psum", axis_name, axis_index_groups)
 
     def add_up(leaf: Any) -> Any:
         if type(leaf) in PYTHON_SCALARS:
@@ -67,7 +67,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """The mean of each leaf of `x` over all places of `axis_name`, or over those of a group."""
-    _, sizes, _ = _axes("pmean", axis_name, axis_index_groups)
+    _, sizes, _ = _bound_axes("pmean", axis_name, axis_index_groups)
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     return tree.map(lambda leaf: leaf / prod(sizes), total)
 
@@ -77,7 +77,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     Places that tie share the derivative.
     """
-    return _extremum("pmax", Pmax, x, axis_name, axis_index_groups)
+    return _all_reduce_extremum("pmax", Pmax, x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -85,11 +85,13 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     Places that tie share the derivative.
     """
-    return _extremum("pmin", Pmin, x, axis_name, axis_index_groups)
+    return _all_reduce_extremum("pmin", Pmin, x, axis_name, axis_index_groups)
 
 
-def _extremum(op: str, primitive: Any, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
-    names, _, groups = _axes(op, axis_name, axis_index_groups)
+def _all_reduce_extremum(
+    op: str, primitive: Any, x: Any, axis_name: Any, axis_index_groups: Any
+) -> Any:
+    names, _, groups = _bound_axes(op, axis_name, axis_index_groups)
 
     def choose(leaf: Any) -> Any:
         return leaf if type(leaf) in PYTHON_SCALARS else primitive(names, groups)(leaf)
@@ -111,7 +113,7 @@ def all_gather(
     With `tiled`, they are joined along the dimension `axis` that they have. Every place has the
     result; with `to="invariant"`, `shard_map` knows that.
     """
-    names, sizes, groups = _axes("all_gather", axis_name, axis_index_groups)
+    names, sizes, groups = _bound_axes("all_gather", axis_name, axis_index_groups)
     if to not in ("varying", "invariant"):
         raise ValueRangeError(f'all_gather: to must be "varying" or "invariant"; got {to!r}')
 
@@ -139,13 +141,13 @@ def psum_scatter(
 
     Raises ShapeError for a dimension that cannot be divided so.
     """
-    names, sizes, groups = _axes("psum_scatter", axis_name, axis_index_groups)
+    names, sizes, groups = _bound_axes("psum_scatter", axis_name, axis_index_groups)
 
     def scatter(leaf: Any) -> Any:
         aval = aval_of(leaf)
         along = canonical_axis(scatter_dimension, aval.ndim, "scatter_dimension")
         if not tiled:
-            _check_as_long("psum_scatter", "scatter_dimension", along, aval, sizes)
+            _check_dim_matches_axis("psum_scatter", "scatter_dimension", along, aval, sizes)
         out = PsumScatter(names, sizes, groups, along)(leaf)
         return out if tiled else squeeze(out, (along,))
 
@@ -169,7 +171,7 @@ def all_to_all(
 
     Raises ShapeError for a dimension that cannot be divided so.
     """
-    names, sizes, groups = _axes("all_to_all", axis_name, axis_index_groups)
+    names, sizes, groups = _bound_axes("all_to_all", axis_name, axis_index_groups)
 
     def exchange(leaf: Any) -> Any:
         aval = aval_of(leaf)
@@ -177,7 +179,7 @@ def all_to_all(
         concat = canonical_axis(concat_axis, aval.ndim, "concat_axis")
         if tiled:
             return AllToAll(names, sizes, groups, split, concat)(leaf)
-        _check_as_long("all_to_all", "split_axis", split, aval, sizes)
+        _check_dim_matches_axis("all_to_all", "split_axis", split, aval, sizes)
         if split == concat:
             return AllToAll(names, sizes, groups, split, concat)(leaf)
         if split < concat:
@@ -203,7 +205,7 @@ def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
     Raises ValueRangeError for pairs with a place that does not exist, or one that is twice a
     source or a destination.
     """
-    names, sizes, _ = _axes("ppermute", axis_name, None)
+    names, sizes, _ = _bound_axes("ppermute", axis_name, None)
     try:
         pairs = [(index(source), index(destination)) for source, destination in perm]
     except TypeError:
@@ -225,7 +227,7 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
 
     Raises ValueRangeError unless `perm` has every place once.
     """
-    _, sizes, _ = _axes("pshuffle", axis_name, None)
+    _, sizes, _ = _bound_axes("pshuffle", axis_name, None)
     if sorted(perm) != list(range(prod(sizes))):
         raise ValueRangeError(
             f"pshuffle: perm must have each of the {prod(sizes)} places once; got {perm}"
@@ -245,17 +247,17 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     `to` must be "varying". It matters to derivatives inside `shard_map`: the gradient in a value
     that all places share is summed over them, and in what this makes of it, it is not.
     """
-    names, _, _ = _axes("pcast", axis_name, None)
+    names, _, _ = _bound_axes("pcast", axis_name, None)
     if to != "varying":
         raise ValueRangeError(f'pcast: to must be "varying"; got {to!r}')
-    return tree.map(Vary(names), x)
+    return tree.map(Pvary(names), x)
 
 
 def axis_index(axis_name: Any) -> Any:
     """The number of the place along the axis `axis_name`, an int32; of several, the first counts most."""
     number: Any = None
-    for name in axis_names_in(axis_name):
-        size = size_of(name, "axis_index")
+    for name in canonical_axis_names(axis_name):
+        size = named_axis_size(name, "axis_index")
         here = AxisIndex(name, size)()
         number = here if number is None else add(mul(number, size), here)
     return number
@@ -266,13 +268,15 @@ def axis_size(axis_name: Any) -> int:
 
     Raises UnboundAxisError where nothing binds the axis.
     """
-    return prod([size_of(name, "axis_size") for name in axis_names_in(axis_name)])
+    return prod([named_axis_size(name, "axis_size") for name in canonical_axis_names(axis_name)])
 
 
-def _axes(op: str, axis_name: Any, groups: Any) -> tuple[tuple[Any, ...], tuple[int, ...], Groups]:
+def _bound_axes(
+    op: str, axis_name: Any, groups: Any
+) -> tuple[tuple[Any, ...], tuple[int, ...], AxisIndexGroups]:
     """The names, the numbers of places along them, or that in a group, and the groups."""
-    names = axis_names_in(axis_name)
-    sizes = tuple([size_of(name, op) for name in names])
+    names = canonical_axis_names(axis_name)
+    sizes = tuple([named_axis_size(name, op) for name in names])
     if groups is None:
         return names, sizes, None
     try:
@@ -293,7 +297,9 @@ def _axes(op: str, axis_name: Any, groups: Any) -> tuple[tuple[Any, ...], tuple[
     return names, (len(groups[0]),), groups
 
 
-def _check_as_long(op: str, what: str, axis: int, aval: Any, sizes: tuple[int, ...]) -> None:
+def _check_dim_matches_axis(
+    op: str, what: str, axis: int, aval: Any, sizes: tuple[int, ...]
+) -> None:
     if aval.shape[axis] != prod(sizes):
         raise ShapeError(
             f"{op}: without `tiled`, the dimension {what} must be as long as there are places; got "

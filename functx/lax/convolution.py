@@ -10,11 +10,11 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
 from functx.numpy.promotion import promote
-from functx.ops.convolution import Convolution, Groups, Layout, Layouts
+from functx.ops.convolution import ConvLayouts, Convolution, DimSpec, GroupCounts
 from functx.ops.operands import canonical_shape
-from functx.ops.parameters import flag, whole, wholes
+from functx.ops.parameters import as_bool, as_int, as_ints
 from functx.ops.shaping import rev
-from functx.ops.window_shapes import extent, make_window, pairs_of
+from functx.ops.window_shapes import canonical_padding, dilate_dim, make_window
 
 __all__ = [
     "ConvDimensionNumbers",
@@ -29,9 +29,9 @@ __all__ = [
 class ConvDimensionNumbers(NamedTuple):
     """Which dimensions are batch, channels and space; for the kernel output, input and space."""
 
-    lhs_spec: Layout
-    rhs_spec: Layout
-    out_spec: Layout
+    lhs_spec: DimSpec
+    rhs_spec: DimSpec
+    out_spec: DimSpec
 
 
 def conv_dimension_numbers(
@@ -57,7 +57,7 @@ def conv_dimension_numbers(
     ):
         what, given = "conv_general_dilated: dimension_numbers", dimension_numbers
         specs = given.lhs_spec, given.rhs_spec, given.out_spec
-        return ConvDimensionNumbers(*[wholes(what, spec, rank) for spec in specs])
+        return ConvDimensionNumbers(*[as_ints(what, spec, rank) for spec in specs])
     if dimension_numbers is None:
         own = tuple(range(rank))
         return ConvDimensionNumbers(own, own, own)
@@ -116,7 +116,7 @@ def conv_general_dilated(
     """
     lhs, rhs = promote(lhs, rhs)
     shapes = aval_of(lhs).shape, aval_of(rhs).shape
-    layouts = Layouts(*conv_dimension_numbers(*shapes, dimension_numbers))
+    layouts = ConvLayouts(*conv_dimension_numbers(*shapes, dimension_numbers))
     space, sizes = [
         tuple([shape[d] for d in layout[2:]])
         for shape, layout in zip(shapes, layouts[:2], strict=True)
@@ -125,7 +125,7 @@ def conv_general_dilated(
         "conv_general_dilated", space, sizes, window_strides, padding, lhs_dilation, rhs_dilation
     )
     feature_group_count, batch_group_count = [
-        whole(f"conv_general_dilated: {name}", count)
+        as_int(f"conv_general_dilated: {name}", count)
         for name, count in (
             ("feature_group_count", feature_group_count),
             ("batch_group_count", batch_group_count),
@@ -142,7 +142,7 @@ def conv_general_dilated(
             f"more than 1; got {feature_group_count} and {batch_group_count}"
         )
     wide = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    groups = Groups(feature_group_count, batch_group_count)
+    groups = GroupCounts(feature_group_count, batch_group_count)
     return Convolution(window, layouts, groups, canonical_precision(precision), wide)(lhs, rhs)
 
 
@@ -205,20 +205,20 @@ def conv_transpose(
     shape = aval_of(rhs).shape
     numbers = conv_dimension_numbers(aval_of(lhs).shape, shape, dimension_numbers)
     sizes = [shape[d] for d in numbers.rhs_spec[2:]]
-    strides = wholes("conv_transpose: strides", strides, len(sizes))
+    strides = as_ints("conv_transpose: strides", strides, len(sizes))
     apart = (1,) * len(sizes)
     if rhs_dilation is not None:
-        apart = wholes("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
+        apart = as_ints("conv_transpose: rhs_dilation", rhs_dilation, len(sizes))
     if isinstance(padding, str):
         padding = [
-            _around(padding, extent(k, step), stride)
+            _conv_transpose_padding(padding, dilate_dim(k, step), stride)
             for k, step, stride in zip(sizes, apart, strides, strict=True)
         ]
-    elif flag("conv_transpose: use_consistent_padding", use_consistent_padding):
-        reaches = [extent(k, step) - 1 for k, step in zip(sizes, apart, strict=True)]
-        around = pairs_of("conv_transpose", padding)
+    elif as_bool("conv_transpose: use_consistent_padding", use_consistent_padding):
+        reaches = [dilate_dim(k, step) - 1 for k, step in zip(sizes, apart, strict=True)]
+        around = canonical_padding("conv_transpose", padding)
         padding = [(n - low, n - high) for n, (low, high) in zip(reaches, around, strict=False)]
-    if flag("conv_transpose: transpose_kernel", transpose_kernel):
+    if as_bool("conv_transpose: transpose_kernel", transpose_kernel):
         out, inner, *space = numbers.rhs_spec
         rhs = rev(rhs, tuple(space))
         numbers = numbers._replace(rhs_spec=(inner, out, *space))
@@ -228,7 +228,7 @@ def conv_transpose(
     )  # fmt: skip
 
 
-def _around(padding: str, reach: int, stride: int) -> tuple[int, int]:
+def _conv_transpose_padding(padding: str, reach: int, stride: int) -> tuple[int, int]:
     """So much around an array with holes gives the length that `padding` names."""
     if padding.upper() == "SAME":
         total = reach + stride - 2

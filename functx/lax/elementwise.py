@@ -125,7 +125,7 @@ __all__ = [
 ]
 
 
-def broadcasting(operation: Callable[..., Any]) -> Callable[..., Any]:
+def with_unit_dim_broadcasting(operation: Callable[..., Any]) -> Callable[..., Any]:
     """`operation`, for operands of one rank, whose dimensions of size 1 are broadcast."""
 
     @wraps(operation)
@@ -134,7 +134,7 @@ def broadcasting(operation: Callable[..., Any]) -> Callable[..., Any]:
             return operation(*args)
         except ShapeError:
             shapes = [aval_of(x).shape for x in args]
-            shape = _common_shape([s for s in shapes if s])
+            shape = _broadcast_same_rank([s for s in shapes if s])
             if shape is None:
                 raise
         dims = tuple(range(len(shape)))
@@ -147,7 +147,7 @@ def broadcasting(operation: Callable[..., Any]) -> Callable[..., Any]:
     return broadcasted
 
 
-def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+def _broadcast_same_rank(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape that shapes of one rank broadcast to, None if there is none."""
     if len({len(shape) for shape in shapes}) != 1:
         return None
@@ -157,37 +157,37 @@ def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple([size.pop() if size else 1 for size in sizes])
 
 
-add = broadcasting(arithmetic.add)
-sub = broadcasting(arithmetic.sub)
-mul = broadcasting(arithmetic.mul)
-div = broadcasting(arithmetic.div)
-rem = broadcasting(arithmetic.rem)
-max = broadcasting(arithmetic.max)
-min = broadcasting(arithmetic.min)
-pow = broadcasting(arithmetic.pow)
-atan2 = broadcasting(trigonometric.atan2)
-polygamma = broadcasting(special.polygamma)
-eq = broadcasting(comparison.eq)
-ne = broadcasting(comparison.ne)
-lt = broadcasting(comparison.lt)
-le = broadcasting(comparison.le)
-gt = broadcasting(comparison.gt)
-ge = broadcasting(comparison.ge)
-bitwise_and = broadcasting(logical.bitwise_and)
-bitwise_or = broadcasting(logical.bitwise_or)
-bitwise_xor = broadcasting(logical.bitwise_xor)
-shift_left = broadcasting(logical.shift_left)
-shift_right_arithmetic = broadcasting(logical.shift_right_arithmetic)
-shift_right_logical = broadcasting(logical.shift_right_logical)
+add = with_unit_dim_broadcasting(arithmetic.add)
+sub = with_unit_dim_broadcasting(arithmetic.sub)
+mul = with_unit_dim_broadcasting(arithmetic.mul)
+div = with_unit_dim_broadcasting(arithmetic.div)
+rem = with_unit_dim_broadcasting(arithmetic.rem)
+max = with_unit_dim_broadcasting(arithmetic.max)
+min = with_unit_dim_broadcasting(arithmetic.min)
+pow = with_unit_dim_broadcasting(arithmetic.pow)
+atan2 = with_unit_dim_broadcasting(trigonometric.atan2)
+polygamma = with_unit_dim_broadcasting(special.polygamma)
+eq = with_unit_dim_broadcasting(comparison.eq)
+ne = with_unit_dim_broadcasting(comparison.ne)
+lt = with_unit_dim_broadcasting(comparison.lt)
+le = with_unit_dim_broadcasting(comparison.le)
+gt = with_unit_dim_broadcasting(comparison.gt)
+ge = with_unit_dim_broadcasting(comparison.ge)
+bitwise_and = with_unit_dim_broadcasting(logical.bitwise_and)
+bitwise_or = with_unit_dim_broadcasting(logical.bitwise_or)
+bitwise_xor = with_unit_dim_broadcasting(logical.bitwise_xor)
+shift_left = with_unit_dim_broadcasting(logical.shift_left)
+shift_right_arithmetic = with_unit_dim_broadcasting(logical.shift_right_arithmetic)
+shift_right_logical = with_unit_dim_broadcasting(logical.shift_right_logical)
 
 
-@broadcasting
+@with_unit_dim_broadcasting
 def complex(x: Any, y: Any) -> Any:
     """The complex numbers with the real parts `x` and the imaginary parts `y`."""
     return complexes.complex(x, y)
 
 
-@broadcasting
+@with_unit_dim_broadcasting
 def nextafter(x1: Any, x2: Any) -> Any:
     """The number of the dtype that follows `x1` on the way to `x2`, elementwise."""
     return arithmetic.nextafter(x1, x2)

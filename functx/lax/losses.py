@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from functx.core.dtypes import wide_dtype
+from functx.core.dtypes import accumulation_dtype
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
 from functx.ops.activations import log_sigmoid
@@ -18,7 +18,7 @@ from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.embedding import EmbeddingBackward
 from functx.ops.exponential import exp, logistic
-from functx.ops.known import check_numbers
+from functx.ops.known import check_index_range
 from functx.ops.losses import (
     HuberLossBackward,
     L1LossBackward,
@@ -27,7 +27,7 @@ from functx.ops.losses import (
 )
 from functx.ops.nll_loss import NllLossBackward
 from functx.ops.operands import canonical_shape, literal
-from functx.ops.parameters import real, whole
+from functx.ops.parameters import as_float, as_int
 from functx.ops.probability_losses import BinaryCrossEntropyBackward
 from functx.ops.selection import select
 from functx.ops.shaping import full, reshape
@@ -72,7 +72,7 @@ def nll_loss_backward(
         raise ShapeError(f"{name}: input must have 1 or 2 dimensions; got {x!r}")
     if classes.ndim > 1:
         raise ShapeError(f"{name}: target must have at most 1 dimension; got {classes!r}")
-    return _nll_backward(
+    return _nll_loss_backward(
         name, grad_output, input, target, weight, reduction, ignore_index, total_weight
     )
 
@@ -92,21 +92,21 @@ def nll_loss2d_backward(
         raise ShapeError(f"{name}: input must have 4 dimensions; got {x!r}")
     if classes.ndim != 3:
         raise ShapeError(f"{name}: target must have 3 dimensions; got {classes!r}")
-    return _nll_backward(
+    return _nll_loss_backward(
         name, grad_output, input, target, weight, reduction, ignore_index, total_weight
     )
 
 
 def mse_loss_backward(grad_output: Any, input: Any, target: Any, reduction: Any) -> Any:
     """The cotangent of `input` in `mse_loss(input, target, reduction)`, given that of the loss."""
-    backward = MseLossBackward(_reduction("mse_loss_backward", reduction))
-    return backward(_of_loss(backward, grad_output), input, target)
+    backward = MseLossBackward(_canonical_reduction("mse_loss_backward", reduction))
+    return backward(_loss_cotangent(backward, grad_output), input, target)
 
 
 def l1_loss_backward(grad_output: Any, input: Any, target: Any, reduction: Any) -> Any:
     """The cotangent of `input` in `l1_loss(input, target, reduction)`, given that of the loss."""
-    backward = L1LossBackward(_reduction("l1_loss_backward", reduction))
-    return backward(_of_loss(backward, grad_output), input, target)
+    backward = L1LossBackward(_canonical_reduction("l1_loss_backward", reduction))
+    return backward(_loss_cotangent(backward, grad_output), input, target)
 
 
 def smooth_l1_loss_backward(
@@ -114,8 +114,10 @@ def smooth_l1_loss_backward(
 ) -> Any:
     """The cotangent of `input` in a `smooth_l1_loss` with `beta`, given that of the loss."""
     name = "smooth_l1_loss_backward"
-    backward = SmoothL1LossBackward(_reduction(name, reduction), beta=real(f"{name}: beta", beta))
-    return backward(_of_loss(backward, grad_output), input, target)
+    backward = SmoothL1LossBackward(
+        _canonical_reduction(name, reduction), beta=as_float(f"{name}: beta", beta)
+    )
+    return backward(_loss_cotangent(backward, grad_output), input, target)
 
 
 def huber_loss_backward(
@@ -123,8 +125,10 @@ def huber_loss_backward(
 ) -> Any:
     """The cotangent of `input` in a `huber_loss` with `delta`, given that of the loss."""
     name = "huber_loss_backward"
-    backward = HuberLossBackward(_reduction(name, reduction), delta=real(f"{name}: delta", delta))
-    return backward(_of_loss(backward, grad_output), input, target)
+    backward = HuberLossBackward(
+        _canonical_reduction(name, reduction), delta=as_float(f"{name}: delta", delta)
+    )
+    return backward(_loss_cotangent(backward, grad_output), input, target)
 
 
 def binary_cross_entropy_backward(
@@ -132,9 +136,9 @@ def binary_cross_entropy_backward(
 ) -> Any:
     """The cotangent of `input` in a `binary_cross_entropy`, given that of the loss."""
     name = "binary_cross_entropy_backward"
-    backward = BinaryCrossEntropyBackward(_reduction(name, reduction))
+    backward = BinaryCrossEntropyBackward(_canonical_reduction(name, reduction))
     weights = [] if weight is None else [weight]
-    return backward(_of_loss(backward, grad_output), input, target, *weights)
+    return backward(_loss_cotangent(backward, grad_output), input, target, *weights)
 
 
 def log_sigmoid_forward(x: Any, platform: str | None = None) -> tuple[Any, Any]:
@@ -164,15 +168,15 @@ def embedding_backward(
     None goes to the row `padding_idx`, nor to any if that is negative.
     """
     name = "embedding_backward"
-    (rows,) = canonical_shape(whole(f"{name}: num_weights", num_weights), f"{name}: num_weights")
-    padding = None if padding_idx is None else whole(f"{name}: padding_idx", padding_idx)
+    (rows,) = canonical_shape(as_int(f"{name}: num_weights", num_weights), f"{name}: num_weights")
+    padding = None if padding_idx is None else as_int(f"{name}: padding_idx", padding_idx)
     padding = None if padding is not None and not 0 <= padding < rows else padding
     out = EmbeddingBackward(rows, padding)(grad_output, indices)
-    check_numbers(name, "indices", indices, rows)
+    check_index_range(name, "indices", indices, rows)
     return out
 
 
-def _nll_backward(
+def _nll_loss_backward(
     name: str,
     ct: Any,
     input: Any,
@@ -182,7 +186,7 @@ def _nll_backward(
     ignore_index: int,
     total_weight: Any,
 ) -> Any:
-    x, classes, reduction = aval_of(input), aval_of(target), _reduction(name, reduction)
+    x, classes, reduction = aval_of(input), aval_of(target), _canonical_reduction(name, reduction)
     axis = min(x.ndim - 1, 1)
     rows = (*x.shape[:axis], *x.shape[axis + 1 :])
     if classes.shape != rows:
@@ -197,7 +201,7 @@ def _nll_backward(
         )
     if aval_of(total_weight).size != 1:
         raise ShapeError(f"{name}: total_weight must be one number; got {aval_of(total_weight)!r}")
-    wide = wide_dtype(x.dtype)
+    wide = accumulation_dtype(x.dtype)
     ct, *weights = [
         convert_element_type(y, wide) for y in ([ct] if weight is None else [ct, weight])
     ]
@@ -208,27 +212,25 @@ def _nll_backward(
                 f"'none'; got {aval_of(ct)!r}"
             )
     else:
-        ct = _one_number(name, ct, reduction)
+        ct = _as_scalar(name, ct, reduction)
     if reduction == "mean":
         total = reshape(convert_element_type(total_weight, wide), ())
         nothing = eq(total, 0.0)
         ct = select(nothing, 0.0, div(ct, select(nothing, 1.0, total)))
         reduction = "sum"
-    ignored = whole(f"{name}: ignore_index", ignore_index)
+    ignored = as_int(f"{name}: ignore_index", ignore_index)
     backward = NllLossBackward(reduction, axis=axis, ignore_index=ignored, classes=x.shape[axis])
     out = convert_element_type(backward(ct, target, *weights), x.dtype)
-    check_numbers(name, "classes", target, x.shape[axis], ignored)
+    check_index_range(name, "classes", target, x.shape[axis], ignored)
     return out
 
 
-def _of_loss(backward: Any, ct: Any) -> Any:
+def _loss_cotangent(backward: Any, ct: Any) -> Any:
     """The cotangent of a loss, one number unless the loss is not reduced."""
-    return (
-        ct if backward.reduction == "none" else _one_number(backward.name, ct, backward.reduction)
-    )
+    return ct if backward.reduction == "none" else _as_scalar(backward.name, ct, backward.reduction)
 
 
-def _one_number(name: str, ct: Any, reduction: str) -> Any:
+def _as_scalar(name: str, ct: Any, reduction: str) -> Any:
     if aval_of(ct).size != 1:
         raise ShapeError(
             f"{name}: grad_output must be one number with the reduction {reduction!r}; got "
@@ -237,7 +239,7 @@ def _one_number(name: str, ct: Any, reduction: str) -> Any:
     return reshape(ct, ())
 
 
-def _reduction(name: str, reduction: Any) -> str:
+def _canonical_reduction(name: str, reduction: Any) -> str:
     """A reduction by its name, or by PyTorch's number for it."""
     if isinstance(reduction, str) and reduction in REDUCTIONS:
         return reduction

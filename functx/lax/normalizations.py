@@ -17,7 +17,7 @@ from functx.ops.batch_norm import BatchNormBackward, BatchNormInferenceBackward
 from functx.ops.conversion import convert_element_type
 from functx.ops.layer_norms import LayerNormBackward
 from functx.ops.operands import canonical_shape, literal
-from functx.ops.parameters import flag, real
+from functx.ops.parameters import as_bool, as_float
 from functx.ops.shaping import full, reshape
 from functx.ops.statistics import recompute_mean_var
 
@@ -50,7 +50,7 @@ def native_layer_norm_backward(
     Raises ShapeError where the shapes do not fit.
     """
     name = "native_layer_norm_backward"
-    mask = _mask(name, output_mask)
+    mask = _canonical_output_mask(name, output_mask)
     inner, aval = canonical_shape(normalized_shape, f"{name}: normalized_shape"), aval_of(input)
     outer = aval.shape[: aval.ndim - len(inner)]
     if not inner or aval.shape[len(outer) :] != inner:
@@ -65,11 +65,11 @@ def native_layer_norm_backward(
         return _zeros(aval.shape, input), _zeros(inner, input), _zeros(inner, input)
     wanted = mask[0], mask[1] and weight is not None, mask[2] and bias is not None
     pull = LayerNormBackward(eps=None, weighted=weight is not None, rank=len(inner), wanted=wanted)
-    found = _found(pull, wanted, grad_out, input, reshape(rstd, outer), weight)
+    found = _cotangents_by_mask(pull, wanted, grad_out, input, reshape(rstd, outer), weight)
     return (
         _zeros(aval.shape, input) if found[0] is None else found[0],
-        _of_affine(found[1], weight, inner, input),
-        _of_affine(found[2], bias, inner, input),
+        _affine_cotangent(found[1], weight, inner, input),
+        _affine_cotangent(found[2], bias, inner, input),
     )
 
 
@@ -95,14 +95,14 @@ def native_batch_norm_backward(
     Raises ShapeError where the shapes do not fit, ArgumentError where statistics are missing.
     """
     name = "native_batch_norm_backward"
-    mask, aval = _mask(name, output_mask), aval_of(input)
+    mask, aval = _canonical_output_mask(name, output_mask), aval_of(input)
     if aval.ndim < 2:
         raise ShapeError(f"{name}: input must have axes for examples and channels; got {aval!r}")
     channels = aval.shape[1:2]
     _check_shapes(name, channels, weight=weight, running_mean=running_mean)
     _check_shapes(name, channels, running_var=running_var)
     _check_shapes(name, channels, save_mean=save_mean, save_invstd=save_invstd)
-    train = flag(f"{name}: train", train)
+    train = as_bool(f"{name}: train", train)
     statistics = (save_mean, save_invstd) if train else (running_mean, running_var)
     if any(x is None for x in statistics):
         needed = "save_mean and save_invstd" if train else "running_mean and running_var"
@@ -112,20 +112,20 @@ def native_batch_norm_backward(
     if train:
         wanted = True, of_weight, of_bias
         pull: Any = BatchNormBackward(eps=None, weighted=weighted, axes=axes, wanted=wanted)
-        found = _found(pull, wanted, grad_out, input, save_invstd, weight)
+        found = _cotangents_by_mask(pull, wanted, grad_out, input, save_invstd, weight)
     else:
         flags = True, False, False, of_weight, of_bias
         pull = BatchNormInferenceBackward(
-            eps=real(f"{name}: eps", eps), weighted=weighted, axes=axes, wanted=flags
+            eps=as_float(f"{name}: eps", eps), weighted=weighted, axes=axes, wanted=flags
         )
-        found = _found(pull, flags, grad_out, input, running_mean, running_var, weight)
+        found = _cotangents_by_mask(pull, flags, grad_out, input, running_mean, running_var, weight)
         found = [found[0], *found[3:]]
     like = input if weight is None else weight
     absent = () if weight is None else channels
     return (
         found[0],
-        _zeros(absent, like) if found[1] is None else _as(found[1], like),
-        _zeros(channels, like) if found[2] is None else _as(found[2], like),
+        _zeros(absent, like) if found[1] is None else _cast_like(found[1], like),
+        _zeros(channels, like) if found[2] is None else _cast_like(found[2], like),
     )
 
 
@@ -205,7 +205,7 @@ def miopen_batch_norm_backward(
     )
 
 
-def _mask(name: str, mask: Any) -> tuple[bool, ...]:
+def _canonical_output_mask(name: str, mask: Any) -> tuple[bool, ...]:
     try:
         given = tuple(mask)
     except TypeError:
@@ -214,7 +214,7 @@ def _mask(name: str, mask: Any) -> tuple[bool, ...]:
         raise ArgumentError(
             f"{name}: output_mask must have one flag for each of input, weight and bias; got {mask}"
         )
-    return tuple([flag(f"{name}: output_mask", on) for on in given])
+    return tuple([as_bool(f"{name}: output_mask", on) for on in given])
 
 
 def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:
@@ -223,7 +223,7 @@ def _check_shapes(name: str, shape: Shape, **arrays: Any) -> None:
             raise ShapeError(f"{name}: {what} must have the shape {shape}; got {aval_of(x)!r}")
 
 
-def _found(pull: Any, wanted: Sequence[bool], *operands: Any) -> list[Any]:
+def _cotangents_by_mask(pull: Any, wanted: Sequence[bool], *operands: Any) -> list[Any]:
     """One entry for each of `wanted`: the cotangent, or None where it is not wanted."""
     if not any(wanted):
         return [None] * len(wanted)
@@ -231,13 +231,13 @@ def _found(pull: Any, wanted: Sequence[bool], *operands: Any) -> list[Any]:
     return [next(rest) if on else None for on in wanted]
 
 
-def _of_affine(found: Any, x: Any, shape: Shape, like: Any) -> Any:
+def _affine_cotangent(found: Any, x: Any, shape: Shape, like: Any) -> Any:
     if x is None:
         return _zeros((), like)
-    return _zeros(shape, x) if found is None else _as(found, x)
+    return _zeros(shape, x) if found is None else _cast_like(found, x)
 
 
-def _as(found: Any, like: Any) -> Any:
+def _cast_like(found: Any, like: Any) -> Any:
     return convert_element_type(found, aval_of(like).dtype)
 
 

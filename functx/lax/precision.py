@@ -16,7 +16,7 @@ class Precision(Enum):
     HIGHEST = 2
 
 
-_NAMES = {
+_PRECISION_NAMES = {
     "default": "DEFAULT",
     "fastest": "DEFAULT",
     "bfloat16": "DEFAULT",
@@ -36,16 +36,16 @@ def canonical_precision(precision: Any) -> tuple[str, str] | None:
     if precision is None:
         return None
     if isinstance(precision, (tuple, list)) and len(precision) == 2:
-        left, right = (_one(p) for p in precision)
+        left, right = (_precision_name(p) for p in precision)
         return left, right
-    return _one(precision), _one(precision)
+    return _precision_name(precision), _precision_name(precision)
 
 
-def _one(precision: Any) -> str:
+def _precision_name(precision: Any) -> str:
     if precision is None:
         return "DEFAULT"
     name = getattr(precision, "name", precision)
-    found = _NAMES.get(name.lower()) if isinstance(name, str) else None
+    found = _PRECISION_NAMES.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         raise ValueRangeError(
             "precision must be None, 'default', 'high' or 'highest', a member of "

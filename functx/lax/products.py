@@ -10,7 +10,7 @@ from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
-from functx.ops.operands import sequence_of_axes
+from functx.ops.operands import canonical_axis_sequence
 
 __all__ = ["batch_matmul", "dot", "dot_general"]
 
@@ -37,20 +37,20 @@ def dot_general(
         ) from None
     n, m = aval_of(lhs).ndim, aval_of(rhs).ndim
     left, left_batch = (
-        sequence_of_axes(d, n, "dot_general: lhs dimensions") for d in (left, left_batch)
+        canonical_axis_sequence(d, n, "dot_general: lhs dimensions") for d in (left, left_batch)
     )
     right, right_batch = (
-        sequence_of_axes(d, m, "dot_general: rhs dimensions") for d in (right, right_batch)
+        canonical_axis_sequence(d, m, "dot_general: rhs dimensions") for d in (right, right_batch)
     )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    lhs, rhs = _of_one_dtype(lhs, rhs)
+    lhs, rhs = _promote_operands(lhs, rhs)
     out = DotGeneral(
         (left, right), (left_batch, right_batch), canonical_precision(precision), dtype
     )(lhs, rhs)
     return out if dtype is None else convert_element_type(out, dtype)
 
 
-def _of_one_dtype(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+def _promote_operands(lhs: Any, rhs: Any) -> tuple[Any, Any]:
     """The operands, promoted where they have different dtypes."""
     x, y = aval_of(lhs), aval_of(rhs)
     found = None

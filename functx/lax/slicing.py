@@ -16,7 +16,7 @@ from functx.ops.arithmetic import neg
 from functx.ops.gathering import gather
 from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
 from functx.ops.joining import split as split_in_sizes
-from functx.ops.operands import canonical_axis, canonical_shape, match
+from functx.ops.operands import canonical_axis, canonical_shape, promote_scalars
 from functx.ops.scatter_reductions import scatter_max, scatter_min, scatter_mul
 from functx.ops.scatter_set import scatter
 from functx.ops.scattering import scatter_add
@@ -65,7 +65,7 @@ def scatter_sub(
     mode: Any = None,
 ) -> Any:
     """`operand` with updates subtracted from the windows at `scatter_indices`; see `scatter`."""
-    _, updates = match(operand, updates)
+    _, updates = promote_scalars(operand, updates)
     return scatter_add(
         operand,
         scatter_indices,
@@ -131,7 +131,7 @@ def dynamic_slice(
     where that is allowed. A part that would run over an end is moved until it fits.
     """
     sizes = canonical_shape(slice_sizes, "dynamic_slice: slice_sizes")
-    starts = _starts(operand, start_indices, allow_negative_indices)
+    starts = _start_indices(operand, start_indices, allow_negative_indices)
     return DynamicSlice(sizes)(operand, *starts)
 
 
@@ -146,11 +146,11 @@ def dynamic_update_slice(
 
     The indices are those of `dynamic_slice`.
     """
-    starts = _starts(operand, start_indices, allow_negative_indices)
-    return DynamicUpdateSlice()(*match(operand, update), *starts)
+    starts = _start_indices(operand, start_indices, allow_negative_indices)
+    return DynamicUpdateSlice()(*promote_scalars(operand, update), *starts)
 
 
-def _starts(operand: Any, indices: Any, from_the_end: bool | Sequence[bool]) -> list[Any]:
+def _start_indices(operand: Any, indices: Any, from_the_end: bool | Sequence[bool]) -> list[Any]:
     """Where a part begins, as one scalar a dimension, none counted from the end."""
     if isinstance(indices, np.ndarray):
         indices = indices.tolist()
@@ -158,7 +158,7 @@ def _starts(operand: Any, indices: Any, from_the_end: bool | Sequence[bool]) -> 
         parts = split_in_sizes(indices, (1,) * aval_of(indices).shape[0])
         indices = [reshape(part, ()) for part in parts]
     if from_the_end is True:
-        return slicing.non_negative(operand, indices)
+        return slicing.normalize_start_indices(operand, indices)
     ndim = aval_of(operand).ndim
     if len(indices) != ndim:
         raise IndexingError(
@@ -167,7 +167,7 @@ def _starts(operand: Any, indices: Any, from_the_end: bool | Sequence[bool]) -> 
     allowed = (False,) * ndim if from_the_end is False else from_the_end
     shape = aval_of(operand).shape
     return [
-        slicing.from_the_start(i, n) if on else i
+        slicing.normalize_start_index(i, n) if on else i
         for i, n, on in zip(indices, shape, allowed, strict=True)
     ]
 
@@ -184,7 +184,7 @@ def dynamic_slice_in_dim(
     sizes = list(aval_of(operand).shape)
     axis = canonical_axis(axis, len(sizes), "dynamic_slice_in_dim: axis")
     starts: list[Any] = [0] * len(sizes)
-    starts[axis], sizes[axis] = _scalar(start_index), slice_size
+    starts[axis], sizes[axis] = _scalar_index(start_index), slice_size
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
@@ -216,7 +216,9 @@ def dynamic_update_slice_in_dim(
     """`operand` with `update` in place of the part that begins at `start_index` along `axis`."""
     ndim = aval_of(operand).ndim
     starts: list[Any] = [0] * ndim
-    starts[canonical_axis(axis, ndim, "dynamic_update_slice_in_dim: axis")] = _scalar(start_index)
+    starts[canonical_axis(axis, ndim, "dynamic_update_slice_in_dim: axis")] = _scalar_index(
+        start_index
+    )
     return dynamic_update_slice(
         operand, update, starts, allow_negative_indices=allow_negative_indices
     )
@@ -236,7 +238,7 @@ def dynamic_update_index_in_dim(
     """
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim, "dynamic_update_index_in_dim: axis")
-    _, update = match(operand, update)
+    _, update = promote_scalars(operand, update)
     if aval_of(update).ndim != ndim:
         update = expand_dims(update, axis)
     return dynamic_update_slice_in_dim(
@@ -244,5 +246,5 @@ def dynamic_update_index_in_dim(
     )
 
 
-def _scalar(index: Any) -> Any:
+def _scalar_index(index: Any) -> Any:
     return index if isinstance(index, int) else reshape(index, ())

@@ -13,10 +13,10 @@ from functx.core import tree
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import DonationError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.ops.sharding import check_spec
+from functx.ops.sharding import check_partition_spec
 
 
-def refuse_unusable(what: str, names: Sequence[str] | None, values: Sequence[Any]) -> None:
+def check_usable(what: str, names: Sequence[str] | None, values: Sequence[Any]) -> None:
     """Raise for a value that has no buffer any more, or for an int that no array can hold.
 
     `names` are those of the first values, if there are any.
@@ -41,19 +41,17 @@ def refuse_unusable(what: str, names: Sequence[str] | None, values: Sequence[Any
                 )
 
 
-def refuse_indivisible(
-    what: str, names: Sequence[str], args: tuple[Any, ...], shardings: Any
-) -> None:
+def check_divisible(what: str, names: Sequence[str], args: tuple[Any, ...], shardings: Any) -> None:
     """Raise ShapeError for an argument that its sharding does not divide into equal parts."""
     if shardings is None:
         return
-    flat = tree.flatten_prefix(shardings, tree.structure(args), f"{what}: in_shardings")
+    flat = tree.broadcast_prefix(shardings, tree.structure(args), f"{what}: in_shardings")
     for name, x, sharding in zip(names, tree.leaves(args), flat, strict=False):
         if isinstance(sharding, NamedSharding):
-            check_spec(f"{what}: `{name}`", aval_of(x), sharding.spec, sharding.mesh)
+            check_partition_spec(f"{what}: `{name}`", aval_of(x), sharding.spec, sharding.mesh)
 
 
-def refuse_shared(
+def check_donated_once(
     what: str, names: Sequence[str], values: Sequence[Any], donated: Iterable[int]
 ) -> None:
     """Raise for an array that is donated, and passed a second time in the same call."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
 from functx.core.primitive import Primitive
-from functx.core.registrations import forgotten_with_rules, rules_changed
+from functx.core.registrations import clear_on_rule_change, invalidate_caches
 
 
 class CacheInfo(NamedTuple):
@@ -88,14 +88,16 @@ def cache_info() -> CacheTable:
     """
     found: dict[str, CacheInfo] = {}
     for cache in Cache.all:
-        _count(found, cache.name, cache.info())
-    for name, table in _tables():
+        _add_counts(found, cache.name, cache.info())
+    for name, table in _lru_caches():
         info = table.cache_info()
-        _count(found, name, CacheInfo(info.hits, info.misses, info.currsize, info.maxsize or 0))
+        _add_counts(
+            found, name, CacheInfo(info.hits, info.misses, info.currsize, info.maxsize or 0)
+        )
     return CacheTable(sorted(found.items()))
 
 
-def _count(found: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
+def _add_counts(found: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
     """Add `info` to what was found by that name; its limit is that of a single one."""
     before = found.get(name, CacheInfo(0, 0, 0, 0))
     found[name] = CacheInfo(
@@ -106,18 +108,18 @@ def _count(found: dict[str, CacheInfo], name: str, info: CacheInfo) -> None:
     )
 
 
-_Remembering = type(lru_cache(repr))
+_LruCache = type(lru_cache(repr))
 
 
-def _tables() -> Iterator[tuple[str, Any]]:
+def _lru_caches() -> Iterator[tuple[str, Any]]:
     """The tables that `functools.lru_cache` keeps for functions of functx."""
     for cls in Primitive.registry.values():
-        if isinstance(cls._interned, _Remembering):  # type: ignore[attr-defined]
+        if isinstance(cls._interned, _LruCache):  # type: ignore[attr-defined]
             yield "primitives", cls._interned  # type: ignore[attr-defined]
     for name, module in list(sys.modules.items()):
         if name.startswith("functx."):
             for value in list(vars(module).values()):
-                if isinstance(value, _Remembering) and value.__module__ == name:
+                if isinstance(value, _LruCache) and value.__module__ == name:
                     yield "details", value
 
 
@@ -126,12 +128,12 @@ def clear_caches() -> None:
 
     What was compiled for jitted functions is forgotten too.
     """
-    rules_changed()
-    for _, table in _tables():
+    invalidate_caches()
+    for _, table in _lru_caches():
         table.cache_clear()
 
 
-@forgotten_with_rules
-def _clear() -> None:
+@clear_on_rule_change
+def _clear_bounded_caches() -> None:
     for cache in Cache.all:
         cache.clear()

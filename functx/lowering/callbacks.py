@@ -19,7 +19,7 @@ from functx.core.errors import FunctxError
 from functx.core.program import Program
 from functx.core.provenance import Source, source_line
 from functx.lowering.arrays import jax_aval
-from functx.ops.callbacks import IoCallback, OnHost
+from functx.ops.callbacks import HostPrimitive, IoCallback
 
 
 @cache
@@ -28,27 +28,27 @@ def _jax_effects(effects: Effects, with_results: bool) -> frozenset[Any]:
     if Effect.ORDERED in effects:
         found.add(ordered_effect())
     if effects - {Effect.ORDERED}:
-        found |= jax.make_jaxpr(lambda: jax.debug.callback(_nothing))().effects
+        found |= jax.make_jaxpr(lambda: jax.debug.callback(_no_op))().effects
     # JAX keeps those with results out of what it may do twice.
     if with_results:
-        found |= jax.make_jaxpr(lambda: io_callback(_nothing, None))().effects
+        found |= jax.make_jaxpr(lambda: io_callback(_no_op, None))().effects
     return frozenset(found)
 
 
 @cache
 def ordered_effect() -> Any:
     """JAX's effect whose token goes through the programs with ordered callbacks."""
-    (effect,) = jax.make_jaxpr(lambda: jax.debug.callback(_nothing, ordered=True))().effects
+    (effect,) = jax.make_jaxpr(lambda: jax.debug.callback(_no_op, ordered=True))().effects
     return effect
 
 
 @cache
 def _ordered_io_effect() -> Any:
-    (effect,) = jax.make_jaxpr(lambda: io_callback(_nothing, None, ordered=True))().effects
+    (effect,) = jax.make_jaxpr(lambda: io_callback(_no_op, None, ordered=True))().effects
     return effect
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """A callback for the sake of its effect."""
 
 
@@ -64,16 +64,16 @@ def jax_effects(program: Program) -> frozenset[Any]:
     return _jax_effects(program.effects, with_results)
 
 
-def emit(ctx: Any, primitive: OnHost, values: Sequence[Any]) -> list[Any]:
+def emit_callback(ctx: Any, primitive: HostPrimitive, values: Sequence[Any]) -> list[Any]:
     """The outputs of a call of the host, which waits for the module's token if it is ordered."""
     module = ctx.module
     ordered = Effect.ORDERED in primitive.effects
-    call = FromDevice(primitive, ctx.source)
+    call = DeviceCallback(primitive, ctx.source)
     avals_in = [jax_aval(a) for a in ctx.avals_in]
     avals_out = [jax_aval(a) for a in ctx.avals_out]
     context = module.jax_context.replace(avals_in=avals_in, avals_out=avals_out)
     if getattr(module.module_context.axis_context, "num_devices", 0) != 1:
-        return _emit_on_one_of_many(context, module, call, ordered, values)
+        return _emit_on_one_device(context, module, call, ordered, values)
     results, token, _ = mlir.emit_python_callback(
         context,
         call,
@@ -89,8 +89,8 @@ def emit(ctx: Any, primitive: OnHost, values: Sequence[Any]) -> list[Any]:
     return list(results)
 
 
-def _emit_on_one_of_many(
-    context: Any, module: Any, call: FromDevice, ordered: bool, values: Sequence[Any]
+def _emit_on_one_device(
+    context: Any, module: Any, call: DeviceCallback, ordered: bool, values: Sequence[Any]
 ) -> list[Any]:
     """The same where the module runs on several devices: JAX's own callback runs on one."""
     avals = context.avals_out
@@ -113,14 +113,14 @@ def _emit_on_one_of_many(
     return [out[0] if isinstance(out, (list, tuple)) else out for out in outs]
 
 
-class FromDevice:
-    """A call of the host, as the device makes it: keeps what the callback raises for `reraise`."""
+class DeviceCallback:
+    """A call of the host, as the device makes it: keeps what the callback raises for `reraise_callback_error`."""
 
-    def __init__(self, primitive: OnHost, source: Source | None):
+    def __init__(self, primitive: HostPrimitive, source: Source | None):
         self.primitive, self.source = primitive, source
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
-        _running.depth = getattr(_running, "depth", 0) + 1
+        _thread_state.depth = getattr(_thread_state, "depth", 0) + 1
         try:
             return tuple(self.primitive.run(*map(np.asarray, arrays)))
         except BaseException as error:
@@ -129,38 +129,38 @@ class FromDevice:
                 error.source = self.source
             elif self.source is not None:
                 error.add_note(f"in the callback {name}, called at {source_line(self.source)}")
-            _failures.append(error)
+            _callback_errors.append(error)
             raise
         finally:
-            _running.depth -= 1
+            _thread_state.depth -= 1
 
 
-_running = local()
-_failures: deque[BaseException] = deque(maxlen=16)
+_thread_state = local()
+_callback_errors: deque[BaseException] = deque(maxlen=16)
 
 
-def reraise(error: BaseException) -> None:
+def reraise_callback_error(error: BaseException) -> None:
     """Raise what a callback raised, if that is why JAX raised `error`."""
     text = str(error)
-    while _failures:
-        failure = _failures.popleft()
+    while _callback_errors:
+        failure = _callback_errors.popleft()
         if type(failure).__name__ in text:
-            raise failure.with_traceback(_without_jax(failure.__traceback__)) from None
+            raise failure.with_traceback(_traceback_from_callback(failure.__traceback__)) from None
 
 
-def _without_jax(trail: Any) -> Any:
+def _traceback_from_callback(trail: Any) -> Any:
     """A traceback from the callback on."""
     while trail is not None and trail.tb_frame.f_code.co_filename == __file__:
         trail = trail.tb_next
     return trail
 
 
-def waiting(run: Callable[..., Any], *args: Any) -> Any:
+def call_reraising_callback_errors(run: Callable[..., Any], *args: Any) -> Any:
     """`run(*args)`, where what a callback raises is raised as it was."""
     try:
         return run(*args)
     except jax.errors.JaxRuntimeError as error:
-        reraise(error)
+        reraise_callback_error(error)
         raise
 
 
@@ -176,12 +176,12 @@ def effects_barrier() -> None:
     >>> [float(x) for x in seen]
     [3.0]
     """
-    waiting(jax.effects_barrier)
+    call_reraising_callback_errors(jax.effects_barrier)
 
 
-def run_now(primitive: OnHost, args: Sequence[Any]) -> list[Any]:
+def run_callback(primitive: HostPrimitive, args: Sequence[Any]) -> list[Any]:
     """The outputs of a call of the host outside of any program, as NumPy arrays."""
-    if Effect.ORDERED in primitive.effects and not getattr(_running, "depth", 0):
+    if Effect.ORDERED in primitive.effects and not getattr(_thread_state, "depth", 0):
         effects_barrier()
     return primitive.run(*args)
 

@@ -19,16 +19,16 @@ import numpy as np
 from functx.core.errors import CapturedWriteError
 from functx.core.provenance import source_line, user_frame
 
-_MOST = 256
+_SEARCH_LIMIT = 256
 """So many functions and containers are looked into at most."""
 
 
 @contextmanager
-def captured_arrays_read_only(fun: Callable[..., Any]) -> Iterator[None]:
+def freeze_captured_arrays(fun: Callable[..., Any]) -> Iterator[None]:
     """Let NumPy refuse writes to the arrays that `fun` closes over, as CapturedWriteError."""
     # A view can be made writable again only when its base is.
     arrays = sorted(
-        [x for x in arrays_around(fun) if x.flags.writeable], key=lambda x: x.base is not None
+        [x for x in reachable_arrays(fun) if x.flags.writeable], key=lambda x: x.base is not None
     )
     for x in arrays:
         x.flags.writeable = False
@@ -37,13 +37,13 @@ def captured_arrays_read_only(fun: Callable[..., Any]) -> Iterator[None]:
     except ValueError as error:
         if not arrays or "read-only" not in str(error):
             raise
-        raise _refused(error, arrays) from error
+        raise _captured_write_error(error, arrays) from error
     finally:
         for x in arrays:
             x.flags.writeable = True
 
 
-def arrays_around(fun: Callable[..., Any]) -> list[np.ndarray[Any, Any]]:
+def reachable_arrays(fun: Callable[..., Any]) -> list[np.ndarray[Any, Any]]:
     """The NumPy arrays that `fun` can see: in its closure, globals, defaults and attributes.
 
     Those too of functions that it sees, and in lists, tuples and dictionaries.
@@ -53,22 +53,22 @@ def arrays_around(fun: Callable[..., Any]) -> list[np.ndarray[Any, Any]]:
     pending: list[Any] = [fun]
     if not isinstance(fun, (FunctionType, MethodType, partial)):
         pending = [getattr(type(fun), "__call__", None), *getattr(fun, "__dict__", {}).values()]  # noqa: B004
-    while pending and len(seen) < _MOST:
+    while pending and len(seen) < _SEARCH_LIMIT:
         x = pending.pop()
         if isinstance(x, np.ndarray):
             found[id(x)] = x
         elif id(x) not in seen:
             seen[id(x)] = x
-            pending += _within(x)
+            pending += _referents(x)
     return list(found.values())
 
 
-def _within(x: Any) -> list[Any]:
+def _referents(x: Any) -> list[Any]:
     """The objects that a function, method, partial application or container refers to."""
     if type(x) is FunctionType:
         if (x.__module__ or "").partition(".")[0] in ("functx", "jax", "numpy"):
             return [x.__wrapped__] if hasattr(x, "__wrapped__") else []
-        cells = [cell.cell_contents for cell in x.__closure__ or () if not _is_empty(cell)]
+        cells = [cell.cell_contents for cell in x.__closure__ or () if not _is_empty_cell(cell)]
         names = [x.__globals__[n] for n in x.__code__.co_names if n in x.__globals__]
         return [*cells, *names, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
     if type(x) is MethodType:
@@ -76,20 +76,20 @@ def _within(x: Any) -> list[Any]:
     if type(x) is partial:
         return [x.func, *x.args, *x.keywords.values()]
     if type(x) in (list, tuple):
-        return list(x) if len(x) <= _MOST else []
+        return list(x) if len(x) <= _SEARCH_LIMIT else []
     if type(x) is dict:
-        return list(x.values()) if len(x) <= _MOST else []
+        return list(x.values()) if len(x) <= _SEARCH_LIMIT else []
     return []
 
 
-def _is_empty(cell: Any) -> bool:
+def _is_empty_cell(cell: Any) -> bool:
     try:
         return cell.cell_contents is None
     except ValueError:
         return True
 
 
-def _refused(error: ValueError, arrays: list[Any]) -> CapturedWriteError:
+def _captured_write_error(error: ValueError, arrays: list[Any]) -> CapturedWriteError:
     """The error for a write to one of `arrays` that NumPy refused."""
     line: Any = None
     names: dict[str, Any] = {}

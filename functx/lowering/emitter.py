@@ -18,13 +18,13 @@ from functx.core.effects import Effect
 from functx.core.errors import RuleError
 from functx.core.program import Equation, Program, Var
 from functx.core.provenance import Source
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.lowering import callbacks, meshes, regions
-from functx.lowering.overlap import PartsFirst
-from functx.lowering.passes import chosen
-from functx.ops.callbacks import OnHost
-from functx.transforms.expand import opened_to_lower
-from functx.transforms.outlining.distinct import Distinct
+from functx.lowering.overlap import FixOverlappingUpdates
+from functx.lowering.passes import selected_passes
+from functx.ops.callbacks import HostPrimitive
+from functx.transforms.expand import lowering_decomposition
+from functx.transforms.outlining.distinct import DeduplicateCalls
 from functx.transforms.outlining.outline import Outline
 from functx.transforms.simplify.simplify import Simplify
 
@@ -131,7 +131,7 @@ class LoweringContext:
             avals_out=[jax_aval(a) for a in self.avals_out],
         )
         outs = mlir.lower_fun(fun, multiple_results=several)(ctx, *values)
-        return [_single(out) for out in outs] if several else _single(outs[0])
+        return [_unwrap_single(out) for out in outs] if several else _unwrap_single(outs[0])
 
     def barrier(self, values: Sequence[Any]) -> list[Any]:
         """`values`, each there only when all are; nothing is merged across."""
@@ -142,7 +142,7 @@ class LoweringContext:
         sizes = meshes.manual_axes(self.module.module_context)
         for name in axes:
             if name not in sizes:
-                raise meshes.not_on_devices(name, sizes, self.source)
+                raise meshes.unbound_axis_error(name, sizes, self.source)
         # JAX looks a collective's axes up while it traces, and traces nothing within a call.
         traced = jax.make_jaxpr(jax.jit(fun), axis_env=list(sizes.items()))
         (eqn,) = traced(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.avals_in]).eqns
@@ -168,11 +168,11 @@ class LoweringContext:
         return regions.while_loop(self, loop, values)
 
     def callback(self, primitive: Any, values: Sequence[Any]) -> list[Any]:
-        """The outputs of an `OnHost` primitive, which Python computes when the device asks."""
-        return callbacks.emit(self, primitive, values)
+        """The outputs of an `HostPrimitive` primitive, which Python computes when the device asks."""
+        return callbacks.emit_callback(self, primitive, values)
 
 
-def _single(value: Any) -> Any:
+def _unwrap_single(value: Any) -> Any:
     return value[0] if isinstance(value, (list, tuple)) else value
 
 
@@ -187,15 +187,15 @@ class ModuleEmitter:
         # Calls pay on one CPU; across devices they keep what is sent between these apart.
         devices = getattr(module_context.axis_context, "num_devices", None)
         self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
-        self.passes, always = chosen.get()
+        self.passes, always = selected_passes.get()
         outlines = self.apart and "outline" in self.passes
         self.outline = Outline(("always" if always else outline) if outlines else "never")
         self.fixes_parts = "parts_first" in self.passes and self.platforms == ("cpu",)
         rewrites = [
-            ("parts_first", PartsFirst() if self.fixes_parts else None),
+            ("parts_first", FixOverlappingUpdates() if self.fixes_parts else None),
             ("simplify", Simplify("always" if always else config.simplify)),
             ("outline", self.outline),
-            ("distinct", Distinct()),
+            ("distinct", DeduplicateCalls()),
         ]
         self.rewrites = [rewrite for name, rewrite in rewrites if name in self.passes]
         self.repeats = "templates" in self.passes
@@ -235,7 +235,7 @@ class ModuleEmitter:
         ordered = Effect.ORDERED in program.effects
         call = func.CallOp(function, [*values, self.token] if ordered else list(values))
         if apart and self.apart:
-            keep_apart(call)
+            mark_noinline(call)
         outs = list(call.results)
         if ordered:
             self.token = outs.pop()
@@ -259,7 +259,7 @@ class ModuleEmitter:
                 func.ReturnOp(list(function.arguments))
             self.pairs[aval] = function
         call = func.CallOp(function, [x, y])
-        keep_apart(call)
+        mark_noinline(call)
         return list(call.results)
 
     def function(self, program: Program) -> Any:
@@ -290,10 +290,12 @@ class ModuleEmitter:
 
     def parts_first(self, program: Program) -> Program:
         """`program`, of a whole function, with the parts fixed that it computes from their target."""
-        return rewritten(PartsFirst(inline=True) if self.fixes_parts else None, program)  # type: ignore[no-any-return]
+        return cached_rewrite(
+            FixOverlappingUpdates(inline=True) if self.fixes_parts else None, program
+        )  # type: ignore[no-any-return]
 
 
-def keep_apart(call: Any) -> None:
+def mark_noinline(call: Any) -> None:
     """Tell XLA not to inline a call."""
     kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
     call.operation.attributes["mhlo.frontend_attributes"] = kept
@@ -311,7 +313,7 @@ class FunctionEmitter:
     def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
         """Emit the equations of `program` applied to `values`; the values of its outputs."""
         for rewrite in self.ctx.module.rewrites:
-            program = rewritten(rewrite, program)
+            program = cached_rewrite(rewrite, program)
         outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
         for eqn in program.equations:
             self.equation(eqn)
@@ -347,7 +349,7 @@ class FunctionEmitter:
             if len(eqn.outputs) == 1:
                 env[eqn.outputs[0]] = results[0]
                 return
-        elif (opened := opened_to_lower(primitive, tuple(avals))) is not None:
+        elif (opened := lowering_decomposition(primitive, tuple(avals))) is not None:
             results = self.program(opened, operands)
         else:
             ctx = self.ctx
@@ -358,9 +360,9 @@ class FunctionEmitter:
                 results = [results]
             if primitive.by_user:
                 self.check_types(eqn, results)
-            once = primitive.effects or isinstance(primitive, OnHost)
+            once = primitive.effects or isinstance(primitive, HostPrimitive)
             new = ctx.module.repeats and not once and key not in self.templates
-            if new and are_distinct(operands, ctx.constants):
+            if new and are_unambiguous(operands, ctx.constants):
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
 
@@ -394,7 +396,7 @@ class FunctionEmitter:
                     operands[i] = self.literal(atom, wide)
 
 
-def are_distinct(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
+def are_unambiguous(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
     """Whether the operands of an operation show which operand of the equation each of them is.
 
     They do unless two operands of the equation are one value, or one is also a constant of the

@@ -10,31 +10,42 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from functx.core.arrays import NUMPY_ARRAYS, of_value, on_host, one_on_host, wrapped
-from functx.core.captures import with_captures_as_inputs
-from functx.core.config import config, in_context, outline_mode
+from functx.core.arrays import (
+    HOST_ARRAY_TYPES,
+    as_ndarray,
+    copy_as_ndarray,
+    evaluate_on_host,
+    evaluate_unary_on_host,
+)
+from functx.core.captures import hoist_captures
+from functx.core.config import config, contextual_key, outline_mode
 from functx.core.dtypes import real_dtype, x64_enabled
 from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.rewriting import rewritten, user_rules
-from functx.core.tracing import aval_of, execution, is_jax_tracer
-from functx.core.unknown import Answer
-from functx.lowering.arguments import refuse_unusable
+from functx.core.rewriting import cached_rewrite, user_rule_runs
+from functx.core.tracing import aval_of, backend, is_jax_tracer
+from functx.core.unknown import Guard
+from functx.lowering.arguments import check_usable
 from functx.lowering.cache import Cache
-from functx.lowering.call import executable
-from functx.lowering.callbacks import jax_is_tracing, run_now, waiting
-from functx.lowering.recompilation import code_of, note
-from functx.ops.callbacks import OnHost
-from functx.transforms.effects import WithoutEffects
-from functx.transforms.expand import open_users
-from functx.transforms.literals import form_of, literals_of, packed, with_literals_as_inputs
-from functx.transforms.outlining.outline import SHORTEST, Outline
+from functx.lowering.call import jit_program
+from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
+from functx.lowering.recompilation import code_of_program, record_compilation
+from functx.ops.callbacks import HostPrimitive
+from functx.transforms.effects import RemoveEffects
+from functx.transforms.expand import apply_user_decompositions
+from functx.transforms.literals import (
+    collect_literals,
+    lift_literals,
+    literal_free_key,
+    pack_literals,
+)
+from functx.transforms.outlining.outline import MIN_EQUATIONS, Outline
 
 # On a CPU an executable takes 1.6 MB, even that of a single operation.
-programs = Cache("programs", 512)
-lifted = Cache("numbers", 1024)
-operations = Cache("operations", 512)
+program_cache = Cache("programs", 512)
+specialization_cache = Cache("numbers", 1024)
+operation_cache = Cache("operations", 512)
 
 
 Executable = Callable[..., list[Any]]
@@ -46,14 +57,14 @@ def run(rewrite: Any, program: Program, args: Sequence[Any]) -> list[Any]:
     Raises DonationError and ValueRangeError for arguments that no program can take.
     """
     try:
-        compiled, literals = compiled_for(rewrite, program, args)
-        return waiting(compiled, *args, *literals)  # type: ignore[no-any-return]
+        compiled, literals = find_executable(rewrite, program, args)
+        return call_reraising_callback_errors(compiled, *args, *literals)  # type: ignore[no-any-return]
     except (OverflowError, ValueError, RuntimeError):
-        refuse_unusable(program.name, program.input_names(), args)
+        check_usable(program.name, program.input_names(), args)
         raise
 
 
-def compiled_for(
+def find_executable(
     rewrite: Any, program: Program, args: Sequence[Any]
 ) -> tuple[Executable, Sequence[Any]]:
     """The executable of `rewrite(program)`, and its further arguments: captured values, numbers.
@@ -63,82 +74,84 @@ def compiled_for(
     but once for each way in which numbers answer what the rewrite asks of them. Where a rule
     of a user's runs, the program is rewritten anew and found by the structure of the result.
     """
-    key = in_context((rewrite, program.key))
-    compiled: Executable | None = programs.get(key)
+    key = contextual_key((rewrite, program.key))
+    compiled: Executable | None = program_cache.get(key)
     if compiled is not None:
         return compiled, ()
-    form = in_context((rewrite, form_of(program)))
-    alike: Alike | None = lifted.get(form)
+    form = contextual_key((rewrite, literal_free_key(program)))
+    alike: ParametrizedExecutable | None = specialization_cache.get(form)
     if alike is None:
-        lifted.put(form, Alike(literals_of(program)))
+        specialization_cache.put(form, ParametrizedExecutable(collect_literals(program)))
     else:
         found = alike.compiled_for(rewrite, program, args)
         if found is not None:
             return found
-    count = user_rules.count
-    made = _made(rewrite, program)
-    if made.captures or user_rules.count != count:
-        return _compiled_with_captures(made, args)
+    count = user_rule_runs.count
+    made = _rewrite_to_compile(rewrite, program)
+    if made.captures or user_rule_runs.count != count:
+        return _find_executable_with_captures(made, args)
     if config.verify:
-        execution.verify(made, args)
-    compiled = executable(made)
-    programs.put(key, compiled)
-    note(code_of(program), program.name, program, kind=type(rewrite), avals=made.in_avals)
+        backend.verify(made, args)
+    compiled = jit_program(made)
+    program_cache.put(key, compiled)
+    record_compilation(
+        code_of_program(program), program.name, program, kind=type(rewrite), avals=made.in_avals
+    )
     return compiled, ()
 
 
-def _compiled_with_captures(
+def _find_executable_with_captures(
     program: Program, args: Sequence[Any]
 ) -> tuple[Executable, Sequence[Any]]:
     """The executable of a program with captured values, and its further arguments."""
-    program, captured = with_captures_as_inputs(program)
+    program, captured = hoist_captures(program)
     if program.captures:
-        return executable(program), captured
-    compiled, literals = compiled_for(None, program, [*args, *captured])
+        return jit_program(program), captured
+    compiled, literals = find_executable(None, program, [*args, *captured])
     return compiled, [*captured, *literals]
 
 
-VARIANTS = 8
+MAX_SPECIALIZATIONS = 8
 
 
-class Alike:
+class ParametrizedExecutable:
     """Programs that differ in their literals alone, of which the first had those `first`."""
 
     def __init__(self, first: Sequence[Literal]):
         self.first = first
         self.differing: set[int] = set()
-        self.variants: list[Variant] = []
+        self.variants: list[Specialization] = []
 
     def compiled_for(
         self, rewrite: Any, program: Program, args: Sequence[Any]
     ) -> tuple[Executable, Sequence[Any]] | None:
         """What runs one of them, and its numbers; None where it has to be compiled as it is."""
-        literals = literals_of(program)
+        literals = collect_literals(program)
         for variant in self.variants:
             chosen = variant.numbers(literals)
             if chosen is not None:
-                return variant.compiled, packed(chosen)
+                return variant.compiled, pack_literals(chosen)
         pairs = enumerate(zip(self.first, literals, strict=True))
         self.differing |= {i for i, (a, b) in pairs if a != b}
-        if not self.differing or len(self.variants) == VARIANTS:
+        if not self.differing or len(self.variants) == MAX_SPECIALIZATIONS:
             return None
         places = sorted(self.differing)
-        count = user_rules.count
-        found = with_literals_as_inputs(partial(_made, rewrite), program, places)
-        if found is None or found.program.captures or user_rules.count != count:
+        count = user_rule_runs.count
+        found = lift_literals(partial(_rewrite_to_compile, rewrite), program, places)
+        if found is None or found.program.captures or user_rule_runs.count != count:
             return None
         if config.verify:
-            execution.verify(_made(rewrite, program), args)
+            backend.verify(_rewrite_to_compile(rewrite, program), args)
         kept = [None if i in self.differing else a for i, a in enumerate(literals)]
-        self.variants.append(Variant(kept, found.answers, executable(found.program)))
-        return self.variants[-1].compiled, packed([literals[i] for i in places])
+        self.variants.append(Specialization(kept, found.answers, jit_program(found.program)))
+        return self.variants[-1].compiled, pack_literals([literals[i] for i in places])
 
 
-class Variant(NamedTuple):
+class Specialization(NamedTuple):
     """What runs programs with the literals `kept`, and others as inputs that answer as those did."""
 
     kept: Sequence[Literal | None]
-    answers: Sequence[Answer]
+    answers: Sequence[Guard]
     compiled: Executable
 
     def numbers(self, literals: Sequence[Literal]) -> list[Literal] | None:
@@ -153,66 +166,68 @@ class Variant(NamedTuple):
         return chosen if all([answer.holds(values) for answer in self.answers]) else None
 
 
-def _made(rewrite: Any, program: Program) -> Program:
-    made = rewritten(rewrite, program if rewrite is None else outlined(program))
-    return rewritten(open_users, made)  # type: ignore[no-any-return]
+def _rewrite_to_compile(rewrite: Any, program: Program) -> Program:
+    made = cached_rewrite(rewrite, program if rewrite is None else outline_repeats(program))
+    return cached_rewrite(apply_user_decompositions, made)  # type: ignore[no-any-return]
 
 
-def outlined(program: Program) -> Program:
+def outline_repeats(program: Program) -> Program:
     """`program` with its repeats as calls, so that a transform rewrites each once."""
-    if len(program.equations) < SHORTEST:
+    if len(program.equations) < MIN_EQUATIONS:
         return program
     mode = outline_mode()
     # Calls can be inlined again where they do not pay; loops cannot.
     loops = mode == "always" or jax.default_backend() == "cpu"
-    return rewritten(Outline(mode, first=True, loops=loops), program)  # type: ignore[no-any-return]
+    return cached_rewrite(Outline(mode, first=True, loops=loops), program)  # type: ignore[no-any-return]
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     """`primitive(*args)` at once: an `ndarray` from NumPy arrays and numbers, else JAX arrays."""
-    if primitive.view and len(args) == 1 and type(args[0]) in NUMPY_ARRAYS:
-        shown = view_of(primitive, args[0])
+    if primitive.view and len(args) == 1 and type(args[0]) in HOST_ARRAY_TYPES:
+        shown = numpy_view(primitive, args[0])
         if shown is not None:
             return shown if primitive.multiple_results else shown[0]
     if primitive.on_host is not None and len(args) == 1:
-        out = one_on_host(primitive, args[0])
+        out = evaluate_unary_on_host(primitive, args[0])
         if out is not None:
             return out
     avals = tuple([aval_of(x) for x in args])
     if primitive.on_host is not None:
-        out = on_host(primitive, args, avals)
+        out = evaluate_on_host(primitive, args, avals)
         if out is not None:
             return out
-    key = in_context((primitive, avals))
-    compiled = operations.get(key)
-    if compiled is None and (primitive.hoist is not None or open_users.choose(primitive)):
-        program = _program_of(primitive, avals)
+    key = contextual_key((primitive, avals))
+    compiled = operation_cache.get(key)
+    if compiled is None and (
+        primitive.hoist is not None or apply_user_decompositions.choose(primitive)
+    ):
+        program = _single_equation_program(primitive, avals)
 
         def compiled(*values: Any) -> list[Any]:
             return run(None, program, values)
 
     elif compiled is None:
-        host = isinstance(primitive, OnHost)
+        host = isinstance(primitive, HostPrimitive)
         if host and not jax_is_tracing():
-            return _call_now(primitive, args, avals)
-        compiled = executable(_program_of(primitive, avals))
+            return _call_host_function(primitive, args, avals)
+        compiled = jit_program(_single_equation_program(primitive, avals))
         if not host:
-            operations.put(key, compiled)
+            operation_cache.put(key, compiled)
     try:
-        outs = waiting(compiled, *[_value(x) for x in args])
+        outs = call_reraising_callback_errors(compiled, *[_operand_value(x) for x in args])
     except RuntimeError:
-        refuse_unusable(primitive.name, None, args)
+        check_usable(primitive.name, None, args)
         raise
     if not any(isinstance(x, jax.Array) for x in args):
         # While JAX traces, even what depends on nothing has no value yet.
         outs = [
-            out if isinstance(out, jax.core.Tracer) else of_value(out, out.weak_type)
+            out if isinstance(out, jax.core.Tracer) else copy_as_ndarray(out, out.weak_type)
             for out in outs
         ]
     return outs if primitive.multiple_results else outs[0]
 
 
-def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
+def numpy_view(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
     """The result of `primitive` as a view of a NumPy array; None where it has to be a copy.
 
     A 64-bit array keeps its dtype, also without 64-bit mode.
@@ -231,7 +246,9 @@ def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
     fixed = fixed or primitive.read_only(aval)
     shown = []
     for out, start in zip(outs, starts, strict=True):
-        dtype = out.dtype if aval.dtype == x.dtype else wide_dtype(aval.dtype, x.dtype, out.dtype)
+        dtype = (
+            out.dtype if aval.dtype == x.dtype else numpy_view_dtype(aval.dtype, x.dtype, out.dtype)
+        )
         if dtype is None:
             return None
         size = dtype.itemsize
@@ -242,13 +259,13 @@ def view_of(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | None:
             "data": (begin + start * size, fixed),  # type: ignore[operator]
             "strides": tuple([n * size for n in lies]),
         }
-        part = np.asarray(_Shown(at, x))
+        part = np.asarray(_ArrayInterface(at, x))
         part = part if part.dtype == dtype else part.view(dtype)
-        shown.append(wrapped(part, out.weak_type))
+        shown.append(as_ndarray(part, out.weak_type))
     return shown
 
 
-def wide_dtype(narrow: Any, wide: Any, out: Any) -> Any:
+def numpy_view_dtype(narrow: Any, wide: Any, out: Any) -> Any:
     """The dtype of a view that has the dtype `out` of an array of `narrow`, of one of `wide`.
 
     None for a view that reads bits as another dtype.
@@ -258,7 +275,7 @@ def wide_dtype(narrow: Any, wide: Any, out: Any) -> Any:
     return real_dtype(wide) if out == real_dtype(narrow) else None
 
 
-class _Shown:
+class _ArrayInterface:
     """A part of the memory of an array, as NumPy takes it, which keeps the array."""
 
     __slots__ = ("__array_interface__", "array")
@@ -268,7 +285,7 @@ class _Shown:
         self.array = array
 
 
-def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
+def _call_host_function(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list[Any]:
     """Call the host function; the results are JAX arrays if an operand is one.
 
     As in a program, it cannot write to its operands, and its results have memory of their own.
@@ -277,19 +294,19 @@ def _call_now(primitive: Any, args: Sequence[Any], avals: Sequence[Any]) -> list
     arrays = [np.asarray(x, a.dtype).view() for x, a in zip(values, avals, strict=True)]
     for array in arrays:
         array.flags.writeable = False
-    outs = run_now(primitive, arrays)
+    outs = run_callback(primitive, arrays)
     if any(isinstance(x, jax.Array) for x in args):
         return [jax.numpy.array(out) for out in outs]
-    return [wrapped(np.array(out)) for out in outs]
+    return [as_ndarray(np.array(out)) for out in outs]
 
 
-def _value(x: Any) -> Any:
+def _operand_value(x: Any) -> Any:
     if type(x) is Literal:
         return x.value if x.aval.weak_type else np.asarray(x.value, x.aval.dtype)[()]
     return x
 
 
-def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
+def _single_equation_program(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
     inputs = [Var(aval) for aval in avals]
     outputs = [Var(aval) for aval in primitive.types.get(avals) or primitive.out_types(avals)]
     return Program(
@@ -297,12 +314,12 @@ def _program_of(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
     )
 
 
-def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
+def evaluate_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
     """As `evaluate`, also while JAX is tracing: what depends on concrete operands is concrete."""
     if primitive.effects:
         primitive = _without_effects(primitive)
     out = evaluate(primitive, args)
-    if not _traced_by_jax(out if type(out) is list else [out]) or _traced_by_jax(args):
+    if not _any_jax_tracer(out if type(out) is list else [out]) or _any_jax_tracer(args):
         return out
     wide = x64_enabled()
 
@@ -318,7 +335,7 @@ def evaluate_now(primitive: Primitive, args: Sequence[Any]) -> Any:
 def _without_effects(primitive: Primitive) -> Primitive:
     """The operation for its value alone, since it will run again with the program it is in."""
     try:
-        (eqn,) = WithoutEffects().quiet(Equation(primitive, [], [Var(aval_of(0))], None))
+        (eqn,) = RemoveEffects().quiet(Equation(primitive, [], [Var(aval_of(0))], None))
     except EffectError:
         raise EffectError(
             f"{primitive.name}: the result of an io_callback must not be needed while a function "
@@ -329,17 +346,17 @@ def _without_effects(primitive: Primitive) -> Primitive:
     return eqn.primitive
 
 
-def _traced_by_jax(values: Sequence[Any]) -> bool:
+def _any_jax_tracer(values: Sequence[Any]) -> bool:
     return any(is_jax_tracer(x) for x in values)
 
 
-def known(x: Any) -> Any:
+def concrete_or_none(x: Any) -> Any:
     """`x`, or the value of it that JAX's derivative goes through; None if it has none yet."""
     return x.to_concrete_value() if is_jax_tracer(x) else x
 
 
-execution.run = run
-execution.outlined = outlined
-execution.known = known
-execution.evaluate = evaluate
-execution.evaluate_now = evaluate_now
+backend.run = run
+backend.outlined = outline_repeats
+backend.known = concrete_or_none
+backend.evaluate = evaluate
+backend.evaluate_now = evaluate_eagerly

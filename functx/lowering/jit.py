@@ -16,57 +16,57 @@ from jax.extend.core import find_top_trace
 
 from functx.core import tree
 from functx.core.axes import bound_axes
-from functx.core.budgets import memory_mode
-from functx.core.captures import with_captures_as_inputs
-from functx.core.config import OUTLINE, Wishes, asked, check_word, config
+from functx.core.budgets import parse_memory_mode
+from functx.core.captures import hoist_captures
+from functx.core.config import OUTLINE_MODES, TraceOptions, check_choice, config, trace_options
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import ArgumentError, type_name
 from functx.core.records import Record
-from functx.core.registrations import forgotten_with_rules
-from functx.core.rewriting import collection_paused, rewritten
+from functx.core.registrations import clear_on_rule_change
+from functx.core.rewriting import cached_rewrite, pause_gc
 from functx.core.strides import Strides
-from functx.core.tracebacks import boundary, filter_traceback
-from functx.core.tracing import aval_of, check_no_tracers, current_builder, execution
+from functx.core.tracebacks import api_boundary, filter_traceback
+from functx.core.tracing import aval_of, backend, check_no_escaped_tracers, current_builder
 from functx.lowering import callbacks
-from functx.lowering.arguments import refuse_indivisible, refuse_shared, refuse_unusable
+from functx.lowering.arguments import check_divisible, check_donated_once, check_usable
 from functx.lowering.cache import Cache
-from functx.lowering.call import call_in_jax
-from functx.lowering.captured_writes import captured_arrays_read_only
-from functx.lowering.recompilation import code_behind, note
-from functx.lowering.stages import Lowered, LoweredCall
+from functx.lowering.call import bind_functx_call
+from functx.lowering.captured_writes import freeze_captured_arrays
+from functx.lowering.recompilation import code_of_function, record_compilation
+from functx.lowering.stages import CallingConvention, Lowered
 from functx.lowering.static_arguments import (
-    Names,
-    Numbers,
-    by_value,
-    positions_and_names,
-    value_of,
+    ArgNames,
+    ArgNums,
+    hashable_static,
+    infer_argnums_and_argnames,
+    static_value,
 )
 from functx.transforms.call import Call
 from functx.transforms.calls import (
-    TracedCall,
-    abstract,
+    TracedFunction,
+    abstractify,
+    argument_names,
+    argument_strides,
+    as_decorator,
     avals_of,
     check_callable,
-    layouts_of,
-    name_of,
-    named_after,
-    names_of,
-    trace_call,
-    with_options,
-    write_all_back,
+    copy_function_metadata,
+    function_name,
+    trace_function,
+    write_back_arguments,
 )
-from functx.transforms.expand import open_users
+from functx.transforms.expand import apply_user_decompositions
 from functx.transforms.make_ir import eval_shape
-from functx.transforms.sharing import Block, shared_blocks, traced_pair
+from functx.transforms.sharing import SharedBuffer, find_aliased_pair, shared_buffers
 
 
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
-    static_argnums: Numbers = None,
-    static_argnames: Names = None,
-    donate_argnums: Numbers = None,
-    donate_argnames: Names = None,
+    static_argnums: ArgNums = None,
+    static_argnames: ArgNames = None,
+    donate_argnums: ArgNums = None,
+    donate_argnames: ArgNames = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     inline: bool = False,
@@ -98,12 +98,14 @@ def jit(
     6.0
     """
     if fun is None:
-        return with_options(jit, locals())
+        return as_decorator(jit, locals())
     check_callable(fun, "jit")
     if outline is not None:
-        check_word("jit: outline", outline, OUTLINE)
-    nums, names = positions_and_names(fun, static_argnums, static_argnames, "static")
-    donated, donated_names = positions_and_names(fun, donate_argnums, donate_argnames, "donate")
+        check_choice("jit: outline", outline, OUTLINE_MODES)
+    nums, names = infer_argnums_and_argnames(fun, static_argnums, static_argnames, "static")
+    donated, donated_names = infer_argnums_and_argnames(
+        fun, donate_argnums, donate_argnames, "donate"
+    )
     options = {
         "static_argnums": tuple(n + 1 for n in nums),
         "static_argnames": names,
@@ -119,13 +121,13 @@ def jit(
         options["out_shardings"] = out_shardings
     if both := {*nums} & {*donated} | {*names} & {*donated_names}:
         raise ArgumentError(
-            f"jit({name_of(fun)}): an argument must not be both static and donated; "
+            f"jit({function_name(fun)}): an argument must not be both static and donated; "
             f"got {', '.join(map(str, sorted(both, key=str)))} for both",
             fix="Donate arrays only; what is static is no array.",
         )
-    wishes = Wishes(outline, memory_mode("jit", memory))
-    compiled = Compilation(fun, nums, names, options, wishes)
-    dispatch, get_builder, get_asked = compiled.dispatch, current_builder.get, asked.get
+    wishes = TraceOptions(outline, parse_memory_mode("jit", memory))
+    compiled = JittedFunction(fun, nums, names, options, wishes)
+    dispatch, get_builder, get_asked = compiled.dispatch, current_builder.get, trace_options.get
     static = bool(nums or names)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -145,13 +147,13 @@ def jit(
                     return dispatch(hidden, *args, **kwargs)
                 except _NewCaptures:
                     compiled.adopt()
-                except _Writes:
+                except _WritesArguments:
                     compiled.writes = True
                 except _Unverified as new:
                     compiled.verify(new, args, kwargs)
                 except (TypeError, ValueError, OverflowError, RuntimeError) as error:
                     if isinstance(error, jax.errors.JaxRuntimeError):
-                        callbacks.reraise(error)
+                        callbacks.reraise_callback_error(error)
                     compiled.check_arguments(args, kwargs)
                     raise
         except Exception as error:
@@ -160,32 +162,32 @@ def jit(
 
     if type(fun) is FunctionType:
         vars(wrapper).update(vars(fun))
-    named_after(wrapper, fun, "jit").__name__ = name_of(fun)
-    wrapper.lower = boundary(compiled.lower)  # type: ignore[attr-defined]
+    copy_function_metadata(wrapper, fun, "jit").__name__ = function_name(fun)
+    wrapper.lower = api_boundary(compiled.lower)  # type: ignore[attr-defined]
     wrapper.eval_shape = partial(eval_shape, fun)  # type: ignore[attr-defined]
     wrapper.clear_cache = compiled.clear  # type: ignore[attr-defined]
     return wrapper
 
 
 @jax.tree_util.register_static
-class Setting(Record):
+class DispatchKey(Record):
     """The part of the dispatch key beside argument types: layouts, shared memory, active modes.
 
     JAX sees it as a static part of the arguments.
     """
 
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[SharedBuffer, ...] = ()
     layouts: tuple[Strides | None, ...] = ()
     modes: tuple[Any, ...] = ()
 
 
-def opened(traced: TracedCall) -> TracedCall:
+def expand_user_decompositions(traced: TracedFunction) -> TracedFunction:
     """`traced` with what users' decompositions stand for opened up, and what they captured."""
-    program, captured = with_captures_as_inputs(rewritten(open_users, traced.program))
+    program, captured = hoist_captures(cached_rewrite(apply_user_decompositions, traced.program))
     return traced._replace(program=program, captured=[*traced.captured, *captured])
 
 
-class _Writes(Exception):
+class _WritesArguments(Exception):
     """The function writes to its arguments; the next call takes their new values back."""
 
 
@@ -196,23 +198,23 @@ class _NewCaptures(Exception):
 class _Unverified(Exception):
     """The trace made a program that `config.verify` wants checked; the next call has been."""
 
-    def __init__(self, traced: TracedCall):
+    def __init__(self, traced: TracedFunction):
         self.traced = traced
 
 
-def _owners(x: Any) -> int:
+def _reference_count(x: Any) -> int:
     return getrefcount(x)
 
 
-_ALONE = max([_owners(x) for x in [object()]])
+_UNSHARED_REFERENCE_COUNT = max([_reference_count(x) for x in [object()]])
 """The count for an object in a list that nothing else holds."""
 
 
-def _same_bytes(x: Any, copy: jax.Array) -> bool:
+def _is_bitwise_equal(x: Any, copy: jax.Array) -> bool:
     """Whether `copy`, of an array, still has the dtype and the elements of it."""
     if x is copy:
         return True
-    with execution.outside():
+    with backend.outside():
         now, then = _snapshot(x), np.asarray(copy)
     if now.dtype != then.dtype:
         return False
@@ -228,17 +230,17 @@ def _snapshot(x: Any) -> Any:
         return x if isinstance(x, jax.Array) else np.array(x, aval_of(x).dtype)
 
 
-def _give_up_trace() -> None:
+def _abandon_jax_trace() -> None:
     """Let JAX forget the trace it is at, which an exception would leave alive with its constants."""
     # Without jit, JAX traces for somebody else.
     if not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         find_top_trace(()).invalidate()
 
 
-class Compilation:
+class JittedFunction:
     """One jitted function: its JAX function, and the arrays that it captured so far."""
 
-    all: ClassVar[WeakSet[Compilation]] = WeakSet()
+    all: ClassVar[WeakSet[JittedFunction]] = WeakSet()
     numbers: ClassVar[Iterator[int]] = count()
 
     def __init__(
@@ -247,11 +249,11 @@ class Compilation:
         nums: tuple[int, ...],
         names: tuple[str, ...],
         options: Any,
-        wishes: Wishes,
+        wishes: TraceOptions,
     ):
         self.wishes = wishes
         self.fun, self.nums, self.names, self.options = fun, nums, names, options
-        self.number = next(Compilation.numbers)
+        self.number = next(JittedFunction.numbers)
         self.captured: tuple[Any, ...] = ()
         self.originals: list[Any] = []
         self.adopted = False
@@ -267,31 +269,31 @@ class Compilation:
         def call(captured: Any, *args: Any, **kwargs: Any) -> Any:
             return owner.trace_for_jax(captured, args, kwargs)
 
-        call.__name__ = call.__qualname__ = name_of(fun)
+        call.__name__ = call.__qualname__ = function_name(fun)
         self.dispatch: Any = jax.jit(call, **options)
-        Compilation.all.add(self)
+        JittedFunction.all.add(self)
 
     def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What JAX traces: the one equation that carries the program."""
         static = self.static_text(args, kwargs)
         args_given, kwargs_given = args, kwargs
         fun, args, kwargs = self.without_static(args, kwargs)
-        leaves, in_tree = tree.flatten_words((args, kwargs))
-        asking = asked.set(self.asking())
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        asking = trace_options.set(self.asking())
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
-            setting = Setting()
-            if len(captured) == 2 and type(captured[1]) is Setting:
+            setting = DispatchKey()
+            if len(captured) == 2 and type(captured[1]) is DispatchKey:
                 captured, setting = captured
             layouts = setting.layouts or [None] * len(avals)
-            with captured_arrays_read_only(self.fun):
-                traced = trace_call(
+            with freeze_captured_arrays(self.fun):
+                traced = trace_function(
                     fun, in_tree, avals, "jit", blocks=setting.blocks, layouts=layouts
                 )
-            traced = opened(traced)
+            traced = expand_user_decompositions(traced)
         finally:
-            asked.reset(asking)
-        alone = [_owners(x) <= _ALONE for x in traced.captured]
+            trace_options.reset(asking)
+        alone = [_reference_count(x) <= _UNSHARED_REFERENCE_COUNT for x in traced.captured]
         key = setting, *self.key(args_given, kwargs_given, in_tree, avals)
         count, places = self.places.get(key) or (0, {})
         if count == len(self.captured):
@@ -300,63 +302,63 @@ class Compilation:
         pairs = zip(traced.captured, alone, strict=True)
         hidden = [self.passed(x, captured, made_inside, places) for x, made_inside in pairs]
         if any(x is None for x in hidden):
-            _give_up_trace()
+            _abandon_jax_trace()
             raise _NewCaptures
         self.places.put(key, (len(self.captured), places))
         self.adopted = False
         if config.verify and traced.program.key not in self.verified:
-            _give_up_trace()
+            _abandon_jax_trace()
             raise _Unverified(traced)
-        note(
-            code_behind(self.fun),
-            f"jit({name_of(self.fun)})",
+        record_compilation(
+            code_of_function(self.fun),
+            f"jit({function_name(self.fun)})",
             traced.program,
             self.number,
             in_tree,
             static,
             kind="jit",
         )
-        outs = call_in_jax(traced.program, [*leaves, *hidden], self.wishes.outline)
+        outs = bind_functx_call(traced.program, [*leaves, *hidden], self.wishes.outline)
         own = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:own])
         if traced.by_layout and not self.by_layout:
             self.by_layout = True
-            _give_up_trace()
-            raise _Writes
+            _abandon_jax_trace()
+            raise _WritesArguments
         if not traced.written and not self.writes:
             return out
         if not self.writes:
-            _give_up_trace()
-            raise _Writes
+            _abandon_jax_trace()
+            raise _WritesArguments
         return out, dict(zip(traced.written, outs[own:], strict=True))
 
     def verify(self, new: _Unverified, args: Any, kwargs: Any) -> None:
         """Check a new program on the arguments of this call."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         program = new.traced.program
-        execution.verify(program, [*tree.leaves((dynamic, keywords)), *new.traced.captured])
+        backend.verify(program, [*tree.leaves((dynamic, keywords)), *new.traced.captured])
         self.verified.add(program.key)
 
     def write_through(self, args: Any, kwargs: Any) -> Any:
         """The result of a call that also writes to NumPy arrays among the arguments."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves = tree.leaves((dynamic, keywords))
-        layouts = tuple(layouts_of(leaves)) if self.by_layout else ()
+        layouts = tuple(argument_strides(leaves)) if self.by_layout else ()
         out, new = self.dispatch(
-            self.with_setting(tuple(shared_blocks(leaves)), layouts), *args, **kwargs
+            self.with_setting(tuple(shared_buffers(leaves)), layouts), *args, **kwargs
         )
-        write_all_back(leaves, new)
+        write_back_arguments(leaves, new)
         return out
 
     def with_setting(
-        self, blocks: tuple[Block, ...] = (), layouts: tuple[Strides | None, ...] = ()
-    ) -> tuple[tuple[Any, ...], Setting]:
+        self, blocks: tuple[SharedBuffer, ...] = (), layouts: tuple[Strides | None, ...] = ()
+    ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and what the program depends on, for a call that JAX dispatches."""
-        return self.captured, Setting(blocks, layouts, asked.get().key.modes)
+        return self.captured, DispatchKey(blocks, layouts, trace_options.get().key.modes)
 
-    def asking(self) -> Wishes:
+    def asking(self) -> TraceOptions:
         """What is asked for while the function is traced, by it or by what it is in."""
-        around, own = asked.get(), self.wishes
+        around, own = trace_options.get(), self.wishes
         return around._replace(
             outline=own.outline or around.outline, memory=own.memory or around.memory
         )
@@ -377,7 +379,7 @@ class Compilation:
                 continue
             if i >= len(captured):
                 return None
-            if id(x) in places or _same_bytes(x, self.captured[i]):
+            if id(x) in places or _is_bitwise_equal(x, self.captured[i]):
                 places[id(x)] = i
                 return captured[i]
         if made_inside or self.adopted:
@@ -398,7 +400,7 @@ class Compilation:
         """Raise for arguments that JAX has refused, or will have, in its own words."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
-        what = f"jit({name_of(self.fun)})"
+        what = f"jit({function_name(self.fun)})"
         given = self.options.get("in_shardings")
         count = len(dynamic) - len(self.nums)
         if isinstance(given, tuple) and len(given) != count + 1:
@@ -407,41 +409,41 @@ class Compilation:
                 f"not static; got {len(given) - 1} for {count}"
             )
         avals_of(leaves, "jit", self.fun, in_tree)
-        check_no_tracers(leaves)
-        names = names_of(self.fun, in_tree, leaves)()
+        check_no_escaped_tracers(leaves)
+        names = argument_names(self.fun, in_tree, leaves)()
         own = tuple([x for i, x in enumerate(dynamic) if i not in self.nums])
-        refuse_indivisible(what, names, own, given[1:] if isinstance(given, tuple) else given)
+        check_divisible(what, names, own, given[1:] if isinstance(given, tuple) else given)
         donated = self.options["donate_argnums"], self.options["donate_argnames"]
         flags = [i + 1 in donated[0] for i, x in enumerate(dynamic) for _ in tree.leaves(x)]
         flags += [k in donated[1] for k in sorted(keywords) for _ in tree.leaves(keywords[k])]
         captured = [f"c{i}`, which the function captured: `c{i}" for i in range(len(self.captured))]
         shared = [i for i, on in enumerate(flags) if on]
-        refuse_shared(what, [*names, *captured], [*leaves, *self.captured], shared)
-        refuse_unusable(what, names, leaves)
-        refuse_unusable(what, captured, self.captured)
+        check_donated_once(what, [*names, *captured], [*leaves, *self.captured], shared)
+        check_usable(what, names, leaves)
+        check_usable(what, captured, self.captured)
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
         builder = current_builder.here()
         args, kwargs = self.hashable(args, kwargs)
         fun, dynamic, keywords = self.without_static(args, kwargs)
-        leaves, in_tree = tree.flatten_words((dynamic, keywords))
+        leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
-        traced: TracedCall | None = self.traced.get(key)
+        traced: TracedFunction | None = self.traced.get(key)
         if traced is None:
-            asking = asked.set(self.asking())
+            asking = trace_options.set(self.asking())
             try:
-                with captured_arrays_read_only(self.fun):
-                    traced = trace_call(fun, in_tree, avals, "jit")
+                with freeze_captured_arrays(self.fun):
+                    traced = trace_function(fun, in_tree, avals, "jit")
             finally:
-                asked.reset(asking)
+                trace_options.reset(asking)
             # Captured values of a trace do not outlive it.
             if not any(isinstance(x, jax.core.Tracer) for x in traced.captured):
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
-        if (traced.written and traced_pair(operands, traced.written) is not None) or (
-            traced.by_layout and any(layouts_of(leaves))
+        if (traced.written and find_aliased_pair(operands, traced.written) is not None) or (
+            traced.by_layout and any(argument_strides(leaves))
         ):
             # In the open, a write to one view is seen by the other.
             return fun(*dynamic, **keywords)
@@ -463,14 +465,14 @@ class Compilation:
         """The function of the arguments that are not static, and those, with None for the rest."""
         if not self.nums and not self.names:
             return self.fun, args, kwargs
-        fixed = {n: value_of(args[n]) for n in self.nums if n < len(args)}
-        fixed_names = {k: value_of(v) for k, v in kwargs.items() if k in self.names}
+        fixed = {n: static_value(args[n]) for n in self.nums if n < len(args)}
+        fixed_names = {k: static_value(v) for k, v in kwargs.items() if k in self.names}
 
         def fun(*dynamic: Any, **keywords: Any) -> Any:
             merged = [fixed.get(i, x) for i, x in enumerate(dynamic)]
             return self.fun(*merged, **keywords, **fixed_names)
 
-        named_after(fun, self.fun, "jit").__name__ = name_of(self.fun)
+        copy_function_metadata(fun, self.fun, "jit").__name__ = function_name(self.fun)
         # None has no leaves, and the others keep their places, and with them their names.
         dynamic = tuple([None if i in fixed else x for i, x in enumerate(args)])
         return fun, dynamic, {k: v for k, v in kwargs.items() if k not in fixed_names}
@@ -479,24 +481,25 @@ class Compilation:
         """The static arguments of a call, by name, as messages show them."""
         if not self.nums and not self.names:
             return {}
-        code = code_behind(self.fun)
+        code = code_of_function(self.fun)
         names = () if code is None else code.co_varnames
         given = {
             names[n] if n < len(names) else f"{n}": args[n] for n in self.nums if n < len(args)
         }
         given |= {k: x for k, x in kwargs.items() if k in self.names}
-        return {k: repr(value_of(x))[:80] for k, x in given.items()}
+        return {k: repr(static_value(x))[:80] for k, x in given.items()}
 
     def hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments with static ones made such that they compare by value."""
         if not self.nums and not self.names:
             return args, kwargs
         args = tuple(
-            by_value(x, f"number {i}", self.fun) if i in self.nums else x
+            hashable_static(x, f"number {i}", self.fun) if i in self.nums else x
             for i, x in enumerate(args)
         )
         return args, {
-            k: by_value(v, f"`{k}`", self.fun) if k in self.names else v for k, v in kwargs.items()
+            k: hashable_static(v, f"`{k}`", self.fun) if k in self.names else v
+            for k, v in kwargs.items()
         }
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -504,20 +507,20 @@ class Compilation:
         args, kwargs = self.hashable(args, kwargs)
         while True:
             try:
-                with collection_paused():
+                with pause_gc():
                     captured: Any = self.captured
-                    if self.writes or asked.get().modes:
+                    if self.writes or trace_options.get().modes:
                         captured = self.with_setting()
                     lowered = self.dispatch.lower(captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
-                in_names = names_of(self.fun, tree.structure(tuple(dynamic)))
-                call = LoweredCall(
-                    name_of(self.fun), in_names, captured, lowered.args_info, self.writes
+                in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))
+                call = CallingConvention(
+                    function_name(self.fun), in_names, captured, lowered.args_info, self.writes
                 )
                 return Lowered(call, lowered)
             except _NewCaptures:
                 self.adopt()
-            except _Writes:
+            except _WritesArguments:
                 self.writes = True
             except _Unverified as new:
                 # Without values there is nothing to check it on.
@@ -530,12 +533,12 @@ class Compilation:
         """Raise for an argument of `lower` that has no type."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
-        for name, x in zip(names_of(self.fun, in_tree, leaves)(), leaves, strict=True):
+        for name, x in zip(argument_names(self.fun, in_tree, leaves)(), leaves, strict=True):
             try:
-                abstract(x)
+                abstractify(x)
             except ArgumentError:
                 raise ArgumentError(
-                    f"jit({name_of(self.fun)}).lower: arguments must be arrays, or have a shape "
+                    f"jit({function_name(self.fun)}).lower: arguments must be arrays, or have a shape "
                     f"and a dtype; got {type_name(x)} for `{name}`"
                 ) from None
 
@@ -547,7 +550,7 @@ class Compilation:
         self.verified.clear()
 
 
-@forgotten_with_rules
-def _clear_all() -> None:
-    for compiled in list(Compilation.all):
+@clear_on_rule_change
+def _clear_jitted_functions() -> None:
+    for compiled in list(JittedFunction.all):
         compiled.clear()

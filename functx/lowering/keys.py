@@ -10,14 +10,14 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.errors import DTypeError
-from functx.core.tracing import TracedKeys, Tracer, execution
-from functx.core.tree import Keys
+from functx.core.tracing import PRNGKeyTracer, Tracer, backend
+from functx.core.tree import PRNGKeyNode
 
-GENERATOR = "threefry2x32"
-WORD = np.dtype("uint32")
+DEFAULT_PRNG = "threefry2x32"
+KEY_DATA_DTYPE = np.dtype("uint32")
 
 
-class KeyType(NamedTuple):
+class PRNGKeyType(NamedTuple):
     """The type of typed keys: their generator, and the words that one key holds.
 
     In a program a key is the array of its words.
@@ -32,7 +32,7 @@ class KeyType(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def key_type(dtype: Any) -> KeyType | None:
+def prng_key_type(dtype: Any) -> PRNGKeyType | None:
     """The type of keys that `dtype` is; None for the dtypes of numbers."""
     if isinstance(dtype, np.dtype) or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return None
@@ -43,44 +43,44 @@ def key_type(dtype: Any) -> KeyType | None:
         return jax.random.key_data(key)
 
     shape = jax.eval_shape(words, jax.ShapeDtypeStruct((), dtype)).shape
-    return KeyType(generators[0], shape)
+    return PRNGKeyType(generators[0], shape)
 
 
-def key_words(key: Any) -> Any:
+def raw_key_data(key: Any) -> Any:
     """The words of JAX's typed keys, an array or the type of one; anything else as it is."""
-    if type(key) is TracedKeys:
+    if type(key) is PRNGKeyTracer:
         return key.words
     dtype = getattr(key, "dtype", None)
-    if dtype is None or key_type(dtype) is None:
+    if dtype is None or prng_key_type(dtype) is None:
         return key
     if not isinstance(key, jax.Array):
-        return jax.eval_shape(key_words, jax.ShapeDtypeStruct(key.shape, dtype))
+        return jax.eval_shape(raw_key_data, jax.ShapeDtypeStruct(key.shape, dtype))
     return jax.random.key_data(key)
 
 
-def words_to_draw(key: Any) -> Any:
-    """As `key_words`; DTypeError for keys of another generator than Threefry."""
-    kind = key_type(key.dtype) if isinstance(key, jax.Array) else None
-    if kind is not None and str(kind.generator) != GENERATOR:
+def threefry_key_data(key: Any) -> Any:
+    """As `raw_key_data`; DTypeError for keys of another generator than Threefry."""
+    kind = prng_key_type(key.dtype) if isinstance(key, jax.Array) else None
+    if kind is not None and str(kind.generator) != DEFAULT_PRNG:
         raise DTypeError(
-            f"a key must be of JAX's default generator, {GENERATOR}; got one of {kind.generator}",
+            f"a key must be of JAX's default generator, {DEFAULT_PRNG}; got one of {kind.generator}",
             fix="Make keys with functx.random.key, or draw with jax.random.",
         )
-    return key_words(key)
+    return raw_key_data(key)
 
 
-def typed_keys(words: Any, dtype: Any) -> Any:
+def typed_key_array(words: Any, dtype: Any) -> Any:
     """JAX's typed keys of `dtype` that hold `words`, or the type of one; what is no array as it is."""
-    kind = key_type(dtype)
+    kind = prng_key_type(dtype)
     assert kind is not None
     if type(words) is Tracer:
-        return TracedKeys(words, jax.core.ShapedArray(words.shape[: -len(kind.words)], dtype))
+        return PRNGKeyTracer(words, jax.core.ShapedArray(words.shape[: -len(kind.words)], dtype))
     if type(words) is ShapedArray:
         return jax.ShapeDtypeStruct(words.shape[: -len(kind.words)], dtype)
-    if not isinstance(words, (jax.Array, np.ndarray)) or words.dtype != WORD:
+    if not isinstance(words, (jax.Array, np.ndarray)) or words.dtype != KEY_DATA_DTYPE:
         return words
     return kind.wrap(words)
 
 
-execution.key_words = Keys.words = key_words
-Keys.typed = typed_keys
+backend.key_words = PRNGKeyNode.words = raw_key_data
+PRNGKeyNode.typed = typed_key_array

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.program import Equation, Program, Var
 from functx.core.records import Rewrite
 from functx.core.tracing import Tracer, trace_closed
@@ -30,16 +30,16 @@ from functx.ops.slicing import (
     slice,
 )
 
-_READS = DynamicSlice, Gather, Slice
-_WRITES = DynamicUpdateSlice, Scatter
+_READ_PRIMITIVES = DynamicSlice, Gather, Slice
+_WRITE_PRIMITIVES = DynamicUpdateSlice, Scatter
 
 
-def _is_small(part: ShapedArray, whole: ShapedArray) -> bool:
+def _is_cheap_to_materialize(part: ShapedArray, whole: ShapedArray) -> bool:
     """Whether to fix a part costs less than to copy the whole in each step."""
     return whole.size > 64 and whole.size >= 16 * part.size
 
 
-class ReadsFirst(Rewrite[Program]):
+class OrderReadsBeforeWrites(Rewrite[Program]):
     """The rewrite of a loop body whose `count` carries are its inputs from `first` on."""
 
     first: int
@@ -47,25 +47,25 @@ class ReadsFirst(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         carries = program.inputs[self.first : self.first + self.count]
-        writer, reads = writes_and_reads(program, carries)
+        writer, reads = find_writes_and_reads(program, carries)
         if not reads:
             return program
-        dependent = {write: depending_on(program, write) for write in writer.values()}
+        dependent = {write: equations_feeding(program, write) for write in writer.values()}
         zeros: dict[Var, list[Tracer]] = {}
 
         def step(eqn: Equation, *args: Tracer) -> Sequence[Tracer]:
             if eqn in reads:
                 source = eqn.inputs[0]
-                read, zero = ReadBeforeWrite()(*forward(eqn, *args))
+                read, zero = ReadBeforeWrite()(*bind_equation(eqn, *args))
                 if eqn not in dependent[writer[source]]:  # type: ignore[index]
                     zeros.setdefault(source, []).append(zero)  # type: ignore[arg-type]
                 return [read]
-            writes = isinstance(eqn.primitive, _WRITES)
+            writes = isinstance(eqn.primitive, _WRITE_PRIMITIVES)
             waits = zeros.get(eqn.inputs[0], []) if writes else []  # type: ignore[arg-type]
             if waits:
                 at = 1 if isinstance(eqn.primitive, Scatter) else 2
-                args = (*args[:at], after(args[at], waits), *args[at + 1 :])
-            return forward(eqn, *args)
+                args = (*args[:at], with_data_dependence(args[at], waits), *args[at + 1 :])
+            return bind_equation(eqn, *args)
 
         def body(*args: Tracer) -> list[Tracer]:
             return interpret(program, args, step, constant=lambda c: c)
@@ -73,7 +73,7 @@ class ReadsFirst(Rewrite[Program]):
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-def after(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:
+def with_data_dependence(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:
     """`index`, which is known only after all of `zeros`."""
     for zero in zeros:
         first = reshape(slice(reshape(zero, (zero.size,)), [0], [1]), ())
@@ -82,7 +82,7 @@ def after(index: Tracer, zeros: Sequence[Tracer]) -> Tracer:
     return index
 
 
-def writes_and_reads(
+def find_writes_and_reads(
     program: Program, carries: Sequence[Var]
 ) -> tuple[dict[Var, Equation], set[Equation]]:
     """For each value of a carried buffer the equation that writes to it, and reads to be fixed."""
@@ -97,22 +97,24 @@ def writes_and_reads(
         source = eqn.inputs[0] if eqn.inputs else None
         if source not in versions or type(source) is not Var:
             continue
-        if isinstance(eqn.primitive, _WRITES):
+        if isinstance(eqn.primitive, _WRITE_PRIMITIVES):
             writer[source] = eqn
             versions.add(eqn.outputs[0])
-        elif isinstance(eqn.primitive, _READS) and _is_small(eqn.outputs[0].aval, source.aval):
+        elif isinstance(eqn.primitive, _READ_PRIMITIVES) and _is_cheap_to_materialize(
+            eqn.outputs[0].aval, source.aval
+        ):
             found.append(eqn)
     reads = set()
     for eqn in found:
         write = writer.get(eqn.inputs[0])  # type: ignore[arg-type]
         if write is None or program.equations.index(write) < program.equations.index(eqn):
             continue
-        if not flows_into(program, eqn.outputs[0], write, uses):
+        if not is_used_only_by(program, eqn.outputs[0], write, uses):
             reads.add(eqn)
     return writer, reads
 
 
-def flows_into(
+def is_used_only_by(
     program: Program, var: Var, write: Equation, uses: dict[Var, list[Equation]]
 ) -> bool:
     """Whether `var` is used for the part that `write` writes and for nothing else."""
@@ -128,7 +130,7 @@ def flows_into(
         (var,) = eqn.outputs
 
 
-def depending_on(program: Program, write: Equation) -> set[Equation]:
+def equations_feeding(program: Program, write: Equation) -> set[Equation]:
     """The equations that the operands of `write`, other than the buffer, are computed by."""
     needed = {a for a in write.inputs[1:] if type(a) is Var}
     found: set[Equation] = set()

@@ -11,10 +11,10 @@ from jax.sharding import AxisType, ManualAxisType, Mesh, NamedSharding, Partitio
 
 from functx.core.errors import UnboundAxisError
 from functx.core.program import Program
-from functx.core.tracing import execution
+from functx.core.tracing import backend
 from functx.lowering.arrays import jax_aval
 from functx.ops.sharding import with_auto_axes
-from functx.transforms.varying import counted, varying
+from functx.transforms.varying import resolve_boundaries, varying_axes
 
 
 def axis_size(name: Any) -> int | None:
@@ -30,8 +30,8 @@ def axis_names() -> Sequence[Any]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-execution.axis_size = axis_size
-execution.axis_names = axis_names
+backend.axis_size = axis_size
+backend.axis_names = axis_names
 
 
 def manual_axes(module_context: Any) -> dict[Any, int]:
@@ -42,7 +42,7 @@ def manual_axes(module_context: Any) -> dict[Any, int]:
     return {} if mesh is None else {n: size for n, size in mesh.shape.items() if n in names}
 
 
-def not_on_devices(name: Any, sizes: dict[Any, int], source: Any) -> UnboundAxisError:
+def unbound_axis_error(name: Any, sizes: dict[Any, int], source: Any) -> UnboundAxisError:
     """The error that a collective is run where nothing binds its axis."""
     given = ", ".join(map(repr, sizes)) or "none"
     return UnboundAxisError(
@@ -67,7 +67,7 @@ def meshes_in(program: Program) -> tuple[Any, ...]:
     return found
 
 
-def on_devices(program: Program, values: Sequence[Any]) -> list[Any]:
+def constrain_to_devices(program: Program, values: Sequence[Any]) -> list[Any]:
     """`values` such that JAX runs `program`, which takes or gives them, on the devices of its meshes.
 
     JAX looks for devices in its own equations, and not in what these carry.
@@ -80,21 +80,21 @@ def on_devices(program: Program, values: Sequence[Any]) -> list[Any]:
     return values
 
 
-def over(x: Any) -> frozenset[Any]:
+def varying_manual_axes(x: Any) -> frozenset[Any]:
     """The manual axes of a mesh that a value of JAX, or a type, varies over."""
     aval = x if hasattr(x, "manual_axis_type") else jax.typeof(x)
     return aval.manual_axis_type.varying  # type: ignore[no-any-return]
 
 
-def is_checked(program: Program, operands: Sequence[Any]) -> bool:
+def tracks_varying(program: Program, operands: Sequence[Any]) -> bool:
     """Whether JAX keeps account here of what varies over which axes."""
-    if any(over(x) for x in operands):
+    if any(varying_manual_axes(x) for x in operands):
         return True
     here = [name for name in axis_names() if name in program.named_axes]
-    return bool(here) and bool(over(jax.lax.axis_index(here[0])))
+    return bool(here) and bool(varying_manual_axes(jax.lax.axis_index(here[0])))
 
 
-def out_types(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]:
+def out_jax_avals(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]:
     """The types of the outputs of a carried program on operands of these types, within `mesh`.
 
     They vary over the manual axes that the program says, and are not sharded explicitly.
@@ -103,13 +103,13 @@ def out_types(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]:
     avals = [a.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))) for a in avals]
     if not program.checked:
         return avals
-    found = varying(program.program, [over(a) for a in operands])
+    found = varying_axes(program.program, [varying_manual_axes(a) for a in operands])
     manual = frozenset(axis_names())
     kinds = [ManualAxisType(varying=axes & manual) for axes in found]
     return [a.update(manual_axis_type=kind) for a, kind in zip(avals, kinds, strict=True)]
 
 
-def call_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) -> list[Any]:
+def bind_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) -> list[Any]:
     """`call` bound to operands within `mesh`.
 
     With explicit axes, an output has the sharding of the first operand of its shape that is
@@ -117,9 +117,11 @@ def call_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
     """
 
     def bind(*xs: Any) -> list[Any]:
-        program.checked = is_checked(program.program, xs)
+        program.checked = tracks_varying(program.program, xs)
         if program.checked:
-            program.program = counted(program.program, [over(x) for x in xs])
+            program.program = resolve_boundaries(
+                program.program, [varying_manual_axes(x) for x in xs]
+            )
         outs: list[Any] = call.bind(*xs, program=program)
         return outs
 
@@ -135,42 +137,46 @@ def call_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
     return list(outs)
 
 
-def shares(program: Any, cts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+def divide_replicated_cotangents(
+    program: Any, cts: Sequence[Any], operands: Sequence[Any]
+) -> list[Any]:
     """The cotangents such that each place has its share of what is the same in all of them.
 
-    Transposed with every place for itself, a program makes of these what `sums` adds up.
+    Transposed with every place for itself, a program makes of these what `psum_replicated_cotangents` adds up.
     """
     if not program.checked:
         return list(cts)
-    axes = counted_axes(program, [*cts, *operands])
-    return [divided(ct, axes - over(ct)) for ct in cts]
+    axes = used_manual_axes(program, [*cts, *operands])
+    return [divide_by_axis_sizes(ct, axes - varying_manual_axes(ct)) for ct in cts]
 
 
-def divided(x: Any, axes: Iterable[Any]) -> Any:
+def divide_by_axis_sizes(x: Any, axes: Iterable[Any]) -> Any:
     """`x` divided by the number of places along the manual `axes`."""
     count = prod([axis_size(name) or 1 for name in axes])
     return x if count == 1 else x / count
 
 
-def sums(program: Any, cts: Sequence[Any], likes: Sequence[Any], operands: Sequence[Any]) -> Any:
+def psum_replicated_cotangents(
+    program: Any, cts: Sequence[Any], likes: Sequence[Any], operands: Sequence[Any]
+) -> Any:
     """The cotangents of the linear operands `likes`, by what every place has of them."""
     if not program.checked:
         return cts
-    axes = counted_axes(program, operands)
+    axes = used_manual_axes(program, operands)
     found = []
     for ct, like in zip(cts, likes, strict=True):
-        shared = tuple(sorted(axes - over(like), key=str))
-        found.append(as_varied(jax.lax.psum(ct, shared) if shared else ct, like))
+        shared = tuple(sorted(axes - varying_manual_axes(like), key=str))
+        found.append(pcast_like(jax.lax.psum(ct, shared) if shared else ct, like))
     return found
 
 
-def as_varied(x: Any, like: Any) -> Any:
+def pcast_like(x: Any, like: Any) -> Any:
     """`x`, said to vary over all manual axes that `like` varies over."""
-    missing = tuple(sorted(over(like) - over(x), key=str))
+    missing = tuple(sorted(varying_manual_axes(like) - varying_manual_axes(x), key=str))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
-def counted_axes(program: Any, values: Sequence[Any]) -> frozenset[Any]:
+def used_manual_axes(program: Any, values: Sequence[Any]) -> frozenset[Any]:
     """The manual axes that values vary over, or that the program works across."""
     named = program.program.named_axes & frozenset(axis_names())
-    return frozenset().union(named, *[over(x) for x in values])
+    return frozenset().union(named, *[varying_manual_axes(x) for x in values])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.tracing import Tracer, trace_closed
@@ -20,13 +20,19 @@ from functx.ops.families import Elementwise
 from functx.ops.joining import pad
 from functx.ops.selection import select
 from functx.ops.shaping import BroadcastInDim, PermuteDims, Reshape, full
-from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, ReadBeforeWrite, Slice, zero_of
+from functx.ops.slicing import (
+    DynamicSlice,
+    DynamicUpdateSlice,
+    ReadBeforeWrite,
+    Slice,
+    zero_scalar_like,
+)
 
-_SAME_MEMORY = Reshape, PermuteDims, BroadcastInDim, BitcastConvertType
-_PARTS_OF_LARGE = 8
+_RESHAPING_PRIMITIVES = Reshape, PermuteDims, BroadcastInDim, BitcastConvertType
+_MAX_PART_RATIO = 8
 
 
-class PartsFirst(Rewrite[Program]):
+class FixOverlappingUpdates(Rewrite[Program]):
     """The rewrite to a program that fixes such parts before it writes them.
 
     With `inline`, what is around the program may reshape its inputs and outputs, too.
@@ -39,7 +45,7 @@ class PartsFirst(Rewrite[Program]):
         writes = [e for e in writes if e.inputs[1].aval.size > 1]
         if not writes:
             return program
-        flow = _Flow(program)
+        flow = _DefUse(program)
         overlapping = {
             eqn for eqn in writes if flow.comes_back(eqn) and flow.reshaped(eqn, self.inline)
         }
@@ -47,7 +53,11 @@ class PartsFirst(Rewrite[Program]):
             return program
 
         def step(eqn: Equation, *args: Tracer) -> Sequence[Tracer]:
-            return [_put(*args)] if eqn in overlapping else forward(eqn, *args)
+            return (
+                [_update_without_overlap(*args)]
+                if eqn in overlapping
+                else bind_equation(eqn, *args)
+            )
 
         def body(*args: Tracer) -> list[Tracer]:
             return interpret(program, args, step)
@@ -55,20 +65,20 @@ class PartsFirst(Rewrite[Program]):
         return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-def _put(x: Tracer, part: Tracer, *places: Tracer) -> Any:
+def _update_without_overlap(x: Tracer, part: Tracer, *places: Tracer) -> Any:
     """`x` with `part` at `places`, which is computed before any of it is written."""
     starts = [at.atom.value for at in places if type(at.atom) is Literal]
-    if len(starts) < x.ndim or part.size * _PARTS_OF_LARGE < x.size:
+    if len(starts) < x.ndim or part.size * _MAX_PART_RATIO < x.size:
         part, _ = ReadBeforeWrite()(part)
         return DynamicUpdateSlice()(x, part, *places)
     sizes = list(zip(x.shape, part.shape, strict=True))
     starts = [min(max(int(at), 0), n - m) for at, (n, m) in zip(starts, sizes, strict=True)]
     config = [(at, n - at - m, 0) for at, (n, m) in zip(starts, sizes, strict=True)]
     replaced = pad(full(part.shape, True), False, config)
-    return select(replaced, pad(part, zero_of(part), config), x)
+    return select(replaced, pad(part, zero_scalar_like(part), config), x)
 
 
-class _Flow:
+class _DefUse:
     """Where the values of a program come from, and where they go."""
 
     def __init__(self, program: Program):
@@ -82,7 +92,7 @@ class _Flow:
     def shapes_of(self, x: Any) -> list[Any]:
         """`x`, and what it is under another shape."""
         found = [x]
-        while (eqn := self.makers.get(x)) and isinstance(eqn.primitive, _SAME_MEMORY):
+        while (eqn := self.makers.get(x)) and isinstance(eqn.primitive, _RESHAPING_PRIMITIVES):
             x = eqn.inputs[0]
             found.append(x)
         return found

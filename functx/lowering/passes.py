@@ -7,32 +7,32 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-NEEDED = ("parts_first", "reads_first", "distinct")
+REQUIRED_PASSES = ("parts_first", "reads_first", "distinct")
 """Passes that keep XLA on CPUs from writing over memory that it has yet to read."""
-OPTIONAL = ("simplify", "outline", "templates")
+OPTIONAL_PASSES = ("simplify", "outline", "templates")
 """Passes that save work: programs compute the same without them."""
-PASSES = NEEDED + OPTIONAL
+ALL_PASSES = REQUIRED_PASSES + OPTIONAL_PASSES
 
 
-class Passes(NamedTuple):
+class PassSelection(NamedTuple):
     """The names of the passes to run, and whether they also apply where that does not pay."""
 
-    names: frozenset[str] = frozenset(PASSES)
+    names: frozenset[str] = frozenset(ALL_PASSES)
     always: bool = False
 
 
-chosen: ContextVar[Passes] = ContextVar("passes", default=Passes())  # noqa: B039 - a tuple
+selected_passes: ContextVar[PassSelection] = ContextVar("passes", default=PassSelection())  # noqa: B039 - a tuple
 """The passes that programs lowered in this context go through."""
 
 
 @contextmanager
-def only(*names: str, always: bool = False) -> Iterator[None]:
+def select_passes(*names: str, always: bool = False) -> Iterator[None]:
     """Lower programs inside the block by the passes of these names alone.
 
     With `always`, a pass also applies where `functx.config` forbids it or the program is small.
     """
-    token = chosen.set(Passes(frozenset(names), always))
+    token = selected_passes.set(PassSelection(frozenset(names), always))
     try:
         yield
     finally:
-        chosen.reset(token)
+        selected_passes.reset(token)

@@ -14,27 +14,27 @@ from functx.core.config import config
 from functx.core.dtypes import x64_enabled
 from functx.core.errors import RecompilationWarning
 from functx.core.primitive import Primitive
-from functx.core.program import Program, padded
+from functx.core.program import Program, pad_input_names
 from functx.core.provenance import (
-    OURS,
+    FUNCTX_OR_JAX,
+    file_owner,
     line_number,
-    owner_of_file,
     source_line,
-    unwrapped,
+    unwrap_function,
+    user_line,
     user_source,
-    users,
 )
-from functx.core.registrations import forgotten_with_rules
-from functx.transforms.calls import InNames
+from functx.core.registrations import clear_on_rule_change
+from functx.transforms.calls import InputNames
 
-HANDFUL = 5
+COMPILATIONS_BEFORE_WARNING = 5
 """So often may one call compile one function without a word."""
 
-_LONGEST = 200
+_MAX_RECORDED_OPERATIONS = 200
 """So many operations are remembered, to say which differs."""
 
 
-class Compiled(NamedTuple):
+class CompilationRecord(NamedTuple):
     """What is remembered of one compilation, to tell it from the next."""
 
     what: str
@@ -57,13 +57,13 @@ class Compiled(NamedTuple):
         structure: Any = None,
         static: dict[str, str] | None = None,
         avals: Sequence[Any] | None = None,
-    ) -> Compiled:
+    ) -> CompilationRecord:
         """That of `program`, made for `what`; `function` tells jitted ones apart.
 
         `avals` are the types of the arguments, where the inputs have others.
         """
         equations = program.equations
-        return Compiled(
+        return CompilationRecord(
             what,
             function,
             # As text, since what a tree holds besides its leaves may be large.
@@ -75,23 +75,26 @@ class Compiled(NamedTuple):
                 "config.outline": config.outline,
             },
             len(program.in_names()),
-            padded(program.in_names(), len(program.inputs)),
+            pad_input_names(program.in_names(), len(program.inputs)),
             program.in_avals if avals is None else avals,
             frozenset([type(eqn.primitive) for eqn in equations]),
             len(equations),
-            [(_text(eqn.primitive), eqn.source) for eqn in equations[:_LONGEST]],
+            [
+                (_operation_text(eqn.primitive), eqn.source)
+                for eqn in equations[:_MAX_RECORDED_OPERATIONS]
+            ],
         )
 
-    def like(self, before: Compiled) -> bool:
+    def like(self, before: CompilationRecord) -> bool:
         """Whether this may be the same function again, and not another one of the same code."""
         same = self.function is not None and self.function == before.function
         return same or self.kinds == before.kinds
 
-    def difference(self, before: Compiled) -> tuple[str, str]:
+    def difference(self, before: CompilationRecord) -> tuple[str, str]:
         """What differs from the compilation `before`, and what to do about it."""
-        for name, was, now in _changes(before.settings, self.settings):
+        for name, was, now in _changed_values(before.settings, self.settings):
             return f"{name}: {was} before, {now} now", "Set it once, before anything is compiled."
-        for name, was, now in _changes(before.static, self.static):
+        for name, was, now in _changed_values(before.static, self.static):
             return (
                 f"static argument `{name}`: {was} before, {now} now",
                 "Let it be an argument that is not static, unless it decides a shape.",
@@ -109,7 +112,9 @@ class Compiled(NamedTuple):
                     "Pass it as an argument, of one of a few shapes and of one dtype.",
                 )
             if was is not now:
-                return f"argument `{name}`: {was!r} before, {now!r} now", _cure(name, was, now)
+                return f"argument `{name}`: {was!r} before, {now!r} now", _argument_advice(
+                    name, was, now
+                )
         if self.function != before.function:
             return (
                 "the function: it is a new object each time",
@@ -117,7 +122,7 @@ class Compiled(NamedTuple):
             )
         return self.other_operations(before)
 
-    def other_operations(self, before: Compiled) -> tuple[str, str]:
+    def other_operations(self, before: CompilationRecord) -> tuple[str, str]:
         """The difference of two programs that take the same."""
         if self.length != before.length:
             return (
@@ -140,7 +145,7 @@ class Compiled(NamedTuple):
         )
 
 
-def _text(primitive: Primitive) -> str:
+def _operation_text(primitive: Primitive) -> str:
     """`primitive` with those of its parameters that are numbers, words or tuples of such."""
     given = [(field, getattr(primitive, field)) for field in primitive.fields]
     shown = ", ".join([f"{field}={value!r}" for field, value in given if _is_plain(value)])
@@ -153,7 +158,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, complex, str))
 
 
-def _cure(name: str, was: Any, now: Any) -> str:
+def _argument_advice(name: str, was: Any, now: Any) -> str:
     if was.shape != now.shape:
         return f"Pad `{name}` to one of a few shapes: every shape compiles."
     if was.dtype != now.dtype:
@@ -161,45 +166,45 @@ def _cure(name: str, was: Any, now: Any) -> str:
     return f"Only the weak type (~) of a Python number differs: convert `{name}` to an array."
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def _changed_values(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     return [(name, before.get(name), x) for name, x in now.items() if before.get(name) != x]
 
 
-class _Call:
+class _CallSite:
     """A call in the user's code, and what it compiled last for one function."""
 
     def __init__(self, *codes: Any):
         # Calls are found by the identity of these.
         self.codes = codes
         self.count = 0
-        self.last: Compiled | None = None
+        self.last: CompilationRecord | None = None
 
 
-_calls: dict[Any, _Call] = {}
-forgotten_with_rules(_calls.clear)
+_call_sites: dict[Any, _CallSite] = {}
+clear_on_rule_change(_call_sites.clear)
 
 
-def note(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
+def record_compilation(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
     """Count a compilation for a function with the code object `code`, and warn when it is time.
 
-    `kind` tells apart what one call compiles for one function; the rest is for `Compiled.of`.
+    `kind` tells apart what one call compiles for one function; the rest is for `CompilationRecord.of`.
     """
     source = user_source(2)
-    if code is None or source is None or owner_of_file[code.co_filename] is OURS:
+    if code is None or source is None or file_owner[code.co_filename] is FUNCTX_OR_JAX:
         return
     key = id(source[0]), source[1], id(code), kind
-    call = _calls.get(key)
+    call = _call_sites.get(key)
     if call is None:
-        if len(_calls) >= 1024:
-            _calls.clear()
-        call = _calls[key] = _Call(source[0], code)
-    if call.count > HANDFUL:
+        if len(_call_sites) >= 1024:
+            _call_sites.clear()
+        call = _call_sites[key] = _CallSite(source[0], code)
+    if call.count > COMPILATIONS_BEFORE_WARNING:
         return
-    last, call.last = call.last, Compiled.of(*parts, **more)
+    last, call.last = call.last, CompilationRecord.of(*parts, **more)
     if last is not None and not call.last.like(last):
         return
     call.count += 1
-    if call.count <= HANDFUL or last is None:
+    if call.count <= COMPILATIONS_BEFORE_WARNING or last is None:
         return
     differs, cure = call.last.difference(last)
     call.last = None
@@ -210,19 +215,19 @@ def note(code: Any, *parts: Any, kind: Any = None, **more: Any) -> None:
         fix=cure,
         source=source,
     )
-    line = users(source)
+    line = user_line(source)
     where = line[0].co_filename, line_number(line)
     warnings.warn_explicit(warning, RecompilationWarning, *where)
 
 
-def code_of(program: Program) -> Any:
+def code_of_program(program: Program) -> Any:
     """The code object of the function that `program` was traced from, if that is known."""
-    return program.in_names.code if type(program.in_names) is InNames else None
+    return program.in_names.code if type(program.in_names) is InputNames else None
 
 
-def code_behind(fun: Any) -> Any:
+def code_of_function(fun: Any) -> Any:
     """The code object of the function that `fun` wraps or calls, if it has one."""
-    fun = unwrapped(fun, "func")
+    fun = unwrap_function(fun, "func")
     code = getattr(getattr(fun, "__func__", fun), "__code__", None)
     if not isinstance(code, CodeType):
         code = getattr(getattr(type(fun), "__call__", None), "__code__", None)  # noqa: B004

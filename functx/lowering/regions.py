@@ -13,10 +13,10 @@ from jax.interpreters import mlir
 from functx.core.avals import ShapedArray
 from functx.core.effects import Effect
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.lowering.loop_reads import ReadsFirst
+from functx.core.rewriting import cached_rewrite
+from functx.lowering.loop_reads import OrderReadsBeforeWrites
 
-_COUNTER = ShapedArray((), np.dtype("int32"))
+_COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 
 
 def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
@@ -40,7 +40,7 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     module = ctx.module
     m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
     ordered = Effect.ORDERED in loop.effects
-    step = reads_first(ctx, loop.body, loop.body_consts, len(loop.body.outputs))
+    step = order_reads_before_writes(ctx, loop.body, loop.body_consts, len(loop.body.outputs))
 
     def condition(args: Sequence[Any]) -> Any:
         return module.emit(loop.condition, [*args[:m], *args[n:]])[0]
@@ -49,7 +49,7 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         return [*args[:n], *module.emit(step, args[m:])]
 
     if not loop.condition.effects:
-        return _while(module, values, condition, body, ordered)[n:]
+        return _emit_while(module, values, condition, body, ordered)[n:]
 
     # A condition can have no effects in its region, so the body says whether it holds next.
     def runs(args: Sequence[Any]) -> Any:
@@ -59,21 +59,21 @@ def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         state = body(args[1:])
         return [condition(state), *state]
 
-    return _while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
+    return _emit_while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
 
 
-def reads_first(ctx: Any, body: Program, first: int, count: int) -> Program:
+def order_reads_before_writes(ctx: Any, body: Program, first: int, count: int) -> Program:
     """A loop body whose reads come before its writes, where XLA has to be told."""
     if tuple(ctx.platforms) != ("cpu",) or "reads_first" not in ctx.module.passes:
         return body
-    return rewritten(ReadsFirst(first, count), body)  # type: ignore[no-any-return]
+    return cached_rewrite(OrderReadsBeforeWrites(first, count), body)  # type: ignore[no-any-return]
 
 
 def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
     """The last carry of a `Scan`, and its stacked outputs."""
     module, program, length = ctx.module, loop.program, loop.length
     first, last = loop.consts, loop.consts + loop.carries
-    program = reads_first(ctx, program, first, loop.carries)
+    program = order_reads_before_writes(ctx, program, first, loop.carries)
     consts, xs = values[:first], values[last:]
     x_types = [module.type(a) for a in program.in_avals[last:]]
     state = list(values[first:last])
@@ -83,10 +83,10 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         """The carry and the stacks after step `i`."""
         if loop.reverse:
             i = stablehlo.subtract(_counter(length - 1), i)
-        rows = [_row(ctx, x, i, type_) for x, type_ in zip(xs, x_types, strict=True)]
+        rows = [_read_row(ctx, x, i, type_) for x, type_ in zip(xs, x_types, strict=True)]
         outs: list[Any] = module.emit(program, [*consts, *state[: loop.carries], *rows])
         stacks = zip(state[loop.carries :], outs[loop.carries :], strict=True)
-        return outs[: loop.carries] + [_with_row(ctx, stack, y, i) for stack, y in stacks]
+        return outs[: loop.carries] + [_write_row(ctx, stack, y, i) for stack, y in stacks]
 
     # A loop of rounds of `unroll` steps, then the steps that are left; one round is no loop.
     unroll = max(loop.unroll, 1)
@@ -95,7 +95,7 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
         a, b = 1 + len(consts), 1 + len(consts) + len(xs)
 
         def condition(args: Sequence[Any]) -> Any:
-            return ctx.compare(args[0], _counter(looped), "LT", _COUNTER)
+            return ctx.compare(args[0], _counter(looped), "LT", _COUNTER_AVAL)
 
         def body(args: Sequence[Any]) -> list[Any]:
             i, consts, xs, state = args[0], args[1:a], args[a:b], args[b:]
@@ -105,13 +105,15 @@ def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
             return [stablehlo.add(i, _counter(unroll)), *consts, *xs, *state]
 
         ordered = Effect.ORDERED in program.effects
-        state = _while(module, [_counter(0), *consts, *xs, *state], condition, body, ordered)[b:]
+        state = _emit_while(module, [_counter(0), *consts, *xs, *state], condition, body, ordered)[
+            b:
+        ]
     for j in range(looped, length):
         state = step(_counter(j), consts, xs, state)
     return state
 
 
-def _while(
+def _emit_while(
     module: Any,
     values: Sequence[Any],
     condition: Callable[..., Any],
@@ -143,20 +145,20 @@ def _counter(i: int) -> Any:
     return mlir.ir_constant(np.asarray(i, np.int32))
 
 
-def _row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
+def _read_row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
     """`x[i]`."""
     sizes = [1, *row_type.shape]
     return stablehlo.reshape(
-        row_type, stablehlo.dynamic_slice(x, _position(i, len(sizes)), ctx.i64s(sizes))
+        row_type, stablehlo.dynamic_slice(x, _row_start(i, len(sizes)), ctx.i64s(sizes))
     )
 
 
-def _with_row(ctx: Any, stack: Any, row: Any, i: Any) -> Any:
+def _write_row(ctx: Any, stack: Any, row: Any, i: Any) -> Any:
     """`stack` with `row` at place `i`."""
     wide = ir.RankedTensorType.get([1, *row.type.shape], row.type.element_type)
-    position = _position(i, len(wide.shape))
+    position = _row_start(i, len(wide.shape))
     return stablehlo.dynamic_update_slice(stack, stablehlo.reshape(wide, row), position)
 
 
-def _position(i: Any, rank: int) -> list[Any]:
+def _row_start(i: Any, rank: int) -> list[Any]:
     return [i, *[_counter(0)] * (rank - 1)]

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from functx.core import tree
-from functx.core.axes import Axis, bound_axes, within
+from functx.core.axes import Axis, bind_named_axes, bound_axes
 from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
@@ -20,20 +20,20 @@ from functx.core.errors import (
 )
 from functx.core.rewriting import apply
 from functx.core.tracing import Tracer, trace_closed
-from functx.lowering.device_map import ShardMap, Spec, spec_of
-from functx.ops.sharding import check_spec, mesh_around, with_auto_axes
+from functx.lowering.device_map import DimSpecs, ShardMap, dim_specs_of
+from functx.ops.sharding import check_partition_spec, current_mesh, with_auto_axes
 from functx.transforms.calls import (
-    TracedCall,
+    TracedFunction,
+    argument_names,
+    as_decorator,
     avals_of,
     check_callable,
-    leaf_paths,
-    name_of,
-    names_of,
-    trace_call,
-    transformed,
-    with_options,
+    function_name,
+    key_path_strings,
+    trace_function,
+    wrap_transform,
 )
-from functx.transforms.varying import counted, varying
+from functx.transforms.varying import resolve_boundaries, varying_axes
 
 
 def shard_map(
@@ -65,36 +65,36 @@ def shard_map(
     that fit neither the mesh nor the arguments.
     """
     if f is None:
-        return with_options(shard_map, locals())
+        return as_decorator(shard_map, locals())
     check_callable(f, "shard_map")
-    what = f"shard_map({name_of(f)})"
+    what = f"shard_map({function_name(f)})"
 
     def wrapper(*args: Any) -> Any:
-        leaves, in_tree = tree.flatten_words((args, {}))
-        on = with_auto_axes(mesh if mesh is not None else mesh_around(what))
+        leaves, in_tree = tree.flatten_with_key_data((args, {}))
+        on = with_auto_axes(mesh if mesh is not None else current_mesh(what))
         names = tuple([n for n in on.axis_names if not axis_names or n in axis_names])
         if unknown := set(axis_names) - set(names):
             raise ArgumentError(
                 f"{what}: axis_names must be axes of the mesh; got {sorted(map(str, unknown))} for "
                 f"a mesh with the axes {on.axis_names}"
             )
-        shown = names_of(f, in_tree)
+        shown = argument_names(f, in_tree)
         avals = avals_of(leaves, "shard_map", f, in_tree)
         if in_specs is None:
-            given_specs = _specs_of(what, tree.leaves(args), on, shown)
+            given_specs = _specs_from_shardings(what, tree.leaves(args), on, shown)
         else:
             prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-            given_specs = _flat(f"{what}: in_specs", prefix, tree.structure(args))
+            given_specs = _flatten_specs(f"{what}: in_specs", prefix, tree.structure(args))
         specs = [
-            _checked(f"{what}: `{name}`", aval, spec, on, names, is_key)
+            _check_spec(f"{what}: `{name}`", aval, spec, on, names, is_key)
             for name, aval, spec, is_key in zip(
-                shown(), avals, given_specs, tree.keys_among(in_tree), strict=True
+                shown(), avals, given_specs, tree.key_leaves(in_tree), strict=True
             )
         ]
-        parts = [_part(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
+        parts = [_local_aval(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
         inside = (*bound_axes(), *[Axis(n, on.shape[n], counted=check_vma) for n in names])
-        with within(inside):
-            traced = trace_call(f, in_tree, parts, "shard_map").without_writes(what)
+        with bind_named_axes(inside):
+            traced = trace_function(f, in_tree, parts, "shard_map").without_writes(what)
         if Effect.ORDERED in traced.program.effects:
             raise EffectError(
                 f"{what}: effects on several devices must not be ordered; got some that are",
@@ -105,7 +105,7 @@ def shard_map(
         outs = _out_specs(what, out_specs, traced, on, names)
         if check_vma:
             given = [frozenset([name for entry in spec for name in entry]) for spec in specs]
-            traced = traced._replace(program=counted(traced.program, given))
+            traced = traced._replace(program=resolve_boundaries(traced.program, given))
             _check_replicated(what, traced, given, outs, names)
         mapped = ShardMap(traced.program, on, tuple(specs), outs, names)
         operands = [*leaves, *traced.captured]
@@ -115,22 +115,22 @@ def shard_map(
             whole = [
                 mapped.whole(a, s) for a, s in zip(traced.program.in_avals, specs, strict=True)
             ]
-            program = trace_closed(lambda *xs: mapped(*xs), whole, name=name_of(f))
+            program = trace_closed(lambda *xs: mapped(*xs), whole, name=function_name(f))
             found = apply(None, program, operands)
         return tree.unflatten(traced.out_tree, found)
 
-    return transformed(wrapper, f, "shard_map")
+    return wrap_transform(wrapper, f, "shard_map")
 
 
-def _flat(what: str, specs: Any, like: Any) -> list[Any]:
+def _flatten_specs(what: str, specs: Any, like: Any) -> list[Any]:
     """One spec for each leaf of the structure `like`."""
     try:
-        return tree.flatten_prefix(specs, like, what)
+        return tree.broadcast_prefix(specs, like, what)
     except TreeError as error:
         raise ArgumentError(error.problem, *error.details) from None
 
 
-def _specs_of(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[Any]:
+def _specs_from_shardings(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[Any]:
     """The specs of the shardings that arrays have."""
     found = []
     for name, x in zip(shown(), leaves, strict=True):
@@ -146,15 +146,15 @@ def _specs_of(what: str, leaves: Sequence[Any], mesh: Any, shown: Any) -> list[A
     return found
 
 
-def _checked(
+def _check_spec(
     what: str, aval: Any, spec: Any, mesh: Any, names: Sequence[Any], is_key: bool
-) -> Spec:
+) -> DimSpecs:
     """The spec of an array, or of typed keys that are words of type `aval`; these stay together."""
     spec = PartitionSpec() if spec is None else spec
     if not isinstance(spec, PartitionSpec):
         raise ArgumentError(f"{what}: specs must be PartitionSpecs; got {type_name(spec)} {spec!r}")
-    check_spec(what, aval.update(shape=aval.shape[: aval.ndim - is_key]), spec, mesh)
-    found = spec_of(spec, aval.ndim)
+    check_partition_spec(what, aval.update(shape=aval.shape[: aval.ndim - is_key]), spec, mesh)
+    found = dim_specs_of(spec, aval.ndim)
     if others := [name for entry in found for name in entry if name not in names]:
         raise ArgumentError(
             f"{what}: specs must name axes among axis_names; got {others[0]!r} for {tuple(names)}",
@@ -163,7 +163,7 @@ def _checked(
     return found
 
 
-def _part(aval: Any, spec: Spec, mesh: Any) -> Any:
+def _local_aval(aval: Any, spec: DimSpecs, mesh: Any) -> Any:
     shape = list(aval.shape)
     for dim, entry in enumerate(spec):
         for name in entry:
@@ -172,36 +172,36 @@ def _part(aval: Any, spec: Spec, mesh: Any) -> Any:
 
 
 def _out_specs(
-    what: str, out_specs: Any, traced: TracedCall, mesh: Any, names: Sequence[Any]
-) -> tuple[Spec, ...]:
-    flat = _flat(f"{what}: out_specs", out_specs, traced.out_tree)
+    what: str, out_specs: Any, traced: TracedFunction, mesh: Any, names: Sequence[Any]
+) -> tuple[DimSpecs, ...]:
+    flat = _flatten_specs(f"{what}: out_specs", out_specs, traced.out_tree)
     found = []
-    marks = tree.keys_among(traced.out_tree)
+    marks = tree.key_leaves(traced.out_tree)
     for where, aval, spec, is_key in zip(
-        _paths(traced), traced.out_avals, flat, marks, strict=True
+        _output_paths(traced), traced.out_avals, flat, marks, strict=True
     ):
         spec = PartitionSpec() if spec is None else spec
         # Any number of parts make a whole.
         whole = aval.update(shape=(0,) * aval.ndim)
-        found.append(_checked(f"{what}: {where}", whole, spec, mesh, names, is_key))
+        found.append(_check_spec(f"{what}: {where}", whole, spec, mesh, names, is_key))
     return tuple(found)
 
 
-def _paths(traced: TracedCall) -> list[str]:
-    return [f"output{path}" for path in leaf_paths(traced.out_tree, traced.out_avals)]
+def _output_paths(traced: TracedFunction) -> list[str]:
+    return [f"output{path}" for path in key_path_strings(traced.out_tree, traced.out_avals)]
 
 
 def _check_replicated(
     what: str,
-    traced: TracedCall,
+    traced: TracedFunction,
     given: Sequence[frozenset[Any]],
-    out_specs: Sequence[Spec],
+    out_specs: Sequence[DimSpecs],
     names: Sequence[Any],
 ) -> None:
     """Raise ReplicationError for an output that differs along axes which its spec does not name."""
-    found = varying(traced.program, given)
+    found = varying_axes(traced.program, given)
     for where, aval, spec, over in zip(
-        _paths(traced), traced.out_avals, out_specs, found, strict=True
+        _output_paths(traced), traced.out_avals, out_specs, found, strict=True
     ):
         named = {name for entry in spec for name in entry}
         left = [name for name in names if name in over and name not in named]

@@ -8,15 +8,15 @@ import jax
 
 from functx.core import tree
 from functx.core.errors import ArgumentError, type_name
-from functx.lowering.arguments import refuse_unusable
-from functx.lowering.callbacks import waiting
-from functx.transforms.calls import abstract, write_all_back
+from functx.lowering.arguments import check_usable
+from functx.lowering.callbacks import call_reraising_callback_errors
+from functx.transforms.calls import abstractify, write_back_arguments
 
 
 class Lowered:
     """A function lowered to StableHLO for one set of argument types, not yet compiled."""
 
-    def __init__(self, call: LoweredCall, lowered: Any):
+    def __init__(self, call: CallingConvention, lowered: Any):
         self._call, self._lowered = call, lowered
 
     def compile(self, compiler_options: Any = None) -> Compiled:
@@ -48,18 +48,20 @@ class Compiled:
     Static arguments are part of what is compiled, and left out of the call.
     """
 
-    def __init__(self, call: LoweredCall, compiled: Any):
+    def __init__(self, call: CallingConvention, compiled: Any):
         self._call, self._compiled = call, compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            out = waiting(self._compiled, self._call.captured, *args, **kwargs)
+            out = call_reraising_callback_errors(
+                self._compiled, self._call.captured, *args, **kwargs
+            )
         except (TypeError, ValueError, OverflowError, RuntimeError):
             self._call.check(args, kwargs)
             raise
         if not self._call.writes:
             return out
-        write_all_back(tree.leaves((args, kwargs)), out[1])
+        write_back_arguments(tree.leaves((args, kwargs)), out[1])
         return out[0]
 
     def as_text(self) -> str:
@@ -75,7 +77,7 @@ class Compiled:
         return self._compiled.memory_analysis()
 
 
-class LoweredCall(NamedTuple):
+class CallingConvention(NamedTuple):
     """What a call of a compiled function passes on: what it captured, and its arguments.
 
     `in_names` names the leaves of those, and `types` are JAX's words for both, captured first.
@@ -97,25 +99,25 @@ class LoweredCall(NamedTuple):
         )
         names = self.in_names()
         for name, x, wanted in zip(names, leaves, expected, strict=True):
-            given = _type_of(x)
+            given = _type_text(x)
             if isinstance(x, jax.core.Tracer):
                 raise ArgumentError(
                     f"{what}: arguments must be arrays, since no trace can look into what is "
                     f"compiled; got a traced {given} for `{name}`",
                     fix="Call the function itself in place of the compiled one.",
                 )
-            if given != _type_of(wanted):
+            if given != _type_text(wanted):
                 raise ArgumentError(
                     f"{what}: arguments must have the types that it was compiled for; "
-                    f"got {given} for `{name}`: {_type_of(wanted)}",
+                    f"got {given} for `{name}`: {_type_text(wanted)}",
                     fix="Lower and compile the function for these types too.",
                 )
-        refuse_unusable(what, names, leaves)
+        check_usable(what, names, leaves)
 
 
-def _type_of(x: Any) -> str:
+def _type_text(x: Any) -> str:
     """`f32[3]` for an array or the type of one, else the name of the class."""
     try:
-        return repr(abstract(x).update(weak_type=False))
+        return repr(abstractify(x).update(weak_type=False))
     except ArgumentError:
         return type_name(x)

@@ -13,13 +13,13 @@ import jax
 
 from functx.core.errors import ArgumentError, StaticArgumentError, type_name
 from functx.core.tracing import Tracer
-from functx.transforms.calls import name_of
+from functx.transforms.calls import function_name
 
-Names = str | Sequence[str] | None
-Numbers = int | Sequence[int] | None
+ArgNames = str | Sequence[str] | None
+ArgNums = int | Sequence[int] | None
 
 
-class ByValue:
+class StaticByValue:
     """A static argument that hashes by identity, compared by its attributes as well.
 
     Without this, a change of an attribute would find what was compiled before the change.
@@ -32,7 +32,7 @@ class ByValue:
         self.snapshot = tuple((k, _fingerprint(v)) for k, v in sorted(vars(value).items()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByValue) and (
+        return isinstance(other, StaticByValue) and (
             self.value is other.value and self.snapshot == other.snapshot
         )
 
@@ -48,7 +48,7 @@ def _fingerprint(value: Any) -> Any:
     return type(value), value
 
 
-def by_value(x: Any, which: str, fun: Callable[..., Any]) -> Any:
+def hashable_static(x: Any, which: str, fun: Callable[..., Any]) -> Any:
     """The static argument `x` of `fun` as one that compares by value.
 
     Raises StaticArgumentError for one that cannot be hashed, or is an array.
@@ -57,29 +57,29 @@ def by_value(x: Any, which: str, fun: Callable[..., Any]) -> Any:
         hash(x)
     except TypeError:
         raise StaticArgumentError(
-            f"jit({name_of(fun)}): static arguments must be hashable; "
+            f"jit({function_name(fun)}): static arguments must be hashable; "
             f"got {type_name(x)} for argument {which}",
             fix="Pass a tuple, a frozen dataclass or another hashable value.",
         ) from None
     if isinstance(x, (Tracer, jax.Array)):
         raise StaticArgumentError(
-            f"jit({name_of(fun)}): static arguments must be Python values; "
+            f"jit({function_name(fun)}): static arguments must be Python values; "
             f"got {type_name(x)} for argument {which}",
         )
     by_identity = getattr(type(x), "__hash__", None) is object.__hash__ and hasattr(x, "__dict__")
-    return ByValue(x) if by_identity and not isinstance(x, _FIXED) else x
+    return StaticByValue(x) if by_identity and not isinstance(x, _IDENTITY_HASHED_TYPES) else x
 
 
-_FIXED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
+_IDENTITY_HASHED_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, partial)
 
 
-def value_of(x: Any) -> Any:
-    """The static argument that `by_value` made `x` of."""
-    return x.value if type(x) is ByValue else x
+def static_value(x: Any) -> Any:
+    """The static argument that `hashable_static` made `x` of."""
+    return x.value if type(x) is StaticByValue else x
 
 
-def positions_and_names(
-    fun: Callable[..., Any], numbers: Numbers, names: Names, what: str
+def infer_argnums_and_argnames(
+    fun: Callable[..., Any], numbers: ArgNums, names: ArgNames, what: str
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Positions and names of the same arguments, whichever of the two was given."""
     if numbers is None and names is None:
@@ -103,13 +103,13 @@ def positions_and_names(
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     if not open_ended and any(not -len(positional) <= n < len(positional) for n in nums):
         raise ArgumentError(
-            f"jit({name_of(fun)}): {what}_argnums must name parameters; "
+            f"jit({function_name(fun)}): {what}_argnums must name parameters; "
             f"got {nums} for {len(positional)} of them"
         )
     keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if not keywords and (unknown := [w for w in words if w not in parameters]):
         raise ArgumentError(
-            f"jit({name_of(fun)}): {what}_argnames must name parameters; got {unknown}"
+            f"jit({function_name(fun)}): {what}_argnames must name parameters; got {unknown}"
         )
     nums = tuple(n % len(positional) if n < 0 else n for n in nums)
     if names is None:

@@ -8,14 +8,14 @@ from typing import Any
 from functx.core.errors import ShapeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.choices import where
-from functx.numpy.promotion import binary, copied, operand, promote_inexact
+from functx.numpy.promotion import bind_binary, copy_array, operand, promote_inexact
 from functx.ops import activations
 from functx.ops.arithmetic import Add, Div, Mul, abs, add, div, max, min, mul, neg
 from functx.ops.comparison import ge, gt, le
 from functx.ops.exponential import exp, expm1, log, log1p, sqrt
 from functx.ops.exponential import logistic as logistic_op
 from functx.ops.operands import canonical_axis, literal
-from functx.ops.parameters import flag
+from functx.ops.parameters import as_bool
 from functx.ops.selection import Select, clamp, select
 from functx.ops.slicing import slice_in_dim
 from functx.ops.trigonometric import tanh as tanh_op
@@ -23,7 +23,7 @@ from functx.ops.trigonometric import tanh as tanh_op
 
 def identity(x: Any) -> Any:
     """A copy of `x`."""
-    return copied(operand(x))
+    return copy_array(operand(x))
 
 
 def relu(x: Any) -> Any:
@@ -95,7 +95,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
     With `approximate`, that is (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2.
     """
-    return activations.gelu(_float(x), flag("gelu: approximate", approximate))
+    return activations.gelu(_float(x), as_bool("gelu: approximate", approximate))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
@@ -105,7 +105,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     # What is not taken must not overflow, since its derivative would be infinite.
     below = expm1(select(positive, 0.0, x))
     plain = isinstance(alpha, float | int) and alpha == 1
-    return where(positive, x, below if plain else binary(Mul(), alpha, below))
+    return where(positive, x, below if plain else bind_binary(Mul(), alpha, below))
 
 
 def selu(x: Any) -> Any:
@@ -116,14 +116,14 @@ def selu(x: Any) -> Any:
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """`x` above 0, and alpha (exp(x / alpha) - 1) elsewhere, which is smooth."""
     x = _float(x)
-    below = binary(Mul(), alpha, expm1(binary(Div(), min(x, 0.0), alpha)))
-    return binary(Add(), max(x, 0.0), below)
+    below = bind_binary(Mul(), alpha, expm1(bind_binary(Div(), min(x, 0.0), alpha)))
+    return bind_binary(Add(), max(x, 0.0), below)
 
 
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """`x` from 0 on, and negative_slope x below."""
     x = _float(x)
-    return where(ge(x, 0.0), x, binary(Mul(), negative_slope, x))
+    return where(ge(x, 0.0), x, bind_binary(Mul(), negative_slope, x))
 
 
 def hard_tanh(x: Any) -> Any:
@@ -149,7 +149,7 @@ hard_swish = hard_silu
 def squareplus(x: Any, b: Any = 4) -> Any:
     """(x + sqrt(x**2 + b)) / 2."""
     x = _float(x)
-    return mul(binary(Add(), x, sqrt(binary(Add(), mul(x, x), b))), 0.5)
+    return mul(bind_binary(Add(), x, sqrt(bind_binary(Add(), mul(x, x), b))), 0.5)
 
 
 def glu(x: Any, axis: int = -1) -> Any:

@@ -10,10 +10,10 @@ from functx.core.tracing import aval_of
 from functx.nn.attention_blocks import DotProductAttention
 from functx.numpy.promotion import promote_inexact
 from functx.ops.conversion import convert_element_type
-from functx.ops.parameters import flag, real, whole
+from functx.ops.parameters import as_bool, as_float, as_int
 from functx.ops.shaping import reshape
 
-BLOCK = 512
+DEFAULT_BLOCK_SIZE = 512
 
 
 def dot_product_attention(
@@ -30,7 +30,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
-    block_size: int = BLOCK,
+    block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Any:
     """softmax(query @ key * scale + bias) @ value, for each batch and head, in memory linear in length.
 
@@ -60,29 +60,29 @@ def dot_product_attention(
             f"dot_product_attention: implementation must be None or 'xla'; got {implementation!r}",
             fix="For cudnn's, use functx.from_jax(jax.nn.dot_product_attention).",
         )
-    residual = flag("dot_product_attention: return_residual", return_residual)
+    residual = as_bool("dot_product_attention: return_residual", return_residual)
     q, k, v = promote_inexact(query, key, value)
     alone = aval_of(q).ndim == 3
     if alone:
         q, k, v = [np.asarray(x)[None] for x in (q, k, v)]
     shapes = [aval_of(x).shape for x in (q, k, v)]
-    block_size = whole("dot_product_attention: block_size", block_size)
-    groups = _check(shapes, block_size)
+    block_size = as_int("dot_product_attention: block_size", block_size)
+    groups = _check_attention_shapes(shapes, block_size)
     (b, t, n, h), (_, s, heads, _), _ = shapes
     scored = (b, n, t, s)
-    seen = None if mask is None else _scores_like("mask", mask, scored, heads)
+    seen = None if mask is None else _group_heads("mask", mask, scored, heads)
     if seen is not None and aval_of(seen).dtype != bool:
         raise DTypeError(f"dot_product_attention: mask must be boolean; got {aval_of(seen)!r}")
     if key_value_seq_lengths is not None:
-        ends = _lengths("key_value_seq_lengths", key_value_seq_lengths, b)
+        ends = _check_seq_lengths("key_value_seq_lengths", key_value_seq_lengths, b)
         inside = (np.arange(s) < ends[:, None])[:, None, None, None, :]
         seen = inside if seen is None else seen & inside
-    given = [] if bias is None else [_scores_like("bias", bias, scored, heads)]
+    given = [] if bias is None else [_group_heads("bias", bias, scored, heads)]
     given += [] if seen is None else [seen]
     attend = DotProductAttention(
-        max(h, 1) ** -0.5 if scale is None else real("dot_product_attention: scale", scale),
-        flag("dot_product_attention: is_causal", is_causal),
-        _window(local_window_size),
+        max(h, 1) ** -0.5 if scale is None else as_float("dot_product_attention: scale", scale),
+        as_bool("dot_product_attention: is_causal", is_causal),
+        _check_local_window(local_window_size),
         bias is not None,
         seen is not None,
         block_size,
@@ -90,14 +90,14 @@ def dot_product_attention(
     out, logs = attend(reshape(q, (b, t, heads, groups, h)), k, v, *given)
     out = reshape(out, (b, t, n, shapes[2][-1]))
     if query_seq_lengths is not None:
-        ends = _lengths("query_seq_lengths", query_seq_lengths, b)
+        ends = _check_seq_lengths("query_seq_lengths", query_seq_lengths, b)
         out = np.where((np.arange(t) < ends[:, None])[:, :, None, None], out, 0)
     logs = reshape(np.permute_dims(logs, (0, 2, 1, 3)), (b, t, n))
     out, logs = (out[0], logs[0]) if alone else (out, logs)
     return (out, convert_element_type(logs, aval_of(q).dtype)) if residual else out
 
 
-def _check(shapes: list[Any], block_size: int) -> int:
+def _check_attention_shapes(shapes: list[Any], block_size: int) -> int:
     """How many heads of the query each head of the key serves."""
     if not all(len(shape) == 4 for shape in shapes):
         raise ShapeError(
@@ -122,7 +122,7 @@ def _check(shapes: list[Any], block_size: int) -> int:
     return int(n // heads)
 
 
-def _scores_like(name: str, x: Any, scored: tuple[int, ...], heads: int) -> Any:
+def _group_heads(name: str, x: Any, scored: tuple[int, ...], heads: int) -> Any:
     """`x`, which is broadcast to (B, N, T, S), as (B, K, T, G, S) or 1 where all share."""
     x = np.asarray(x)
     shape = (*[1] * (4 - x.ndim), *x.shape)
@@ -136,7 +136,7 @@ def _scores_like(name: str, x: Any, scored: tuple[int, ...], heads: int) -> Any:
     return np.permute_dims(reshape(x, grouped), (0, 1, 3, 2, 4))
 
 
-def _lengths(name: str, x: Any, b: int) -> Any:
+def _check_seq_lengths(name: str, x: Any, b: int) -> Any:
     x = np.asarray(x)
     if x.shape != (b,) or x.dtype.kind not in "iu":
         raise ArgumentError(
@@ -145,12 +145,12 @@ def _lengths(name: str, x: Any, b: int) -> Any:
     return x
 
 
-def _window(size: Any) -> tuple[int, int] | None:
+def _check_local_window(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     what = "dot_product_attention: local_window_size"
     pair = isinstance(size, tuple | list) and len(size) == 2
-    left, right = [whole(what, n) for n in (size if pair else (size, size))]
+    left, right = [as_int(what, n) for n in (size if pair else (size, size))]
     if left < 0 or right < 0:
         raise ValueRangeError(
             f"dot_product_attention: local_window_size must not be negative; got {size}"

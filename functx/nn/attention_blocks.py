@@ -14,18 +14,18 @@ import numpy as onp
 
 import functx.numpy as np
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_floating, wide_dtype
+from functx.core.dtypes import accumulation_dtype, is_floating
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, sample
 from functx.lax.slicing import dynamic_slice_in_dim
 from functx.ops.gradients import stop_gradient
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_at, moveaxis, reshape, zeros_like
+from functx.ops.shaping import batch_dim_at, moveaxis, reshape, zeros_like
 from functx.transforms.control.scan import scan
 
 
-class Operands(NamedTuple):
+class AttentionOperands(NamedTuple):
     """The operands of attention: query, key and value, and bias and mask where there are such.
 
     Shapes (B, T, K, G, H), (B, S, K, H), (B, S, K, V); bias and mask (B, K, T, G, S), or 1 where
@@ -39,7 +39,7 @@ class Operands(NamedTuple):
     mask: Any
 
 
-class Attending(Primitive, abstract=True):
+class AttentionBase(Primitive, abstract=True):
     """What attention and its cotangents share: which scores there are, a block at a time.
 
     Scores are `scale` times the products of queries and keys, plus the bias; -inf where the
@@ -66,14 +66,14 @@ class Attending(Primitive, abstract=True):
         ),
     )
 
-    def operands(self, args: Sequence[Any]) -> tuple[Operands, Sequence[Any]]:
+    def operands(self, args: Sequence[Any]) -> tuple[AttentionOperands, Sequence[Any]]:
         """The operands of attention among `args`, and those behind them."""
         q, k, v, *rest = args
         bias = rest.pop(0) if self.biased else None
         mask = rest.pop(0) if self.masked else None
-        return Operands(q, k, v, bias, mask), rest
+        return AttentionOperands(q, k, v, bias, mask), rest
 
-    def check(self, given: Operands) -> None:
+    def check(self, given: AttentionOperands) -> None:
         """Raise ShapeError and DTypeError for operands that do not fit each other."""
         q, k, v, bias, mask = given
         if not (q.ndim == 5 and k.ndim == v.ndim == 4):
@@ -103,7 +103,7 @@ class Attending(Primitive, abstract=True):
         """The size of the blocks of `length` keys, and how many there are."""
         return (length, 1) if length <= self.block else (self.block, -(-length // self.block))
 
-    def padded(self, given: Operands) -> Operands:
+    def padded(self, given: AttentionOperands) -> AttentionOperands:
         """The operands with keys up to the end of the last block."""
         length = given.k.shape[1]
         size, count = self.blocks(length)
@@ -117,9 +117,9 @@ class Attending(Primitive, abstract=True):
             return np.pad(x, [(0, more if i == axis % x.ndim else 0) for i in range(x.ndim)])
 
         q, k, v, bias, mask = given
-        return Operands(q, pad(k, 1), pad(v, 1), pad(bias, -1), pad(mask, -1))
+        return AttentionOperands(q, pad(k, 1), pad(v, 1), pad(bias, -1), pad(mask, -1))
 
-    def part(self, given: Operands, length: int, start: Any) -> Operands:
+    def part(self, given: AttentionOperands, length: int, start: Any) -> AttentionOperands:
         """The operands of the block of keys that begins at `start`."""
         size, count = self.blocks(length)
 
@@ -129,12 +129,15 @@ class Attending(Primitive, abstract=True):
             return dynamic_slice_in_dim(x, start, size, axis % x.ndim)
 
         q, k, v, bias, mask = given
-        return Operands(q, cut(k, 1), cut(v, 1), cut(bias, -1), cut(mask, -1))
+        return AttentionOperands(q, cut(k, 1), cut(v, 1), cut(bias, -1), cut(mask, -1))
 
-    def scores(self, part: Operands, length: int, start: Any) -> Any:
+    def scores(self, part: AttentionOperands, length: int, start: Any) -> Any:
         """The scores of one block, (B, K, T, G, keys), in single precision at least."""
         s = np.einsum(
-            "btkgh,bskh->bktgs", part.q, part.k, preferred_element_type=wide_dtype(part.q.dtype)
+            "btkgh,bskh->bktgs",
+            part.q,
+            part.k,
+            preferred_element_type=accumulation_dtype(part.q.dtype),
         )
         s = s * self.scale
         if part.bias is not None:
@@ -149,7 +152,7 @@ class Attending(Primitive, abstract=True):
             seen = seen & each
         return np.where(seen, s, -np.inf)
 
-    def conditions(self, part: Operands, length: int, start: Any) -> list[Any]:
+    def conditions(self, part: AttentionOperands, length: int, start: Any) -> list[Any]:
         """What the places of a query and a key must fulfil, as masks that are broadcast."""
         size, count = self.blocks(length)
         rows = np.arange(part.q.shape[1])[:, None, None]
@@ -172,7 +175,7 @@ class Attending(Primitive, abstract=True):
         Those numbered in `shared` stay as they are if they are the same for all.
         """
         size = batch_size(args, dims)
-        lanes = [batch_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
+        lanes = [batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
         b = lanes[0].shape[1]
         found = []
         for i, (x, dim, lane) in enumerate(zip(args, dims, lanes, strict=True)):
@@ -186,7 +189,7 @@ class Attending(Primitive, abstract=True):
         return size, found
 
 
-class DotProductAttention(Attending):
+class DotProductAttention(AttentionBase):
     """softmax(scores) @ value, (B, T, K, G, V), and the logarithms of the sums of exponentials.
 
     Those are (B, K, T, G). A query without keys gets zeros, and -inf.
@@ -194,7 +197,7 @@ class DotProductAttention(Attending):
 
     samples = tuple(
         sample(*avals, scale=0.7, dtypes=("f64",), **params)
-        for avals, params in Attending.operand_samples[:2]
+        for avals, params in AttentionBase.operand_samples[:2]
     )
 
     def abstract_eval(self, *avals):
@@ -202,7 +205,7 @@ class DotProductAttention(Attending):
         self.check(given)
         b, t, heads, groups, _ = given.q.shape
         out = given.q.update(shape=(b, t, heads, groups, given.v.shape[-1]), weak_type=False)
-        return [out, ShapedArray((b, heads, t, groups), wide_dtype(given.q.dtype))]
+        return [out, ShapedArray((b, heads, t, groups), accumulation_dtype(given.q.dtype))]
 
     def decompose(self, *args):
         given, _ = self.operands(args)
@@ -213,7 +216,7 @@ class DotProductAttention(Attending):
         if count > 1:
 
             def step(before: Any, start: Any) -> Any:
-                return joined(before, self.sums(given, length, start)), None
+                return merge_softmax_sums(before, self.sums(given, length, start)), None
 
             found, _ = scan(step, found, np.arange(1, count) * size)
         largest, total, weighted = found
@@ -223,7 +226,7 @@ class DotProductAttention(Attending):
         out = np.astype(weighted / total, given.q.dtype)
         return [np.permute_dims(out, (0, 2, 1, 3, 4)), logs[..., 0]]
 
-    def sums(self, given: Operands, length: int, start: Any) -> tuple[Any, Any, Any]:
+    def sums(self, given: AttentionOperands, length: int, start: Any) -> tuple[Any, Any, Any]:
         """The largest score of one block, the sum of exponentials, and the values weighted by them."""
         part = self.part(given, length, start)
         s = self.scores(part, length, start)
@@ -241,7 +244,7 @@ class DotProductAttention(Attending):
 
     def batch(self, args, dims):
         size, merged = self.merged(args, dims, range(3, len(args)))
-        return [lanes_of(x, size) for x in self(*merged)], [0, 0]
+        return [unmerge_batch(x, size) for x in self(*merged)], [0, 0]
 
     def vjp(self, cts, saved, args, active):
         out, logs = saved
@@ -256,7 +259,7 @@ class DotProductAttention(Attending):
         return [*found, None] if self.masked else found
 
 
-class DotProductAttentionBackward(Attending):
+class DotProductAttentionBackward(AttentionBase):
     """The cotangents of query, key, value and bias of attention.
 
     Its operands are followed by the logarithms that it returned, by the sums of the products
@@ -274,7 +277,7 @@ class DotProductAttentionBackward(Attending):
             dtypes=("f64",),
             **params,
         )
-        for avals, params in Attending.operand_samples[2:]
+        for avals, params in AttentionBase.operand_samples[2:]
     )
 
     def abstract_eval(self, *avals):
@@ -309,11 +312,13 @@ class DotProductAttentionBackward(Attending):
 
         begin = [zeros_like(given.q)] + ([zeros_like(given.bias)] if summed else [])
         (dq, *once), (dk, dv, *rows) = scan(step, tuple(begin), np.arange(count) * size)
-        dk, dv = [unblocked(x, 1, length) for x in (dk, dv)]
-        dbias = once or [unblocked(x, 4, length) for x in rows if x is not None]
+        dk, dv = [concatenate_blocks(x, 1, length) for x in (dk, dv)]
+        dbias = once or [concatenate_blocks(x, 4, length) for x in rows if x is not None]
         return [dq, dk, dv, *dbias]
 
-    def cotangents(self, given: Operands, length: int, start: Any, rest: Any) -> tuple[Any, ...]:
+    def cotangents(
+        self, given: AttentionOperands, length: int, start: Any, rest: Any
+    ) -> tuple[Any, ...]:
         """Those of the query, and of key, value and bias of one block."""
         logs, products, ct = rest
         part = self.part(given, length, start)
@@ -323,7 +328,7 @@ class DotProductAttentionBackward(Attending):
         dp = np.einsum("btkgv,bskv->bktgs", ct, v, preferred_element_type=p.dtype)
         # d softmax: p (dp - sum(p dp)), and the sum is that of the output with its cotangent.
         ds = p * (dp - products)
-        dbias = None if bias is None else np.astype(summed_to(ds, bias.shape), bias.dtype)
+        dbias = None if bias is None else np.astype(sum_to_shape(ds, bias.shape), bias.dtype)
         ds = np.astype(ds * self.scale, q.dtype)
         dq = np.einsum("bktgs,bskh->btkgh", ds, k)
         dk = np.einsum("bktgs,btkgh->bskh", ds, q)
@@ -334,32 +339,32 @@ class DotProductAttentionBackward(Attending):
         size, merged = self.merged(
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
         )
-        found = [lanes_of(x, size) for x in self(*merged)]
-        if self.biased and batch_at(args[3], dims[3], 0, size).shape[1] == 1:
+        found = [unmerge_batch(x, size) for x in self(*merged)]
+        if self.biased and batch_dim_at(args[3], dims[3], 0, size).shape[1] == 1:
             found[3] = np.sum(found[3], axis=1, keepdims=True)
         return found, [0] * len(found)
 
 
-def joined(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+def merge_softmax_sums(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """The sums of two blocks together: all are relative to the largest score."""
     largest = np.maximum(x[0], y[0])
     left, right = np.exp(x[0] - largest), np.exp(y[0] - largest)
     return largest, x[1] * left + y[1] * right, x[2] * left + y[2] * right
 
 
-def lanes_of(x: Any, size: int) -> Any:
+def unmerge_batch(x: Any, size: int) -> Any:
     """`x` with its first dimension split in a batch of `size` and the rest."""
     return reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
 
 
-def unblocked(x: Any, axis: int, length: int) -> Any:
+def concatenate_blocks(x: Any, axis: int, length: int) -> Any:
     """The blocks that a loop stacked, side by side along `axis`, as far as `length`."""
     x = moveaxis(x, 0, axis)
     shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
     return reshape(x, shape)[(slice(None),) * axis + (slice(0, length),)]
 
 
-def summed_to(x: Any, shape: tuple[int, ...]) -> Any:
+def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` summed along the dimensions in which `shape` has 1."""
     axes = tuple([i for i, n in enumerate(shape) if n == 1 and x.shape[i] != 1])
     return np.sum(x, axis=axes, keepdims=True) if axes else x

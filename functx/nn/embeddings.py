@@ -6,12 +6,12 @@ from typing import Any
 
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy.promotion import copied, operand, promote_inexact
+from functx.numpy.promotion import copy_array, operand, promote_inexact
 from functx.ops.dropout import Dropout
 from functx.ops.embedding import Embedding
-from functx.ops.known import check_numbers
-from functx.ops.parameters import flag, real, whole
-from functx.random.keys import one_key
+from functx.ops.known import check_index_range
+from functx.ops.parameters import as_bool, as_float, as_int
+from functx.random.keys import check_single_key
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
@@ -27,7 +27,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
     [[4.0, 5.0], [0.0, 1.0]]
     """
     indices, weight = operand(indices), operand(weight)
-    padding = None if padding_idx is None else whole("embedding: padding_idx", padding_idx)
+    padding = None if padding_idx is None else as_int("embedding: padding_idx", padding_idx)
     shape = aval_of(weight).shape
     if padding is not None and len(shape) == 2:
         if not -shape[0] <= padding < shape[0]:
@@ -37,7 +37,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
             )
         padding %= shape[0]
     out = Embedding(padding)(indices, weight)
-    check_numbers("embedding", "indices", indices, shape[0])
+    check_index_range("embedding", "indices", indices, shape[0])
     return out
 
 
@@ -53,15 +53,15 @@ def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool =
     >>> sorted(set(out.tolist())), round(float(out.mean()), 1)
     ([0.0, 1.25], 1.0)
     """
-    rate = real("dropout: rate", rate)
+    rate = as_float("dropout: rate", rate)
     if not 0 <= rate <= 1:
         raise ValueRangeError(f"dropout: rate must be a probability, from 0 to 1; got {rate}")
     (x,) = promote_inexact(x)
-    if flag("dropout: deterministic", deterministic) or rate == 0:
-        return copied(x)
+    if as_bool("dropout: deterministic", deterministic) or rate == 0:
+        return copy_array(x)
     if key is None:
         raise ArgumentError(
             "dropout: a key must be given, unless deterministic; got None",
             fix="Make one with functx.random.key(seed), and split it for each use.",
         )
-    return Dropout(rate)(x, one_key("dropout", key))
+    return Dropout(rate)(x, check_single_key("dropout", key))

@@ -11,11 +11,11 @@ from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
 from functx.numpy.promotion import broadcast_to, operand, promote_inexact
-from functx.ops.cross_entropy import CrossEntropy, SoftCrossEntropy
-from functx.ops.known import check_numbers
+from functx.ops.cross_entropy import CrossEntropy, SoftTargetCrossEntropy
+from functx.ops.known import check_index_range
 from functx.ops.losses import HuberLoss, L1Loss, MseLoss, SmoothL1Loss
 from functx.ops.nll_loss import NllLoss
-from functx.ops.parameters import flag, real, whole
+from functx.ops.parameters import as_bool, as_float, as_int
 from functx.ops.probability_losses import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, KlDiv
 
 
@@ -27,12 +27,12 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     >>> float(nn.mse_loss(numpy.array([1.0, 2.0]), numpy.array([1.0, 4.0])))
     2.0
     """
-    return MseLoss(reduction)(*_pair("mse_loss", input, target))
+    return MseLoss(reduction)(*_promote_loss_operands("mse_loss", input, target))
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """|input - target|, of arrays of one shape; the target may be a number."""
-    return L1Loss(reduction)(*_pair("l1_loss", input, target))
+    return L1Loss(reduction)(*_promote_loss_operands("l1_loss", input, target))
 
 
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
@@ -40,8 +40,8 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 
     Of arrays of one shape; the target may be a number.
     """
-    loss = SmoothL1Loss(reduction, beta=real("smooth_l1_loss: beta", beta))
-    return loss(*_pair("smooth_l1_loss", input, target))
+    loss = SmoothL1Loss(reduction, beta=as_float("smooth_l1_loss: beta", beta))
+    return loss(*_promote_loss_operands("smooth_l1_loss", input, target))
 
 
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
@@ -49,8 +49,8 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
 
     Of arrays of one shape; the target may be a number.
     """
-    loss = HuberLoss(reduction, delta=real("huber_loss: delta", delta))
-    return loss(*_pair("huber_loss", input, target))
+    loss = HuberLoss(reduction, delta=as_float("huber_loss: delta", delta))
+    return loss(*_promote_loss_operands("huber_loss", input, target))
 
 
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
@@ -59,8 +59,8 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     With `log_target` the target is a logarithm too. The reduction "batchmean" divides the sum
     by the first length, which gives the divergence of distributions along the other axes.
     """
-    loss = KlDiv(reduction, log_target=flag("kl_div: log_target", log_target))
-    return loss(*_pair("kl_div", input, target))
+    loss = KlDiv(reduction, log_target=as_bool("kl_div: log_target", log_target))
+    return loss(*_promote_loss_operands("kl_div", input, target))
 
 
 def binary_cross_entropy(
@@ -71,8 +71,8 @@ def binary_cross_entropy(
     `input` holds probabilities. Their logarithms are held above -100.
     """
     name = "binary_cross_entropy"
-    x, target, *weights = _pair(name, input, target, weight)
-    return BinaryCrossEntropy(reduction)(x, target, *_weights(name, x, weight=weights))
+    x, target, *weights = _promote_loss_operands(name, input, target, weight)
+    return BinaryCrossEntropy(reduction)(x, target, *_check_weights(name, x, weight=weights))
 
 
 def binary_cross_entropy_with_logits(
@@ -90,9 +90,9 @@ def binary_cross_entropy_with_logits(
     name = "binary_cross_entropy_with_logits"
     if weight is None and pos_weight is not None:
         weight = 1.0
-    x, target, *weights = _pair(name, input, target, weight, pos_weight)
+    x, target, *weights = _promote_loss_operands(name, input, target, weight, pos_weight)
     named = {"weight": weights[:1], "pos_weight": weights[1:]}
-    return BinaryCrossEntropyWithLogits(reduction)(x, target, *_weights(name, x, **named))
+    return BinaryCrossEntropyWithLogits(reduction)(x, target, *_check_weights(name, x, **named))
 
 
 def nll_loss(
@@ -110,11 +110,11 @@ def nll_loss(
     weights of the rows. Raises IndexingError for a class that there is not where `target` is
     known; the loss of one that is traced is nan.
     """
-    x, target, *weights = _scores("nll_loss", input, target, weight)
-    ignored = whole("nll_loss: ignore_index", ignore_index)
+    x, target, *weights = _promote_class_operands("nll_loss", input, target, weight)
+    ignored = as_int("nll_loss: ignore_index", ignore_index)
     loss = NllLoss(reduction, axis=_class_axis("nll_loss", x), ignore_index=ignored)
     out = loss(x, target, *weights)
-    check_numbers("nll_loss", "classes", target, aval_of(x).shape[loss.axis], ignored)
+    check_index_range("nll_loss", "classes", target, aval_of(x).shape[loss.axis], ignored)
     return out
 
 
@@ -139,27 +139,29 @@ def cross_entropy(
     [9.0, 0.0]
     """
     name, target = "cross_entropy", operand(target)
-    smoothing = real(f"{name}: label_smoothing", label_smoothing)
-    ignored = whole(f"{name}: ignore_index", ignore_index)
+    smoothing = as_float(f"{name}: label_smoothing", label_smoothing)
+    ignored = as_int(f"{name}: ignore_index", ignore_index)
     if is_inexact(aval_of(target).dtype):
         if ignored >= 0:
             raise ArgumentError(
                 f"{name}: ignore_index must be left out beside probabilities of classes; got "
                 f"{ignored}"
             )
-        x, target, *weights = _pair(name, input, target, weight)
-        loss = SoftCrossEntropy(reduction, axis=_class_axis(name, x), label_smoothing=smoothing)
+        x, target, *weights = _promote_loss_operands(name, input, target, weight)
+        loss = SoftTargetCrossEntropy(
+            reduction, axis=_class_axis(name, x), label_smoothing=smoothing
+        )
         return loss(x, target, *weights)
-    x, target, *weights = _scores(name, input, target, weight)
+    x, target, *weights = _promote_class_operands(name, input, target, weight)
     classes = CrossEntropy(
         reduction, axis=_class_axis(name, x), ignore_index=ignored, label_smoothing=smoothing
     )
     out = classes(x, target, *weights)
-    check_numbers(name, "classes", target, aval_of(x).shape[classes.axis], ignored)
+    check_index_range(name, "classes", target, aval_of(x).shape[classes.axis], ignored)
     return out
 
 
-def _pair(name: str, x: Any, target: Any, *weights: Any) -> list[Any]:
+def _promote_loss_operands(name: str, x: Any, target: Any, *weights: Any) -> list[Any]:
     """Input, target and the weights that there are, as floats of one dtype."""
     given = [w for w in weights if w is not None]
     x, target, *given = promote_inexact(x, target, *given)
@@ -169,7 +171,7 @@ def _pair(name: str, x: Any, target: Any, *weights: Any) -> list[Any]:
     return [x, target, *given]
 
 
-def _scores(name: str, x: Any, target: Any, weight: Any) -> list[Any]:
+def _promote_class_operands(name: str, x: Any, target: Any, weight: Any) -> list[Any]:
     """Scores, classes and the weights that there are, floats but for the classes."""
     x, *weights = promote_inexact(x, *([] if weight is None else [weight]))
     return [x, operand(target), *weights]
@@ -183,7 +185,7 @@ def _class_axis(name: str, x: Any) -> int:
     return min(ndim - 1, 1)
 
 
-def _weights(name: str, x: Any, **weights: list[Any]) -> list[Any]:
+def _check_weights(name: str, x: Any, **weights: list[Any]) -> list[Any]:
     """Weights, none or one of each name, in the shape of `x`, or scalars."""
     shape, found = aval_of(x).shape, []
     for what, given in weights.items():

@@ -12,7 +12,7 @@ from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.averages import mean as average
 from functx.numpy.choices import where as choose
-from functx.numpy.promotion import binary, broadcast, operand, promote_inexact
+from functx.numpy.promotion import bind_binary, broadcast, operand, promote_inexact
 from functx.numpy.reductions import sum
 from functx.numpy.shapes import broadcast_to
 from functx.ops.arithmetic import Add, Mul, Sub, abs, add, max, mul, sign, square, sub
@@ -22,9 +22,9 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
 from functx.ops.exponential import exp, log, rsqrt
 from functx.ops.gradients import stop_gradient
-from functx.ops.half_floats import sum_over
-from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, without
-from functx.ops.parameters import whole
+from functx.ops.half_floats import sum_upcast
+from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, tuple_delete
+from functx.ops.parameters import as_int
 from functx.ops.reductions import reduce_max
 from functx.ops.rounding import is_finite
 from functx.ops.selection import select
@@ -40,7 +40,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
     With a mask `where`, over the elements where it holds; the others are 0.
     """
-    x = _masked(_float("softmax", x), where, -INF)
+    x = _masked(_real_float("softmax", x), where, -INF)
     return _masked(Softmax(canonical_axes(axis, aval_of(x).ndim))(x), where, 0)
 
 
@@ -49,7 +49,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
     With a mask `where`, over the elements where it holds; the others are -inf.
     """
-    x = _masked(_float("log_softmax", x), where, -INF)
+    x = _masked(_real_float("log_softmax", x), where, -INF)
     return _masked(LogSoftmax(canonical_axes(axis, aval_of(x).ndim))(x), where, -INF)
 
 
@@ -81,7 +81,7 @@ def logsumexp(
     elif b is None and is_floating(aval.dtype) and not return_sign:
         out = LogSumExp(axes)(a)
     else:
-        out, signs = _signed(a, b, axes, return_sign)
+        out, signs = _signed_logsumexp(a, b, axes, return_sign)
     if keepdims:
         shape = tuple([1 if i in axes else n for i, n in enumerate(aval.shape)])
         out = reshape(out, shape)
@@ -89,14 +89,16 @@ def logsumexp(
     return (out, signs) if return_sign else out
 
 
-def _signed(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[Any, Any]:
+def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[Any, Any]:
     """log(|sum(b exp(a))|) and the sign of the sum; nan for a negative one without `return_sign`."""
     aval = aval_of(a)
     largest = reduce_max(real(a) if is_complex(aval.dtype) else a, axes)
     largest = stop_gradient(select(is_finite(largest), largest, 0))
     largest = convert_element_type(largest, aval.dtype)
-    powers = exp(sub(a, broadcast_in_dim(largest, aval.shape, without(range(aval.ndim), axes))))
-    total = sum_over(powers if b is None else mul(powers, b), axes)
+    powers = exp(
+        sub(a, broadcast_in_dim(largest, aval.shape, tuple_delete(range(aval.ndim), axes)))
+    )
+    total = sum_upcast(powers if b is None else mul(powers, b), axes)
     signs = sign(total)
     real_valued = return_sign or not is_complex(aval.dtype)
     if real_valued:
@@ -143,13 +145,15 @@ def standardize(
     (x,) = promote_inexact(x)
     if mean is None:
         mean = average(x, axis, keepdims=True, where=where)
-    centered = binary(Sub(), x, mean)
+    centered = bind_binary(Sub(), x, mean)
     if variance is None and algorithm == "stable":
         variance = average(square(centered), axis, keepdims=True, where=where)
     elif variance is None:
         squares = average(square(x), axis, keepdims=True, where=where)
-        variance = max(binary(Sub(), squares, square(mean)), 0)
-    return binary(Mul(), centered, rsqrt(*promote_inexact(binary(Add(), variance, epsilon))))
+        variance = max(bind_binary(Sub(), squares, square(mean)), 0)
+    return bind_binary(
+        Mul(), centered, rsqrt(*promote_inexact(bind_binary(Add(), variance, epsilon)))
+    )
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
@@ -167,9 +171,9 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
         x = convert_element_type(x, np.int32)
     axis = canonical_axis(axis, aval.ndim + 1)
     what = "one_hot: num_classes"
-    count = canonical_shape(whole(what, num_classes), what)
+    count = canonical_shape(as_int(what, num_classes), what)
     shape = (*aval.shape[:axis], *count, *aval.shape[axis:])
-    repeated = broadcast_in_dim(x, shape, without(range(len(shape)), (axis,)))
+    repeated = broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (axis,)))
     places = broadcasted_iota(aval_of(x).dtype, shape, axis)
     return convert_element_type(eq(repeated, places), float if dtype is None else dtype)
 
@@ -178,7 +182,7 @@ def _masked(x: Any, where: Any, fill: float) -> Any:
     return x if where is None else choose(where, x, fill)
 
 
-def _float(name: str, x: Any) -> Any:
+def _real_float(name: str, x: Any) -> Any:
     """`x` as an array of floats."""
     if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
         return x

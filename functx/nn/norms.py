@@ -20,9 +20,9 @@ from functx.numpy.promotion import promote_inexact
 from functx.ops.batch_norm import BatchNorm, BatchNormInference
 from functx.ops.layer_norms import GroupNorm, LayerNorm, RMSNorm
 from functx.ops.operands import canonical_shape
-from functx.ops.parameters import flag
+from functx.ops.parameters import as_bool
 from functx.ops.shaping import broadcast_in_dim
-from functx.ops.statistics import average
+from functx.ops.statistics import mean_along
 
 
 def layer_norm(
@@ -45,7 +45,7 @@ def layer_norm(
     >>> nn.layer_norm(numpy.array([1.0, 3.0]), 2, eps=0.0).tolist()
     [-1.0, 1.0]
     """
-    x, affine, flags = _operands("layer_norm", x, weight, bias)
+    x, affine, flags = _promote_norm_operands("layer_norm", x, weight, bias)
     rank = _normalized_rank("layer_norm", x, normalized_shape)
     return LayerNorm(eps=_eps("layer_norm", eps), rank=rank, **flags)(x, *affine)
 
@@ -65,7 +65,7 @@ def rms_norm(
     >>> nn.rms_norm(numpy.array([2.0, -2.0]), 2, eps=0.0).tolist()
     [1.0, -1.0]
     """
-    x, affine, flags = _operands("rms_norm", x, weight, None)
+    x, affine, flags = _promote_norm_operands("rms_norm", x, weight, None)
     rank = _normalized_rank("rms_norm", x, normalized_shape)
     eps = float(finfo(aval_of(x).dtype).eps) if eps is None else _eps("rms_norm", eps)
     return RMSNorm(eps=eps, rank=rank, **flags)(x, *affine)
@@ -86,7 +86,7 @@ def group_norm(
     >>> nn.group_norm(numpy.array([[1.0, 3.0, 5.0, 9.0]]), 2, eps=0.0).tolist()
     [[-1.0, 1.0, -1.0, 1.0]]
     """
-    x, affine, flags = _operands("group_norm", x, weight, bias)
+    x, affine, flags = _promote_norm_operands("group_norm", x, weight, bias)
     _check_rank("group_norm", x)
     groups = _count("group_norm: num_groups", num_groups)
     return GroupNorm(eps=_eps("group_norm", eps), groups=groups, **flags)(x, *affine)
@@ -121,16 +121,16 @@ def batch_norm(
     >>> out.tolist(), mean.tolist(), var.tolist()
     ([[-1.0], [1.0]], [1.0], [1.5])
     """
-    x, affine, flags = _operands("batch_norm", x, weight, bias)
-    training = flag("batch_norm: training", training)
+    x, affine, flags = _promote_norm_operands("batch_norm", x, weight, bias)
+    training = as_bool("batch_norm: training", training)
     _check_rank("batch_norm", x)
     axes = (0, *range(2, aval_of(x).ndim))
-    found = _running("batch_norm", running_mean, running_var, required=not training)
+    found = _check_running_stats("batch_norm", running_mean, running_var, required=not training)
     eps = _eps("batch_norm", eps)
     if not training:
         out = BatchNormInference(eps=eps, axes=axes, **flags)(x, *found, *affine)
         return out, running_mean, running_var
-    _check_several("batch_norm", x, axes)
+    _check_multiple_elements("batch_norm", x, axes)
     norm = BatchNorm(
         eps=eps,
         axes=axes,
@@ -167,25 +167,27 @@ def instance_norm(
     >>> nn.instance_norm(numpy.array([[[1.0, 3.0], [5.0, 9.0]]]), eps=0.0)[0].tolist()
     [[[-1.0, 1.0], [-1.0, 1.0]]]
     """
-    x, affine, flags = _operands("instance_norm", x, weight, bias)
-    use_input_stats = flag("instance_norm: use_input_stats", use_input_stats)
+    x, affine, flags = _promote_norm_operands("instance_norm", x, weight, bias)
+    use_input_stats = as_bool("instance_norm: use_input_stats", use_input_stats)
     _check_rank("instance_norm", x, 3)
-    found = _running("instance_norm", running_mean, running_var, required=not use_input_stats)
+    found = _check_running_stats(
+        "instance_norm", running_mean, running_var, required=not use_input_stats
+    )
     if not use_input_stats:
         return batch_norm(x, found[0], found[1], weight, bias, eps=eps)
     aval, eps = aval_of(x), _eps("instance_norm", eps)
     axes = tuple(range(2, aval.ndim))
-    _check_several("instance_norm", x, axes)
+    _check_multiple_elements("instance_norm", x, axes)
     if not found:
         out = GroupNorm(eps=eps, groups=aval.shape[1], **flags)(x, *affine)
         return out, None, None
     momentum = _number("instance_norm: momentum", momentum)
     norm = BatchNorm(eps=eps, axes=axes, momentum=momentum, tracked=True, **flags)
     # Each channel of each example is one channel of a batch of one.
-    each = [_in_each_example(value, aval.shape[:2]) for value in (*affine, *found)]
+    each = [_tile_over_examples(value, aval.shape[:2]) for value in (*affine, *found)]
     out, *moved = norm(x, *each)
     if aval.shape[0]:
-        found = [average(value, (0,)) for value in moved]
+        found = [mean_along(value, (0,)) for value in moved]
     return (out, *found)
 
 
@@ -206,7 +208,9 @@ def var_mean(
     return variance_over(x, axis, ddof=correction, keepdims=keepdims), mean
 
 
-def _operands(name: str, x: Any, weight: Any, bias: Any) -> tuple[Any, list[Any], dict[str, Any]]:
+def _promote_norm_operands(
+    name: str, x: Any, weight: Any, bias: Any
+) -> tuple[Any, list[Any], dict[str, Any]]:
     """x as floats, the weight and the bias that there are, and flags that say which."""
     given = [value for value in (weight, bias) if value is not None]
     x, *affine = [_real(name, value) for value in (x, *given)]
@@ -220,7 +224,7 @@ def _real(name: str, x: Any) -> Any:
     return x
 
 
-def _running(name: str, mean: Any, variance: Any, required: bool) -> list[Any]:
+def _check_running_stats(name: str, mean: Any, variance: Any, required: bool) -> list[Any]:
     """Both running statistics, or none where they are not `required`."""
     given = [value for value in (mean, variance) if value is not None]
     if len(given) == 1 or (required and not given):
@@ -257,7 +261,7 @@ def _check_rank(name: str, x: Any, least: int = 2) -> None:
         )
 
 
-def _check_several(name: str, x: Any, axes: Shape) -> None:
+def _check_multiple_elements(name: str, x: Any, axes: Shape) -> None:
     aval = aval_of(x)
     if prod([aval.shape[d] for d in axes]) == 1:
         raise ShapeError(
@@ -266,7 +270,7 @@ def _check_several(name: str, x: Any, axes: Shape) -> None:
         )
 
 
-def _in_each_example(x: Any, shape: Shape) -> Any:
+def _tile_over_examples(x: Any, shape: Shape) -> Any:
     return broadcast_in_dim(x, shape, (1,))
 
 

@@ -38,8 +38,10 @@ def max_pool(
     >>> nn.max_pool(numpy.arange(6.0).reshape(1, 6, 1), (2,), strides=(2,)).ravel().tolist()
     [1.0, 3.0, 5.0]
     """
-    inputs = _ordered("max_pool", inputs)
-    return ReduceWindowMax(*_window("max_pool", inputs, window_shape, strides, padding))(inputs)
+    inputs = _check_real("max_pool", inputs)
+    return ReduceWindowMax(*_make_pool_window("max_pool", inputs, window_shape, strides, padding))(
+        inputs
+    )
 
 
 def min_pool(
@@ -55,8 +57,10 @@ def min_pool(
     >>> nn.min_pool(numpy.arange(6.0).reshape(1, 6, 1), (2,), strides=(2,)).ravel().tolist()
     [0.0, 2.0, 4.0]
     """
-    inputs = _ordered("min_pool", inputs)
-    return ReduceWindowMin(*_window("min_pool", inputs, window_shape, strides, padding))(inputs)
+    inputs = _check_real("min_pool", inputs)
+    return ReduceWindowMin(*_make_pool_window("min_pool", inputs, window_shape, strides, padding))(
+        inputs
+    )
 
 
 def avg_pool(
@@ -81,17 +85,17 @@ def avg_pool(
     """
     (inputs,) = promote_inexact(inputs)
     aval = aval_of(inputs)
-    window = _window("avg_pool", inputs, window_shape, strides, padding)
+    window = _make_pool_window("avg_pool", inputs, window_shape, strides, padding)
     # A half float would stop to grow at a few hundred ones.
     wide = np.dtype("float32") if aval.dtype.itemsize < 4 else aval.dtype
     total = ReduceWindowSum(*window)(convert_element_type(inputs, wide))
     count = literal(prod(window.sizes), wide)
     if not count_include_pad:
-        count = _counts(aval.shape, wide, window)
+        count = _window_counts(aval.shape, wide, window)
     return convert_element_type(div(total, count), aval.dtype)
 
 
-def _counts(shape: tuple[int, ...], dtype: DType, window: Window) -> Any:
+def _window_counts(shape: tuple[int, ...], dtype: DType, window: Window) -> Any:
     """How many elements of an array of `shape` there are in each window."""
     slides = tuple([d for d, size in enumerate(window.sizes) if size > 1 or any(window.padding[d])])
     cut = Window(*[tuple([field[d] for d in slides]) for field in window])  # type: ignore[arg-type]
@@ -99,14 +103,16 @@ def _counts(shape: tuple[int, ...], dtype: DType, window: Window) -> Any:
     return broadcast_in_dim(ReduceWindowSum(*cut)(ones), window.result_shape(shape), slides)
 
 
-def _ordered(what: str, inputs: Any) -> Any:
+def _check_real(what: str, inputs: Any) -> Any:
     x = operand(inputs)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{what}: inputs must be real; got {aval_of(x)!r}")
     return x
 
 
-def _window(what: str, inputs: Any, window_shape: Any, strides: Any, padding: Any) -> Window:
+def _make_pool_window(
+    what: str, inputs: Any, window_shape: Any, strides: Any, padding: Any
+) -> Window:
     """The windows on all axes of `inputs`, which lie on those before the last."""
     aval = aval_of(inputs)
     if not isinstance(window_shape, (tuple, list, np.ndarray)):

@@ -14,8 +14,8 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axis
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
-from functx.ops.spreads import vector_norm, widened
-from functx.ops.statistics import repeated
+from functx.ops.spreads import upcast_half, vector_norm
+from functx.ops.statistics import broadcast_along
 
 
 def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any:
@@ -38,10 +38,10 @@ def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any
             f"cosine_similarity: arrays must be real; got {aval_of(x1)!r} and {aval_of(x2)!r}"
         )
     axes = (canonical_axis(axis, len(shape), "cosine_similarity: axis"),)
-    units = [_unit(widened(broadcast_to(x, shape)), axes, eps) for x in (x1, x2)]
+    units = [_normalize(upcast_half(broadcast_to(x, shape)), axes, eps) for x in (x1, x2)]
     return convert_element_type(reduce_sum(mul(*units), axes), dtype)
 
 
-def _unit(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+def _normalize(x: Any, axes: tuple[int, ...], eps: float) -> Any:
     norm = vector_norm(x, 2.0, axes)
-    return div(x, repeated(select(gt(norm, eps), norm, eps), x, axes))
+    return div(x, broadcast_along(select(gt(norm, eps), norm, eps), x, axes))

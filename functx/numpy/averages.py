@@ -9,19 +9,25 @@ from typing import Any
 
 from functx.core.avals import Shape
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex
-from functx.core.errors import ArgumentError, ShapeError, brief
+from functx.core.errors import ArgumentError, ShapeError, short_repr
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import choices, operators, ufuncs
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import exactly_into
+from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact
-from functx.numpy.reductions import masked, part_dtype, sum, wide_dtype, with_axes_kept
+from functx.numpy.reductions import (
+    accumulation_dtype,
+    fill_masked,
+    real_part_dtype,
+    restore_reduced_axes,
+    sum,
+)
 from functx.ops import arithmetic
 from functx.ops import reductions as ops
 from functx.ops.arithmetic import Div, add, div, mul, sub
 from functx.ops.complexes import conj, real
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import root_of_squares
+from functx.ops.exponential import safe_sqrt
 from functx.ops.operands import canonical_axes, literal
 from functx.ops.reductions import ReduceSum
 from functx.ops.shaping import broadcast_in_dim, permute_dims
@@ -35,23 +41,23 @@ __all__ = [
 ]
 
 
-def _averaged(a: Any, dtype: Any) -> tuple[Any, DType]:
+def _in_mean_dtype(a: Any, dtype: Any) -> tuple[Any, DType]:
     """`a` in the dtype to average in, and the dtype of the average."""
     x = asarray(a)
     result = inexact_dtype(aval_of(x).dtype) if dtype is None else canonical_dtype(dtype)
-    return convert_element_type(x, wide_dtype(inexact_dtype(result))), result
+    return convert_element_type(x, accumulation_dtype(inexact_dtype(result))), result
 
 
-def _counted(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
+def _element_count(aval: Any, axes: Shape, where: Any, dtype: DType) -> Any:
     """How many elements there are along `axes`, or hold in the mask `where`."""
     if where is None or where is True:
-        return _count(aval.shape, axes, dtype)
-    mask = broadcast_to(ufuncs.boolean(where), aval.shape)
-    return ops.reduce_sum(convert_element_type(mask, part_dtype(dtype)), axes)
+        return _static_element_count(aval.shape, axes, dtype)
+    mask = broadcast_to(ufuncs.as_boolean(where), aval.shape)
+    return ops.reduce_sum(convert_element_type(mask, real_part_dtype(dtype)), axes)
 
 
 @lru_cache(maxsize=1024)
-def _count(shape: Shape, axes: Shape, dtype: DType) -> Any:
+def _static_element_count(shape: Shape, axes: Shape, dtype: DType) -> Any:
     return literal(math.prod([shape[d] for d in axes]), dtype)
 
 
@@ -80,26 +86,28 @@ def mean(
     ):
         axes = canonical_axes(axis, a.atom.aval.ndim)
         total = bind(ReduceSum(axes), (a,))
-        return exactly_into(
-            "mean", bind(Div(), (total, _counted(a.atom.aval, axes, None, a.atom.aval.dtype))), out
+        return write_out_exact(
+            "mean",
+            bind(Div(), (total, _element_count(a.atom.aval, axes, None, a.atom.aval.dtype))),
+            out,
         )
-    x, result = _averaged(a, dtype)
+    x, result = _in_mean_dtype(a, dtype)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     average = _mean(x, axes, where)
-    return exactly_into(
+    return write_out_exact(
         "mean",
-        convert_element_type(with_axes_kept(average, aval.shape, axes, keepdims), result),
+        convert_element_type(restore_reduced_axes(average, aval.shape, axes, keepdims), result),
         out,
     )
 
 
 def _mean(x: Any, axes: Shape, where: Any) -> Any:
     aval = aval_of(x)
-    count = _counted(aval, axes, where, aval.dtype)
+    count = _element_count(aval, axes, where, aval.dtype)
     if is_complex(aval.dtype):
         count = convert_element_type(count, aval.dtype)
-    return div(ops.reduce_sum(masked(x, where, 0), axes), count)
+    return div(ops.reduce_sum(fill_masked(x, where, 0), axes), count)
 
 
 def var(
@@ -118,10 +126,10 @@ def var(
 
     The sum of squares is divided by the number of elements less `ddof`, or `correction`.
     """
-    ddof = correction_of("var", ddof, correction)
+    ddof = resolve_ddof("var", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
-        return _plain_spread("var", a, axis, dtype, out, ddof, keepdims, Variance)
-    return _spread("var", a, axis, dtype, out, ddof, keepdims, where, mean)
+        return _unmasked_variance("var", a, axis, dtype, out, ddof, keepdims, Variance)
+    return _masked_variance("var", a, axis, dtype, out, ddof, keepdims, where, mean)
 
 
 def std(
@@ -137,25 +145,25 @@ def std(
     correction: Any = None,
 ) -> Any:
     """The square root of `var`; of equal elements its derivative is 0."""
-    ddof = correction_of("std", ddof, correction)
+    ddof = resolve_ddof("std", ddof, correction)
     if where is mean is None and type(ddof) in (int, float):
-        return _plain_spread("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
-    return _spread("std", a, axis, dtype, out, ddof, keepdims, where, mean, root_of_squares)
+        return _unmasked_variance("std", a, axis, dtype, out, ddof, keepdims, StandardDeviation)
+    return _masked_variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, safe_sqrt)
 
 
-def correction_of(name: str, ddof: Any, correction: Any) -> Any:
+def resolve_ddof(name: str, ddof: Any, correction: Any) -> Any:
     """The correction to the number of elements, given as `ddof` or as `correction`."""
     if correction is None:
         return ddof
     if type(ddof) is not int or ddof != 0:
         raise ArgumentError(
             f"{name}: ddof and correction are one thing, of which one must be given; got "
-            f"ddof={brief(ddof)} and correction={brief(correction)}"
+            f"ddof={short_repr(ddof)} and correction={short_repr(correction)}"
         )
     return correction
 
 
-def _plain_spread(
+def _unmasked_variance(
     name: str,
     a: Any,
     axis: Any,
@@ -169,14 +177,14 @@ def _plain_spread(
     x, result = asarray(a), canonical_dtype(dtype) if dtype is not None else None
     own = inexact_dtype(aval_of(x).dtype)
     if result is not None and inexact_dtype(result) != own:
-        own = wide_dtype(inexact_dtype(result))
+        own = accumulation_dtype(inexact_dtype(result))
     x = convert_element_type(x, own)
     axes = canonical_axes(axis, aval_of(x).ndim)
-    found = with_axes_kept(primitive(axes, float(ddof))(x), aval_of(x).shape, axes, keepdims)
-    return exactly_into(name, convert_element_type(found, result or part_dtype(own)), out)
+    found = restore_reduced_axes(primitive(axes, float(ddof))(x), aval_of(x).shape, axes, keepdims)
+    return write_out_exact(name, convert_element_type(found, result or real_part_dtype(own)), out)
 
 
-def _spread(
+def _masked_variance(
     name: str,
     a: Any,
     axis: Any,
@@ -188,7 +196,7 @@ def _spread(
     mean: Any,
     finish: Callable[[Any], Any] = lambda x: x,
 ) -> Any:
-    x, result = _averaged(a, dtype)
+    x, result = _in_mean_dtype(a, dtype)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     if mean is None:
@@ -202,22 +210,24 @@ def _spread(
         mean = add(mean, mean_along(sub(x, mean)))
     else:
         mean = broadcast(x, convert_element_type(asarray(mean), aval.dtype))[1]
-    squares = _squared(sub(x, mean))
-    count = _counted(aval, axes, where, aval_of(squares).dtype)
+    squares = _squared_magnitude(sub(x, mean))
+    count = _element_count(aval, axes, where, aval_of(squares).dtype)
     if type(ddof) not in (int, float) or ddof != 0:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
         count = choices.maximum(operators.subtract(count, ddof), 0)
-    total = div(ops.reduce_sum(masked(squares, where, 0), axes), count)
+    total = div(ops.reduce_sum(fill_masked(squares, where, 0), axes), count)
     if dtype is None:
-        result = part_dtype(result)
-    return exactly_into(
+        result = real_part_dtype(result)
+    return write_out_exact(
         name,
-        convert_element_type(finish(with_axes_kept(total, aval.shape, axes, keepdims)), result),
+        convert_element_type(
+            finish(restore_reduced_axes(total, aval.shape, axes, keepdims)), result
+        ),
         out,
     )
 
 
-def _squared(x: Any) -> Any:
+def _squared_magnitude(x: Any) -> Any:
     """The squared magnitude."""
     return real(mul(x, conj(x))) if is_complex(aval_of(x).dtype) else arithmetic.square(x)
 
@@ -229,12 +239,12 @@ def average(
 
     With `returned` the pair of the average and the sum of the weights.
     """
-    x, _ = _averaged(a, None)
+    x, _ = _in_mean_dtype(a, None)
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     if weights is None:
         found = mean(a, axis, keepdims=keepdims)
-        count = _counted(aval, axes, None, aval_of(found).dtype)
+        count = _element_count(aval, axes, None, aval_of(found).dtype)
         total = broadcast_to(asarray(count), aval_of(found).shape)
         return (found, total) if returned else found
     weights = asarray(weights)

@@ -12,9 +12,9 @@ from functx.core.dtypes import is_complex, is_floating, is_inexact
 from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import into
-from functx.numpy.promotion import broadcast, copied, operand, promote
-from functx.numpy.ufuncs import binary_ufunc, boolean, inexact_pair, ufunc
+from functx.numpy.mutation import write_out
+from functx.numpy.promotion import broadcast, copy_array, operand, promote
+from functx.numpy.ufuncs import as_boolean, binary_ufunc, broadcast_inexact, ufunc
 from functx.ops import arithmetic, selection
 from functx.ops.arithmetic import BOOL
 from functx.ops.comparison import eq, gt, ne
@@ -46,7 +46,7 @@ minimum = binary_ufunc(
 @ufunc
 def heaviside(x: Any, h: Any, /) -> Any:
     """0 where x < 0, 1 where x > 0, h where x is 0."""
-    x, h = inexact_pair(x, h)
+    x, h = broadcast_inexact(x, h)
     flat = convert_element_type(gt(x, 0), aval_of(x).dtype)
     return selection.select(eq(x, 0), h, selection.select(ne(x, x), x, flat))
 
@@ -54,16 +54,16 @@ def heaviside(x: Any, h: Any, /) -> Any:
 @ufunc
 def fmax(x: Any, y: Any, /) -> Any:
     """The larger of x and y, or the one that is not nan."""
-    return _ignoring_nan(arithmetic.max, x, y)
+    return _nan_ignoring_extremum(arithmetic.max, x, y)
 
 
 @ufunc
 def fmin(x: Any, y: Any, /) -> Any:
     """The smaller of x and y, or the one that is not nan."""
-    return _ignoring_nan(arithmetic.min, x, y)
+    return _nan_ignoring_extremum(arithmetic.min, x, y)
 
 
-def _ignoring_nan(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
+def _nan_ignoring_extremum(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
     x, y = broadcast(*promote(x, y))
     out = extremum(x, y)
     if not is_inexact(aval_of(x).dtype):
@@ -86,20 +86,20 @@ def clip(
     """
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is None and high is None:
-        return into("clip", copied(asarray(a)), out)
+        return write_out("clip", copy_array(asarray(a)), out)
     given = [x for x in (a, low, high) if x is not None]
     a, *bounds = broadcast(*promote(*given))
     dtype = aval_of(a).dtype
     if is_complex(dtype):
         raise DTypeError(f"clip: the array must not be complex; got {aval_of(a)!r}")
     if low is None:
-        bounds.insert(0, literal(_extremes(dtype)[0], dtype))
+        bounds.insert(0, literal(_dtype_bounds(dtype)[0], dtype))
     elif high is None:
-        bounds.append(literal(_extremes(dtype)[1], dtype))
-    return into("clip", selection.clamp(bounds[0], a, bounds[1]), out)
+        bounds.append(literal(_dtype_bounds(dtype)[1], dtype))
+    return write_out("clip", selection.clamp(bounds[0], a, bounds[1]), out)
 
 
-def _extremes(dtype: Any) -> tuple[Any, Any]:
+def _dtype_bounds(dtype: Any) -> tuple[Any, Any]:
     """The lowest and the highest value of a dtype."""
     if is_floating(dtype):
         return -math.inf, math.inf
@@ -122,9 +122,9 @@ def where(
     if x is None or y is None:
         if x is not None or y is not None:
             raise ArgumentError("where: x and y must be given together; got one of them")
-        from functx.numpy.conditions import positions
+        from functx.numpy.conditions import nonzero_indices
 
-        return positions("where", condition, size, fill_value)
+        return nonzero_indices("where", condition, size, fill_value)
     if type(condition) is Tracer and condition.atom.aval.dtype == BOOL:
         shape = condition.atom.aval.shape
         if type(x) is Tracer and x.atom.aval.shape == shape:
@@ -133,7 +133,7 @@ def where(
                     return bind(Select(), (condition, y, x))
             elif type(y) is float and x.atom.aval.dtype.kind == "f" and not x.atom.aval.weak_type:
                 return bind(Select(), (condition, literal(y, x.atom.aval.dtype), x))
-    condition, x, y = broadcast(boolean(condition), *promote(x, y))
+    condition, x, y = broadcast(as_boolean(condition), *promote(x, y))
     return bind(Select(), (condition, y, x))
 
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.concrete import concrete
+from functx.core.concrete import concretize
 from functx.core.dtypes import canonical_dtype
-from functx.core.errors import ConcretizationError, ShapeError, ValueRangeError, brief
+from functx.core.errors import ConcretizationError, ShapeError, ValueRangeError, short_repr
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import whole_numbers
 from functx.numpy.creation import INT
-from functx.numpy.indexing import index
-from functx.numpy.joining import stack, take_along
-from functx.numpy.mutation import with_out
+from functx.numpy.indexing import getitem
+from functx.numpy.joining import gather_along, stack
+from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast_to
-from functx.numpy.shapes import as_array, ravel
+from functx.numpy.shapes import ensure_array, ravel
 from functx.ops import searching, shaping
 from functx.ops.arithmetic import add, rem
 from functx.ops.comparison import lt, ne
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 
-def known_mask(mask: Any, name: str, fix: str = "") -> np.ndarray[Any, Any]:
+def concrete_mask(mask: Any, name: str, fix: str = "") -> np.ndarray[Any, Any]:
     """The value of `mask`, which decides how many results there are; `fix` is the cure without `size`."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
     try:
-        return concrete(mask, name if fix else f"{name} without `size`")  # type: ignore[no-any-return]
+        return concretize(mask, name if fix else f"{name} without `size`")  # type: ignore[no-any-return]
     except ConcretizationError as error:
         error.fix = fix or (
             f"Give {name} the number of results, `size`, and `fill_value` for those left over."
@@ -58,12 +58,12 @@ def static_size(size: Any) -> int:
     return canonical_shape((size,), "size")[0]
 
 
-def _truth(a: Any) -> Any:
+def _nonzero_mask(a: Any) -> Any:
     dtype = aval_of(a).dtype
     return a if dtype == np.bool_ else ne(a, literal(0, dtype))
 
 
-def places_of(mask: Any, size: int) -> tuple[Any, Any]:
+def true_indices(mask: Any, size: int) -> tuple[Any, Any]:
     """Where the first `size` of a vector's true elements are, and which of them there are.
 
     Those left over lie beyond the end.
@@ -85,12 +85,12 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     With `size` there are so many, those left over `fill_value` (0; a tuple gives each
     dimension its own). Without it the elements must be known while tracing.
     """
-    return positions("nonzero", a, size, fill_value)
+    return nonzero_indices("nonzero", a, size, fill_value)
 
 
-def positions(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any, ...]:
+def nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any, ...]:
     """The indices of the nonzero elements; errors name the function `name`."""
-    a = as_array(a)
+    a = ensure_array(a)
     shape = aval_of(a).shape
     if not shape:
         raise ShapeError(
@@ -98,9 +98,9 @@ def positions(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any
             fix="Give it one with atleast_1d.",
         )
     if size is None:
-        found = np.nonzero(known_mask(_truth(a), name))
-        return tuple([as_array(places.astype(canonical_dtype(INT))) for places in found])
-    places, there = places_of(ravel(_truth(a)), static_size(size))
+        found = np.nonzero(concrete_mask(_nonzero_mask(a), name))
+        return tuple([ensure_array(places.astype(canonical_dtype(INT))) for places in found])
+    places, there = true_indices(ravel(_nonzero_mask(a)), static_size(size))
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * len(shape)
     if len(fills) != len(shape):
         raise ShapeError(
@@ -111,12 +111,12 @@ def positions(name: str, a: Any, size: int | None, fill_value: Any) -> tuple[Any
         index = rem(places, max(n, 1)) if len(shape) > 1 else places
         places = whole_numbers.floor_divide(places, max(n, 1)) if len(shape) > 1 else places
         fill = 0 if fill is None else fill
-        fill = convert_element_type(as_array(fill), INT)
+        fill = convert_element_type(ensure_array(fill), INT)
         results.append(select(there, index, shaping.full((), fill)))
     return tuple(results[::-1])
 
 
-_INSTEAD_OF_TRIM = "Leave it outside of what is traced, or mask with functx.numpy.where."
+_TRIM_FIX = "Leave it outside of what is traced, or mask with functx.numpy.where."
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
@@ -124,35 +124,37 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
     Along `axis`, one or several, or along all. The elements must be known while tracing, since they decide the shape.
     """
-    filt = as_array(filt)
+    filt = ensure_array(filt)
     shape = aval_of(filt).shape
     sides = trim.lower() if isinstance(trim, str) else None
     if sides is None or not set(sides) <= {*"fb"}:
-        raise ValueRangeError(f'trim_zeros: trim must be made of "f" and "b"; got {brief(trim)}')
-    places = np.argwhere(known_mask(_truth(filt), "trim_zeros", _INSTEAD_OF_TRIM))
+        raise ValueRangeError(
+            f'trim_zeros: trim must be made of "f" and "b"; got {short_repr(trim)}'
+        )
+    places = np.argwhere(concrete_mask(_nonzero_mask(filt), "trim_zeros", _TRIM_FIX))
     kept = [slice(None)] * len(shape)
     for d in canonical_axes(axis, len(shape), "trim_zeros: axis"):
         along = places[:, d].tolist()
         start = min(along, default=shape[d]) if "f" in sides else None
         kept[d] = slice(start, max(along, default=-1) + 1 if "b" in sides else None)
-    return index(filt, tuple(kept))
+    return getitem(filt, tuple(kept))
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Where in the flattened array the elements are not zero; `size` as for `nonzero`."""
-    return positions("flatnonzero", ravel(a), size, fill_value)[0]
+    return nonzero_indices("flatnonzero", ravel(a), size, fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Where the elements of `a` are not zero, a row of indices for each; `size` as for `nonzero`."""
-    a = as_array(a)
+    a = ensure_array(a)
     if not aval_of(a).ndim:
         count = flatnonzero(a, size=size, fill_value=fill_value)
         return shaping.full((aval_of(count).size, 0), literal(0, canonical_dtype(INT)))
-    return stack(positions("argwhere", a, size, fill_value), axis=1)
+    return stack(nonzero_indices("argwhere", a, size, fill_value), axis=1)
 
 
-@partial(with_out, place=3)
+@partial(accept_out, place=3)
 def compress(
     condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0
 ) -> Any:
@@ -160,7 +162,7 @@ def compress(
 
     `a` is flattened where `axis` is None. `size` as for `nonzero`.
     """
-    condition, a = as_array(condition), as_array(a)
+    condition, a = ensure_array(condition), ensure_array(a)
     if aval_of(condition).ndim != 1:
         raise ShapeError(f"compress: the condition must be a vector; got {aval_of(condition)!r}")
     if axis is None:
@@ -168,30 +170,30 @@ def compress(
     aval = aval_of(a)
     axis = canonical_axis(axis, aval.ndim, "compress: axis")
     n = aval.shape[axis]
-    mask = _truth(condition)
+    mask = _nonzero_mask(condition)
     if size is None:
-        known = np.flatnonzero(known_mask(mask, "compress"))
+        known = np.flatnonzero(concrete_mask(mask, "compress"))
         if known.size and known[-1] >= n:
             raise ValueRangeError(
                 f"compress: the condition must not hold beyond the axis; got index {known[-1]} for {aval!r}"
             )
-        return take_along(a, known.astype(np.int32), axis)
+        return gather_along(a, known.astype(np.int32), axis)
     if aval_of(mask).size > n:
         mask = slice_(mask, (0,), (n,))
-    places, there = places_of(mask, static_size(size))
-    return filled_parts(a, places, there, fill_value, axis)
+    places, there = true_indices(mask, static_size(size))
+    return take_or_fill(a, places, there, fill_value, axis)
 
 
-def filled_parts(a: Any, places: Any, there: Any, fill_value: Any, axis: int = 0) -> Any:
+def take_or_fill(a: Any, places: Any, there: Any, fill_value: Any, axis: int = 0) -> Any:
     """The parts of `a` at `places`, `fill_value` in place of those that are not `there`."""
     if not aval_of(a).shape[axis]:
         # There is nothing to take, but for what is not there.
         shape = list(aval_of(a).shape)
         shape[axis] = 1
         a = shaping.full(tuple(shape), literal(0, aval_of(a).dtype))
-    taken = take_along(a, places, axis)
+    taken = gather_along(a, places, axis)
     aval = aval_of(taken)
-    fill = convert_element_type(as_array(fill_value), aval.dtype)
+    fill = convert_element_type(ensure_array(fill_value), aval.dtype)
     there = shaping.broadcast_in_dim(there, aval.shape, (axis,))
     return select(there, taken, broadcast_to(fill, aval.shape))
 

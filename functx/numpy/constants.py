@@ -147,9 +147,9 @@ def iinfo(dtype: Any) -> Any:
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Whether the dtype `arg1` is `arg2` or one of its kind, `bfloat16` being floating."""
-    if not _is_abstract(arg2):
-        return not _is_abstract(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
-    if not _is_abstract(arg1):
+    if not _is_abstract_scalar_type(arg2):
+        return not _is_abstract_scalar_type(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
+    if not _is_abstract_scalar_type(arg1):
         found = _dtype_of(arg1)
         if is_floating(found):
             arg1 = np.floating
@@ -186,7 +186,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         raise ArgumentError("result_type: at least one array or dtype must be given; got none")
     types = []
     for x in arrays_and_dtypes:
-        if _is_dtype(x):
+        if _is_dtype_like(x):
             types.append((canonical_dtype(x), any([x is t for t in (int, float, complex)])))
         else:
             aval = aval_of(operand(x))
@@ -247,11 +247,11 @@ def isscalar(element: Any) -> bool:
         return isinstance(element, str)
 
 
-def _is_abstract(x: Any) -> bool:
+def _is_abstract_scalar_type(x: Any) -> bool:
     return isinstance(x, type) and issubclass(x, np.generic) and x.__subclasses__() != []
 
 
-def _is_dtype(x: Any) -> bool:
+def _is_dtype_like(x: Any) -> bool:
     return isinstance(x, (str, type, np.dtype, ScalarType)) or (
         callable(x) and hasattr(x, "dtype") and not hasattr(x, "shape")
     )
@@ -259,6 +259,6 @@ def _is_dtype(x: Any) -> bool:
 
 def _dtype_of(x: Any) -> DType:
     found: DType = np.dtype(
-        x if _is_dtype(x) else x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
+        x if _is_dtype_like(x) else x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
     )
     return found

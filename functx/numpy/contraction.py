@@ -12,7 +12,7 @@ from functx.core.dtypes import canonical_dtype, is_complex
 from functx.core.errors import AxisError, ShapeError
 from functx.core.tracing import Tracer, aval_of
 from functx.lax.precision import canonical_precision
-from functx.numpy.mutation import with_out
+from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import promote
 from functx.ops.arithmetic import mul
 from functx.ops.complexes import conj
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 Labels = tuple[Any, ...]
-Pair = Callable[[Any, Any], Any]
+PairwiseContraction = Callable[[Any, Any], Any]
 
 
-def product(
+def pairwise_contraction(
     x: dict[Any, int], y: dict[Any, int], out: Labels, precision: Any = None, preferred: Any = None
-) -> Pair:
+) -> PairwiseContraction:
     """The function that multiplies two arrays and sums over the labels that `out` lacks.
 
     `x` and `y` hold the label and the size of each dimension, in order. Labels that only one
@@ -50,7 +50,7 @@ def product(
     shapes = tuple(left.values()), tuple(right.values())
     whole = shapes == (tuple(x.values()), tuple(y.values()))
     if not left or not right or left.keys() == right.keys() == set(out):
-        orders = _order(left, out), _order(right, out)
+        orders = _output_order(left, out), _output_order(right, out)
 
         def elementwise(x: Any, y: Any) -> Any:
             args = [
@@ -70,12 +70,12 @@ def product(
     if swapped:
         left, right, free, other = right, left, other, free
     dot = DotGeneral(
-        (positions_of(left, contracted), positions_of(right, contracted)),
-        (positions_of(left, batched), positions_of(right, batched)),
+        (label_positions(left, contracted), label_positions(right, contracted)),
+        (label_positions(left, batched), label_positions(right, batched)),
         precision[::-1] if swapped and precision else precision,
         preferred,
     )
-    axes = positions_of(batched + free + other, out)
+    axes = label_positions(batched + free + other, out)
     if whole and not swapped and axes == tuple(range(len(axes))):
         return dot
 
@@ -86,16 +86,16 @@ def product(
     return contraction
 
 
-def positions_of(labels: Any, wanted: Labels) -> tuple[int, ...]:
+def label_positions(labels: Any, wanted: Labels) -> tuple[int, ...]:
     labels = list(labels)
     return tuple([labels.index(label) for label in wanted])
 
 
-def _order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
-    return positions_of(labels, tuple([label for label in out if label in labels]))
+def _output_order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
+    return label_positions(labels, tuple([label for label in out if label in labels]))
 
 
-def promoted(*args: Any) -> Sequence[Any]:
+def promote_operands(*args: Any) -> Sequence[Any]:
     """`args` in one dtype, at once where they are traced arrays of one."""
     dtype = args[0].atom.aval.dtype if type(args[0]) is Tracer else None
     for x in args:
@@ -104,16 +104,16 @@ def promoted(*args: Any) -> Sequence[Any]:
     return args
 
 
-def preferred_dtype(dtype: Any) -> Any:
+def canonical_preferred_dtype(dtype: Any) -> Any:
     return None if dtype is None else canonical_dtype(dtype)
 
 
-def typed(out: Any, dtype: Any) -> Any:
+def to_preferred_dtype(out: Any, dtype: Any) -> Any:
     """`out`; of exactly `dtype` where the caller preferred one."""
     return out if dtype is None else convert_element_type(out, dtype)
 
 
-@with_out
+@accept_out
 def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The matrix product of the last two dimensions, the others broadcast together.
 
@@ -124,24 +124,24 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
         x, y = a.atom.aval, b.atom.aval
         if x.dtype == y.dtype:
             return _matmul(x, y, None, None)(a, b)
-    a, b = promoted(a, b)
-    dtype = preferred_dtype(preferred_element_type)
+    a, b = promote_operands(a, b)
+    dtype = canonical_preferred_dtype(preferred_element_type)
     product = _matmul(aval_of(a), aval_of(b), canonical_precision(precision), dtype)
-    return typed(product(a, b), dtype)
+    return to_preferred_dtype(product(a, b), dtype)
 
 
 @lru_cache(maxsize=4096)
-def _matmul(x: ShapedArray, y: ShapedArray, precision: Any, preferred: Any) -> Pair:
+def _matmul(x: ShapedArray, y: ShapedArray, precision: Any, preferred: Any) -> PairwiseContraction:
     if not x.ndim or not y.ndim:
         raise ShapeError(
             f"matmul: operands must have at least one dimension; got {x!r} and {y!r}",
             fix="Multiply by a scalar with `*`.",
         )
     rows, columns = ("m",)[: x.ndim - 1], ("n",)[: y.ndim - 1]
-    return _batched_product("matmul", x, y, (*rows, "k"), ("k", *columns), precision, preferred)
+    return _batched_contraction("matmul", x, y, (*rows, "k"), ("k", *columns), precision, preferred)
 
 
-def _batched_product(
+def _batched_contraction(
     name: str,
     x: ShapedArray,
     y: ShapedArray,
@@ -149,7 +149,7 @@ def _batched_product(
     right: Labels,
     precision: Any = None,
     preferred: Any = None,
-) -> Pair:
+) -> PairwiseContraction:
     """The product over `k`, the dimensions before those in `left` and `right` broadcast."""
     for aval, labels in ((x, left), (y, right)):
         if aval.ndim < len(labels):
@@ -173,25 +173,25 @@ def _batched_product(
         raise ShapeError(f"{name}: the leading dimensions must broadcast; got {x!r} and {y!r}")
     batched = max(leading, key=len)
     out = (*batched, *[label for label in (*left, *right) if label != "k"])
-    return product(sizes, others, out, precision, preferred)
+    return pairwise_contraction(sizes, others, out, precision, preferred)
 
 
-@with_out
+@accept_out
 def matvec(x1: Any, x2: Any, /) -> Any:
     """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
-    x1, x2 = promoted(x1, x2)
-    return _batched_product("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
+    x1, x2 = promote_operands(x1, x2)
+    return _batched_contraction("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
 
 
-@with_out
+@accept_out
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
-    x1, x2 = promoted(x1, x2)
-    product = _batched_product("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
+    x1, x2 = promote_operands(x1, x2)
+    product = _batched_contraction("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
     return product(_conjugate(x1), x2)
 
 
-@with_out
+@accept_out
 def vecdot(
     x1: Any,
     x2: Any,
@@ -202,24 +202,24 @@ def vecdot(
     preferred_element_type: Any = None,
 ) -> Any:
     """The sum of `conj(x1) * x2` along `axis`, the other dimensions broadcast together."""
-    x1, x2 = promoted(x1, x2)
+    x1, x2 = promote_operands(x1, x2)
     ndims = aval_of(x1).ndim, aval_of(x2).ndim
     x1, x2 = (
         moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
         for x, n in zip((x1, x2), ndims, strict=True)
     )
-    dtype = preferred_dtype(preferred_element_type)
-    product = _batched_product(
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    product = _batched_contraction(
         "vecdot", aval_of(x1), aval_of(x2), ("k",), ("k",), canonical_precision(precision), dtype
     )
-    return typed(product(_conjugate(x1), x2), dtype)
+    return to_preferred_dtype(product(_conjugate(x1), x2), dtype)
 
 
 def _conjugate(x: Any) -> Any:
     return conj(x) if is_complex(aval_of(x).dtype) else x
 
 
-def _contract(
+def _tensordot(
     name: str, a: Any, b: Any, axes: tuple[Any, Any], precision: Any, preferred_element_type: Any
 ) -> Any:
     """The sum of products over `axes`; what is left of `a` comes before what is left of `b`."""
@@ -230,38 +230,40 @@ def _contract(
             f"{name}: contracted dimensions must have one size; got {x!r} along {axes[0]} "
             f"({sizes[0]}) and {y!r} along {axes[1]} ({sizes[1]})"
         )
-    dtype = preferred_dtype(preferred_element_type)
-    return typed(DotGeneral(axes, ((), ()), canonical_precision(precision), dtype)(a, b), dtype)
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    return to_preferred_dtype(
+        DotGeneral(axes, ((), ()), canonical_precision(precision), dtype)(a, b), dtype
+    )
 
 
-@partial(with_out, place=2)
+@partial(accept_out, place=2)
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimension of `a` and the last but one of `b`.
 
     The last of `b` where it has but one; a scalar operand scales the other.
     """
-    a, b = promoted(a, b)
+    a, b = promote_operands(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
-        dtype = preferred_dtype(preferred_element_type)
-        return mul(typed(a, dtype), typed(b, dtype))
-    return _contract("dot", a, b, ((n - 1,), (max(m - 2, 0),)), precision, preferred_element_type)
+        dtype = canonical_preferred_dtype(preferred_element_type)
+        return mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
+    return _tensordot("dot", a, b, ((n - 1,), (max(m - 2, 0),)), precision, preferred_element_type)
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of products over the last dimensions; a scalar operand scales the other."""
-    a, b = promoted(a, b)
+    a, b = promote_operands(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if not n or not m:
-        dtype = preferred_dtype(preferred_element_type)
-        return mul(typed(a, dtype), typed(b, dtype))
-    return _contract("inner", a, b, ((n - 1,), (m - 1,)), precision, preferred_element_type)
+        dtype = canonical_preferred_dtype(preferred_element_type)
+        return mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
+    return _tensordot("inner", a, b, ((n - 1,), (m - 1,)), precision, preferred_element_type)
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The sum of `conj(a) * b` over all elements, each operand taken as one vector."""
     a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
-    return _contract("vdot", _conjugate(a), b, ((0,), (0,)), precision, preferred_element_type)
+    return _tensordot("vdot", _conjugate(a), b, ((0,), (0,)), precision, preferred_element_type)
 
 
 def tensordot(
@@ -271,7 +273,7 @@ def tensordot(
 
     A number means so many of the last axes of `a` and of the first axes of `b`.
     """
-    a, b = promoted(a, b)
+    a, b = promote_operands(a, b)
     n, m = aval_of(a).ndim, aval_of(b).ndim
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
@@ -288,4 +290,4 @@ def tensordot(
                 f"{aval_of(a)!r} and {aval_of(b)!r}"
             )
         groups = [tuple(range(n - count, n)), tuple(range(count))]
-    return _contract("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
+    return _tensordot("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)

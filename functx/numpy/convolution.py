@@ -10,7 +10,7 @@ from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
 from functx.numpy.number_parts import conj
 from functx.numpy.promotion import promote
-from functx.ops.convolution import Convolution, Layouts
+from functx.ops.convolution import ConvLayouts, Convolution
 from functx.ops.shaping import reshape, rev
 from functx.ops.window_shapes import Window
 
@@ -27,10 +27,10 @@ def convolve(
 
     Raises ShapeError unless both are one-dimensional and not empty.
     """
-    a, v = _rows("convolve", a, v)
+    a, v = _vector_operands("convolve", a, v)
     if aval_of(a).shape < aval_of(v).shape:
         a, v = v, a
-    return _slid("convolve", a, rev(v, (0,)), mode, precision, preferred_element_type)
+    return _convolve_vectors("convolve", a, rev(v, (0,)), mode, precision, preferred_element_type)
 
 
 def correlate(
@@ -47,15 +47,15 @@ def correlate(
 
     Raises ShapeError unless both are one-dimensional and not empty.
     """
-    a, v = _rows("correlate", a, v)
+    a, v = _vector_operands("correlate", a, v)
     v = conj(v)
     if aval_of(a).shape < aval_of(v).shape:
-        found = _slid("correlate", v, a, mode, precision, preferred_element_type)
+        found = _convolve_vectors("correlate", v, a, mode, precision, preferred_element_type)
         return rev(found, (0,))
-    return _slid("correlate", a, v, mode, precision, preferred_element_type)
+    return _convolve_vectors("correlate", a, v, mode, precision, preferred_element_type)
 
 
-def _rows(name: str, a: Any, v: Any) -> tuple[Any, ...]:
+def _vector_operands(name: str, a: Any, v: Any) -> tuple[Any, ...]:
     a, v = promote(a, v)
     if not aval_of(a).ndim == aval_of(v).ndim == 1 or not (aval_of(a).size and aval_of(v).size):
         raise ShapeError(
@@ -65,7 +65,7 @@ def _rows(name: str, a: Any, v: Any) -> tuple[Any, ...]:
     return a, v
 
 
-def _slid(name: str, a: Any, v: Any, mode: str, precision: Any, wide: Any) -> Any:
+def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, wide: Any) -> Any:
     """The sums of products of `v` with the windows of `a`, which is no shorter."""
     n = aval_of(v).size
     paddings = {"full": (n - 1, n - 1), "same": (n // 2, n - n // 2 - 1), "valid": (0, 0)}
@@ -74,7 +74,7 @@ def _slid(name: str, a: Any, v: Any, mode: str, precision: Any, wide: Any) -> An
     layout = (0, 1, 2)
     slide = Convolution(
         Window((n,), (1,), (paddings[mode],), (1,), (1,)),
-        Layouts(layout, layout, layout),
+        ConvLayouts(layout, layout, layout),
         precision=canonical_precision(precision),
         preferred_element_type=None if wide is None else canonical_dtype(wide),
     )

@@ -8,14 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import FUNCTX_ARRAYS, NUMPY_ARRAYS, filled_with, ndarray, of_value, wrapped
+from functx.core.arrays import (
+    FUNCTX_ARRAY_TYPES,
+    HOST_ARRAY_TYPES,
+    as_ndarray,
+    copy_as_ndarray,
+    filled_ndarray,
+    ndarray,
+)
 from functx.core.dtypes import DType, canonical_dtype, kind
-from functx.core.errors import DTypeError, ShapeError, ValueRangeError, brief
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError, short_repr
 from functx.core.program import Literal
 from functx.core.rewriting import apply
-from functx.core.storage import lies_in_a_row
+from functx.core.storage import is_contiguous
 from functx.core.tracing import Tracer, aval_of, bind, current_builder, literal_of, trace
-from functx.numpy.promotion import apart, broadcast_to, copied, promote, result_type
+from functx.numpy.promotion import (
+    broadcast_to,
+    copy_array,
+    copy_if_same_memory,
+    promote,
+    promoted_dtype,
+)
 from functx.ops.conversion import convert_element_type
 from functx.ops.joining import concatenate
 from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
@@ -45,33 +58,33 @@ def asarray(
     """`a` as an array: numbers, nested lists of numbers and of arrays, or an array itself."""
     if type(a) is Tracer:
         made = a if dtype is None else convert_element_type(a, dtype)
-        return apart(made, a) if copy else made
+        return copy_if_same_memory(made, a) if copy else made
     if isinstance(a, (list, tuple)):
-        made = _of_list(a, dtype)
-        return copied(made) if type(made) is Tracer else made
+        made = _array_from_list(a, dtype)
+        return copy_array(made) if type(made) is Tracer else made
     builder = current_builder.get()
     if type(a) in PYTHON_SCALARS or isinstance(a, (np.generic, Literal)):
         found = literal_of(a)
         if found is None:
             raise DTypeError(f"asarray: a must hold numbers; got {a!r}")
         if dtype is not None:
-            found = number_in(a, canonical_dtype(dtype))
+            found = cast_literal(a, canonical_dtype(dtype))
         elif kind(found.aval.dtype) in "iu":
             literal(found.value, found.aval.dtype)
         if builder is None:
-            return of_value(np.array(found.value, found.aval.dtype), found.aval.weak_type)
+            return copy_as_ndarray(np.array(found.value, found.aval.dtype), found.aval.weak_type)
         return Tracer(found, builder)
     if isinstance(a, np.ndarray):
         if isinstance(a, np.ma.MaskedArray) and not np.ma.is_masked(a):
             a = np.asarray(a)
         wanted = aval_of(a).dtype if dtype is None else canonical_dtype(dtype)
-        if copy or type(a) not in NUMPY_ARRAYS or a.dtype != wanted:
+        if copy or type(a) not in HOST_ARRAY_TYPES or a.dtype != wanted:
             a = np.array(a, wanted, copy=copy)
         if builder is None:
             return (
                 a
-                if type(a) is ndarray or (type(a) in FUNCTX_ARRAYS and dtype is None)
-                else wrapped(a)
+                if type(a) is ndarray or (type(a) in FUNCTX_ARRAY_TYPES and dtype is None)
+                else as_ndarray(a)
             )
         return Tracer(builder.atom(a), builder)
     aval_of(a)
@@ -87,7 +100,7 @@ def array(
     made = asarray(object, dtype)
     # Outside a trace, an array made from a list is new already.
     if copy and (not isinstance(object, (list, tuple)) or current_builder.get() is not None):
-        made = copied(made)
+        made = copy_array(made)
     missing = ndmin - aval_of(made).ndim
     return reshape(made, (1,) * missing + aval_of(made).shape) if missing > 0 else made
 
@@ -100,32 +113,32 @@ def asanyarray(a: Any, dtype: Any = None, order: Any = None) -> Any:
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """`a` as an array of at least one dimension that lies in row-major order, copied if need be."""
     a = asarray(a, dtype)
-    if not lies_in_a_row(a):
-        return copied(a)
+    if not is_contiguous(a):
+        return copy_array(a)
     return a if aval_of(a).shape else reshape(a, (1,))
 
 
-def _of_list(items: Any, dtype: Any) -> Any:
+def _array_from_list(items: Any, dtype: Any) -> Any:
     """The array of nested lists: at once where all is NumPy's, else the leaves joined."""
     leaves: list[Any] = []
-    shape = _collect(items, leaves)
+    shape = _collect_leaves(items, leaves)
     if all(type(x) in PYTHON_SCALARS or isinstance(x, (np.ndarray, np.generic)) for x in leaves):
         wanted = _list_dtype(leaves, dtype)
         try:
             return asarray(np.array(items, wanted))
         except OverflowError:
             raise ValueRangeError(
-                f"array: the numbers must fit {wanted}; got {brief(items)}"
+                f"array: the numbers must fit {wanted}; got {short_repr(items)}"
             ) from None
     if dtype is None:
         leaves = list(promote(*leaves))
-    rows = [_row(x, dtype) for x in leaves]
+    rows = [_raveled_leaf(x, dtype) for x in leaves]
     joined = rows[0] if len(rows) == 1 else concatenate(rows, 0)
     joined = convert_element_type(joined, aval_of(joined).dtype)
     return reshape(joined, shape)
 
 
-def _row(x: Any, dtype: Any) -> Any:
+def _raveled_leaf(x: Any, dtype: Any) -> Any:
     """`x` as a vector of its elements, in `dtype` where it is given."""
     if dtype is not None:
         x = asarray(x, dtype)
@@ -135,45 +148,47 @@ def _row(x: Any, dtype: Any) -> Any:
     return bind(Full((1,)), (literal(x.value, aval.dtype) if type(x) is Literal else x,))
 
 
-def _collect(items: Any, leaves: list[Any]) -> tuple[int, ...]:
+def _collect_leaves(items: Any, leaves: list[Any]) -> tuple[int, ...]:
     """Append what nested lists hold to `leaves`; the shape of the whole."""
     if not isinstance(items, (list, tuple)):
         leaves.append(items)
         return aval_of(items).shape
-    shapes = [_collect(x, leaves) for x in items]
+    shapes = [_collect_leaves(x, leaves) for x in items]
     if any(s != shapes[0] for s in shapes):
-        raise ShapeError(f"array: the items of a list must have one shape; got {_distinct(shapes)}")
+        raise ShapeError(
+            f"array: the items of a list must have one shape; got {_describe_shapes(shapes)}"
+        )
     return (len(items), *(shapes[0] if shapes else ()))
 
 
-def _distinct(shapes: Sequence[Any]) -> str:
+def _describe_shapes(shapes: Sequence[Any]) -> str:
     return " and ".join(map(str, dict.fromkeys(shapes)))
 
 
 def _list_dtype(leaves: Sequence[Any], dtype: Any) -> DType:
     if dtype is not None:
         return canonical_dtype(dtype)
-    return result_type(*leaves)[0] if leaves else canonical_dtype(FLOAT)
+    return promoted_dtype(*leaves)[0] if leaves else canonical_dtype(FLOAT)
 
 
-def _filled(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
+def _full(shape: Any, value: Any, dtype: DType, weak: bool = False) -> Any:
     """A new array of `shape` with the number `value` everywhere."""
     shape = canonical_shape(shape)
     builder = current_builder.get()
     if builder is None:
-        return filled_with(value, shape, dtype, weak)
+        return filled_ndarray(value, shape, dtype, weak)
     fill = literal_of(value) if weak else literal(value, dtype)
     return builder.append(Full(shape), (fill,))
 
 
 def zeros(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
     """An array of zeros, floating point unless `dtype` says otherwise."""
-    return _filled(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype))
+    return _full(shape, 0, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
 def ones(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
     """An array of ones, floating point unless `dtype` says otherwise."""
-    return _filled(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype))
+    return _full(shape, 1, canonical_dtype(FLOAT if dtype is None else dtype))
 
 
 def empty(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None) -> Any:
@@ -188,11 +203,11 @@ def full(
     if type(fill_value) in PYTHON_SCALARS:
         found = canonical_dtype(type(fill_value) if dtype is None else dtype)
         weak = dtype is None and type(fill_value) is not bool
-        return _filled(shape, literal(_cast(fill_value, found), found).value, found, weak)
-    return copied(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
+        return _full(shape, literal(_cast_number(fill_value, found), found).value, found, weak)
+    return copy_array(broadcast_to(asarray(fill_value, dtype), canonical_shape(shape)))
 
 
-def _cast(value: Any, dtype: DType) -> Any:
+def _cast_number(value: Any, dtype: DType) -> Any:
     """The number `value` as an array of `dtype` would hold it, fractions cut off for integers."""
     if kind(dtype) in "iu" and isinstance(value, float) and math.isfinite(value):
         return int(value)
@@ -216,12 +231,12 @@ def full_like(
     found = aval.dtype if dtype is None else canonical_dtype(dtype)
     if type(fill_value) in PYTHON_SCALARS:
         weak = dtype is None and aval.weak_type
-        value = literal(_cast(fill_value, found), found).value
-        return _as_given(a, lambda: _filled(dims, value, found, weak))
-    return copied(broadcast_to(asarray(fill_value, found), dims))
+        value = literal(_cast_number(fill_value, found), found).value
+        return _matching_array_type(a, lambda: _full(dims, value, found, weak))
+    return copy_array(broadcast_to(asarray(fill_value, found), dims))
 
 
-def _as_given(like: Any, make: Callable[[], Any]) -> Any:
+def _matching_array_type(like: Any, make: Callable[[], Any]) -> Any:
     """What `make` makes, as a JAX array outside a trace if `like` is one."""
     if (
         current_builder.get() is not None
@@ -272,8 +287,8 @@ def empty_like(
     return full_like(a, 0, dtype, shape=shape)
 
 
-def number_in(x: Any, dtype: DType) -> Literal:
+def cast_literal(x: Any, dtype: DType) -> Literal:
     """The number `x` in `dtype`, which a Python number must fit and a NumPy scalar is cast to."""
     if isinstance(x, np.generic):
         return literal(x.astype(dtype).item(), dtype)
-    return literal(_cast(x.value if type(x) is Literal else x, dtype), dtype)
+    return literal(_cast_number(x.value if type(x) is Literal else x, dtype), dtype)

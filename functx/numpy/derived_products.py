@@ -9,11 +9,11 @@ from typing import Any
 
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy.contraction import matmul, promoted
-from functx.numpy.mutation import with_out
+from functx.numpy.contraction import matmul, promote_operands
+from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import broadcast, operand, promote
-from functx.numpy.reductions import summed_dtype
-from functx.numpy.subscripts import diagonal_of, einsum
+from functx.numpy.reductions import sum_dtype
+from functx.numpy.subscripts import einsum, static_diagonal
 from functx.ops.arithmetic import mul, sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.joining import concatenate, pad
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@partial(with_out, place=2)
+@partial(accept_out, place=2)
 def outer(a: Any, b: Any) -> Any:
     """The products of every element of `a` with every one of `b`, as a matrix."""
     a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
@@ -40,7 +40,7 @@ def outer(a: Any, b: Any) -> Any:
 
 def kron(a: Any, b: Any) -> Any:
     """The Kronecker product: each element of `a` times all of `b`, as blocks of one array."""
-    a, b = promoted(a, b)
+    a, b = promote_operands(a, b)
     x, y = aval_of(a).shape, aval_of(b).shape
     rank = max(len(x), len(y))
     x, y = (1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y
@@ -60,7 +60,7 @@ def cross(
     """
     if axis is not None:
         axisa = axisb = axisc = axis
-    a, b = promoted(a, b)
+    a, b = promote_operands(a, b)
     given = aval_of(a), aval_of(b)
     a, b = (
         moveaxis(x, canonical_axis(k, aval_of(x).ndim, f"cross: {name}"), aval_of(x).ndim - 1)
@@ -75,34 +75,36 @@ def cross(
         first, second = (_components(x) for x in (a, b))
         left = mul(*broadcast(first[0], second[1]))
         return sub(left, mul(*broadcast(first[1], second[0])))
-    a, b = broadcast(*[_in_space(x) if n == 2 else x for x, n in zip((a, b), sizes, strict=True)])
+    a, b = broadcast(
+        *[_pad_to_three(x) if n == 2 else x for x, n in zip((a, b), sizes, strict=True)]
+    )
     # With the components rotated: c[i + 2] = a[i] b[i + 1] - a[i + 1] b[i]
-    out = _rotate(sub(mul(a, _rotate(b)), mul(_rotate(a), b)))
+    out = _rotate_components(sub(mul(a, _rotate_components(b)), mul(_rotate_components(a), b)))
     ndim = aval_of(out).ndim
     return moveaxis(out, ndim - 1, canonical_axis(axisc, ndim, "cross: axisc"))
 
 
-def _last(x: Any, start: int, stop: int) -> Any:
+def _slice_last_axis(x: Any, start: int, stop: int) -> Any:
     lead = aval_of(x).shape[:-1]
     return slice_(x, (*(0 for _ in lead), start), (*lead, stop))
 
 
 def _components(x: Any) -> list[Any]:
     shape = aval_of(x).shape
-    return [reshape(_last(x, i, i + 1), shape[:-1]) for i in range(shape[-1])]
+    return [reshape(_slice_last_axis(x, i, i + 1), shape[:-1]) for i in range(shape[-1])]
 
 
-def _rotate(x: Any) -> Any:
-    return concatenate([_last(x, 1, 3), _last(x, 0, 1)], aval_of(x).ndim - 1)
+def _rotate_components(x: Any) -> Any:
+    return concatenate([_slice_last_axis(x, 1, 3), _slice_last_axis(x, 0, 1)], aval_of(x).ndim - 1)
 
 
-def _in_space(x: Any) -> Any:
+def _pad_to_three(x: Any) -> Any:
     """Vectors of two components with a third that is zero."""
     aval = aval_of(x)
     return pad(x, literal(0, aval.dtype), (*((0, 0, 0) for _ in aval.shape[:-1]), (0, 1, 0)))
 
 
-@partial(with_out, place=5)
+@partial(accept_out, place=5)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum along a diagonal of two dimensions, which leave the shape.
 
@@ -114,8 +116,8 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
         raise ShapeError(f"trace: the operand must have at least two dimensions; got {aval!r}")
     axes = canonical_axes((axis1, axis2), aval.ndim, "trace: axis1 and axis2")
     if dtype is None:
-        dtype = summed_dtype(aval.dtype)
-    on_diagonal = convert_element_type(diagonal_of(a, index(offset), *axes), dtype)
+        dtype = sum_dtype(aval.dtype)
+    on_diagonal = convert_element_type(static_diagonal(a, index(offset), *axes), dtype)
     return reduce_sum(on_diagonal, aval.ndim - 2)
 
 
@@ -148,7 +150,7 @@ def matrix_power(a: Any, n: int) -> Any:
     return result
 
 
-@with_out
+@accept_out
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
     """The product of a chain of matrices, in the order that takes the fewest operations.
 

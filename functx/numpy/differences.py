@@ -15,7 +15,7 @@ from functx.core.tracing import aval_of
 from functx.numpy import operators
 from functx.numpy.creation import asarray
 from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
-from functx.numpy.reductions import raveled, sum
+from functx.numpy.reductions import ravel_array, sum
 from functx.ops import arithmetic
 from functx.ops.arithmetic import div, mul, sub
 from functx.ops.comparison import ne
@@ -43,7 +43,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     axis = canonical_axis(axis, aval_of(x).ndim)
     if n == 0:
         return x
-    parts = [_edge(part, x, axis) for part in (prepend, append)]
+    parts = [_diff_boundary(part, x, axis) for part in (prepend, append)]
     joined = [part for part in (parts[0], x, parts[1]) if part is not None]
     if len(joined) > 1:
         x = concatenate(promote(*joined), axis)
@@ -56,7 +56,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     return x
 
 
-def _edge(part: Any, x: Any, axis: int) -> Any:
+def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
     """What `diff` is to join to `x`, a number being one element everywhere."""
     if part is None:
         return None
@@ -73,7 +73,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     x = reshape(x, (aval_of(x).size,))
     parts = [to_begin, diff(x), to_end]
     flat = [
-        part if part is parts[1] else convert_element_type(raveled(part), aval_of(x).dtype)
+        part if part is parts[1] else convert_element_type(ravel_array(part), aval_of(x).dtype)
         for part in parts
         if part is not None
     ]
@@ -122,11 +122,11 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
             f"{len(axes)} axes"
         )
     spacings = varargs if len(varargs) == len(axes) else (varargs or (1.0,)) * len(axes)
-    slopes = [_slope(x, h, d) for h, d in zip(spacings, axes, strict=True)]
+    slopes = [_gradient_along(x, h, d) for h, d in zip(spacings, axes, strict=True)]
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _slope(x: Any, spacing: Any, axis: int) -> Any:
+def _gradient_along(x: Any, spacing: Any, axis: int) -> Any:
     aval = aval_of(x)
     n = aval.shape[axis]
     if n < 2:

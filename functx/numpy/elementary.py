@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from functx.numpy.promotion import binary, promote_inexact
+from functx.numpy.promotion import bind_binary, promote_inexact
 from functx.numpy.ufuncs import (
+    broadcast_inexact,
     inexact_binary_ufunc,
-    inexact_pair,
     inexact_ufunc,
-    on_parts,
+    map_real_and_imag,
     ufunc,
 )
 from functx.ops import arithmetic, numerics
@@ -73,19 +73,19 @@ cbrt = inexact_ufunc("cbrt", exponentials.Cbrt(), "The cube root, negative for n
 @ufunc
 def log2(x: Any, /) -> Any:
     """The logarithm to base 2."""
-    return on_parts(lambda part: div(part, math.log(2)), log(x))
+    return map_real_and_imag(lambda part: div(part, math.log(2)), log(x))
 
 
 @ufunc
 def log10(x: Any, /) -> Any:
     """The logarithm to base 10."""
-    return on_parts(lambda part: div(part, math.log(10)), log(x))
+    return map_real_and_imag(lambda part: div(part, math.log(10)), log(x))
 
 
 @ufunc
 def logaddexp2(x: Any, y: Any, /) -> Any:
     """log2(2**x + 2**y), without overflow."""
-    x, y = inexact_pair(x, y)
+    x, y = broadcast_inexact(x, y)
     scaled = mul(x, math.log(2)), mul(y, math.log(2))
     return div(numerics.logaddexp(*scaled), math.log(2))
 
@@ -115,14 +115,14 @@ sinc = inexact_ufunc("sinc", numerics.Sinc(), "sin(pi x) / (pi x), and 1 at 0.")
 def deg2rad(x: Any, /) -> Any:
     """x degrees in radians."""
     (x,) = promote_inexact(x)
-    return binary(arithmetic.Mul(), x, math.pi / 180)
+    return bind_binary(arithmetic.Mul(), x, math.pi / 180)
 
 
 @ufunc
 def rad2deg(x: Any, /) -> Any:
     """x radians in degrees."""
     (x,) = promote_inexact(x)
-    return binary(arithmetic.Mul(), x, 180 / math.pi)
+    return bind_binary(arithmetic.Mul(), x, 180 / math.pi)
 
 
 radians, degrees = deg2rad, rad2deg

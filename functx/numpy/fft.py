@@ -9,7 +9,7 @@ from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices, joining, number_parts, padding, rearranging, shapes
-from functx.numpy.promotion import operand, owned
+from functx.numpy.promotion import copy_if_shared, operand
 from functx.numpy.ranges import arange
 from functx.ops import fourier
 from functx.ops.complexes import real
@@ -76,10 +76,10 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The `n` real values whose `rfft` is `a`; `n` is even, 2 (m - 1), by default."""
-    a = _complex(a)
+    a = _as_complex(a)
     axis = canonical_axis(axis, a.ndim)
     n = 2 * (a.shape[axis] - 1) if n is None else n
-    half = _resized("irfft", a, n // 2 + 1, axis)
+    half = _crop_or_pad("irfft", a, n // 2 + 1, axis)
     # What real values leave out: the conjugates of the inner terms, last first.
     inner = slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
     mirrored = number_parts.conj(rearranging.flip(inner, axis=axis))
@@ -113,14 +113,14 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 
 
 def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse: bool) -> Any:
-    given, a = a, _complex(a)
+    given, a = a, _as_complex(a)
     if axes is None:
         axes = range(a.ndim) if s is None else range(a.ndim - len(s), a.ndim)
     chosen = canonical_axes(tuple(axes), a.ndim)
     if s is None and 0 in [a.shape[d] for d in chosen]:
-        return owned(a, operand(given))
+        return copy_if_shared(a, operand(given))
     for axis, n in zip(chosen, s or [a.shape[d] for d in chosen], strict=True):
-        a = _resized(name, a, n, axis)
+        a = _crop_or_pad(name, a, n, axis)
     count = len(chosen)
     last = tuple(range(a.ndim - count, a.ndim))
     moved = shapes.moveaxis(a, chosen, last)
@@ -128,11 +128,11 @@ def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse
     for d in last:
         size *= moved.shape[d]
     out = shapes.moveaxis(fourier.fft(moved, count, inverse), last, chosen)
-    factor = _factor(name, norm, size, inverse)
+    factor = _norm_factor(name, norm, size, inverse)
     return out if factor == 1.0 else out * factor
 
 
-def _factor(name: str, norm: str | None, size: int, inverse: bool) -> float:
+def _norm_factor(name: str, norm: str | None, size: int, inverse: bool) -> float:
     """What the primitive, scaled by 1 / size in the inverse alone, is multiplied by."""
     wanted = {"backward": 1.0 / size if inverse else 1.0, "ortho": size**-0.5}
     wanted["forward"] = 1.0 if inverse else 1.0 / size
@@ -142,12 +142,12 @@ def _factor(name: str, norm: str | None, size: int, inverse: bool) -> float:
     return wanted[kind] * (size if inverse else 1.0)
 
 
-def _complex(a: Any) -> Any:
+def _as_complex(a: Any) -> Any:
     a = operand(a)
     return convert_element_type(a, complex_dtype(inexact_dtype(aval_of(a).dtype)))
 
 
-def _resized(name: str, a: Any, n: int, axis: int) -> Any:
+def _crop_or_pad(name: str, a: Any, n: int, axis: int) -> Any:
     """`a` cut or padded with zeros to length `n` along `axis`."""
     if n < 1:
         raise ValueRangeError(f"{name}: the number of terms must be positive; got {n}")

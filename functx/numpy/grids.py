@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import wrapped
+from functx.core.arrays import as_ndarray
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy.creation import INT, asarray, zeros
-from functx.numpy.promotion import broadcast_to, copied, promote
+from functx.numpy.promotion import broadcast_to, copy_array, promote
 from functx.numpy.ranges import arange, linspace
-from functx.numpy.shapes import as_array, static_integers
+from functx.numpy.shapes import ensure_array, static_integers
 from functx.ops import shaping
 from functx.ops.operands import canonical_shape
-from functx.ops.parameters import whole
+from functx.ops.parameters import as_int
 from functx.ops.shaping import reshape
-from functx.ops.slicing import wide_enough
+from functx.ops.slicing import widen_index
 
 __all__ = [
     "diag_indices",
@@ -42,12 +42,12 @@ __all__ = [
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """The rows and the columns of the places on diagonal `k` and below it, as NumPy arrays."""
-    return _places(np.tril_indices(*_sizes("tril_indices", n, k, m)))
+    return _wrap_indices(np.tril_indices(*_triangle_sizes("tril_indices", n, k, m)))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """The rows and the columns of the places on diagonal `k` and above it, as NumPy arrays."""
-    return _places(np.triu_indices(*_sizes("triu_indices", n, k, m)))
+    return _wrap_indices(np.triu_indices(*_triangle_sizes("triu_indices", n, k, m)))
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
@@ -62,9 +62,9 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
     return triu_indices(rows, k, columns)
 
 
-def _sizes(name: str, n: Any, k: Any, m: Any) -> tuple[int, int, int | None]:
-    rows, diagonal = whole(f"{name}: n", n), whole(f"{name}: k", k)
-    return rows, diagonal, None if m is None else whole(f"{name}: m", m)
+def _triangle_sizes(name: str, n: Any, k: Any, m: Any) -> tuple[int, int, int | None]:
+    rows, diagonal = as_int(f"{name}: n", n), as_int(f"{name}: k", k)
+    return rows, diagonal, None if m is None else as_int(f"{name}: m", m)
 
 
 def _shape_of_matrix(name: str, arr: Any) -> tuple[int, ...]:
@@ -76,7 +76,9 @@ def _shape_of_matrix(name: str, arr: Any) -> tuple[int, ...]:
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     """The places on the main diagonal of a cube of `ndim` dimensions, as NumPy arrays."""
-    return _places(np.diag_indices(whole("diag_indices: n", n), whole("diag_indices: ndim", ndim)))
+    return _wrap_indices(
+        np.diag_indices(as_int("diag_indices: n", n), as_int("diag_indices: ndim", ndim))
+    )
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
@@ -89,8 +91,8 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     return diag_indices(shape[0], len(shape))
 
 
-def _places(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([wrapped(x.astype(canonical_dtype(INT))) for x in found])
+def _wrap_indices(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([as_ndarray(x.astype(canonical_dtype(INT))) for x in found])
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
@@ -114,7 +116,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     for x, place in zip(vectors, places, strict=True):
         dims = tuple([aval_of(x).size if d == place else 1 for d in range(len(shape))])
         grids.append(broadcast_to(reshape(x, dims), dims if sparse else shape))
-    return [copied(grid) for grid in grids] if copy else grids
+    return [copy_array(grid) for grid in grids] if copy else grids
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
@@ -141,7 +143,7 @@ def fromfunction(
     return function(*grids, **kwargs)
 
 
-class _Grid:
+class _GridIndexer:
     """Grids by slices: `mgrid[0:3, 0:1:5j]`, where an imaginary step counts the points."""
 
     def __init__(self, name: str, sparse: bool):
@@ -151,10 +153,10 @@ class _Grid:
         from functx.numpy.joining import stack
 
         if not isinstance(key, tuple):
-            return _range(key)
+            return _range_from_slice(key)
         if not key:
             return () if self.sparse else zeros((0,), INT)
-        ranges = promote(*[_range(one) for one in key])
+        ranges = promote(*[_range_from_slice(one) for one in key])
         grids = meshgrid(*ranges, sparse=self.sparse, indexing="ij")
         return tuple(grids) if self.sparse else stack(grids)
 
@@ -162,19 +164,19 @@ class _Grid:
         return f"functx.numpy.{self.name}"
 
 
-def _range(key: slice) -> Any:
+def _range_from_slice(key: slice) -> Any:
     start = 0 if key.start is None else key.start
     if isinstance(key.step, complex):
         return linspace(start, key.stop, int(abs(key.step)))
     return arange(start, key.stop, key.step)
 
 
-mgrid, ogrid = _Grid("mgrid", sparse=False), _Grid("ogrid", sparse=True)
+mgrid, ogrid = _GridIndexer("mgrid", sparse=False), _GridIndexer("ogrid", sparse=True)
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
     """Vectors shaped to index by all their combinations; masks stand for where they hold."""
-    arrays = [as_array(x) for x in args]
+    arrays = [ensure_array(x) for x in args]
     for x in arrays:
         if aval_of(x).ndim != 1:
             raise ShapeError(f"ix_: operands must have one dimension; got {aval_of(x)!r}")
@@ -199,12 +201,12 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """
     from functx.numpy import choices, operators, whole_numbers
 
-    indices = as_array(indices)
+    indices = ensure_array(indices)
     if aval_of(indices).dtype.kind not in "iu":
         raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(indices)!r}")
     sizes = canonical_shape(shape, "unravel_index: shape")
     total = prod(sizes)
-    indices = wide_enough(indices, total)
+    indices = widen_index(indices, total)
     if aval_of(indices).dtype.kind == "i":
         indices = choices.where(operators.less(indices, 0), indices + total, indices)
     left = choices.clip(indices, 0, max(total - 1, 0))
@@ -226,7 +228,7 @@ def ravel_multi_index(
     from functx.numpy import choices, operators, whole_numbers
 
     sizes = canonical_shape(dims, "ravel_multi_index: dims")
-    arrays = [wide_enough(x, prod(sizes)) for x in promote(*multi_index)]
+    arrays = [widen_index(x, prod(sizes)) for x in promote(*multi_index)]
     modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
     if len(arrays) != len(sizes) or len(modes) != len(sizes):
         raise ShapeError(

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functx.core.arrays import plain
+from functx.core.arrays import as_numpy_array
 from functx.core.avals import Shape
-from functx.core.concrete import concrete
+from functx.core.concrete import concretize
 from functx.core.dtypes import kind
 from functx.core.errors import ConcretizationError, IndexingError, type_name
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.promotion import operand
-from functx.ops.slicing import from_the_start
+from functx.ops.slicing import normalize_start_index
 
 
-class Span(NamedTuple):
+class SliceIndex(NamedTuple):
     """`size` elements along an axis, every `step`-th from `start` on, backwards if it is negative.
 
     `start` is the least of their positions in any case.
@@ -30,14 +30,14 @@ class Span(NamedTuple):
     step: int
 
 
-class Point(NamedTuple):
+class ScalarIndex(NamedTuple):
     """One element along an axis, which leaves the shape; `at` is an int or a traced integer."""
 
     axis: int
     at: Any
 
 
-class Points(NamedTuple):
+class ArrayIndex(NamedTuple):
     """Elements along an axis, at the places that the array `at` holds.
 
     Without an axis (from a boolean scalar) it only lends its shape to the others.
@@ -47,7 +47,7 @@ class Points(NamedTuple):
     at: Any
 
 
-class Mode(NamedTuple):
+class IndexingOptions(NamedTuple):
     """What is said of an index beside it: how to treat what is out of bounds, and promises.
 
     With `outside` None, known indices must be in bounds, and others are clipped when read
@@ -61,15 +61,15 @@ class Mode(NamedTuple):
     wrap: bool = True
 
 
-def item_of(item: Any) -> Any:
+def parse_index_item(item: Any) -> Any:
     """One item of an index as an int, a slice, None, Ellipsis, or an array, checked."""
     if type(item) is int or type(item) is slice or item is None or item is Ellipsis:
         return item
     if type(item) is not Tracer:
-        item = _as_array(item)
+        item = _index_array(item)
     of = kind(item.dtype) if isinstance(item, Tracer | np.ndarray) or hasattr(item, "aval") else "O"
     if of == "b":
-        return known_mask(item)
+        return concrete_index_mask(item)
     if of not in "iu":
         raise IndexingError(
             "x[...]: an index must be made of integers, slices, integer or boolean arrays, "
@@ -79,7 +79,7 @@ def item_of(item: Any) -> Any:
     return int(item) if isinstance(item, np.ndarray) and not item.ndim else item
 
 
-def _as_array(item: Any) -> Any:
+def _index_array(item: Any) -> Any:
     """An item of an index as an array, of NumPy where its value is known."""
     if isinstance(item, (list, tuple)):
         if any(type(one) is Tracer for one in item):
@@ -87,17 +87,17 @@ def _as_array(item: Any) -> Any:
         array = np.asarray(item)
         return array if array.size else array.astype(np.int32)
     if hasattr(item, "aval") or isinstance(item, np.ndarray):
-        return plain(item)
+        return as_numpy_array(item)
     boolean = isinstance(item, bool | np.bool_)
     return np.asarray(integer(item) if hasattr(item, "__index__") and not boolean else item)
 
 
-def known_mask(mask: Any) -> Any:
+def concrete_index_mask(mask: Any) -> Any:
     """A boolean mask as a NumPy array."""
     if type(mask) is not Tracer:
         return np.asarray(mask)
     try:
-        return concrete(mask, "a boolean mask")
+        return concretize(mask, "a boolean mask")
     except ConcretizationError as error:
         raise IndexingError(
             "x[mask]: the mask must have a known value, since the number of elements selected "
@@ -108,7 +108,7 @@ def known_mask(mask: Any) -> Any:
         ) from None
 
 
-def entries(shape: Shape, items: Sequence[Any], mode: Mode) -> list[Any]:
+def parse_index(shape: Shape, items: Sequence[Any], mode: IndexingOptions) -> list[Any]:
     """What `items` ask of each axis of an array of `shape`: an entry an axis, None for new ones.
 
     Ellipsis stands among them where it is given, even if it selects no axis.
@@ -122,31 +122,31 @@ def entries(shape: Shape, items: Sequence[Any], mode: Mode) -> list[Any]:
         )
     found: list[Any] = []
     axis = 0
-    for item in items if ellipses else (*items, _REST):
+    for item in items if ellipses else (*items, _IMPLICIT_ELLIPSIS):
         if item is None:
             found.append(None)
-        elif item is Ellipsis or item is _REST:
+        elif item is Ellipsis or item is _IMPLICIT_ELLIPSIS:
             if item is Ellipsis:
                 found.append(Ellipsis)
             for _ in range(len(shape) - used):
-                found.append(Span(axis, 0, shape[axis], 1))
+                found.append(SliceIndex(axis, 0, shape[axis], 1))
                 axis += 1
         elif type(item) is slice:
-            found.append(_span(item, axis, shape[axis]))
+            found.append(_slice_index(item, axis, shape[axis]))
             axis += 1
         elif type(item) is int or (not aval_of(item).shape and aval_of(item).dtype != bool):
-            found.append(Point(axis, place_of(item, axis, shape[axis], mode)))
+            found.append(ScalarIndex(axis, normalize_index(item, axis, shape[axis], mode)))
             axis += 1
         elif aval_of(item).dtype == bool:
-            found += _mask_entries(item, axis, shape)
+            found += _mask_indices(item, axis, shape)
             axis += item.ndim
         else:
-            found.append(Points(axis, place_of(item, axis, shape[axis], mode)))
+            found.append(ArrayIndex(axis, normalize_index(item, axis, shape[axis], mode)))
             axis += 1
     return found
 
 
-_REST = object()
+_IMPLICIT_ELLIPSIS = object()
 """All axes behind the items of an index that has no Ellipsis."""
 
 
@@ -156,7 +156,7 @@ def _axes_used(item: Any) -> int:
     return item.ndim if isinstance(item, np.ndarray) and item.dtype == bool else 1
 
 
-def _span(item: slice, axis: int, size: int) -> Span:
+def _slice_index(item: slice, axis: int, size: int) -> SliceIndex:
     try:
         start, stop, step = item.indices(size)
     except ConcretizationError as error:
@@ -171,30 +171,30 @@ def _span(item: slice, axis: int, size: int) -> Span:
         ) from None
     count = len(range(start, stop, step))
     if count < 2:
-        return Span(axis, start if count else 0, count, 1)
-    return Span(axis, start if step > 0 else start + (count - 1) * step, count, step)
+        return SliceIndex(axis, start if count else 0, count, 1)
+    return SliceIndex(axis, start if step > 0 else start + (count - 1) * step, count, step)
 
 
-def _mask_entries(mask: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[Points]:
+def _mask_indices(mask: np.ndarray[Any, Any], axis: int, shape: Shape) -> list[ArrayIndex]:
     if not mask.ndim:
-        return [Points(None, np.zeros(int(mask), np.int32))]
+        return [ArrayIndex(None, np.zeros(int(mask), np.int32))]
     if mask.shape != shape[axis : axis + mask.ndim]:
         raise IndexingError(
             f"x[mask]: a mask must have the shape of the axes that it stands for; got "
             f"{mask.shape} for axes {axis} to {axis + mask.ndim - 1} of an array of shape {shape}"
         )
     places = mask.nonzero()
-    return [Points(axis + i, place.astype(np.int32)) for i, place in enumerate(places)]
+    return [ArrayIndex(axis + i, place.astype(np.int32)) for i, place in enumerate(places)]
 
 
-def place_of(at: Any, axis: int, size: int, mode: Mode) -> Any:
+def normalize_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
     """`at` counted from the start of an axis of `size`; known integers are checked."""
-    if is_known(at):
-        return _known_place(at, axis, size, mode)
-    return from_the_start(at, size) if mode.wrap else at
+    if is_static_index(at):
+        return _normalize_static_index(at, axis, size, mode)
+    return normalize_start_index(at, size) if mode.wrap else at
 
 
-def _known_place(at: Any, axis: int, size: int, mode: Mode) -> Any:
+def _normalize_static_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
     numbers = np.asarray([at] if type(at) is int else at)
     if numbers.dtype != np.int64:
         numbers = numbers.astype(np.int64)
@@ -217,5 +217,5 @@ def index_dtype(shape: Shape) -> Any:
     return np.int32 if all(n < 2**31 for n in shape) else np.int64
 
 
-def is_known(indices: Any) -> bool:
+def is_static_index(indices: Any) -> bool:
     return type(indices) is int or isinstance(indices, np.ndarray)

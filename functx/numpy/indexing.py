@@ -12,38 +12,44 @@ from functx.core.avals import Shape
 from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.index_entries import Mode, entries, is_known, item_of, place_of
-from functx.numpy.masked import masked, masked_axes
-from functx.numpy.promotion import broadcast, broadcast_to, operand, owned, promote
+from functx.numpy.index_entries import (
+    IndexingOptions,
+    is_static_index,
+    normalize_index,
+    parse_index,
+    parse_index_item,
+)
+from functx.numpy.masked import masked_elements, parse_mask_index
+from functx.numpy.promotion import broadcast, broadcast_to, copy_if_shared, operand, promote
 from functx.numpy.selection import (
     ADD,
+    IN_BOUNDS_MODES,
     MAX,
     MIN,
     MULTIPLY,
     SET,
-    TRUSTED,
-    Selection,
-    Update,
-    cast,
-    filled,
-    selection,
+    Indexer,
+    ScatterUpdate,
+    cast_for_assignment,
+    fill_to_shape,
+    make_indexer,
 )
 from functx.ops import arithmetic
 from functx.ops.comparison import lt
 from functx.ops.gathering import Gather
-from functx.ops.indexing import GatherDimensionNumbers, canonical_mode
+from functx.ops.indexing import GatherDimensionNumbers, canonical_index_mode
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
 from functx.ops.reductions import reduce_max
 from functx.ops.scatter_set import ScatterSet
 from functx.ops.selection import select, select_n
 from functx.ops.shaping import full, full_like, reshape
-from functx.ops.slicing import wide_enough
+from functx.ops.slicing import widen_index
 from functx.transforms.control.loops import fori_loop
 
-PLACE = np.dtype("int32")
+COUNT_DTYPE = np.dtype("int32")
 
 
-def index(x: Any, idx: Any) -> Any:
+def getitem(x: Any, idx: Any) -> Any:
     """`x[idx]`, with the meaning that NumPy gives it.
 
     An integer out of bounds raises IndexingError where its value is known; a traced one
@@ -54,24 +60,24 @@ def index(x: Any, idx: Any) -> Any:
     as a number, not as an array. NumPy's own array of no dimensions is an array: it gives a copy.
     """
     if type(x) is Tracer:
-        key = static_key(idx)
+        key = static_index_key(idx)
         if key is not None:
-            for step in static_steps(x.atom.aval.shape, key):
+            for step in static_index_primitives(x.atom.aval.shape, key):
                 x = bind(step, (x,))
             return x
     x = operand(x)
     try:
-        found = selection(x, idx, Mode()).read(x)
+        found = make_indexer(x, idx, IndexingOptions()).read(x)
         items = idx if type(idx) is tuple else (idx,)
-        return owned(found, x) if np.ndarray in map(type, items) else found
+        return copy_if_shared(found, x) if np.ndarray in map(type, items) else found
     except IndexingError as error:
-        found = masked(x, idx, error)
+        found = masked_elements(x, idx, error)
         if found is None:
             raise
         return found
 
 
-def static_key(idx: Any) -> Any:
+def static_index_key(idx: Any) -> Any:
     """`idx` as a key, if it is made of ints, slices between ints, None and Ellipsis alone."""
     if type(idx) is int:
         return (idx,)
@@ -90,10 +96,12 @@ def static_key(idx: Any) -> Any:
 
 
 @lru_cache(maxsize=8192)
-def static_steps(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
+def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primitive, ...]:
     """The operations that read what `key` selects of an array of `shape`."""
     items = [slice(*item) if type(item) is tuple else item for item in key]
-    return Selection(shape, entries(shape, items, Mode()), Mode()).static_steps()
+    return Indexer(
+        shape, parse_index(shape, items, IndexingOptions()), IndexingOptions()
+    ).static_steps()
 
 
 class At:
@@ -108,14 +116,14 @@ class At:
     def __init__(self, x: Any):
         self.x = x
 
-    def __getitem__(self, idx: Any) -> Place:
-        return Place(self.x, idx)
+    def __getitem__(self, idx: Any) -> IndexUpdateRef:
+        return IndexUpdateRef(self.x, idx)
 
     def __repr__(self) -> str:
         return f"At({self.x!r})"
 
 
-class Place:
+class IndexUpdateRef:
     """What an index selects of an array, to be read or written: `x.at[idx]`.
 
     The keywords of all methods: `mode` says what to do where an index is out of bounds. By
@@ -146,9 +154,9 @@ class Place:
         """`x[idx]`, with a choice of what is read out of bounds."""
         if mode is None and fill_value is not None:
             mode = "fill"
-        flags = indices_are_sorted, unique_indices, known_number(fill_value)
-        chosen = _mode(mode, *flags, **keywords)
-        return owned(selection(self.x, self.idx, chosen).read(self.x), self.x)
+        flags = indices_are_sorted, unique_indices, static_fill_value(fill_value)
+        chosen = _indexing_options(mode, *flags, **keywords)
+        return copy_if_shared(make_indexer(self.x, self.idx, chosen).read(self.x), self.x)
 
     def set(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] = values`, converted to its dtype; the last one to a place stays."""
@@ -160,7 +168,9 @@ class Place:
 
     def subtract(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] -= values`, repeated indices adding up."""
-        return self._write(arithmetic.neg(cast(values, aval_of(self.x).dtype)), ADD, **keywords)
+        return self._write(
+            arithmetic.neg(cast_for_assignment(values, aval_of(self.x).dtype)), ADD, **keywords
+        )
 
     def multiply(self, values: Any, **keywords: Any) -> Any:
         """`x` after `x[idx] *= values`, repeated indices multiplying up."""
@@ -190,56 +200,60 @@ class Place:
 
     def apply(self, fun: Callable[[Any], Any], **keywords: Any) -> Any:
         """`x` after `x[idx] = fun(x[idx])`, `fun` applied again wherever an index repeats."""
-        mode = _mode(**keywords)
+        mode = _indexing_options(**keywords)
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
-        masked = masked_axes(self.idx, shape)
+        masked = parse_mask_index(self.idx, shape)
         if masked is not None:
-            return select(masked.spread(shape), cast(fun(self.x), dtype), self.x)
-        found = selection(self.x, self.idx, mode)
+            return select(masked.spread(shape), cast_for_assignment(fun(self.x), dtype), self.x)
+        found = make_indexer(self.x, self.idx, mode)
         # What is read for places that are then dropped does not matter.
         reading = mode._replace(outside="clip" if mode.outside == "fill" else mode.outside)
-        reads = Selection(shape, found.found, reading)
+        reads = Indexer(shape, found.found, reading)
         old = reads.read(self.x)
         if found.block is None or found.writes_once(found.places()):
-            return owned(found.write(self.x, fun(old), SET), self.x)
-        counts = reads.read(found.write(full(shape, literal(0, PLACE)), 1, ADD))
+            return copy_if_shared(found.write(self.x, fun(old), SET), self.x)
+        counts = reads.read(found.write(full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
 
         def again(i: Any, value: Any) -> Any:
-            return select(lt(i, counts), cast(fun(value), dtype), value)
+            return select(lt(i, counts), cast_for_assignment(fun(value), dtype), value)
 
         last = fori_loop(0, reduce_max(counts, tuple(range(aval_of(counts).ndim))), again, old)
         return found.write(self.x, last, SET)
 
     def _factors(self, values: Any, **keywords: Any) -> Any:
         """Ones in the shape of `x`, multiplied at the index by `values`."""
-        return Place(full_like(self.x, 1), self.idx).multiply(values, **keywords)
+        return IndexUpdateRef(full_like(self.x, 1), self.idx).multiply(values, **keywords)
 
-    def _write(self, values: Any, update: Update, **keywords: Any) -> Any:
-        return owned(updated(self.x, self.idx, values, update, **keywords), self.x, values)
+    def _write(self, values: Any, update: ScatterUpdate, **keywords: Any) -> Any:
+        return copy_if_shared(
+            scatter_update(self.x, self.idx, values, update, **keywords), self.x, values
+        )
 
 
-def updated(x: Any, idx: Any, values: Any, update: Update = SET, **keywords: Any) -> Any:
+def scatter_update(
+    x: Any, idx: Any, values: Any, update: ScatterUpdate = SET, **keywords: Any
+) -> Any:
     """`x` with `values` written to the elements at `idx`; `x` or `values` itself if all are selected."""
-    mode = _mode(**keywords)
+    mode = _indexing_options(**keywords)
     aval = aval_of(x)
-    values = cast(values, aval.dtype)
-    masked = masked_axes(idx, aval.shape)
+    values = cast_for_assignment(values, aval.dtype)
+    masked = parse_mask_index(idx, aval.shape)
     if masked is not None and masked.shares(values, aval.shape):
         new = masked.fitted(values, aval.shape)
         if update.combine is not None:
             new = update.combine(x, new)
         return select(masked.spread(aval.shape), new, x)
-    return selection(x, idx, mode).write(x, values, update)
+    return make_indexer(x, idx, mode).write(x, values, update)
 
 
-def _mode(
+def _indexing_options(
     mode: Any = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
     fill_value: Any = None,
     out_sharding: Any = None,
     wrap_negative_indices: bool = True,
-) -> Mode:
+) -> IndexingOptions:
     if out_sharding is not None or not wrap_negative_indices:
         raise ArgumentError(
             "x.at[...]: out_sharding must be None, and negative indices count from the end; got "
@@ -247,11 +261,11 @@ def _mode(
             fix="Give the result a sharding with functx.lax.with_sharding_constraint; to drop negative "
             "indices, replace them by the size of the axis.",
         )
-    outside = None if mode is None else canonical_mode(mode, "fill")
-    return Mode(outside, indices_are_sorted, unique_indices, fill_value)
+    outside = None if mode is None else canonical_index_mode(mode, "fill")
+    return IndexingOptions(outside, indices_are_sorted, unique_indices, fill_value)
 
 
-def known_number(value: Any) -> Any:
+def static_fill_value(value: Any) -> Any:
     """`value` as a Python number, or None."""
     if value is None or type(value) in PYTHON_SCALARS:
         return value
@@ -280,46 +294,46 @@ def take(
     (None: nan, or the least integer). With the mode "wrap" indices count modulo the length; with "clip" they
     are moved into bounds, negative ones to 0.
     """
-    x, indices = operand(x), _integers("take", indices)
+    x, indices = operand(x), _integer_indices("take", indices)
     if axis is None:
         x, axis = reshape(x, (aval_of(x).size,)), 0
     shape = aval_of(x).shape
     axis = canonical_axis(axis, len(shape))
     if mode == "wrap":
         size = shape[axis] or 1
-        indices = wide_enough(indices, size)
+        indices = widen_index(indices, size)
         indices, mode = (
-            (indices % size if is_known(indices) else arithmetic.rem(indices, size)),
+            (indices % size if is_static_index(indices) else arithmetic.rem(indices, size)),
             "clip",
         )
-        settings = _mode(mode)
+        settings = _indexing_options(mode)
     else:
-        settings = _mode_of_take(
+        settings = _take_options(
             "fill" if mode is None and fill_value is not None else mode, indices
         )
     settings = settings._replace(
-        fill_value=known_number(fill_value),
+        fill_value=static_fill_value(fill_value),
         unique_indices=unique_indices,
         indices_are_sorted=indices_are_sorted,
     )
-    taken = selection(x, (*[slice(None)] * axis, indices), settings).read(x)
-    return written_to("take", owned(taken, x), out)
+    taken = make_indexer(x, (*[slice(None)] * axis, indices), settings).read(x)
+    return write_out_late("take", copy_if_shared(taken, x), out)
 
 
-def written_to(name: str, result: Any, out: Any) -> Any:
+def write_out_late(name: str, result: Any, out: Any) -> Any:
     """`result`, or `out` with it written to that."""
     if out is None:
         return result
     # Writing is made of what this module has.
-    from functx.numpy.mutation import exactly_into
+    from functx.numpy.mutation import write_out_exact
 
-    return exactly_into(name, result, out)
+    return write_out_exact(name, result, out)
 
 
-def _mode_of_take(mode: Any, indices: Any) -> Mode:
+def _take_options(mode: Any, indices: Any) -> IndexingOptions:
     if mode in (None, "raise"):
-        return Mode() if is_known(indices) else Mode("fill")
-    found = _mode(mode)
+        return IndexingOptions() if is_static_index(indices) else IndexingOptions("fill")
+    found = _indexing_options(mode)
     return found._replace(wrap=found.outside != "clip")
 
 
@@ -331,17 +345,17 @@ def take_along_axis(
     `x` and `indices` have as many dimensions, and broadcast but for `axis`; without an axis
     both are flattened. `mode` is as in `take`.
     """
-    x, indices, axis = _along_axis("take_along_axis", x, indices, axis)
-    settings = _mode_of_take(mode, indices)
-    numbers, places, shape = _lanes(aval_of(x).shape, indices, axis, settings)
+    x, indices, axis = _along_axis_operands("take_along_axis", x, indices, axis)
+    settings = _take_options(mode, indices)
+    numbers, places, shape = _along_axis_gather(aval_of(x).shape, indices, axis, settings)
     if 0 in shape:
         return full(shape, literal(0, aval_of(x).dtype))
     sizes = tuple([n if d in numbers.offset_dims else 1 for d, n in enumerate(aval_of(x).shape)])
-    outside, fill_value = settings.outside or "clip", known_number(fill_value)
+    outside, fill_value = settings.outside or "clip", static_fill_value(fill_value)
     return Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
 
 
-def with_values_along_axis(
+def scatter_along_axis(
     x: Any, indices: Any, values: Any, axis: int | None, mode: Any = None
 ) -> Any:
     """`x` with `values` where `take_along_axis(x, indices, axis)` reads.
@@ -349,19 +363,19 @@ def with_values_along_axis(
     A traced index out of bounds writes nothing.
     """
     whole = aval_of(operand(x)).shape
-    x, indices, axis = _along_axis("put_along_axis", x, indices, axis)
-    settings = _mode_of_take(mode, indices)
-    numbers, places, shape = _lanes(aval_of(x).shape, indices, axis, settings)
-    values = cast(values, aval_of(x).dtype)
+    x, indices, axis = _along_axis_operands("put_along_axis", x, indices, axis)
+    settings = _take_options(mode, indices)
+    numbers, places, shape = _along_axis_gather(aval_of(x).shape, indices, axis, settings)
+    values = cast_for_assignment(values, aval_of(x).dtype)
     if 0 in shape:
         return reshape(x, whole)
-    outside = settings.outside if settings.outside in TRUSTED else "drop"
-    values = filled(broadcast_to(values, shape), shape)
+    outside = settings.outside if settings.outside in IN_BOUNDS_MODES else "drop"
+    values = fill_to_shape(broadcast_to(values, shape), shape)
     return reshape(ScatterSet(*numbers, mode=outside)(x, places, values), whole)
 
 
-def _along_axis(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any, Any, int]:
-    x, indices = operand(x), _integers(name, indices)
+def _along_axis_operands(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any, Any, int]:
+    x, indices = operand(x), _integer_indices(name, indices)
     if axis is None:
         flat = [reshape(a, (aval_of(a).size,)) for a in (x, indices)]
         return flat[0], flat[1], 0
@@ -378,8 +392,8 @@ def _along_axis(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Any,
     return x, indices, axis
 
 
-def _lanes(
-    shape: Shape, indices: Any, axis: int, settings: Mode
+def _along_axis_gather(
+    shape: Shape, indices: Any, axis: int, settings: IndexingOptions
 ) -> tuple[GatherDimensionNumbers, Any, Shape]:
     """The gather that reads one element along `axis` for each index beside it.
 
@@ -390,7 +404,7 @@ def _lanes(
     whole = [d for d in others if own[d] == 1 != shape[d]]
     paired = [d for d in others if own[d] == shape[d] != 1]
     kept = [d for d in range(len(own)) if d not in whole]
-    places = place_of(indices, axis, shape[axis], settings)
+    places = normalize_index(indices, axis, shape[axis], settings)
     numbers = GatherDimensionNumbers(
         offset_dims=tuple(whole),
         collapsed_slice_dims=tuple([d for d in range(len(shape)) if d not in whole + paired]),
@@ -404,10 +418,10 @@ def _lanes(
     return numbers, reshape(places, (*[own[d] for d in kept], 1)), result
 
 
-def _integers(name: str, indices: Any) -> Any:
+def _integer_indices(name: str, indices: Any) -> Any:
     """`indices` as an int, a NumPy array if all is known, or a traced array; checked."""
-    found = item_of(indices)
-    if (not is_known(found) and not hasattr(found, "dtype")) or (
+    found = parse_index_item(indices)
+    if (not is_static_index(found) and not hasattr(found, "dtype")) or (
         type(found) is not int and found.dtype == bool
     ):
         raise IndexingError(f"{name}: indices must be integers; got {type_name(indices)}")
@@ -420,15 +434,15 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     With the mode "raise" a known number out of bounds is an IndexingError, and a traced one
     counts as the nearest, as with "clip"; with "wrap" numbers count modulo their count.
     """
-    places, cases = _integers("choose", a), promote(*choices)
+    places, cases = _integer_indices("choose", a), promote(*choices)
     count = len(cases)
-    places = wide_enough(places, count)
-    if is_known(places):
+    places = widen_index(places, count)
+    if is_static_index(places):
         places = np.asarray(places)
         if mode == "raise" and np.any((places < 0) | (places >= count)):
             raise IndexingError(f"choose: numbers must be in [0, {count}); got {a}")
         places = places % count if mode == "wrap" else places
     elif mode == "wrap":
-        places = place_of(arithmetic.rem(places, count), 0, count, Mode())
+        places = normalize_index(arithmetic.rem(places, count), 0, count, IndexingOptions())
     operands = broadcast(places, *cases)
-    return written_to("choose", owned(select_n(*operands), *operands), out)
+    return write_out_late("choose", copy_if_shared(select_n(*operands), *operands), out)

@@ -11,23 +11,23 @@ import numpy as np
 from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.mutation import with_out
-from functx.numpy.promotion import copied, owned, promote
+from functx.numpy.mutation import accept_out
+from functx.numpy.promotion import copy_array, copy_if_shared, promote
 from functx.numpy.shapes import (
-    as_array,
     atleast_1d,
     atleast_2d,
     atleast_3d,
+    check_min_rank,
+    ensure_array,
     expand_dims,
-    of_rank,
+    prepend_axes,
     ravel,
     static_integers,
-    with_leading_axes,
 )
 from functx.ops import joining, shaping
 from functx.ops.conversion import convert_element_type
 from functx.ops.gathering import Gather
-from functx.ops.operands import canonical_axis, literal, without
+from functx.ops.operands import canonical_axis, literal, tuple_delete
 from functx.ops.shaping import Reshape, broadcast_in_dim
 from functx.ops.slicing import slice_in_dim
 
@@ -50,11 +50,11 @@ __all__ = [
 ]
 
 
-def _promoted(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
+def _promote_arrays(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
     """The arrays in one dtype, as quickly as may be where they have one."""
     if not arrays:
         raise ValueRangeError(f"{name}: there must be at least one array; got none")
-    if not alike(arrays):
+    if not have_one_dtype(arrays):
         arrays = promote(*arrays)
     if dtype is not None:
         dtype = canonical_dtype(dtype)
@@ -62,7 +62,7 @@ def _promoted(name: str, arrays: Any, dtype: Any) -> tuple[Any, ...]:
     return tuple(arrays)
 
 
-def alike(arrays: Sequence[Any]) -> bool:
+def have_one_dtype(arrays: Sequence[Any]) -> bool:
     """Whether all are traced arrays of one dtype, none weak."""
     first = arrays[0]
     if type(first) is not Tracer:
@@ -74,15 +74,15 @@ def alike(arrays: Sequence[Any]) -> bool:
     return True
 
 
-def _arrays(arrays: Any) -> Sequence[Any]:
+def _array_sequence(arrays: Any) -> Sequence[Any]:
     """The arrays of a sequence, or those along the first axis of an array."""
     return arrays if isinstance(arrays, (list, tuple)) else unstack(arrays)
 
 
-@with_out
+@accept_out
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
-    arrays = _promoted("concatenate", _arrays(arrays), dtype)
+    arrays = _promote_arrays("concatenate", _array_sequence(arrays), dtype)
     if axis is None:
         arrays, axis = tuple([ravel(x) for x in arrays]), 0
     ndim = aval_of(arrays[0]).ndim
@@ -92,19 +92,19 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
             fix="Give the arrays as one list, concatenate([x, y]); stack makes a dimension of scalars.",
         )
     joined = joining.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
-    return copied(joined) if len(arrays) == 1 else joined
+    return copy_array(joined) if len(arrays) == 1 else joined
 
 
-@with_out
+@accept_out
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     """The arrays joined along `axis`, in one dtype; flattened first where it is None."""
     return concatenate(arrays, axis)
 
 
-@with_out
+@accept_out
 def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     """The arrays, all of one shape, joined along a new axis, which is `axis` of the result."""
-    arrays = _promoted("stack", _arrays(arrays), dtype)
+    arrays = _promote_arrays("stack", _array_sequence(arrays), dtype)
     shape = aval_of(arrays[0]).shape
     for x in arrays:
         if aval_of(x).shape != shape:
@@ -115,9 +115,9 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     axis = canonical_axis(axis, len(shape) + 1, "stack: axis")
     n = len(arrays)
     if not shape:
-        return copied(joining.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
+        return copy_array(joining.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
     if n == 1:
-        return shaping.expand_dims(copied(arrays[0]), axis)
+        return shaping.expand_dims(copy_array(arrays[0]), axis)
     if axis < len(shape):
         # The joined axis counts the arrays, and then along each: two axes of the result.
         joined = joining.concatenate(arrays, axis)
@@ -128,23 +128,27 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
 
 def vstack(tup: Any, dtype: Any = None) -> Any:
     """The arrays joined along the first axis, vectors as rows."""
-    return concatenate([atleast_2d(x) for x in _promoted("vstack", _arrays(tup), dtype)])
+    return concatenate(
+        [atleast_2d(x) for x in _promote_arrays("vstack", _array_sequence(tup), dtype)]
+    )
 
 
 def hstack(tup: Any, dtype: Any = None) -> Any:
     """The arrays joined along the second axis, vectors and scalars along the first."""
-    arrays = [atleast_1d(x) for x in _promoted("hstack", _arrays(tup), dtype)]
+    arrays = [atleast_1d(x) for x in _promote_arrays("hstack", _array_sequence(tup), dtype)]
     return concatenate(arrays, 0 if aval_of(arrays[0]).ndim == 1 else 1)
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
     """The arrays joined along the third axis, which those of fewer dimensions are given."""
-    return concatenate([atleast_3d(x) for x in _promoted("dstack", _arrays(tup), dtype)], 2)
+    return concatenate(
+        [atleast_3d(x) for x in _promote_arrays("dstack", _array_sequence(tup), dtype)], 2
+    )
 
 
 def column_stack(tup: Any) -> Any:
     """The arrays joined along the second axis, vectors as columns."""
-    arrays = [as_array(x) for x in _promoted("column_stack", _arrays(tup), None)]
+    arrays = [ensure_array(x) for x in _promote_arrays("column_stack", _array_sequence(tup), None)]
     columns = [x if aval_of(x).ndim > 1 else expand_dims(ravel(x), 1) for x in arrays]
     return concatenate(columns, 1)
 
@@ -157,16 +161,16 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 def block(arrays: Any) -> Any:
     """An array put together from nested lists of blocks, the innermost along the last axis."""
     depth = _depth(arrays)
-    leaves = [as_array(x) for x in promote(*_leaves(arrays))]
+    leaves = [ensure_array(x) for x in promote(*_leaves(arrays))]
     rank = max([depth, *[aval_of(x).ndim for x in leaves]])
     rest = iter(leaves)
 
     def join(part: Any, axis: int) -> Any:
         if not isinstance(part, list):
-            return with_leading_axes(next(rest), rank)
+            return prepend_axes(next(rest), rank)
         return concatenate([join(x, axis + 1) for x in part], axis)
 
-    return join(arrays, rank - depth) if depth else copied(leaves[0])
+    return join(arrays, rank - depth) if depth else copy_array(leaves[0])
 
 
 def _depth(nested: Any) -> int:
@@ -184,15 +188,15 @@ def _leaves(nested: Any) -> list[Any]:
     return [leaf for x in nested for leaf in _leaves(x)]
 
 
-def cut(x: Any, start: int, stop: int, axis: int) -> Any:
+def slice_along(x: Any, start: int, stop: int, axis: int) -> Any:
     """`x[start:stop]` along `axis`."""
     if start == 0 and stop == aval_of(x).shape[axis]:
         return x
     return slice_in_dim(x, start, stop, 1, axis)
 
 
-def _parts(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[Any]:
-    ary = as_array(ary)
+def _split_sections(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[Any]:
+    ary = ensure_array(ary)
     aval = aval_of(ary)
     axis = canonical_axis(axis, aval.ndim, f"{name}: axis")
     n = aval.shape[axis]
@@ -212,7 +216,7 @@ def _parts(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[An
     if sum(sizes) == n:
         return _split(ary, sizes, axis)
     # Indices that go down again give sections that overlap.
-    return [cut(ary, start, max(start, stop), axis) for start, stop in spans]
+    return [slice_along(ary, start, max(start, stop), axis) for start, stop in spans]
 
 
 def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
@@ -221,42 +225,46 @@ def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """`ary` cut along `axis` into so many equal sections, or before each of the indices."""
-    return _parts("split", ary, indices_or_sections, axis, even=True)
+    return _split_sections("split", ary, indices_or_sections, axis, even=True)
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """`ary` cut along `axis` as by `split`; the first sections may be longer by one."""
-    return _parts("array_split", ary, indices_or_sections, axis, even=False)
+    return _split_sections("array_split", ary, indices_or_sections, axis, even=False)
 
 
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     """`ary` cut along its second axis, a vector along its only one."""
-    ary = as_array(ary)
+    ary = ensure_array(ary)
     axis = 0 if aval_of(ary).ndim == 1 else 1
-    return _parts("hsplit", ary, indices_or_sections, axis, even=True)
+    return _split_sections("hsplit", ary, indices_or_sections, axis, even=True)
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     """`ary`, of at least two dimensions, cut along its first axis."""
-    return _parts("vsplit", of_rank("vsplit", ary, 2), indices_or_sections, 0, even=True)
+    return _split_sections(
+        "vsplit", check_min_rank("vsplit", ary, 2), indices_or_sections, 0, even=True
+    )
 
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     """`ary`, of at least three dimensions, cut along its third axis."""
-    return _parts("dsplit", of_rank("dsplit", ary, 3), indices_or_sections, 2, even=True)
+    return _split_sections(
+        "dsplit", check_min_rank("dsplit", ary, 3), indices_or_sections, 2, even=True
+    )
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     """The arrays that lie along `axis`, each without it."""
-    x = as_array(x)
+    x = ensure_array(x)
     shape = aval_of(x).shape
     axis = canonical_axis(axis, len(shape), "unstack: axis")
-    rest = without(shape, (axis,))
+    rest = tuple_delete(shape, (axis,))
     parts = _split(x, (1,) * shape[axis], axis) if shape[axis] else []
     return tuple([shaping.reshape(part, rest) for part in parts])
 
 
-def take_along(x: Any, indices: Any, axis: int) -> Any:
+def gather_along(x: Any, indices: Any, axis: int) -> Any:
     """The parts of `x` at a vector of integers along `axis`, those outside moved inside."""
     aval, count = aval_of(x), aval_of(indices).shape[0]
     if not count:
@@ -265,7 +273,7 @@ def take_along(x: Any, indices: Any, axis: int) -> Any:
         )
     sizes = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
     gather = Gather(
-        offset_dims=without(range(aval.ndim), (axis,)),
+        offset_dims=tuple_delete(range(aval.ndim), (axis,)),
         collapsed_slice_dims=(axis,),
         start_index_map=(axis,),
         slice_sizes=sizes,
@@ -273,21 +281,23 @@ def take_along(x: Any, indices: Any, axis: int) -> Any:
     return bind(gather, (x, shaping.reshape(indices, (count, 1))))
 
 
-def take_static(x: Any, indices: Any, axis: int) -> Any:
+def gather_static(x: Any, indices: Any, axis: int) -> Any:
     """The parts of `x` at given integers along `axis`, by slices where those are few."""
-    runs = runs_of(np.asarray(indices).tolist())
+    runs = index_runs(np.asarray(indices).tolist())
     if len(runs) > 8:
-        return take_along(x, np.asarray(indices, np.int32), axis)
-    return owned(join_parts([part_of_run(x, run, axis) for run in runs], x, axis), x)
+        return gather_along(x, np.asarray(indices, np.int32), axis)
+    return copy_if_shared(
+        concatenate_or_empty([slice_run(x, run, axis) for run in runs], x, axis), x
+    )
 
 
-def join_parts(parts: list[Any], x: Any, axis: int) -> Any:
+def concatenate_or_empty(parts: list[Any], x: Any, axis: int) -> Any:
     if not parts:
-        return cut(x, 0, 0, axis)
+        return slice_along(x, 0, 0, axis)
     return parts[0] if len(parts) == 1 else joining.concatenate(parts, axis)
 
 
-def runs_of(indices: list[int]) -> list[tuple[int, int, int]]:
+def index_runs(indices: list[int]) -> list[tuple[int, int, int]]:
     """The integers as `(first, step, count)` with steps of 1, -1 and 0."""
     runs: list[tuple[int, int, int]] = []
     for i in indices:
@@ -303,12 +313,12 @@ def runs_of(indices: list[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def part_of_run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
+def slice_run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
     first, step, count = run
     if step == 1:
-        return cut(x, first, first + count, axis)
+        return slice_along(x, first, first + count, axis)
     if step == -1:
-        return shaping.rev(cut(x, first - count + 1, first + 1, axis), (axis,))
+        return shaping.rev(slice_along(x, first - count + 1, first + 1, axis), (axis,))
     shape = aval_of(x).shape
     shape = (*shape[:axis], count, *shape[axis + 1 :])
-    return broadcast_in_dim(cut(x, first, first + 1, axis), shape, tuple(range(len(shape))))
+    return broadcast_in_dim(slice_along(x, first, first + 1, axis), shape, tuple(range(len(shape))))

@@ -186,9 +186,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if ord is None or (len(axes) == 2 and ord == "fro"):
         out = spreads.vector_norm(x, 2.0, axes)
     elif len(axes) == 1:
-        out = _vector(x, ord, axes)
+        out = _vector_norm(x, ord, axes)
     elif len(axes) == 2:
-        out = _matrix(x, ord, axes)
+        out = _matrix_norm(x, ord, axes)
     else:
         raise ValueRangeError(f"norm: axis must name one or two axes; got {axes} with ord={ord!r}")
     return expand_dims(out, axes) if keepdims and axes else out
@@ -201,11 +201,11 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     """
     (x,) = promote_inexact(x)
     axes = canonical_axes(axis, aval_of(x).ndim)
-    out = _vector(x, ord, axes)
+    out = _vector_norm(x, ord, axes)
     return expand_dims(out, axes) if keepdims and axes else out
 
 
-def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
+def _vector_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     if isinstance(ord, str):
         raise ValueRangeError(f"norm: ord of a vector must be a number; got {ord!r}")
     aval = aval_of(x)
@@ -218,7 +218,7 @@ def _vector(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     return spreads.vector_norm(x, float(ord), axes)
 
 
-def _matrix(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
+def _matrix_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
     rows, columns = axes
     if ord in (2, -2, "nuc"):
         values = svdvals(shapes.moveaxis(x, axes, (-2, -1)))

@@ -11,12 +11,12 @@ from functx.core.errors import IndexingError
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy.promotion import broadcast_to
-from functx.numpy.selection import cast, trimmed
+from functx.numpy.selection import cast_for_assignment, drop_leading_ones
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full_like, reshape
 
 
-class MaskedAxes(NamedTuple):
+class BooleanMaskIndex(NamedTuple):
     """An index that is a boolean mask of the axes from `axis` on, and all of the others."""
 
     mask: Any
@@ -49,7 +49,7 @@ class MaskedAxes(NamedTuple):
     def fitted(self, values: Any, shape: Shape) -> Any:
         """`values` for each element of an array of `shape`; a scalar stays one."""
         after = self.after(shape)
-        values = trimmed(values, self.axis + 1 + after)
+        values = drop_leading_ones(values, self.axis + 1 + after)
         own = aval_of(values).shape
         if not own:
             return values
@@ -60,7 +60,7 @@ class MaskedAxes(NamedTuple):
         return broadcast_to(values, shape)
 
 
-def masked_axes(idx: Any, shape: Shape) -> MaskedAxes | None:
+def parse_mask_index(idx: Any, shape: Shape) -> BooleanMaskIndex | None:
     """`idx` as a mask, if it has one and otherwise only full slices and Ellipsis."""
     items = idx if type(idx) is tuple else (idx,)
     masks = [i for i, item in enumerate(items) if _is_mask(item)]
@@ -73,7 +73,7 @@ def masked_axes(idx: Any, shape: Shape) -> MaskedAxes | None:
     axis = at
     if any(item is Ellipsis for item in before):
         axis = len(shape) - items[at].ndim - len(after)
-    return MaskedAxes(items[at], axis) if 0 <= axis <= len(shape) - items[at].ndim else None
+    return BooleanMaskIndex(items[at], axis) if 0 <= axis <= len(shape) - items[at].ndim else None
 
 
 def _is_mask(item: Any) -> bool:
@@ -86,7 +86,7 @@ def _is_full(item: Any) -> bool:
     return type(item) is slice and item.start is item.stop is item.step is None
 
 
-class Masked:
+class MaskedElements:
     """The elements of an array where a mask holds whose value is not known: nobody knows how many.
 
     Numbers, and elements at the same places of other arrays, can be combined with them, and what
@@ -95,7 +95,7 @@ class Masked:
 
     __slots__ = ("axes", "error", "whole")
 
-    def __init__(self, whole: Any, axes: MaskedAxes, error: IndexingError):
+    def __init__(self, whole: Any, axes: BooleanMaskIndex, error: IndexingError):
         self.whole, self.axes, self.error = whole, axes, error
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +104,7 @@ class Masked:
     def at_all_places(self, other: Any) -> Any:
         """`other` for all elements of the array, also where the mask does not hold."""
         shape = aval_of(self.whole).shape
-        if type(other) is Masked:
+        if type(other) is MaskedElements:
             alike = other.axes.axis == self.axes.axis and aval_of(other.whole).shape == shape
             if not alike or not is_same_mask(other.axes.mask, self.axes.mask):
                 raise self.error
@@ -116,7 +116,7 @@ class Masked:
     def over(self, x: Any) -> Any:
         """`x` with these elements where the mask holds."""
         aval = aval_of(x)
-        return select(self.axes.spread(aval.shape), cast(self.whole, aval.dtype), x)
+        return select(self.axes.spread(aval.shape), cast_for_assignment(self.whole, aval.dtype), x)
 
 
 def is_same_mask(mask: Any, other: Any) -> bool:
@@ -144,32 +144,32 @@ def is_same_mask(mask: Any, other: Any) -> bool:
     return not any(eqn.primitive.effects for eqn in between)
 
 
-def masked(x: Any, idx: Any, error: IndexingError) -> Masked | None:
+def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | None:
     """What `x[idx]` is where `idx` is a mask without a known value; None where it is not."""
     if type(x) is not Tracer:
         return None
-    axes = masked_axes(idx, x.shape)
+    axes = parse_mask_index(idx, x.shape)
     if axes is None or type(axes.mask) is not Tracer:
         return None
     # Where the mask does not hold, nothing may go wrong, derivatives included.
     whole = select(axes.spread(x.shape), x, full_like(x, 1))
-    return Masked(whole, axes, error)
+    return MaskedElements(whole, axes, error)
 
 
-def _combined(fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool) -> Any:
-    def method(self: Masked, other: Any) -> Any:
+def _masked_operator(fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool) -> Any:
+    def method(self: MaskedElements, other: Any) -> Any:
         other = self.at_all_places(other)
         whole = fun(other, self.whole) if reflected else fun(self.whole, other)
         if in_place:
-            from functx.numpy.mutation import check_kind
+            from functx.numpy.mutation import check_same_kind_cast
 
-            check_kind(aval_of(whole), self.whole.dtype, "x[mask] op= y")
-        return Masked(whole, self.axes, self.error)
+            check_same_kind_cast(aval_of(whole), self.whole.dtype, "x[mask] op= y")
+        return MaskedElements(whole, self.axes, self.error)
 
     return method
 
 
-def _refused(self: Masked, *args: Any) -> Any:
+def _raise_unknown_mask(self: MaskedElements, *args: Any) -> Any:
     raise self.error
 
 
@@ -193,7 +193,9 @@ for _name in [
         ("i", True, False),
         ("r", False, True),
     ):
-        setattr(Masked, f"__{_prefix}{_name}__", _combined(_fun, _in_place, _reflected))
+        setattr(
+            MaskedElements, f"__{_prefix}{_name}__", _masked_operator(_fun, _in_place, _reflected)
+        )
 for _name in [
     "eq",
     "ne",
@@ -221,5 +223,5 @@ for _name in [
     "array_function",
     "jax_array",
 ]:
-    setattr(Masked, f"__{_name}__", _refused)
-Masked.__hash__ = object.__hash__  # type: ignore[method-assign]
+    setattr(MaskedElements, f"__{_name}__", _raise_unknown_mask)
+MaskedElements.__hash__ = object.__hash__  # type: ignore[method-assign]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import wrapped
+from functx.core.arrays import as_ndarray
 from functx.core.dtypes import canonical_dtype, kind
 from functx.core.errors import ShapeError
 from functx.core.tracing import aval_of, current_builder
 from functx.numpy.creation import FLOAT, asarray, zeros
-from functx.numpy.ranges import arange, count_of
+from functx.numpy.ranges import arange, sample_count
 from functx.ops.arithmetic import add
 from functx.ops.comparison import eq, ge
 from functx.ops.conversion import convert_element_type
@@ -22,7 +22,7 @@ from functx.ops.joining import pad
 from functx.ops.operands import canonical_axes, canonical_shape, literal
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, expand_dims, reshape
-from functx.ops.strided import Strided
+from functx.ops.strided import AsStrided
 
 __all__ = [
     "diag",
@@ -49,8 +49,8 @@ def eye(
     rows, columns = _matrix_shape("eye", N, M)
     found = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return wrapped(np.eye(rows, columns, k, dtype=found))
-    return convert_element_type(_compare_places(eq, (rows, columns), k), found)
+        return as_ndarray(np.eye(rows, columns, k, dtype=found))
+    return convert_element_type(_compare_indices(eq, (rows, columns), k), found)
 
 
 def identity(n: int, dtype: Any = None) -> Any:
@@ -63,8 +63,8 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:  # 
     rows, columns = _matrix_shape("tri", N, M)
     found = canonical_dtype(FLOAT if dtype is None else dtype)
     if current_builder.get() is None:
-        return wrapped(np.tri(rows, columns, k, dtype=found))
-    return convert_element_type(_compare_places(ge, (rows, columns), k), found)
+        return as_ndarray(np.tri(rows, columns, k, dtype=found))
+    return convert_element_type(_compare_indices(ge, (rows, columns), k), found)
 
 
 def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
@@ -72,7 +72,7 @@ def _matrix_shape(name: str, rows: Any, columns: Any) -> tuple[int, int]:
     return rows, columns
 
 
-def _compare_places(compare: Callable[..., Any], shape: tuple[int, ...], k: Any) -> Any:
+def _compare_indices(compare: Callable[..., Any], shape: tuple[int, ...], k: Any) -> Any:
     """`compare(row + k, column)` at each place of matrices."""
     row = broadcasted_iota(np.int32, shape, len(shape) - 2)
     column = broadcasted_iota(np.int32, shape, len(shape) - 1)
@@ -94,7 +94,7 @@ def _triangle(name: str, m: Any, k: Any, lower: bool) -> Any:
     aval = aval_of(m)
     if aval.ndim < 2:
         raise ShapeError(f"{name}: the array must have at least two dimensions; got {aval!r}")
-    inside = _compare_places(ge, aval.shape[-2:], k if lower else k - 1)
+    inside = _compare_indices(ge, aval.shape[-2:], k if lower else k - 1)
     inside = broadcast_in_dim(inside, aval.shape, (aval.ndim - 2, aval.ndim - 1))
     zero = literal(0, aval.dtype)
     return select(inside, m, zero) if lower else select(inside, zero, m)
@@ -119,7 +119,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     steps.append(tuple([int(d in (rows, columns)) for d in range(aval.ndim)]))
     shape = (*[aval.shape[d] for d in lead], count)
     places = tuple([start.get(d, 0) for d in range(aval.ndim)])
-    return Strided(shape, places, tuple(steps), writable=False)(a)
+    return AsStrided(shape, places, tuple(steps), writable=False)(a)
 
 
 def diag(v: Any, k: int = 0) -> Any:
@@ -155,7 +155,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     aval = aval_of(x)
     if aval.ndim != 1:
         raise ShapeError(f"vander: the array must have one dimension; got {aval!r}")
-    count = aval.shape[0] if N is None else count_of("vander", N)
+    count = aval.shape[0] if N is None else sample_count("vander", N)
     found = aval.dtype if kind(aval.dtype) in "iu" else np.int32
     exponents = arange(count, dtype=found) if increasing else arange(count - 1, -1, -1, found)
     return power(expand_dims(x, 1), exponents)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from functx.core.concrete import concrete, refuse_if_differentiated
+from functx.core.concrete import check_not_differentiated, concretize
 from functx.core.dtypes import canonical_dtype, is_complex, real_dtype
 from functx.core.errors import (
     ArgumentError,
@@ -23,9 +23,9 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.primitive import Primitive
-from functx.core.storage import lies_in_a_row, strides_of
-from functx.core.strides import in_a_row
-from functx.core.tracing import Tracer, aval_of, bind, execution
+from functx.core.storage import is_contiguous, strides_of
+from functx.core.strides import is_row_major
+from functx.core.tracing import Tracer, aval_of, backend, bind
 from functx.numpy import (
     averages,
     choices,
@@ -47,17 +47,17 @@ from functx.numpy import (
 )
 from functx.numpy.constants import can_cast
 from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
-from functx.ops.conversion import bitcast_convert_type, bits
-from functx.ops.interleaved import OfParts, Parts
+from functx.ops.conversion import bit_width, bitcast_convert_type
+from functx.ops.interleaved import ViewAsComplex, ViewAsReal
 from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS
-from functx.transforms.showing import formatted, text_of
+from functx.transforms.showing import format_tracer, tracer_repr
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 """The function of each operator that has a reflection, by its name."""
 
 
-def operator_pair(
+def make_operator_pair(
     fun: Callable[..., Any], reflected: str
 ) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """The methods `x op y` and `y op x` that compute `fun`.
@@ -85,11 +85,13 @@ def operator_pair(
     return method, reflection
 
 
-def _arithmetic(name: str, fun: Callable[..., Any], primitive: Primitive | None = None) -> None:
+def _define_tracer_operator(
+    name: str, fun: Callable[..., Any], primitive: Primitive | None = None
+) -> None:
     """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
     reflected = f"__r{name}__"
     OPERATORS[name] = fun
-    general, reflection = operator_pair(fun, reflected)
+    general, reflection = make_operator_pair(fun, reflected)
 
     def method(self: Tracer, other: Any) -> Any:
         if type(other) is Tracer and other.atom.aval is self.atom.aval:
@@ -107,10 +109,10 @@ def _power(x: Any, y: Any) -> Any:
     return operators.power(x, y)
 
 
-_arithmetic("add", operators.add, Add())
-_arithmetic("sub", operators.subtract, Sub())
-_arithmetic("mul", operators.multiply, Mul())
-_arithmetic("pow", _power)
+_define_tracer_operator("add", operators.add, Add())
+_define_tracer_operator("sub", operators.subtract, Sub())
+_define_tracer_operator("mul", operators.multiply, Mul())
+_define_tracer_operator("pow", _power)
 _fun: Any
 for _name, _fun in {
     "truediv": operators.true_divide,
@@ -124,9 +126,9 @@ for _name, _fun in {
     "lshift": operators.left_shift,
     "rshift": operators.right_shift,
 }.items():
-    _arithmetic(_name, _fun)
+    _define_tracer_operator(_name, _fun)
 
-_OPERATORS_OF_JAX = {f"_operator_{name}" for name in OPERATORS}
+_JAX_OPERATOR_NAMES = {f"_operator_{name}" for name in OPERATORS}
 
 IN_PLACE = (
     ("add", "+", operator.add),
@@ -144,10 +146,10 @@ IN_PLACE = (
     ("rshift", ">>", operator.rshift),
 )
 for _name, _symbol, _fun in IN_PLACE:
-    setattr(Tracer, f"__i{_name}__", mutation.in_place(_symbol, _fun))
+    setattr(Tracer, f"__i{_name}__", mutation.in_place_operator(_symbol, _fun))
 
 
-def _method(name: str, fun: Callable[..., Any]) -> None:
+def _define_method(name: str, fun: Callable[..., Any]) -> None:
     def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
         return fun(self, *args, **kwargs)
 
@@ -168,7 +170,7 @@ for _name, _fun in {
     "__abs__": operators.absolute,
     "__invert__": operators.invert,
     "__round__": whole_numbers.round,
-    "__getitem__": indexing.index,
+    "__getitem__": indexing.getitem,
 }.items():
     setattr(Tracer, _name, _fun)
 
@@ -188,7 +190,7 @@ for _module, _names in {
     matrices: "diagonal",
 }.items():
     for _name in _names.split():
-        _method(_name, getattr(_module, _name))
+        _define_method(_name, getattr(_module, _name))
 
 
 def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Any:
@@ -205,7 +207,7 @@ def _jax_array(self: Tracer) -> Any:
     """What JAX looks for before it operates: for an operator of functx's own, no array."""
     # So `w @ x` of an array w becomes the reflected operator, at a fifth of the cost of JAX's.
     caller = sys._getframe(1).f_code.co_name
-    declined = caller in _OPERATORS_OF_JAX and not execution.in_trace_of_jax()
+    declined = caller in _JAX_OPERATOR_NAMES and not backend.in_trace_of_jax()
     return _no_array if declined else None
 
 
@@ -222,17 +224,19 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
         return self
     wanted = canonical_dtype(dtype)
     if is_complex(self.dtype) and self.shape:
-        return shapes.reshape(Parts()(self), (*self.shape[:-1], 2 * self.shape[-1])).view(wanted)
+        return shapes.reshape(ViewAsReal()(self), (*self.shape[:-1], 2 * self.shape[-1])).view(
+            wanted
+        )
     if is_complex(wanted) and self.shape:
         parts = _view(self, real_dtype(wanted))
-        return OfParts()(shapes.reshape(parts, (*parts.shape[:-1], _half(parts), 2)))
-    old, new = bits(self.dtype), bits(wanted)
+        return ViewAsComplex()(shapes.reshape(parts, (*parts.shape[:-1], _complex_count(parts), 2)))
+    old, new = bit_width(self.dtype), bit_width(wanted)
     if old == new:
         return bitcast_convert_type(self, dtype)
-    lies_in_a_row(self)
+    is_contiguous(self)
     strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
     if (
-        not in_a_row(self.shape[-1:], strides[-1:])
+        not is_row_major(self.shape[-1:], strides[-1:])
         or not self.shape
         or any(n % times for n in (self.shape[-1], *strides[:-1]))
     ):
@@ -248,7 +252,7 @@ def _view(self: Tracer, dtype: Any = None) -> Any:
     return bitcast_convert_type(parts, dtype)
 
 
-def _half(parts: Any) -> int:
+def _complex_count(parts: Any) -> int:
     """How many complex numbers the parts along the last dimension make."""
     if parts.shape[-1] % 2:
         raise ShapeError(
@@ -259,7 +263,7 @@ def _half(parts: Any) -> int:
 
 def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:
     """The parts along `axis` where the vector `condition` holds."""
-    return mutation.exactly_into("x.compress", conditions.compress(condition, self, axis), out)
+    return mutation.write_out_exact("x.compress", conditions.compress(condition, self, axis), out)
 
 
 def _conj(self: Tracer) -> Any:
@@ -267,7 +271,7 @@ def _conj(self: Tracer) -> Any:
     return number_parts.conjugate(self) if self.dtype.kind == "c" else self
 
 
-def _set_part(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
+def _part_setter(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
     """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
 
     def write(self: Tracer, value: Any) -> None:
@@ -290,52 +294,52 @@ def _iter(self: Tracer) -> Iterator[Any]:
             f"iteration: the array must have a dimension; got {self.atom.aval!r}",
             fix="A number stands for one value: use it as it is.",
         )
-    return (indexing.index(self, i) for i in range(_len(self)))
+    return (indexing.getitem(self, i) for i in range(_len(self)))
 
 
-_INSTEAD_OF_INDEX = (
+_INDEX_FIX = (
     "Loop so many times with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
     "functx.lax.switch; for an argument that decides shapes, use static_argnums."
 )
-_INSTEAD_OF_BOOL = (
+_BOOL_FIX = (
     "Choose between values with functx.numpy.where or functx.lax.cond, loop with functx.lax.while_loop, "
     "and combine conditions with &, | and ~ in place of `and`, `or`, `not` and `0 < x < 1`; for an "
     "argument that is not an array, use static_argnums."
 )
-_INSTEAD_OF_FLOAT = (
+_FLOAT_FIX = (
     "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
     "argument that is not an array, use static_argnums."
 )
 
 
-def _scalar(self: Tracer, asked: str, fix: str = "") -> Any:
+def _concrete_scalar(self: Tracer, asked: str, fix: str = "") -> Any:
     if self.size != 1:
         raise ShapeError(
             f"{asked}: the array must have one element; got {self.atom.aval!r}",
             fix="For truth, reduce it with .any() or .all().",
         )
     try:
-        return concrete(self, asked).reshape(())[()]
+        return concretize(self, asked).reshape(())[()]
     except ConcretizationError as error:
         error.fix = fix or error.fix
         raise
 
 
 def _bool(self: Tracer) -> bool:
-    return bool(_scalar(self, _asking("bool()"), _INSTEAD_OF_BOOL))
+    return bool(_concrete_scalar(self, _requesting_keyword("bool()"), _BOOL_FIX))
 
 
 def _int(self: Tracer) -> int:
-    return int(_scalar(self, "int()"))
+    return int(_concrete_scalar(self, "int()"))
 
 
 def _index(self: Tracer) -> int:
     if self.dtype.kind not in "iu":
         raise ArgumentError(f"an index must be an integer; got {self.atom.aval!r}")
-    return operator.index(_scalar(self, "an index or a count", _INSTEAD_OF_INDEX))
+    return operator.index(_concrete_scalar(self, "an index or a count", _INDEX_FIX))
 
 
-def _refuse_written(self: Tracer) -> None:
+def _check_not_assigned(self: Tracer) -> None:
     """Raise where the value is asked for by an assignment into an array of NumPy's."""
     from functx.core.provenance import assigned_container, user_source
 
@@ -354,39 +358,39 @@ def _refuse_written(self: Tracer) -> None:
 
 
 def _float(self: Tracer) -> float:
-    _refuse_written(self)
-    refuse_if_differentiated(self, "float()")
-    return float(_scalar(self, "float()", _INSTEAD_OF_FLOAT))
+    _check_not_assigned(self)
+    check_not_differentiated(self, "float()")
+    return float(_concrete_scalar(self, "float()", _FLOAT_FIX))
 
 
 def _complex(self: Tracer) -> complex:
-    _refuse_written(self)
-    refuse_if_differentiated(self, "complex()")
-    return complex(_scalar(self, "complex()"))
+    _check_not_assigned(self)
+    check_not_differentiated(self, "complex()")
+    return complex(_concrete_scalar(self, "complex()"))
 
 
 def _format(self: Tracer, spec: str) -> str:
-    return formatted(self, spec) if spec else repr(self)
+    return format_tracer(self, spec) if spec else repr(self)
 
 
 def _item(self: Tracer, *args: Any) -> Any:
     """The one element as a Python number."""
-    refuse_if_differentiated(self, ".item()")
-    chosen = self if not args else indexing.index(self, args[0] if len(args) == 1 else args)
-    return _scalar(chosen, ".item()", _INSTEAD_OF_FLOAT).item()
+    check_not_differentiated(self, ".item()")
+    chosen = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
+    return _concrete_scalar(chosen, ".item()", _FLOAT_FIX).item()
 
 
 def _tolist(self: Tracer) -> Any:
     """The elements as nested lists of Python numbers."""
-    refuse_if_differentiated(self, ".tolist()")
-    return concrete(self, ".tolist()").tolist()
+    check_not_differentiated(self, ".tolist()")
+    return concretize(self, ".tolist()").tolist()
 
 
 def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
-    _refuse_written(self)
-    refuse_if_differentiated(self, "numpy.asarray()")
+    _check_not_assigned(self)
+    check_not_differentiated(self, "numpy.asarray()")
     try:
-        return np.array(concrete(self, "numpy.asarray()"), dtype)
+        return np.array(concretize(self, "numpy.asarray()"), dtype)
     except ConcretizationError as error:
         raise ForeignCodeError(
             f"NumPy needs the value of an array; got {self.atom.aval!r}, traced by {self.builder.owner}",
@@ -396,7 +400,7 @@ def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
         ) from None
 
 
-def _asking(default: str) -> str:
+def _requesting_keyword(default: str) -> str:
     """`if`, `while`, `and`, ...: what in the user's code needs a truth value."""
     from functx.core.provenance import line_text, user_source
 
@@ -407,7 +411,7 @@ def _asking(default: str) -> str:
     return f"`{found[0]}`" if len(found) == 1 else default
 
 
-def ufunc_like(ufunc: Any, method: str) -> Any:
+def functx_ufunc(ufunc: Any, method: str) -> Any:
     """The function of functx for a method of one of NumPy's ufuncs; None where there is none."""
     import functx.numpy as namespace
 
@@ -415,7 +419,7 @@ def ufunc_like(ufunc: Any, method: str) -> Any:
     return fun if method == "__call__" else getattr(fun, method, None)
 
 
-def function_like(func: Any) -> Any:
+def functx_function(func: Any) -> Any:
     """The function of functx with the name of a function of NumPy's; None where there is none."""
     import functx.numpy as namespace
 
@@ -426,7 +430,7 @@ def function_like(func: Any) -> Any:
 
 
 def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    fun = ufunc_like(ufunc, method)
+    fun = functx_ufunc(ufunc, method)
     if fun is None:
         raise ForeignCodeError(
             f"numpy.{ufunc.__name__}.{method} cannot be traced; got {aval_of(self)!r}",
@@ -436,11 +440,11 @@ def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: 
     if isinstance(out, tuple) and len(out) == 1:
         kwargs["out"] = out[0]
     if method == "__call__":
-        fun = _with_options(ufunc, fun, kwargs)
+        fun = _with_dtype_and_casting(ufunc, fun, kwargs)
     return fun(*inputs, **kwargs)
 
 
-def _with_options(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _with_dtype_and_casting(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) -> Any:
     """`fun` in the dtype and by the casting rule among `options` of a call of NumPy's, taken out."""
     dtype, casting = options.pop("dtype", None), options.pop("casting", "same_kind")
     for name in ("order", "subok"):
@@ -463,25 +467,25 @@ def _with_options(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) 
             return fun(*inputs, out=out, **others)
         where = others.pop("where", True)
         result = shapes.astype(fun(*inputs, **others), aval_of(out).dtype)
-        return mutation.into(ufunc.__name__, result, out, where)
+        return mutation.write_out(ufunc.__name__, result, out, where)
 
     return call
 
 
 def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    fun = function_like(func)
+    fun = functx_function(func)
     if fun is None:
         path = f"{func.__module__}.{func.__name__}"
         raise ForeignCodeError(
             f"{path} cannot be traced; got {aval_of(self)!r}",
             fix=f"Write jax.{path}, which takes arrays that are traced."
-            if _has(sys.modules.get("jax"), path)
+            if _resolves(sys.modules.get("jax"), path)
             else "Write it with the functions of functx.numpy.",
         )
     return fun(*args, **kwargs)
 
 
-def _has(scope: Any, path: str) -> bool:
+def _resolves(scope: Any, path: str) -> bool:
     """Whether a name with dots leads somewhere from `scope`."""
     for part in path.split("."):
         scope = getattr(scope, part, None)
@@ -498,8 +502,8 @@ def _hash(self: Tracer) -> int:
     )
 
 
-_ATTRIBUTE_OF_JAX = Tracer.__getattr__
-_OF_PYTORCH = {
+_jax_getattr = Tracer.__getattr__
+_PYTORCH_METHODS = {
     "detach": "functx.stop_gradient(x)",
     "unsqueeze": "functx.numpy.expand_dims(x, axis)",
     "permute": "x.transpose(axes)",
@@ -512,11 +516,11 @@ _OF_PYTORCH = {
 
 def _getattr(self: Tracer, name: str) -> Any:
     try:
-        return _ATTRIBUTE_OF_JAX(self, name)
+        return _jax_getattr(self, name)
     except AttributeError:
         if name.startswith("_"):
             raise
-    instead = _OF_PYTORCH.get(name)
+    instead = _PYTORCH_METHODS.get(name)
     for module in ("numpy", "nn", "lax"):
         if instead is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
             instead = f"functx.{module}.{name}(x)"
@@ -533,7 +537,7 @@ def _delete(self: Tracer, idx: Any) -> None:
     )
 
 
-def _fixed(name: str, cure: str) -> Callable[[Tracer, Any], None]:
+def _immutable_attribute_setter(name: str, cure: str) -> Callable[[Tracer, Any], None]:
     """What `x.shape = ...` and its like do."""
 
     def refuse(self: Tracer, value: Any) -> None:
@@ -545,8 +549,8 @@ def _fixed(name: str, cure: str) -> Callable[[Tracer, Any], None]:
     return refuse
 
 
-Tracer.shape = Tracer.shape.setter(_fixed("shape", "x = x.reshape(shape)"))  # type: ignore
-Tracer.dtype = Tracer.dtype.setter(_fixed("dtype", "x = x.view(dtype)"))  # type: ignore
+Tracer.shape = Tracer.shape.setter(_immutable_attribute_setter("shape", "x = x.reshape(shape)"))  # type: ignore
+Tracer.dtype = Tracer.dtype.setter(_immutable_attribute_setter("dtype", "x = x.view(dtype)"))  # type: ignore
 for _name, _fun in {
     "__len__": _len,
     "__iter__": _iter,
@@ -555,7 +559,7 @@ for _name, _fun in {
     "__index__": _index,
     "__float__": _float,
     "__complex__": _complex,
-    "__repr__": text_of,
+    "__repr__": tracer_repr,
     "__format__": _format,
     "__hash__": _hash,
     "__getattr__": _getattr,
@@ -574,8 +578,8 @@ for _name, _fun in {
     "mT": property(shapes.matrix_transpose),
     "conj": _conj,
     "conjugate": _conj,
-    "real": property(number_parts.real, _set_part(number_parts.real)),
-    "imag": property(number_parts.imag, _set_part(number_parts.imag)),
+    "real": property(number_parts.real, _part_setter(number_parts.real)),
+    "imag": property(number_parts.imag, _part_setter(number_parts.imag)),
     "at": property(indexing.At),
     "itemsize": property(lambda self: self.dtype.itemsize),
     "nbytes": property(lambda self: self.size * self.dtype.itemsize),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import plain
+from functx.core.arrays import as_numpy_array
 from functx.core.dtypes import kind
 from functx.core.errors import (
     ArgumentError,
@@ -22,24 +22,24 @@ from functx.core.errors import (
 )
 from functx.core.program import Literal
 from functx.core.provenance import user_frame
-from functx.core.storage import root_of, viewed
+from functx.core.storage import storage_base, view_base
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
-from functx.numpy.index_entries import Mode
-from functx.numpy.indexing import static_key, static_steps, updated
-from functx.numpy.masked import Masked, is_same_mask, masked_axes
-from functx.numpy.promotion import broadcast_to, number, operand
-from functx.numpy.selection import filled, selection
+from functx.numpy.index_entries import IndexingOptions
+from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
+from functx.numpy.masked import MaskedElements, is_same_mask, parse_mask_index
+from functx.numpy.promotion import broadcast_to, number_literal, operand
+from functx.numpy.selection import fill_to_shape, make_indexer
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Write
 from functx.ops.operands import PYTHON_SCALARS
 
-_BODIES = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
+_CONTROL_FLOW_KINDS = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
 """What may write to arrays around it: they then are carried in and out."""
 
-_KINDS = "buifc"
+_KIND_ORDER = "buifc"
 
 
-def write(x: Tracer, value: Any, what: str) -> None:
+def write_array(x: Tracer, value: Any, what: str) -> None:
     """Let `x` take `value`, which is broadcast to its shape and cast to its dtype as NumPy would.
 
     Raises where NumPy would: for a value of another shape, or of a dtype of another kind, and
@@ -48,9 +48,9 @@ def write(x: Tracer, value: Any, what: str) -> None:
     check_writable(x, what)
     value = operand(value)
     aval = aval_of(value)
-    check_kind(aval, x.dtype, what)
+    check_same_kind_cast(aval, x.dtype, what)
     if type(value) in PYTHON_SCALARS:
-        value = number(value, x.dtype)
+        value = number_literal(value, x.dtype)
     if aval.shape != x.shape:
         if len(aval.shape) > x.ndim or any(
             n not in (1, m) for n, m in zip(reversed(aval.shape), reversed(x.shape), strict=False)
@@ -59,14 +59,14 @@ def write(x: Tracer, value: Any, what: str) -> None:
                 f"{what}: the value must broadcast to the shape of what is written to; "
                 f"got {aval!r} for {x.atom.aval!r}"
             )
-        value = filled(broadcast_to(value, x.shape), x.shape)
+        value = fill_to_shape(broadcast_to(value, x.shape), x.shape)
     Write()(x, convert_element_type(value, x.dtype, x.weak_type))
 
 
-def check_kind(given: Any, dtype: Any, what: str) -> None:
+def check_same_kind_cast(given: Any, dtype: Any, what: str) -> None:
     """Raise for a value whose dtype NumPy would not cast to `dtype` by its rule of the same kind."""
     kinds = kind(given.dtype), kind(dtype)
-    if _KINDS.index(kinds[0]) > _KINDS.index(kinds[1]) and not (
+    if _KIND_ORDER.index(kinds[0]) > _KIND_ORDER.index(kinds[1]) and not (
         given.weak_type and kinds == ("i", "u")
     ):
         raise DTypeError(
@@ -79,7 +79,7 @@ def check_kind(given: Any, dtype: Any, what: str) -> None:
 def check_writable(x: Tracer, what: str) -> None:
     """Raise for what NumPy makes read-only, and for an array that is captured by a transform."""
     builder, atom = x.builder, x.atom
-    refuse_captured(x, builder, what)
+    check_not_captured(x, builder, what)
     while True:
         if type(atom) is Literal:
             raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.atom.aval!r}")
@@ -88,15 +88,15 @@ def check_writable(x: Tracer, what: str) -> None:
             captured = builder.captured(atom)
             if captured is None:
                 return
-            if builder.kind not in _BODIES:
-                raise captured_write(x, builder, captured, what)
+            if builder.kind not in _CONTROL_FLOW_KINDS:
+                raise captured_write_error(x, builder, captured, what)
             if type(captured) is not Tracer:
-                refuse_captured(x, None, what, captured)
+                check_not_captured(x, None, what, captured)
                 return
             builder, atom = captured.builder, captured.atom
             continue
         eqn = builder.equations[position]
-        base = viewed(builder, eqn)
+        base = view_base(builder, eqn)
         if base is None:
             return
         if eqn.primitive.read_only(base.aval):
@@ -108,23 +108,25 @@ def check_writable(x: Tracer, what: str) -> None:
         atom = base
 
 
-def refuse_captured(x: Tracer, owner: Builder | None, what: str, captured: Any = None) -> None:
+def check_not_captured(x: Tracer, owner: Builder | None, what: str, captured: Any = None) -> None:
     """Raise where a transform lies between the builder at work and `owner`, that of `x`.
 
     Without an owner `x` is a view of `captured`, from outside all of them.
     """
     builder = current_builder.get()
     while builder is not None and builder is not owner:
-        if builder.kind not in _BODIES:
-            raise captured_write(x, builder, x if captured is None else captured, what)
+        if builder.kind not in _CONTROL_FLOW_KINDS:
+            raise captured_write_error(x, builder, x if captured is None else captured, what)
         builder = builder.parent
 
 
-def captured_write(x: Tracer, builder: Builder, captured: Any, what: str) -> CapturedWriteError:
+def captured_write_error(
+    x: Tracer, builder: Builder, captured: Any, what: str
+) -> CapturedWriteError:
     name = ""
     if type(captured) is Tracer and captured.atom in captured.builder.inputs:
         name = f", {describe_input(captured.builder, captured)}"
-    elif isinstance(captured, np.ndarray) and (held := name_in_caller(captured)):
+    elif isinstance(captured, np.ndarray) and (held := caller_variable_name(captured)):
         name = f", a view of the NumPy array `{held}`"
     return CapturedWriteError(
         f"{what}: a function under {builder.kind} must not write to an array from outside it; got "
@@ -138,26 +140,26 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
     if is_own_view(x, idx, value):
         return
     check_writable(x, "x[...] =")
-    if type(value) is Masked:
-        same = masked_axes(idx, x.shape)
+    if type(value) is MaskedElements:
+        same = parse_mask_index(idx, x.shape)
         if same is None or not is_same_mask(same.mask, value.axes.mask):
             raise value.error
         new = value.over(x)
     else:
-        check_rank(x, idx, value)
-        new = updated(x, idx, value)
+        check_value_rank(x, idx, value)
+        new = scatter_update(x, idx, value)
     Write()(x, convert_element_type(new, x.dtype, x.weak_type))
 
 
-def check_rank(x: Tracer, idx: Any, value: Any) -> None:
+def check_value_rank(x: Tracer, idx: Any, value: Any) -> None:
     """Raise for an array that is written to one element, and for lists nested deeper than the target."""
     items = idx if type(idx) is tuple else (idx,)
-    one = 0 < x.ndim == len(items) and all([is_place(item) for item in items])
+    one = 0 < x.ndim == len(items) and all([is_scalar_index(item) for item in items])
     nested = isinstance(value, (list, tuple))
     if not one and not nested:
         return
     rank = aval_of(operand(value)).ndim
-    most = 0 if one else selection(x, idx, Mode()).rank
+    most = 0 if one else make_indexer(x, idx, IndexingOptions()).rank
     if rank > most:
         raise ShapeError(
             "x[...] =: "
@@ -167,7 +169,7 @@ def check_rank(x: Tracer, idx: Any, value: Any) -> None:
         )
 
 
-def is_place(item: Any) -> bool:
+def is_scalar_index(item: Any) -> bool:
     """Whether an item of an index is one integer."""
     if type(item) is int:
         return True
@@ -176,10 +178,10 @@ def is_place(item: Any) -> bool:
 
 def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
     """Whether `value` is the view `x[idx]`, which `x[idx] += y` has written to already."""
-    key = static_key(idx)
+    key = static_index_key(idx)
     if key is None or type(value) is not Tracer or value.builder is not x.builder:
         return False
-    steps = static_steps(x.atom.aval.shape, key)
+    steps = static_index_primitives(x.atom.aval.shape, key)
     atom: Any = value.atom
     for step in reversed(steps):
         position = x.builder.producer(atom)
@@ -189,7 +191,7 @@ def is_own_view(x: Tracer, idx: Any, value: Any) -> bool:
     return atom is x.atom
 
 
-def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
+def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     """The operator `symbol`=, which gives `x` the value that `fun` makes of it and another operand.
 
     A scalar is not written to: as in NumPy, the name gets the result instead. An array without
@@ -200,18 +202,18 @@ def in_place(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Tracer, other: Any) -> Any:
         result = fun(self, other)
-        root = root_of(self)
+        root = storage_base(self)
         if not self.shape and not root.shape:
             return result
         if root.builder.is_of_jax(root.atom):
             return result
-        write(self, result, what)
+        write_array(self, result, what)
         return self
 
     return method
 
 
-def into(name: str, result: Any, out: Any, where: Any = True) -> Any:
+def write_out(name: str, result: Any, out: Any, where: Any = True) -> Any:
     """`out`, to which `result` is written where the mask holds; `result` itself without `out`."""
     if out is None:
         if where is True or where is None:
@@ -228,13 +230,13 @@ def into(name: str, result: Any, out: Any, where: Any = True) -> Any:
                 f"{name}(out=...): there must be an array for each of {len(result)} results; got "
                 f"{len(outs)}"
             )
-        return tuple([into(name, x, y, where) for x, y in zip(result, outs, strict=True)])
+        return tuple([write_out(name, x, y, where) for x, y in zip(result, outs, strict=True)])
     if isinstance(out, tuple) and len(out) == 1:
-        return into(name, result, out[0], where)
+        return write_out(name, result, out[0], where)
     if where is not True and where is not None:
         check_mask(name, where)
-        result = _masked(where, result, out)
-    return assign(out, result, f"{name}(out=...)")
+        result = _select_where(where, result, out)
+    return assign_array(out, result, f"{name}(out=...)")
 
 
 def check_mask(name: str, where: Any) -> None:
@@ -246,17 +248,17 @@ def check_mask(name: str, where: Any) -> None:
         )
 
 
-def exactly_into(name: str, result: Any, out: Any) -> Any:
+def write_out_exact(name: str, result: Any, out: Any) -> Any:
     """`out`, of the very shape of `result`, which is written to it; `result` itself without `out`."""
     if out is not None and aval_of(out).shape != aval_of(result).shape:
         raise ShapeError(
             f"{name}(out=...): the array must have the shape of the result; got {aval_of(out)!r} "
             f"for {aval_of(result)!r}"
         )
-    return into(name, result, out)
+    return write_out(name, result, out)
 
 
-def with_out(function: Callable[..., Any], place: int | None = None) -> Callable[..., Any]:
+def accept_out(function: Callable[..., Any], place: int | None = None) -> Callable[..., Any]:
     """`function` with the argument `out` of NumPy's, an array of the shape of the result.
 
     It may be given by position behind `place` others.
@@ -267,23 +269,23 @@ def with_out(function: Callable[..., Any], place: int | None = None) -> Callable
         if place is not None and len(args) == place + 1:
             *args, out = args  # type: ignore[assignment]
         result = function(*args, **kwargs)
-        return result if out is None else exactly_into(function.__name__, result, out)
+        return result if out is None else write_out_exact(function.__name__, result, out)
 
     return call
 
 
-def assign(target: Any, value: Any, what: str) -> Any:
+def assign_array(target: Any, value: Any, what: str) -> Any:
     """`target`, a traced array or one of NumPy's, with `value` written to it."""
     if type(target) is Tracer:
-        write(target, value, what)
+        write_array(target, value, what)
     elif isinstance(target, np.ndarray) and type(value) is not Tracer:
-        check_kind(aval_of(value), target.dtype, what)
+        check_same_kind_cast(aval_of(value), target.dtype, what)
         try:
-            np.copyto(plain(target), np.asarray(value), casting="unsafe")
+            np.copyto(as_numpy_array(target), np.asarray(value), casting="unsafe")
         except ValueError as error:
             raise ShapeError(f"{what}: {error}") from None
     elif isinstance(target, np.ndarray):
-        name = name_in_caller(target)
+        name = caller_variable_name(target)
         raise CapturedWriteError(
             f"{what}: a traced value must not be written to an array from outside the trace; got "
             f"{type_name(value)} for the NumPy array {f'`{name}`, ' if name else ''}"
@@ -300,7 +302,7 @@ def assign(target: Any, value: Any, what: str) -> Any:
     return target
 
 
-def name_in_caller(value: Any) -> str:
+def caller_variable_name(value: Any) -> str:
     """The variable of the user's code that holds `value`; empty without one."""
     frame = user_frame(_getframe(1))
     for scope in () if frame is None else (frame.f_locals, frame.f_globals):
@@ -310,7 +312,7 @@ def name_in_caller(value: Any) -> str:
     return ""
 
 
-def _masked(where: Any, result: Any, out: Any) -> Any:
+def _select_where(where: Any, result: Any, out: Any) -> Any:
     from functx.numpy.choices import where as choose
 
     return choose(where, result, out)

@@ -12,9 +12,19 @@ from functx.core.dtypes import (
 )
 from functx.core.tracing import aval_of
 from functx.numpy import number_parts, operators
-from functx.numpy.averages import correction_of, mean, std, var
+from functx.numpy.averages import mean, resolve_ddof, std, var
 from functx.numpy.creation import asarray
-from functx.numpy.reductions import any, argmax, argmin, masked, max, min, part_dtype, prod, sum
+from functx.numpy.reductions import (
+    any,
+    argmax,
+    argmin,
+    fill_masked,
+    max,
+    min,
+    prod,
+    real_part_dtype,
+    sum,
+)
 from functx.numpy.running import cumprod, cumsum
 from functx.ops import reductions as ops
 from functx.ops.selection import select
@@ -34,14 +44,14 @@ __all__ = [
 ]
 
 
-def _valid(x: Any) -> Any:
+def _not_nan(x: Any) -> Any:
     """Where `x` is not nan; None where it cannot be."""
     if not is_inexact(aval_of(x).dtype):
         return None
     return operators.logical_not(number_parts.isnan(x))
 
 
-def _both(valid: Any, where: Any) -> Any:
+def _combine_masks(valid: Any, where: Any) -> Any:
     if valid is None or where is None:
         return where if valid is None else valid
     return operators.logical_and(valid, where)
@@ -58,7 +68,7 @@ def nansum(
 ) -> Any:
     """The sum along `axis` of the elements that are not nan."""
     x = asarray(a)
-    return sum(x, axis, dtype, out, keepdims, initial, _both(_valid(x), where))
+    return sum(x, axis, dtype, out, keepdims, initial, _combine_masks(_not_nan(x), where))
 
 
 def nanprod(
@@ -72,7 +82,7 @@ def nanprod(
 ) -> Any:
     """The product along `axis` of the elements that are not nan."""
     x = asarray(a)
-    return prod(x, axis, dtype, out, keepdims, initial, _both(_valid(x), where))
+    return prod(x, axis, dtype, out, keepdims, initial, _combine_masks(_not_nan(x), where))
 
 
 def nanmean(
@@ -85,7 +95,7 @@ def nanmean(
 ) -> Any:
     """The average along `axis` of the elements that are not nan; nan where all are."""
     x = asarray(a)
-    return mean(x, axis, dtype, out, keepdims, where=_both(_valid(x), where))
+    return mean(x, axis, dtype, out, keepdims, where=_combine_masks(_not_nan(x), where))
 
 
 def nanvar(
@@ -101,8 +111,8 @@ def nanvar(
 ) -> Any:
     """The variance along `axis` of the elements that are not nan; arguments as for `var`."""
     x = asarray(a)
-    ddof = correction_of("nanvar", ddof, correction)
-    where = _both(_valid(x), where)
+    ddof = resolve_ddof("nanvar", ddof, correction)
+    where = _combine_masks(_not_nan(x), where)
     return var(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
 
 
@@ -119,8 +129,8 @@ def nanstd(
 ) -> Any:
     """The standard deviation along `axis` of the elements that are not nan; arguments as for `std`."""
     x = asarray(a)
-    ddof = correction_of("nanstd", ddof, correction)
-    where = _both(_valid(x), where)
+    ddof = resolve_ddof("nanstd", ddof, correction)
+    where = _combine_masks(_not_nan(x), where)
     return std(x, axis, dtype, out, ddof, keepdims, where=where, mean=mean)
 
 
@@ -159,10 +169,10 @@ def _nan_extremum(
     where: Any,
 ) -> Any:
     x = asarray(a)
-    valid = _valid(x)
+    valid = _not_nan(x)
     if valid is None:
         return reduce(x, axis, out, keepdims, initial, where)
-    filled = masked(x, valid, start(part_dtype(aval_of(x).dtype)))
+    filled = fill_masked(x, valid, start(real_part_dtype(aval_of(x).dtype)))
     best = reduce(filled, axis, out, keepdims, initial, where)
     if initial is not None:
         return best
@@ -188,20 +198,20 @@ def _nan_position(
     keepdims: bool,
 ) -> Any:
     x = asarray(a)
-    valid = _valid(x)
+    valid = _not_nan(x)
     if valid is None:
         return find(x, axis, out, keepdims)
-    found = find(masked(x, valid, start(aval_of(x).dtype)), axis, out, keepdims)
+    found = find(fill_masked(x, valid, start(aval_of(x).dtype)), axis, out, keepdims)
     return select(any(valid, axis, keepdims=keepdims), found, -1)
 
 
 def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
     """The sum up to each element along `axis`, nan counting as 0."""
     x = asarray(a)
-    return cumsum(masked(x, _valid(x), 0), axis, dtype, out)
+    return cumsum(fill_masked(x, _not_nan(x), 0), axis, dtype, out)
 
 
 def nancumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
     """The product up to each element along `axis`, nan counting as 1."""
     x = asarray(a)
-    return cumprod(masked(x, _valid(x), 1), axis, dtype, out)
+    return cumprod(fill_masked(x, _not_nan(x), 1), axis, dtype, out)

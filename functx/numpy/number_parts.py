@@ -15,17 +15,23 @@ from functx.core.tracing import Tracer, aval_of
 from functx.numpy.choices import where
 from functx.numpy.creation import asarray
 from functx.numpy.elementary import rad2deg
-from functx.numpy.mutation import assign
+from functx.numpy.mutation import assign_array
 from functx.numpy.promotion import (
     broadcast,
     broadcast_to,
-    copied,
-    never_aliased,
-    number_like,
+    copy_array,
+    number_literal_like,
     operand,
     promote_inexact,
+    returns_new_array,
 )
-from functx.numpy.ufuncs import inexact_binary_ufunc, inexact_pair, on_parts, ufunc, zero_for
+from functx.numpy.ufuncs import (
+    broadcast_inexact,
+    inexact_binary_ufunc,
+    map_real_and_imag,
+    ufunc,
+    zero_literal,
+)
 from functx.ops import arithmetic, logical, rounding, selection
 from functx.ops import complexes as parts
 from functx.ops import trigonometric as angles
@@ -59,7 +65,7 @@ __all__ = [
 ]
 
 
-def both_parts(x: Any) -> tuple[Any, Any]:
+def real_and_imag(x: Any) -> tuple[Any, Any]:
     return parts.real(x), parts.imag(x)
 
 
@@ -68,31 +74,33 @@ nextafter = inexact_binary_ufunc(
 )
 
 
-def _float_test(x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = either) -> Any:
+def _float_predicate(
+    x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = either
+) -> Any:
     """`test` of floating point `x`, of the parts of complex `x` joined; of others `otherwise`."""
     x = operand(x)
     aval = aval_of(x)
     if is_complex(aval.dtype):
-        return join(*[test(part) for part in both_parts(x)])
+        return join(*[test(part) for part in real_and_imag(x)])
     return test(x) if is_floating(aval.dtype) else full(aval.shape, otherwise)
 
 
 @ufunc
 def isfinite(x: Any, /) -> Any:
     """Whether each element is neither infinite nor nan."""
-    return _float_test(x, rounding.is_finite, True, both)
+    return _float_predicate(x, rounding.is_finite, True, both)
 
 
 @ufunc
 def isnan(x: Any, /) -> Any:
     """Whether each element is nan."""
-    return _float_test(x, lambda x: ne(x, x), False)
+    return _float_predicate(x, lambda x: ne(x, x), False)
 
 
 @ufunc
 def isinf(x: Any, /) -> Any:
     """Whether each element is infinite."""
-    return _float_test(
+    return _float_predicate(
         x, lambda x: eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False
     )
 
@@ -100,16 +108,16 @@ def isinf(x: Any, /) -> Any:
 @ufunc
 def isposinf(x: Any, /) -> Any:
     """Whether each element is infinity."""
-    return _float_test(_real_only("isposinf", x), lambda x: eq(x, math.inf), False)
+    return _float_predicate(_check_real("isposinf", x), lambda x: eq(x, math.inf), False)
 
 
 @ufunc
 def isneginf(x: Any, /) -> Any:
     """Whether each element is -infinity."""
-    return _float_test(_real_only("isneginf", x), lambda x: eq(x, -math.inf), False)
+    return _float_predicate(_check_real("isneginf", x), lambda x: eq(x, -math.inf), False)
 
 
-def _real_only(name: str, x: Any) -> Any:
+def _check_real(name: str, x: Any) -> Any:
     x = operand(x)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{name}: the array must not be complex; got {aval_of(x)!r}")
@@ -126,7 +134,7 @@ def nan_to_num(
     given, x = x, asarray(x)
     dtype = aval_of(x).dtype
     if not is_inexact(dtype):
-        return copied(x) if copy else x
+        return copy_array(x) if copy else x
     limits = finfo(dtype)
     posinf = float(limits.max) if posinf is None else posinf
     neginf = float(limits.min) if neginf is None else neginf
@@ -140,9 +148,9 @@ def nan_to_num(
             x = where(which, number, x)
         return x
 
-    found = on_parts(replaced, x)
+    found = map_real_and_imag(replaced, x)
     in_place = not copy and (type(given) is Tracer or isinstance(given, np.ndarray))
-    return assign(given, found, "nan_to_num(copy=False)") if in_place else found
+    return assign_array(given, found, "nan_to_num(copy=False)") if in_place else found
 
 
 @ufunc
@@ -152,7 +160,7 @@ def signbit(x: Any, /) -> Any:
     aval = aval_of(x)
     if is_floating(aval.dtype):
         return lt(_bits(x, "int"), 0)
-    return full(aval.shape, False) if aval.dtype.kind in "bu" else lt(x, zero_for(x))
+    return full(aval.shape, False) if aval.dtype.kind in "bu" else lt(x, zero_literal(x))
 
 
 def _bits(x: Any, sign: str) -> Any:
@@ -162,7 +170,7 @@ def _bits(x: Any, sign: str) -> Any:
 @ufunc
 def copysign(x: Any, y: Any, /) -> Any:
     """The magnitude of x with the sign of y."""
-    x, y = inexact_pair(x, y)
+    x, y = broadcast_inexact(x, y)
     return selection.select(ne(signbit(x), signbit(y)), neg(x), x)
 
 
@@ -173,10 +181,10 @@ def ldexp(x: Any, n: Any, /) -> Any:
     if kind(aval_of(n).dtype) not in "biu":
         raise DTypeError(f"ldexp: the exponent must be integers; got {aval_of(n)!r}")
     x, n = broadcast(x, convert_element_type(n, np.int32))
-    return _scaled(x, n)
+    return _scale_by_power_of_two(x, n)
 
 
-def _scaled(x: Any, n: Any) -> Any:
+def _scale_by_power_of_two(x: Any, n: Any) -> Any:
     # In three steps, since 2**n itself may be out of range where x * 2**n is not.
     dtype = aval_of(x).dtype
     limit = finfo(dtype).maxexp - 1
@@ -202,7 +210,7 @@ def frexp(x: Any, /) -> Any:
     if not is_floating(dtype):
         raise DTypeError(f"frexp: the array must be real; got {aval_of(x)!r}")
     limits = finfo(dtype)
-    ordinary = both(rounding.is_finite(x), ne(x, zero_for(x)))
+    ordinary = both(rounding.is_finite(x), ne(x, zero_literal(x)))
     tiny = lt(arithmetic.abs(x), float(limits.smallest_normal))
     extra = limits.nmant + 2
     scaled = selection.select(tiny, mul(x, 2.0**extra), x)
@@ -211,7 +219,7 @@ def frexp(x: Any, /) -> Any:
     exponent = sub(biased, limits.maxexp - 2)
     exponent = sub(exponent, selection.select(tiny, np.int32(extra), np.int32(0)))
     exponent = selection.select(ordinary, exponent, np.int32(0))
-    return _scaled(x, neg(exponent)), exponent
+    return _scale_by_power_of_two(x, neg(exponent)), exponent
 
 
 @ufunc
@@ -228,11 +236,11 @@ def imag(x: Any, /) -> Any:
     if is_complex(aval_of(x).dtype):
         return parts.imag(x)
     # Read-only, as in NumPy.
-    return broadcast_to(full((), zero_for(x)), aval_of(x).shape)
+    return broadcast_to(full((), zero_literal(x)), aval_of(x).shape)
 
 
 @ufunc
-@never_aliased
+@returns_new_array
 def conjugate(x: Any, /) -> Any:
     """The complex conjugate."""
     x = asarray(x)
@@ -248,7 +256,9 @@ def angle(z: Any, deg: bool = False) -> Any:
     if is_complex(aval_of(z).dtype):
         found = angles.atan2(parts.imag(z), parts.real(z))
     else:
-        found = selection.select(signbit(z), number_like(math.pi, z), number_like(0.0, z))
+        found = selection.select(
+            signbit(z), number_literal_like(math.pi, z), number_literal_like(0.0, z)
+        )
         found = selection.select(ne(z, z), z, found)
     return rad2deg(found) if deg else found
 

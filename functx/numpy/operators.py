@@ -12,28 +12,28 @@ from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of, bind
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import into
-from functx.numpy.number_parts import both_parts, isfinite, isnan
+from functx.numpy.mutation import write_out
+from functx.numpy.number_parts import isfinite, isnan, real_and_imag
 from functx.numpy.promotion import (
-    apart,
-    binary,
+    bind_binary,
     broadcast,
-    copied,
-    never_aliased,
+    copy_array,
+    copy_if_same_memory,
     operand,
     promote,
     promote_inexact,
+    returns_new_array,
 )
 from functx.numpy.ufuncs import (
+    as_boolean,
     binary_ufunc,
-    boolean,
+    broadcast_inexact,
     inexact_binary_ufunc,
-    inexact_pair,
     inexact_ufunc,
-    named,
-    numeric,
+    promote_numeric,
     ufunc,
     unary_ufunc,
+    with_name_and_doc,
 )
 from functx.ops import arithmetic, comparison, logical, selection
 from functx.ops import exponential as exponentials
@@ -90,32 +90,32 @@ __all__ = [
 ]
 
 
-def _comparison(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _comparison_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            return into(name, function(x, y), out, where)
+            return write_out(name, function(x, y), out, where)
         try:
-            return binary(primitive, x, y)
+            return bind_binary(primitive, x, y)
         except (ValueRangeError, DTypeError):
-            return _compared(primitive, x, y)
+            return _compare_general(primitive, x, y)
 
-    return named(function, name, doc)
+    return with_name_and_doc(function, name, doc)
 
 
-def _compared(primitive: Primitive, x: Any, y: Any) -> Any:
+def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
     """The comparison of integers with a Python int beyond them, or of complex numbers."""
     if type(y) is int:
-        x, y = _beyond(x, y)
+        x, y = _out_of_range_operands(x, y)
     elif type(x) is int:
-        y, x = _beyond(y, x)
+        y, x = _out_of_range_operands(y, x)
     x, y = broadcast(*promote(x, y))
     if not is_complex(aval_of(x).dtype):
         return bind(primitive, (x, y))
-    re, im = zip(both_parts(x), both_parts(y), strict=True)
+    re, im = zip(real_and_imag(x), real_and_imag(y), strict=True)
     return selection.select(eq(*re), bind(primitive, im), bind(primitive, re))
 
 
-def _beyond(x: Any, number: int) -> tuple[Any, Any]:
+def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
     """Two operands that compare as all integers `x` do with a `number` beyond their dtype."""
     x = operand(x)
     if aval_of(x).dtype.kind not in "iu":
@@ -124,13 +124,13 @@ def _beyond(x: Any, number: int) -> tuple[Any, Any]:
     return full_like(x, 1 - above), above
 
 
-def _logical(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _logical_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            return into(name, function(x, y), out, where)
-        return bind(primitive, broadcast(boolean(x), boolean(y)))
+            return write_out(name, function(x, y), out, where)
+        return bind(primitive, broadcast(as_boolean(x), as_boolean(y)))
 
-    return named(function, name, doc)
+    return with_name_and_doc(function, name, doc)
 
 
 add = binary_ufunc("add", arithmetic.Add(), "x + y; of booleans, whether either holds.")
@@ -144,7 +144,7 @@ fabs = inexact_ufunc("fabs", arithmetic.Abs(), "The magnitude of x, as floating 
 
 
 @ufunc
-@never_aliased
+@returns_new_array
 def positive(x: Any, /) -> Any:
     """`x` itself, as an array."""
     return asarray(x)
@@ -154,7 +154,7 @@ def positive(x: Any, /) -> Any:
 def absolute(x: Any, /) -> Any:
     """The magnitude of `x`, real for complex `x`; its derivative at 0 is 0."""
     x = operand(x)
-    return copied(asarray(x)) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
+    return copy_array(asarray(x)) if aval_of(x).dtype == BOOL else arithmetic.abs(x)
 
 
 abs = absolute
@@ -163,7 +163,7 @@ abs = absolute
 @ufunc
 def square(x: Any, /) -> Any:
     """x * x."""
-    return arithmetic.square(*numeric(x))
+    return arithmetic.square(*promote_numeric(x))
 
 
 @ufunc
@@ -183,8 +183,8 @@ def power(x: Any, y: Any, /) -> Any:
         x = operand(x)
         found = _static_power(x, y)
         if found is not None:
-            return apart(found, x)
-    return arithmetic.pow(*numeric(x, y))
+            return copy_if_same_memory(found, x)
+    return arithmetic.pow(*promote_numeric(x, y))
 
 
 _SHORT_POWERS = (0.5, *(float(n) for n in range(-8, 9)))
@@ -204,7 +204,7 @@ def _static_power(x: Any, y: float) -> Any:
                 f"power: integers must not be raised to negative powers; got {aval_of(x)!r} to {y}",
                 fix="Convert the base with astype(float), or write a float as the exponent.",
             )
-        (x,) = numeric(x)
+        (x,) = promote_numeric(x)
     return arithmetic.square(x) if y == 2 else arithmetic.integer_pow(x, int(y))
 
 
@@ -214,21 +214,25 @@ def float_power(x: Any, y: Any, /) -> Any:
     return power(*promote_inexact(x, y))
 
 
-equal = _comparison("equal", comparison.Eq(), "x == y; False where either is nan.")
-not_equal = _comparison("not_equal", comparison.Ne(), "x != y; True where either is nan.")
-less = _comparison("less", comparison.Lt(), "x < y; complex numbers by their real parts first.")
-less_equal = _comparison(
+equal = _comparison_ufunc("equal", comparison.Eq(), "x == y; False where either is nan.")
+not_equal = _comparison_ufunc("not_equal", comparison.Ne(), "x != y; True where either is nan.")
+less = _comparison_ufunc(
+    "less", comparison.Lt(), "x < y; complex numbers by their real parts first."
+)
+less_equal = _comparison_ufunc(
     "less_equal", comparison.Le(), "x <= y; complex numbers by their real parts first."
 )
-greater = _comparison(
+greater = _comparison_ufunc(
     "greater", comparison.Gt(), "x > y; complex numbers by their real parts first."
 )
-greater_equal = _comparison(
+greater_equal = _comparison_ufunc(
     "greater_equal", comparison.Ge(), "x >= y; complex numbers by their real parts first."
 )
-logical_and = _logical("logical_and", logical.And(), "Whether both x and y are not zero.")
-logical_or = _logical("logical_or", logical.Or(), "Whether x or y is not zero.")
-logical_xor = _logical("logical_xor", logical.Xor(), "Whether just one of x and y is not zero.")
+logical_and = _logical_ufunc("logical_and", logical.And(), "Whether both x and y are not zero.")
+logical_or = _logical_ufunc("logical_or", logical.Or(), "Whether x or y is not zero.")
+logical_xor = _logical_ufunc(
+    "logical_xor", logical.Xor(), "Whether just one of x and y is not zero."
+)
 bitwise_and = binary_ufunc("bitwise_and", logical.And(), "x & y, of integers or booleans.")
 bitwise_or = binary_ufunc("bitwise_or", logical.Or(), "x | y, of integers or booleans.")
 bitwise_xor = binary_ufunc("bitwise_xor", logical.Xor(), "x ^ y, of integers or booleans.")
@@ -247,13 +251,13 @@ def logical_not(x: Any, /) -> Any:
 @ufunc
 def left_shift(x: Any, y: Any, /) -> Any:
     """x << y; 0 once y reaches the number of bits."""
-    return logical.shift_left(*numeric(x, y))
+    return logical.shift_left(*promote_numeric(x, y))
 
 
 @ufunc
 def right_shift(x: Any, y: Any, /) -> Any:
     """x >> y; the sign of signed integers is kept."""
-    x, y = numeric(x, y)
+    x, y = promote_numeric(x, y)
     unsigned = aval_of(x).dtype.kind == "u"
     return (logical.shift_right_logical if unsigned else logical.shift_right_arithmetic)(x, y)
 
@@ -264,13 +268,13 @@ bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 @ufunc
 def bitwise_count(x: Any, /) -> Any:
     """The number of bits set in the magnitude of the integer `x`, as uint8."""
-    (x,) = numeric(x)
+    (x,) = promote_numeric(x)
     return convert_element_type(logical.population_count(arithmetic.abs(x)), np.uint8)
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether |a - b| <= atol + rtol * |b|, infinities being close to themselves."""
-    a, b = inexact_pair(a, b)
+    a, b = broadcast_inexact(a, b)
     gap, size = absolute(sub(a, b)), absolute(b)
     near = both(less_equal(gap, add(atol, multiply(rtol, size))), isfinite(b))
     near = either(near, eq(a, b))

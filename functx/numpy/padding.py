@@ -9,9 +9,15 @@ import numpy as np
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import promotion
-from functx.numpy.joining import cut, join_parts, part_of_run, runs_of, take_along
-from functx.numpy.promotion import never_aliased, operand
-from functx.numpy.shapes import as_array, fixed_integer, is_sequence
+from functx.numpy.joining import (
+    concatenate_or_empty,
+    gather_along,
+    index_runs,
+    slice_along,
+    slice_run,
+)
+from functx.numpy.promotion import operand, returns_new_array
+from functx.numpy.shapes import ensure_array, is_sequence, static_integer
 from functx.ops import joining
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
@@ -22,7 +28,7 @@ __all__ = [
 ]
 
 
-@never_aliased
+@returns_new_array
 def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
     """`array` with `pad_width` more elements before and after along each axis.
 
@@ -32,7 +38,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> An
     element), "wrap" (from the other end), "empty" (any value), and "maximum", "minimum" and
     "mean" (of the `stat_length` outermost elements).
     """
-    array = as_array(array)
+    array = ensure_array(array)
     aval = aval_of(array)
     allowed = _PAD_OPTIONS.get(mode) if isinstance(mode, str) else None
     if allowed is None:
@@ -45,14 +51,14 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> An
         by_axis = {canonical_axis(d, aval.ndim, "pad: axis"): w for d, w in pad_width.items()}
         pad_width = [by_axis.get(d, 0) for d in range(aval.ndim)]
     widths = [
-        (fixed_integer(low, "pad: widths"), fixed_integer(high, "pad: widths"))
-        for low, high in _pairs(pad_width, aval.ndim, "widths")
+        (static_integer(low, "pad: widths"), static_integer(high, "pad: widths"))
+        for low, high in _pairs_per_axis(pad_width, aval.ndim, "widths")
     ]
     if any(n < 0 for pair in widths for n in pair):
         raise ValueRangeError(f"pad: widths must not be negative; got {pad_width}")
     if mode in ("constant", "empty"):
         return _pad_constant(array, widths, kwargs.get("constant_values", 0))
-    lengths = _pairs(kwargs.get("stat_length"), aval.ndim, "lengths")
+    lengths = _pairs_per_axis(kwargs.get("stat_length"), aval.ndim, "lengths")
     for axis, (low, high) in enumerate(widths):
         if (low or high) and not aval.shape[axis]:
             raise ShapeError(
@@ -78,7 +84,7 @@ _PAD_OPTIONS: dict[str, set[str]] = {
 }
 
 
-def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
+def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
     """A pair for each axis, from one value, one pair, or one of either for each axis."""
     if not is_sequence(value):
         return [(value, value)] * ndim
@@ -102,20 +108,20 @@ def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
 def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
     if not is_sequence(values):
         whole = tuple([(low, high, 0) for low, high in widths])
-        return joining.pad(array, _fill(values, array), whole)
-    for axis, pair in enumerate(_pairs(values, len(widths), "constant_values")):
+        return joining.pad(array, _fill_value(values, array), whole)
+    for axis, pair in enumerate(_pairs_per_axis(values, len(widths), "constant_values")):
         for side, value in enumerate(pair):
             config = [(0, 0, 0)] * len(widths)
             width = widths[axis][side]
             config[axis] = (0, width, 0) if side else (width, 0, 0)
-            array = joining.pad(array, _fill(value, array), tuple(config))
+            array = joining.pad(array, _fill_value(value, array), tuple(config))
     return array
 
 
-def _fill(value: Any, like: Any) -> Any:
+def _fill_value(value: Any, like: Any) -> Any:
     if type(value) in PYTHON_SCALARS:
         value = np.asarray(value).astype(aval_of(like).dtype).item()
-        return promotion.number_like(value, like)
+        return promotion.number_literal_like(value, like)
     return convert_element_type(operand(value), aval_of(like).dtype)
 
 
@@ -123,11 +129,11 @@ def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
     """`x` between `low` and `high` elements of its own, those that NumPy chooses by `mode`."""
     n = aval_of(x).shape[axis]
     indices = np.pad(np.arange(n), (low, high), mode=mode)  # type: ignore[call-overload]
-    outside = runs_of(indices[:low].tolist()), runs_of(indices[low + n :].tolist())
+    outside = index_runs(indices[:low].tolist()), index_runs(indices[low + n :].tolist())
     if len(outside[0]) + len(outside[1]) > 8:
-        return take_along(x, indices.astype(np.int32), axis)
-    before, after = ([part_of_run(x, run, axis) for run in runs] for runs in outside)
-    return join_parts([*before, x, *after], x, axis)
+        return gather_along(x, indices.astype(np.int32), axis)
+    before, after = ([slice_run(x, run, axis) for run in runs] for runs in outside)
+    return concatenate_or_empty([*before, x, *after], x, axis)
 
 
 def _pad_by_statistic(
@@ -135,13 +141,13 @@ def _pad_by_statistic(
 ) -> Any:
     """`x` between copies of a statistic of its first, and of its last elements."""
     before, after = [
-        _statistic(mode, x, axis, width, count, end)
+        _edge_statistic(mode, x, axis, width, count, end)
         for width, count, end in zip(widths, counts, (False, True), strict=True)
     ]
-    return join_parts([*before, x, *after], x, axis)
+    return concatenate_or_empty([*before, x, *after], x, axis)
 
 
-def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
+def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
     """What stands before (after, at the `end`) `x`: a statistic of its outermost elements."""
     from functx.numpy import averages, reductions, whole_numbers
 
@@ -149,10 +155,10 @@ def _statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) 
         return []
     shape = aval_of(x).shape
     n = shape[axis]
-    count = n if count is None else min(fixed_integer(count, "pad: stat_length"), n)
+    count = n if count is None else min(static_integer(count, "pad: stat_length"), n)
     if count < 1:
         raise ValueRangeError(f"pad: stat_length must be positive; got {count}")
-    outermost = cut(x, n - count, n, axis) if end else cut(x, 0, count, axis)
+    outermost = slice_along(x, n - count, n, axis) if end else slice_along(x, 0, count, axis)
     functions: dict[str, Any] = {
         "maximum": reductions.max,
         "minimum": reductions.min,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import of_value, pair_on_host, plain, wrapped
+from functx.core.arrays import as_ndarray, as_numpy_array, copy_as_ndarray, evaluate_binary_on_host
 from functx.core.avals import Shape
 from functx.core.dtypes import inexact_dtype, is_inexact, promote_types
 from functx.core.errors import DTypeError, ShapeError
@@ -29,35 +29,39 @@ def operand(x: Any) -> Any:
 
         return asarray(x)
     if type(x) is np.ndarray and current_builder.get() is None:
-        return wrapped(x)
+        return as_ndarray(x)
     return x
 
 
-def apart(out: Any, x: Any) -> Any:
+def copy_if_same_memory(out: Any, x: Any) -> Any:
     """`out`, copied if it is `x` or in the list `x`, or the memory of such an array of NumPy's."""
     for y in x if type(x) in _LISTS else (x,):
         if out is y or (type(out) is Tracer is type(y) and out.atom is y.atom):
-            return copied(out)
+            return copy_array(out)
         arrays = isinstance(out, np.ndarray) and isinstance(y, np.ndarray)
-        if arrays and out.base is not None and np.may_share_memory(plain(out), plain(y)):
-            return copied(out)
+        if (
+            arrays
+            and out.base is not None
+            and np.may_share_memory(as_numpy_array(out), as_numpy_array(y))
+        ):
+            return copy_array(out)
     return out
 
 
-def owned(out: Any, *given: Any) -> Any:
+def copy_if_shared(out: Any, *given: Any) -> Any:
     """`out`, copied where it shares memory with others: one of `given`, a view, or one from around."""
     if type(out) is Tracer:
         shared = not is_computed(out) or any(
             [type(x) is Tracer and x.atom is out.atom for x in given]
         )
-        return copied(out) if shared else out
+        return copy_array(out) if shared else out
     shared = isinstance(out, np.ndarray) and (
         out.base is not None or any([x is out for x in given])
     )
-    return copied(out) if shared else out
+    return copy_array(out) if shared else out
 
 
-def never_aliased(function: Callable[..., Any]) -> Callable[..., Any]:
+def returns_new_array(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, whose results share memory with no argument: those that do are copied.
 
     A function with nothing to do returns its argument, or a view; the caller may write into it.
@@ -68,26 +72,26 @@ def never_aliased(function: Callable[..., Any]) -> Callable[..., Any]:
         out = function(*args, **kwargs)
         given = [x for arg in args for x in (arg if type(arg) in _LISTS else (arg,))]
         if type(out) in _LISTS:
-            return type(out)([owned(x, *given) for x in out])
-        return owned(out, *given)
+            return type(out)([copy_if_shared(x, *given) for x in out])
+        return copy_if_shared(out, *given)
 
     return call
 
 
-def copied(x: Any) -> Any:
+def copy_array(x: Any) -> Any:
     """The array `x` in memory of its own, inside a trace that of the trace."""
     if type(x) is Tracer or current_builder.get() is not None:
         return Copy()(x)
     if not isinstance(x, np.ndarray):
         return x
     aval = aval_of(x)
-    return of_value(np.asarray(x, aval.dtype), aval.weak_type)
+    return copy_as_ndarray(np.asarray(x, aval.dtype), aval.weak_type)
 
 
 _LISTS = (list, tuple)
 
 
-def binary(primitive: Primitive, x: Any, y: Any) -> Any:
+def bind_binary(primitive: Primitive, x: Any, y: Any) -> Any:
     """`primitive(x, y)` with operands promoted and broadcast."""
     # Equal types, and a number that takes the dtype of the array beside it, are most of all.
     if type(x) is Tracer:
@@ -97,29 +101,29 @@ def binary(primitive: Primitive, x: Any, y: Any) -> Any:
             if aval is other:
                 return bind(primitive, (x, y))
             if aval.dtype == other.dtype:
-                a, b = _spreads(aval.shape, other.shape)
+                a, b = _broadcasts(aval.shape, other.shape)
                 return bind(primitive, (x if a is None else a(x), y if b is None else b(y)))
-        elif type(y) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
-            return bind(primitive, (x, number(y, aval.dtype)))
+        elif type(y) in _SCALARS_TAKING_KIND.get(aval.dtype.kind, ()) and not aval.weak_type:
+            return bind(primitive, (x, number_literal(y, aval.dtype)))
     elif type(y) is Tracer:
         aval = y.atom.aval
-        if type(x) in _KINDS_BESIDE.get(aval.dtype.kind, ()) and not aval.weak_type:
-            return bind(primitive, (number(x, aval.dtype), y))
+        if type(x) in _SCALARS_TAKING_KIND.get(aval.dtype.kind, ()) and not aval.weak_type:
+            return bind(primitive, (number_literal(x, aval.dtype), y))
     elif current_builder.get() is None:
-        out = pair_on_host(primitive, x, y)
+        out = evaluate_binary_on_host(primitive, x, y)
         if out is not None:
             return out
     return bind(primitive, broadcast(*promote(x, y)))
 
 
 _NUMBERS = *PYTHON_SCALARS, Literal
-_KINDS_BESIDE: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
+_SCALARS_TAKING_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (int,), "u": (int,)}
 
 
 def promote(*args: Any) -> tuple[Any, ...]:
     """`args` in the one dtype that JAX's promotion gives them."""
     args = tuple([operand(x) for x in args])
-    return args if _common_dtype(args) is not None else _converted(args, *result_type(*args))
+    return args if _common_dtype(args) is not None else _convert_all(args, *promoted_dtype(*args))
 
 
 def promote_inexact(*args: Any) -> tuple[Any, ...]:
@@ -128,8 +132,8 @@ def promote_inexact(*args: Any) -> tuple[Any, ...]:
     common = _common_dtype(args)
     if common is not None and is_inexact(common):
         return args
-    dtype, weak = result_type(*args)
-    return _converted(args, inexact_dtype(dtype), weak)
+    dtype, weak = promoted_dtype(*args)
+    return _convert_all(args, inexact_dtype(dtype), weak)
 
 
 def _common_dtype(args: tuple[Any, ...]) -> Any:
@@ -145,7 +149,7 @@ def _common_dtype(args: tuple[Any, ...]) -> Any:
     return dtype
 
 
-def result_type(*args: Any) -> tuple[Any, bool]:
+def promoted_dtype(*args: Any) -> tuple[Any, bool]:
     """The dtype that operands promote to, and whether it is weak."""
     avals = tuple([aval_of(x) for x in args])
     found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
@@ -157,24 +161,24 @@ def result_type(*args: Any) -> tuple[Any, bool]:
     return found
 
 
-def number_like(value: Any, x: Any) -> Literal:
+def number_literal_like(value: Any, x: Any) -> Literal:
     """The Python number `value` with the dtype of `x`, and weak if that is."""
     aval = aval_of(x)
-    return number(value, aval.dtype, aval.weak_type)
+    return number_literal(value, aval.dtype, aval.weak_type)
 
 
-def _converted(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]:
+def _convert_all(args: tuple[Any, ...], dtype: Any, weak: bool) -> tuple[Any, ...]:
     return tuple([_convert(x, dtype, weak) for x in args])
 
 
 def _convert(x: Any, dtype: Any, weak: bool) -> Any:
     if type(x) in _NUMBERS:
-        return number(x.value if type(x) is Literal else x, dtype, weak)
+        return number_literal(x.value if type(x) is Literal else x, dtype, weak)
     # A dtype that all operands have is weak only if they all are, without a conversion.
     return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype, weak)
 
 
-def number(value: Any, dtype: Any, weak: bool = False) -> Literal:
+def number_literal(value: Any, dtype: Any, weak: bool = False) -> Literal:
     """The Python number `value` in `dtype`, which an int must fit."""
     exact = literal(value, dtype)
     return scalar_literal(exact.value, dtype, True, repr(exact.value)) if weak else exact
@@ -182,23 +186,25 @@ def number(value: Any, dtype: Any, weak: bool = False) -> Literal:
 
 def broadcast(*args: Any) -> tuple[Any, ...]:
     """`args` in the one shape that NumPy's rule gives them; scalars stay scalars beside arrays."""
-    spreads = _spreads(*[aval_of(x).shape for x in args])
+    spreads = _broadcasts(*[aval_of(x).shape for x in args])
     return tuple([x if p is None else p(x) for x, p in zip(args, spreads, strict=True)])
 
 
 @lru_cache(maxsize=4096)
-def _spreads(*shapes: Shape) -> tuple[BroadcastInDim | None, ...]:
+def _broadcasts(*shapes: Shape) -> tuple[BroadcastInDim | None, ...]:
     """What gives arrays of `shapes` their common shape; None where nothing is to be done."""
     shape = broadcast_shapes(*shapes)
     return tuple(
         [
-            None if not s or s == shape else BroadcastInDim(shape, _last_dims(len(s), len(shape)))
+            None
+            if not s or s == shape
+            else BroadcastInDim(shape, _trailing_dims(len(s), len(shape)))
             for s in shapes
         ]
     )
 
 
-def _last_dims(count: int, ndim: int) -> tuple[int, ...]:
+def _trailing_dims(count: int, ndim: int) -> tuple[int, ...]:
     return tuple(range(ndim - count, ndim))
 
 
@@ -210,7 +216,7 @@ def broadcast_to(x: Any, shape: Shape) -> Any:
     lead = len(shape) - len(own)
     if lead < 0 or any(n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)):
         raise ShapeError(f"broadcast_to: {aval_of(x)!r} must broadcast to the shape; got {shape}")
-    return broadcast_in_dim(x, shape, _last_dims(len(own), len(shape)))
+    return broadcast_in_dim(x, shape, _trailing_dims(len(own), len(shape)))
 
 
 @lru_cache(maxsize=4096)

@@ -14,8 +14,8 @@ from functx.core.errors import DTypeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices, operators, whole_numbers
 from functx.numpy.creation import asarray
-from functx.numpy.joining import take_static
-from functx.numpy.mutation import exactly_into
+from functx.numpy.joining import gather_static
+from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, promote_inexact
 from functx.ops import arithmetic
 from functx.ops import reductions as ops
@@ -62,7 +62,7 @@ def percentile(
     keepdims: bool = False,
 ) -> Any:
     """`quantile` for `q` out of a hundred."""
-    return quantile(a, _hundredths(q), axis, out, method=method, keepdims=keepdims)
+    return quantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
 def nanpercentile(
@@ -75,10 +75,10 @@ def nanpercentile(
     keepdims: bool = False,
 ) -> Any:
     """`nanquantile` for `q` out of a hundred."""
-    return nanquantile(a, _hundredths(q), axis, out, method=method, keepdims=keepdims)
+    return nanquantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
 
 
-def _hundredths(q: Any) -> Any:
+def _percent_to_fraction(q: Any) -> Any:
     if isinstance(q, (int, float, np.ndarray, np.generic)):
         return np.true_divide(q, 100)
     return operators.divide(asarray(q), 100)
@@ -99,15 +99,15 @@ def quantile(
     `lower`, `higher`, `midpoint` or `nearest`. Several `q` make the first dimensions of the
     result. nan where there is a nan.
     """
-    ordered, shape, axes = _in_order("quantile", a, axis)
+    ordered, shape, axes = _sort_reduced_axes("quantile", a, axis)
     n = aval_of(ordered).shape[-1]
     if n == 0:
         raise ValueRangeError(f"quantile: there must be elements; got an array of shape {shape}")
-    q, found = _at_shares(ordered, q, n, method, nans=False)
+    q, found = _quantile_values(ordered, q, n, method, nans=False)
     largest = slice_in_dim(ordered, n - 1, n, 1, -1)
     found = choices.where(ne(largest, largest), math.nan, found)
-    return exactly_into(
-        "quantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    return write_out_exact(
+        "quantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
     )
 
 
@@ -121,14 +121,14 @@ def nanquantile(
     keepdims: bool = False,
 ) -> Any:
     """`quantile` of the elements that are not nan; nan where all are."""
-    ordered, shape, axes = _in_order("nanquantile", a, axis)
-    q, found = _at_shares(ordered, q, 0, method, nans=True)
-    return exactly_into(
-        "nanquantile", _laid_out(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    ordered, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
+    q, found = _quantile_values(ordered, q, 0, method, nans=True)
+    return write_out_exact(
+        "nanquantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
     )
 
 
-def _in_order(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:
+def _sort_reduced_axes(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:
     """The elements along `axis` sorted along one last axis, nan last; shape and axes before."""
     (x,) = promote_inexact(a)
     x = asarray(x)
@@ -143,10 +143,12 @@ def _in_order(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:
     return sort(x, -1), aval.shape, axes
 
 
-def _at_shares(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[Any, Any]:
+def _quantile_values(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[Any, Any]:
     """`q` as an array, and the elements at those shares along the last axis."""
-    if method not in _BETWEEN:
-        raise ValueRangeError(f"quantile: method must be one of {list(_BETWEEN)}; got {method!r}")
+    if method not in _INTERPOLATIONS:
+        raise ValueRangeError(
+            f"quantile: method must be one of {list(_INTERPOLATIONS)}; got {method!r}"
+        )
     aval = aval_of(ordered)
     known = not isinstance(q, (list, tuple)) or all(isinstance(x, (int, float)) for x in q)
     if known and isinstance(q, (int, float, np.ndarray, np.generic, list, tuple)):
@@ -154,7 +156,7 @@ def _at_shares(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[A
         if not np.all((q >= 0) & (q <= 1)):
             raise ValueRangeError(f"quantile: q must lie between 0 and 1; got {q}")
         if not nans:
-            return q, _at_places(ordered, q.ravel() * (n - 1), method)
+            return q, _static_quantile_values(ordered, q.ravel() * (n - 1), method)
     q = asarray(q)
     dtype = np.dtype("float64") if aval.dtype == np.float64 else np.dtype("float32")
     shares = reshape(convert_element_type(q, dtype), (aval_of(q).size,))
@@ -175,27 +177,27 @@ def _at_shares(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[A
     if method == "nearest":
         nearest = whole_numbers.rint(places)
         return q, select(eq(nearest, low), *at)
-    return q, _BETWEEN[method](*at, convert_element_type(share, aval.dtype))
+    return q, _INTERPOLATIONS[method](*at, convert_element_type(share, aval.dtype))
 
 
-def _at_places(ordered: Any, places: Any, method: str) -> Any:
+def _static_quantile_values(ordered: Any, places: Any, method: str) -> Any:
     """The elements at `places` known while tracing, by slices."""
     low, high = np.floor(places).astype(int), np.ceil(places).astype(int)
     if method == "nearest":
         low = high = np.rint(places).astype(int)
     last = aval_of(ordered).ndim - 1
-    below = take_static(ordered, low, last)
+    below = gather_static(ordered, low, last)
     if np.array_equal(low, high) or method == "lower":
         return below
     share = (places - low).astype(aval_of(ordered).dtype)
-    return _BETWEEN[method](
+    return _INTERPOLATIONS[method](
         below,
-        take_static(ordered, high, last),
+        gather_static(ordered, high, last),
         float(share[0]) if share.size == 1 else asarray(share),
     )
 
 
-def _interpolated(low: Any, high: Any, share: Any) -> Any:
+def _linear_interpolation(low: Any, high: Any, share: Any) -> Any:
     # Weighing both keeps low = -inf and high = inf apart, where low + share (high - low) is nan.
     if type(share) is float:
         return arithmetic.add(mul(low, 1.0 - share), mul(high, share))
@@ -204,8 +206,8 @@ def _interpolated(low: Any, high: Any, share: Any) -> Any:
     return choices.where(eq(share, 0.0), low, weighed)
 
 
-_BETWEEN: dict[str, Callable[..., Any]] = {
-    "linear": _interpolated,
+_INTERPOLATIONS: dict[str, Callable[..., Any]] = {
+    "linear": _linear_interpolation,
     "lower": lambda low, high, share: low,
     "higher": lambda low, high, share: high,
     "midpoint": lambda low, high, share: mul(arithmetic.add(low, high), 0.5),
@@ -213,7 +215,9 @@ _BETWEEN: dict[str, Callable[..., Any]] = {
 }
 
 
-def _laid_out(found: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool, a: Any) -> Any:
+def _restore_dims(
+    found: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool, a: Any
+) -> Any:
     """Results along the last axis, with the dimensions of `q` in front instead."""
     found = moveaxis(found, aval_of(found).ndim - 1, 0)
     rest = tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])

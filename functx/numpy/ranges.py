@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import wrapped
-from functx.core.concrete import concrete, refuse_if_differentiated
+from functx.core.arrays import as_ndarray
+from functx.core.concrete import check_not_differentiated, concretize
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, is_inexact, kind
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, current_builder
-from functx.numpy.creation import INT, full, number_in
-from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact, result_type
+from functx.numpy.creation import INT, cast_literal, full
+from functx.numpy.promotion import broadcast, broadcast_to, promote_inexact, promoted_dtype
 from functx.ops.arithmetic import add, div, mul, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis
-from functx.ops.parameters import whole
+from functx.ops.parameters import as_int
 from functx.ops.selection import select
 from functx.ops.shaping import expand_dims, reshape
 
@@ -35,13 +35,13 @@ def arange(
     start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
 ) -> Any:
     """The numbers from `start` (0 if left out) to before `stop`, `step` apart."""
-    start, stop, step = [_static(x, "arange") for x in (start, stop, step)]
+    start, stop, step = [_static_number(x, "arange") for x in (start, stop, step)]
     if stop is None:
         start, stop = 0 if isinstance(start, (int, np.integer)) else type(start)(0), start
     step = 1 if step is None else step
-    found = canonical_dtype(dtype) if dtype is not None else result_type(start, stop, step)[0]
+    found = canonical_dtype(dtype) if dtype is not None else promoted_dtype(start, stop, step)[0]
     if current_builder.get() is None:
-        return wrapped(np.arange(start, stop, step).astype(found))
+        return as_ndarray(np.arange(start, stop, step).astype(found))
     if step == 0:
         raise ValueRangeError("arange: the step must not be 0; got 0")
     count = max(0, math.ceil((stop - start) / step))
@@ -50,19 +50,19 @@ def arange(
     numbers = iota(wide, count)
     # NumPy's scalars are cast: of unsigned integers, a negative step counts round.
     if step != 1:
-        numbers = mul(numbers, number_in(np.asarray(step)[()], wide))
+        numbers = mul(numbers, cast_literal(np.asarray(step)[()], wide))
     if start != 0:
-        numbers = add(numbers, number_in(np.asarray(start)[()], wide))
+        numbers = add(numbers, cast_literal(np.asarray(start)[()], wide))
     return convert_element_type(numbers, found)
 
 
-def _static(x: Any, asked: str) -> Any:
+def _static_number(x: Any, asked: str) -> Any:
     """The number that `x` is, which must be known while tracing."""
     if x is None or type(x) in PYTHON_SCALARS:
         return x
     if type(x) is Tracer:
-        refuse_if_differentiated(x, asked)
-        x = concrete(x, asked)
+        check_not_differentiated(x, asked)
+        x = concretize(x, asked)
     value = np.asarray(x)
     if value.ndim:
         raise ArgumentError(f"{asked}: the bounds must be numbers; got {aval_of(x)!r}")
@@ -88,23 +88,28 @@ def linspace(
 
     With `retstep` a pair, of which the second is the distance between them.
     """
-    num = count_of("linspace", num)
+    num = sample_count("linspace", num)
     start, stop = broadcast(*promote_inexact(start, stop))
     shape = max(aval_of(start).shape, aval_of(stop).shape, key=len)
     wide = aval_of(start).dtype
     gaps = num - 1 if endpoint else num
     axis = canonical_axis(axis, len(shape) + 1)
-    start, stop = [_beside(x, shape, axis) for x in (start, stop)]
+    start, stop = [_with_unit_axis(x, shape, axis) for x in (start, stop)]
     wanted = inexact_dtype(wide) if dtype is None else canonical_dtype(dtype)
     # (1 - t) start + t stop keeps more digits than start + t (stop - start).
     dims = (*shape[:axis], num, *shape[axis:])
-    position = broadcasted_iota(_real(wide), dims, axis)
+    position = broadcasted_iota(_real_dtype(wide), dims, axis)
     t = div(position, float(gaps or 1))
     if is_complex(wide):
         t = convert_element_type(t, wide)
-    numbers = add(mul(_spread(start, dims, axis), sub(1.0, t)), mul(_spread(stop, dims, axis), t))
+    numbers = add(
+        mul(_broadcast_unless_scalar(start, dims, axis), sub(1.0, t)),
+        mul(_broadcast_unless_scalar(stop, dims, axis), t),
+    )
     if endpoint and num > 1:
-        numbers = select(eq(position, float(gaps)), _spread(stop, dims, axis), numbers)
+        numbers = select(
+            eq(position, float(gaps)), _broadcast_unless_scalar(stop, dims, axis), numbers
+        )
     if kind(wanted) in "iu":
         from functx.numpy.whole_numbers import floor
 
@@ -117,23 +122,23 @@ def linspace(
     return numbers, convert_element_type(step, inexact_dtype(wanted))
 
 
-def count_of(name: str, num: Any) -> int:
-    count = whole(f"{name}: the number of samples", num)
+def sample_count(name: str, num: Any) -> int:
+    count = as_int(f"{name}: the number of samples", num)
     if count < 0:
         raise ValueRangeError(f"{name}: the number of samples must not be negative; got {count}")
     return count
 
 
-def _real(dtype: DType) -> DType:
+def _real_dtype(dtype: DType) -> DType:
     return np.dtype(f"float{dtype.itemsize * 4}") if is_complex(dtype) else dtype
 
 
-def _beside(x: Any, shape: tuple[int, ...], axis: int) -> Any:
+def _with_unit_axis(x: Any, shape: tuple[int, ...], axis: int) -> Any:
     """A bound with a unit dimension at `axis`; a scalar stays one."""
     return expand_dims(broadcast_to(x, shape), axis) if shape else x
 
 
-def _spread(x: Any, dims: tuple[int, ...], axis: int) -> Any:
+def _broadcast_unless_scalar(x: Any, dims: tuple[int, ...], axis: int) -> Any:
     return broadcast_to(x, dims) if aval_of(x).shape else x
 
 
@@ -159,7 +164,7 @@ def geomspace(
     """`num` numbers from exactly `start` to exactly `stop`, in one ratio to each other."""
     from functx.numpy import elementary, operators
 
-    num = count_of("geomspace", num)
+    num = sample_count("geomspace", num)
     start, stop = broadcast(*promote_inexact(start, stop))
     wide = aval_of(start).dtype
     ratio = elementary.log(div(stop, start))
@@ -167,7 +172,9 @@ def geomspace(
     shape = max(aval_of(start).shape, aval_of(stop).shape, key=len)
     axis = canonical_axis(axis, len(shape) + 1)
     dims = (*shape[:axis], num, *shape[axis:])
-    first, last = [_spread(_beside(x, shape, axis), dims, axis) for x in (start, stop)]
+    first, last = [
+        _broadcast_unless_scalar(_with_unit_axis(x, shape, axis), dims, axis) for x in (start, stop)
+    ]
     numbers = mul(first, elementary.exp(exponents))
     if endpoint and num > 1:
         position = broadcasted_iota(np.int32, dims, axis)

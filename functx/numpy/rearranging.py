@@ -11,28 +11,34 @@ import numpy as np
 from functx.core.errors import AxisError, ConcretizationError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import promotion
-from functx.numpy.joining import cut, take_along, take_static, unstack
-from functx.numpy.promotion import copied, never_aliased
-from functx.numpy.selection import trimmed
+from functx.numpy.joining import gather_along, gather_static, slice_along, unstack
+from functx.numpy.promotion import copy_array, returns_new_array
+from functx.numpy.selection import drop_leading_ones
 from functx.numpy.shapes import (
-    as_array,
-    fixed_integer,
+    check_min_rank,
+    ensure_array,
     flatten,
-    of_rank,
+    prepend_axes,
     ravel,
+    static_integer,
     static_integers,
     swapaxes,
-    with_leading_axes,
 )
 from functx.ops import arithmetic, joining, shaping
 from functx.ops.arithmetic import add, rem, sub
 from functx.ops.comparison import eq, ge, lt
 from functx.ops.conversion import convert_element_type
 from functx.ops.creation import iota
-from functx.ops.operands import canonical_axes, canonical_axis, canonical_shape, literal, without
+from functx.ops.operands import (
+    canonical_axes,
+    canonical_axis,
+    canonical_shape,
+    literal,
+    tuple_delete,
+)
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim
-from functx.ops.slicing import dynamic_slice, wide_enough
+from functx.ops.slicing import dynamic_slice, widen_index
 
 __all__ = [
     "delete",
@@ -48,24 +54,24 @@ __all__ = [
 ]
 
 
-@never_aliased
+@returns_new_array
 def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     """`A` repeated `reps` times along each axis, the last count for the last axis."""
-    a = as_array(A)
+    a = ensure_array(A)
     counts = canonical_shape(reps, "tile: reps")
     shape = aval_of(a).shape
     rank = max(len(counts), len(shape))
     counts = (1,) * (rank - len(counts)) + counts
     shape = (1,) * (rank - len(shape)) + shape
     if all(n == 1 for n in counts):
-        return copied(shaping.reshape(a, shape))
+        return copy_array(shaping.reshape(a, shape))
     wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
     kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
     whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return copied(shaping.reshape(broadcast_in_dim(a, wide, kept), whole))
+    return copy_array(shaping.reshape(broadcast_in_dim(a, wide, kept), whole))
 
 
-@never_aliased
+@returns_new_array
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
 ) -> Any:
@@ -75,7 +81,7 @@ def repeat(
     `total_repeat_length` give their sum: the result is cut to it, or filled up to it with
     the last element.
     """
-    a = as_array(a)
+    a = ensure_array(a)
     if axis is None:
         a, axis = ravel(a), 0
     elif not aval_of(a).ndim:
@@ -85,10 +91,10 @@ def repeat(
     n = shape[axis]
     if total_repeat_length is not None and type(repeats) is Tracer:
         return _repeat_to(
-            a, repeats, axis, fixed_integer(total_repeat_length, "total_repeat_length")
+            a, repeats, axis, static_integer(total_repeat_length, "total_repeat_length")
         )
     if type(repeats) is int and repeats >= 0 and total_repeat_length is None:
-        return copied(_repeat_each(a, repeats, axis))
+        return copy_array(_repeat_each(a, repeats, axis))
     try:
         counts = static_integers(repeats, "repeat")
     except ConcretizationError as error:
@@ -103,9 +109,9 @@ def repeat(
         return _repeat_each(a, counts.item(), axis)
     indices = np.repeat(np.arange(n), np.broadcast_to(counts, (n,)))
     if total_repeat_length is not None:
-        length = fixed_integer(total_repeat_length, "total_repeat_length")
+        length = static_integer(total_repeat_length, "total_repeat_length")
         indices = np.concatenate([indices, np.full(length, max(n - 1, 0))])[:length]
-    return take_static(a, indices, axis)
+    return gather_static(a, indices, axis)
 
 
 def _repeat_each(a: Any, count: int, axis: int) -> Any:
@@ -113,7 +119,7 @@ def _repeat_each(a: Any, count: int, axis: int) -> Any:
         return a
     shape = aval_of(a).shape
     wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
-    repeated = broadcast_in_dim(a, wide, without(range(len(wide)), (axis + 1,)))
+    repeated = broadcast_in_dim(a, wide, tuple_delete(range(len(wide)), (axis + 1,)))
     return shaping.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
 
 
@@ -122,36 +128,36 @@ def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
     from functx.ops.cumulative import cumsum
 
     n = aval_of(a).shape[axis]
-    counts = promotion.broadcast_to(wide_enough(repeats, np.iinfo(np.int32).max), (n,))
+    counts = promotion.broadcast_to(widen_index(repeats, np.iinfo(np.int32).max), (n,))
     # Place i of the result holds the element whose span of counts i falls in.
     places = iota(aval_of(counts).dtype, length)
-    return take_along(a, searchsorted(cumsum(counts, 0), places, side="right"), axis)
+    return gather_along(a, searchsorted(cumsum(counts, 0), places, side="right"), axis)
 
 
 def flip(m: Any, axis: Any = None) -> Any:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
-    m = as_array(m)
+    m = ensure_array(m)
     axes = canonical_axes(axis, aval_of(m).ndim, "flip: axis")
     return shaping.rev(m, axes) if axes else m
 
 
 def fliplr(m: Any) -> Any:
     """`m` with the order along its second axis reversed."""
-    return flip(of_rank("fliplr", m, 2), 1)
+    return flip(check_min_rank("fliplr", m, 2), 1)
 
 
 def flipud(m: Any) -> Any:
     """`m` with the order along its first axis reversed."""
-    return flip(of_rank("flipud", m, 1), 0)
+    return flip(check_min_rank("flipud", m, 1), 0)
 
 
 def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
     """`m` turned by `k` right angles in the plane of two axes, from the first to the second."""
-    m = of_rank("rot90", m, 2)
+    m = check_min_rank("rot90", m, 2)
     pair = canonical_axes(axes, aval_of(m).ndim, "rot90: axes")
     if len(pair) != 2:
         raise AxisError(f"rot90: axes must be two; got {axes}")
-    turns = fixed_integer(k, "rot90: k") % 4
+    turns = static_integer(k, "rot90: k") % 4
     if turns == 0:
         return m
     if turns == 2:
@@ -161,17 +167,17 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
     return flip(swapaxes(m, *pair), pair[1])
 
 
-@never_aliased
+@returns_new_array
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     """`a` with its elements moved `shift` places along `axis`, those at the end to the front.
 
     Several axes take a shift each, or share one. Without an axis the elements are moved in
     the order of the flattened array.
     """
-    a = as_array(a)
+    a = ensure_array(a)
     aval = aval_of(a)
     if axis is None:
-        return copied(shaping.reshape(_rolled(ravel(a), shift, 0), aval.shape))
+        return copy_array(shaping.reshape(_roll_along(ravel(a), shift, 0), aval.shape))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     if type(shift) is Tracer:
         shifts: Sequence[Any] = unstack(shift) if shift.atom.aval.ndim else (shift,)
@@ -182,16 +188,16 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
             raise AxisError(f"roll: shifts and axes must pair; got {shift} and {axis}")
         axes, shifts = tuple(axes) * len(shifts), tuple(shifts) * len(axes)
     for one, by in zip(axes, shifts, strict=True):
-        a = _rolled(a, by, canonical_axis(one, aval.ndim, "roll: axis"))
+        a = _roll_along(a, by, canonical_axis(one, aval.ndim, "roll: axis"))
     return a
 
 
-def _rolled(a: Any, shift: Any, axis: int) -> Any:
+def _roll_along(a: Any, shift: Any, axis: int) -> Any:
     n = aval_of(a).shape[axis]
     if type(shift) is Tracer:
         if not n:
             return a
-        shift = wide_enough(shaping.reshape(shift, ()), 2 * n)
+        shift = widen_index(shaping.reshape(shift, ()), 2 * n)
         start = sub(n, rem(add(rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
         return dynamic_slice(joining.concatenate([a, a], axis), starts, aval_of(a).shape)
@@ -199,10 +205,12 @@ def _rolled(a: Any, shift: Any, axis: int) -> Any:
     by %= max(n, 1)
     if by == 0:
         return a
-    return joining.concatenate([cut(a, n - by, n, axis), cut(a, 0, n - by, axis)], axis)
+    return joining.concatenate(
+        [slice_along(a, n - by, n, axis), slice_along(a, 0, n - by, axis)], axis
+    )
 
 
-def _positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
+def _static_positions(name: str, obj: Any, n: int) -> np.ndarray[Any, Any]:
     """`obj`, an int, a slice, integers or a mask, as integers, negative ones counted from `n`."""
     if isinstance(obj, slice):
         return np.arange(n)[obj]
@@ -227,18 +235,18 @@ def delete(
     `obj` is an int, a slice, integers or a mask. A traced one must be a single integer, or
     distinct integers, which `assume_unique_indices` warrants.
     """
-    arr = as_array(arr)
+    arr = ensure_array(arr)
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = canonical_axis(axis, aval_of(arr).ndim, "delete: axis")
     n = aval_of(arr).shape[axis]
     traced = type(obj) is Tracer and obj.atom.aval.dtype.kind in "iu"
     if traced and (not obj.atom.aval.ndim or assume_unique_indices):
-        return take_along(arr, _kept(ravel(obj), n), axis)
-    return take_static(arr, np.delete(np.arange(n), _positions("delete", obj, n)), axis)
+        return gather_along(arr, _remaining_indices(ravel(obj), n), axis)
+    return gather_static(arr, np.delete(np.arange(n), _static_positions("delete", obj, n)), axis)
 
 
-def _kept(left_out: Any, n: int) -> Any:
+def _remaining_indices(left_out: Any, n: int) -> Any:
     """The integers below `n` that are not among distinct traced ones."""
     from functx.numpy.sorting import sort
 
@@ -257,31 +265,31 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     `obj` is an int, a slice, integers or a mask, which is known while tracing. `arr` is
     flattened first where `axis` is None. A traced integer out of bounds counts as the nearest.
     """
-    arr, values = as_array(arr), as_array(values)
+    arr, values = ensure_array(arr), ensure_array(values)
     if axis is None:
         arr, axis = ravel(arr), 0
     aval = aval_of(arr)
     axis = canonical_axis(axis, aval.ndim, "insert: axis")
     n = aval.shape[axis]
     traced = type(obj) is Tracer and obj.aval.dtype.kind in "iu"
-    places = _traced_positions(obj, n) if traced else _positions("insert", obj, n)
+    places = _traced_positions(obj, n) if traced else _static_positions("insert", obj, n)
     values = (
         convert_element_type(values, aval.dtype) if aval_of(values).dtype != aval.dtype else values
     )
     shape = list(aval.shape)
     if places.size == 1:
         if aval_of(values).ndim < aval.ndim:
-            values = with_leading_axes(values, aval.ndim)
+            values = prepend_axes(values, aval.ndim)
         if places.ndim == 0:
             values = shaping.moveaxis(values, 0, axis)
         shape[axis] = aval_of(values).shape[axis]
         places = promotion.broadcast_to(places.reshape(()), (shape[axis],))
     else:
         shape[axis] = places.size
-    values = promotion.broadcast_to(trimmed(values, aval.ndim), tuple(shape))
+    values = promotion.broadcast_to(drop_leading_ones(values, aval.ndim), tuple(shape))
     if traced:
-        sources = _merged(places, n)
-        return take_along(joining.concatenate([arr, values], axis), sources, axis)
+        sources = _insertion_sources(places, n)
+        return gather_along(joining.concatenate([arr, values], axis), sources, axis)
     places = np.array(places)
     order = np.argsort(places, kind="stable")
     places[order] += np.arange(len(places))
@@ -290,29 +298,29 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     own[places] = False
     sources[own] = np.arange(n)
     sources[places] = n + np.arange(len(places))
-    return take_static(joining.concatenate([arr, values], axis), sources, axis)
+    return gather_static(joining.concatenate([arr, values], axis), sources, axis)
 
 
 def _traced_positions(obj: Any, n: int) -> Any:
-    """Traced integers as `_positions` has known ones, moved into bounds."""
+    """Traced integers as `_static_positions` has known ones, moved into bounds."""
     places = convert_element_type(obj, np.int32)
     places = select(lt(places, 0), add(places, n), places)
     return arithmetic.max(arithmetic.min(places, n), 0)
 
 
-def _merged(places: Any, n: int) -> Any:
+def _insertion_sources(places: Any, n: int) -> Any:
     """Where each element comes from when as many as `places` follow `n`, and go before those."""
-    from functx.numpy.sorting import argsort, elements_at, searchsorted
+    from functx.numpy.sorting import argsort, searchsorted, take_from_vector
 
     count = aval_of(places).size
     size = n + count
     order = argsort(places, stable=True)
-    inserted = add(elements_at(places, order), np.arange(count, dtype=np.int32))
+    inserted = add(take_from_vector(places, order), np.arange(count, dtype=np.int32))
     target = np.arange(size, dtype=np.int32)
     before = convert_element_type(searchsorted(inserted, target), np.int32)
     nearest = arithmetic.min(before, count - 1)
-    is_new = eq(elements_at(inserted, nearest), target)
-    new = add(convert_element_type(elements_at(order, nearest), np.int32), n)
+    is_new = eq(take_from_vector(inserted, nearest), target)
+    new = add(convert_element_type(take_from_vector(order, nearest), np.int32), n)
     return select(is_new, new, sub(target, before))
 
 
@@ -326,4 +334,4 @@ def resize(a: Any, new_shape: Any) -> Any:
     times = -(-size // own)
     if times > 1:
         flat = joining.concatenate([flat] * times, 0)
-    return shaping.reshape(cut(flat, 0, size, 0), shape)
+    return shaping.reshape(slice_along(flat, 0, size, 0), shape)

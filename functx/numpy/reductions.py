@@ -13,15 +13,15 @@ from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import choices
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import check_mask, exactly_into
-from functx.numpy.promotion import apart
+from functx.numpy.mutation import check_mask, write_out_exact
+from functx.numpy.promotion import copy_if_same_memory
 from functx.ops import arithmetic
 from functx.ops import reductions as ops
 from functx.ops.arithmetic import mul, sub
 from functx.ops.comparison import ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axes, canonical_axis, literal
-from functx.ops.parameters import flag
+from functx.ops.parameters import as_bool
 from functx.ops.reductions import ReduceSum
 from functx.ops.shaping import reshape
 
@@ -41,19 +41,19 @@ __all__ = [
 ]
 
 
-def with_axes_kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+def restore_reduced_axes(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
     """`out`, with the axes that `shape` lost as unit dimensions if `keepdims`."""
-    if not (keepdims if type(keepdims) is bool else flag("keepdims", keepdims)):
+    if not (keepdims if type(keepdims) is bool else as_bool("keepdims", keepdims)):
         return out
     return reshape(out, tuple([1 if d in axes else n for d, n in enumerate(shape)]))
 
 
-def raveled(x: Any) -> Any:
+def ravel_array(x: Any) -> Any:
     x = asarray(x)
     return reshape(x, (aval_of(x).size,))
 
 
-def masked(x: Any, where: Any, fill: Any) -> Any:
+def fill_masked(x: Any, where: Any, fill: Any) -> Any:
     """`x`, with `fill` where the mask does not hold."""
     if where is None or where is True:
         return x
@@ -61,16 +61,16 @@ def masked(x: Any, where: Any, fill: Any) -> Any:
     return choices.where(where, x, literal(fill, aval_of(x).dtype))
 
 
-def _short(dtype: DType) -> bool:
+def _is_half_precision(dtype: DType) -> bool:
     return is_inexact(dtype) and dtype.itemsize < 4
 
 
-def wide_dtype(dtype: DType) -> DType:
+def accumulation_dtype(dtype: DType) -> DType:
     """The dtype to add up in: halves lose digits that single precision keeps."""
-    return np.dtype("float32") if _short(dtype) else dtype
+    return np.dtype("float32") if _is_half_precision(dtype) else dtype
 
 
-def summed_dtype(dtype: DType) -> DType:
+def sum_dtype(dtype: DType) -> DType:
     """The dtype of a sum: booleans and narrow integers as the default integer."""
     if kind(dtype) in "bi":
         default = canonical_dtype("int64")
@@ -81,7 +81,7 @@ def summed_dtype(dtype: DType) -> DType:
     return default if dtype.itemsize < default.itemsize else dtype
 
 
-def _accumulated(
+def _sum_or_prod(
     name: str,
     a: Any,
     axis: Any,
@@ -99,20 +99,18 @@ def _accumulated(
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     if dtype is None:
-        result = (
-            summed_dtype(aval.dtype) if promote_integers or aval.dtype == np.bool_ else aval.dtype
-        )
+        result = sum_dtype(aval.dtype) if promote_integers or aval.dtype == np.bool_ else aval.dtype
     else:
         result = canonical_dtype(dtype)
-    working = canonical_dtype("int64") if kind(result) == "b" else wide_dtype(result)
+    working = canonical_dtype("int64") if kind(result) == "b" else accumulation_dtype(result)
     if kind(result) == "b":
         x = convert_element_type(x, result)
-    x = masked(convert_element_type(x, working), where, neutral)
+    x = fill_masked(convert_element_type(x, working), where, neutral)
     total = reduce(x, axes)
     if initial is not None:
         total = combine(total, convert_element_type(asarray(initial), working))
-    total = convert_element_type(with_axes_kept(total, aval.shape, axes, keepdims), result)
-    return exactly_into(name, apart(total, a), out)
+    total = convert_element_type(restore_reduced_axes(total, aval.shape, axes, keepdims), result)
+    return write_out_exact(name, copy_if_same_memory(total, a), out)
 
 
 def sum(
@@ -141,7 +139,7 @@ def sum(
         and axis != ()
     ):
         return bind(ReduceSum(canonical_axes(axis, a.atom.aval.ndim)), (a,))
-    return _accumulated(
+    return _sum_or_prod(
         "sum", a, axis, dtype, out, keepdims, initial, where,
         ops.reduce_sum, arithmetic.add, 0, promote_integers,
     )  # fmt: skip
@@ -158,7 +156,7 @@ def prod(
     promote_integers: bool = True,
 ) -> Any:
     """The product along `axis`, an int, several or None for all, times `initial`."""
-    return _accumulated(
+    return _sum_or_prod(
         "prod", a, axis, dtype, out, keepdims, initial, where,
         ops.reduce_prod, mul, 1, promote_integers,
     )  # fmt: skip
@@ -187,16 +185,16 @@ def _extremum(
                 f"{name}: there must be an element to choose, or initial=; got {aval!r}"
             )
     if where is not None:
-        x = masked(x, where, start(part_dtype(aval.dtype)))
+        x = fill_masked(x, where, start(real_part_dtype(aval.dtype)))
     best = reduce(x, axes)
     if initial is not None:
         at_least = asarray(initial, aval.dtype if type(initial) is int else None)
         best = combine(best, convert_element_type(at_least, aval.dtype))
-    best = convert_element_type(with_axes_kept(best, aval.shape, axes, keepdims), aval.dtype)
-    return exactly_into(name, apart(best, a), out)
+    best = convert_element_type(restore_reduced_axes(best, aval.shape, axes, keepdims), aval.dtype)
+    return write_out_exact(name, copy_if_same_memory(best, a), out)
 
 
-def part_dtype(dtype: DType) -> DType:
+def real_part_dtype(dtype: DType) -> DType:
     return np.dtype(f"float{4 * dtype.itemsize}") if is_complex(dtype) else dtype
 
 
@@ -241,17 +239,17 @@ def any(
     a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
     """Whether an element along `axis`, an int, several or None for all, is not zero."""
-    return _logical("any", a, axis, out, keepdims, where, ops.reduce_or, False)
+    return _logical_reduction("any", a, axis, out, keepdims, where, ops.reduce_or, False)
 
 
 def all(
     a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
     """Whether every element along `axis`, an int, several or None for all, is not zero."""
-    return _logical("all", a, axis, out, keepdims, where, ops.reduce_and, True)
+    return _logical_reduction("all", a, axis, out, keepdims, where, ops.reduce_and, True)
 
 
-def _logical(
+def _logical_reduction(
     name: str,
     a: Any,
     axis: Any,
@@ -265,21 +263,23 @@ def _logical(
     aval = aval_of(x)
     axes = canonical_axes(axis, aval.ndim)
     holds = x if aval.dtype == np.bool_ else ne(x, 0)
-    found = reduce(masked(holds, where, neutral), axes)
-    return exactly_into(name, apart(with_axes_kept(found, aval.shape, axes, keepdims), x), out)
+    found = reduce(fill_masked(holds, where, neutral), axes)
+    return write_out_exact(
+        name, copy_if_same_memory(restore_reduced_axes(found, aval.shape, axes, keepdims), x), out
+    )
 
 
 def argmax(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The position of the first largest element along `axis`, or of the first nan."""
-    return _position("argmax", a, axis, out, keepdims, ops.argmax)
+    return _arg_extremum("argmax", a, axis, out, keepdims, ops.argmax)
 
 
 def argmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The position of the first smallest element along `axis`, or of the first nan."""
-    return _position("argmin", a, axis, out, keepdims, ops.argmin)
+    return _arg_extremum("argmin", a, axis, out, keepdims, ops.argmin)
 
 
-def _position(
+def _arg_extremum(
     name: str, a: Any, axis: Any, out: Any, keepdims: bool, find: Callable[..., Any]
 ) -> Any:
     """Where along one axis, or in row-major order of them all, `find` says."""
@@ -291,13 +291,13 @@ def _position(
     else:
         axes = (canonical_axis(axis, aval.ndim),)
         found = find(x, axes[0], canonical_dtype("int64"))
-    return exactly_into(name, with_axes_kept(found, aval.shape, axes, keepdims), out)
+    return write_out_exact(name, restore_reduced_axes(found, aval.shape, axes, keepdims), out)
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The largest less the smallest element along `axis`."""
     spread = sub(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
-    return exactly_into("ptp", spread, out)
+    return write_out_exact("ptp", spread, out)
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 from functx.core.errors import AxisError
 from functx.core.tracing import aval_of
 from functx.numpy.creation import asarray
-from functx.numpy.mutation import exactly_into
+from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to
-from functx.numpy.reductions import summed_dtype
+from functx.numpy.reductions import sum_dtype
 from functx.ops import cumulative
 from functx.ops.conversion import convert_element_type
 from functx.ops.joining import concatenate
@@ -29,15 +29,17 @@ __all__ = [
 
 def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
     """The sum along `axis` of each element and all before it; of all in order for None."""
-    return _cumulated("cumsum", cumulative.cumsum, a, axis, dtype, out)
+    return _cumulative_reduction("cumsum", cumulative.cumsum, a, axis, dtype, out)
 
 
 def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
     """The product along `axis` of each element and all before it; of all in order for None."""
-    return _cumulated("cumprod", cumulative.cumprod, a, axis, dtype, out)
+    return _cumulative_reduction("cumprod", cumulative.cumprod, a, axis, dtype, out)
 
 
-def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any) -> Any:
+def _cumulative_reduction(
+    name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any
+) -> Any:
     x = asarray(a)
     aval = aval_of(x)
     if axis is None:
@@ -49,7 +51,7 @@ def _cumulated(name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: An
     total = scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim))
     if dtype is not None:
         total = convert_element_type(total, dtype)
-    return exactly_into(name, total, out)
+    return write_out_exact(name, total, out)
 
 
 def cumulative_sum(
@@ -59,17 +61,17 @@ def cumulative_sum(
 
     Narrow integers are added in the default integer type.
     """
-    return _cumulative(cumsum, 0, x, axis, dtype, include_initial)
+    return _with_initial(cumsum, 0, x, axis, dtype, include_initial)
 
 
 def cumulative_prod(
     x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
 ) -> Any:
     """The product along `axis` of each element and all before it, with 1 first if asked."""
-    return _cumulative(cumprod, 1, x, axis, dtype, include_initial)
+    return _with_initial(cumprod, 1, x, axis, dtype, include_initial)
 
 
-def _cumulative(
+def _with_initial(
     scan: Callable[..., Any], first: int, x: Any, axis: Any, dtype: Any, include_initial: bool
 ) -> Any:
     x = asarray(x)
@@ -82,7 +84,7 @@ def _cumulative(
             )
         axis = 0
     axis = canonical_axis(axis, aval.ndim)
-    out = scan(x, axis, summed_dtype(aval.dtype) if dtype is None else dtype)
+    out = scan(x, axis, sum_dtype(aval.dtype) if dtype is None else dtype)
     if not include_initial:
         return out
     shape = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])

@@ -18,8 +18,16 @@ from functx.core.dtypes import is_complex, is_inexact, kind
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of, bind
-from functx.numpy.index_entries import Mode, Point, Points, Span, entries, index_dtype, item_of
-from functx.numpy.promotion import broadcast_shapes, broadcast_to, number, operand
+from functx.numpy.index_entries import (
+    ArrayIndex,
+    IndexingOptions,
+    ScalarIndex,
+    SliceIndex,
+    index_dtype,
+    parse_index,
+    parse_index_item,
+)
+from functx.numpy.promotion import broadcast_shapes, broadcast_to, number_literal, operand
 from functx.ops import arithmetic
 from functx.ops.conversion import convert_element_type
 from functx.ops.gathering import Gather
@@ -30,25 +38,25 @@ from functx.ops.scatter_reductions import ScatterMax, ScatterMin, ScatterMul
 from functx.ops.scatter_set import ScatterSet
 from functx.ops.scattering import Scatter, ScatterAdd
 from functx.ops.shaping import Reshape, Rev, broadcast_in_dim, full, reshape, rev
-from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, put_slice
-from functx.ops.strided import Strided, element
+from functx.ops.slicing import Bounds, DynamicSlice, DynamicUpdateSlice, Slice, update_strided_slice
+from functx.ops.strided import AsStrided, element_view
 
 
-class Update(NamedTuple):
+class ScatterUpdate(NamedTuple):
     """How values are written: combined with what is there, None to replace it."""
 
     combine: Callable[[Any, Any], Any] | None
     scatter: type[Scatter]
 
 
-SET = Update(None, ScatterSet)
-ADD = Update(arithmetic.add, ScatterAdd)
-MULTIPLY = Update(arithmetic.mul, ScatterMul)
-MIN = Update(arithmetic.min, ScatterMin)
-MAX = Update(arithmetic.max, ScatterMax)
+SET = ScatterUpdate(None, ScatterSet)
+ADD = ScatterUpdate(arithmetic.add, ScatterAdd)
+MULTIPLY = ScatterUpdate(arithmetic.mul, ScatterMul)
+MIN = ScatterUpdate(arithmetic.min, ScatterMin)
+MAX = ScatterUpdate(arithmetic.max, ScatterMax)
 
 
-class Selection:
+class Indexer:
     """What an index selects of an array of `shape`, and how that is read and written.
 
     Along an axis a window begins at `starts` and has the length `sizes`; `strided` holds
@@ -56,7 +64,7 @@ class Selection:
     window at each place of the shape `block`, which is None without.
     """
 
-    def __init__(self, shape: Shape, found: Sequence[Any], mode: Mode):
+    def __init__(self, shape: Shape, found: Sequence[Any], mode: IndexingOptions):
         self.shape = shape
         self.found = found
         self.mode = mode
@@ -66,12 +74,14 @@ class Selection:
         self.backwards: list[int] = []
         self.pointed: list[int] = []
         for entry in found:
-            if type(entry) is Span:
+            if type(entry) is SliceIndex:
                 self._add_span(entry)
-            elif type(entry) in (Point, Points) and entry.axis is not None:
+            elif type(entry) in (ScalarIndex, ArrayIndex) and entry.axis is not None:
                 self.starts[entry.axis] = entry.at
                 self.pointed.append(entry.axis)
-        self.block = _block([aval_of(entry.at).shape for entry in found if type(entry) is Points])
+        self.block = _index_array_shape(
+            [aval_of(entry.at).shape for entry in found if type(entry) is ArrayIndex]
+        )
         self.array = any(entry is Ellipsis for entry in found)
         self.static = self.block is None and all(
             type(start) is int and 0 <= start <= n - size
@@ -79,7 +89,7 @@ class Selection:
         )
         self._lay_out()
 
-    def _add_span(self, span: Span) -> None:
+    def _add_span(self, span: SliceIndex) -> None:
         axis, start, size, step = span
         self.sizes[axis] = size
         if step < 0:
@@ -94,7 +104,7 @@ class Selection:
 
         The block comes where its indices stand if they stand together, else first.
         """
-        at = [i for i, entry in enumerate(self.found) if type(entry) in (Point, Points)]
+        at = [i for i, entry in enumerate(self.found) if type(entry) in (ScalarIndex, ArrayIndex)]
         block = self.block or ()
         together = bool(at) and at[-1] - at[0] < len(at)
         result, window = ([], []) if together else (list(block), list(block))
@@ -106,7 +116,7 @@ class Selection:
                 window += block
             if entry is None:
                 result.append(1)
-            elif type(entry) is Span:
+            elif type(entry) is SliceIndex:
                 self.offset_dims.append(len(window))
                 if entry.step < 0:
                     self.window_backwards.append(len(window))
@@ -135,18 +145,18 @@ class Selection:
     def shaped(self, window: Any) -> Any:
         """The window in the shape of the result; with Ellipsis one element is a view as well."""
         if self.array and not self.result_shape and aval_of(window).shape:
-            return element(window, (0,) * aval_of(window).ndim)
+            return element_view(window, (0,) * aval_of(window).ndim)
         return reshape(window, self.result_shape)
 
-    def write(self, x: Any, value: Any, update: Update) -> Any:
+    def write(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
         """`x` with `value` written to what is selected."""
         value = self.fitted(value, aval_of(x).dtype)
         if self.is_empty():
             return x
         if self.strided and not self.static:
             part = self.thinned().write(self.thin(x), value, update)
-            return put_slice(x, part, self.thinning())
-        if self.block is None and (self.static or self.mode.outside in TRUSTED):
+            return update_strided_slice(x, part, self.thinning())
+        if self.block is None and (self.static or self.mode.outside in IN_BOUNDS_MODES):
             return self.write_window(x, value, update)
         value = self.arranged(value, self.window_shape, self.window_backwards)
         places = self.places()
@@ -154,25 +164,25 @@ class Selection:
             *self.numbers(),
             self.mode.indices_are_sorted,
             self.writes_once(places),
-            self.mode.outside if self.mode.outside in TRUSTED else "drop",
+            self.mode.outside if self.mode.outside in IN_BOUNDS_MODES else "drop",
         )
-        return scatter(x, places, filled(value, self.window_shape))
+        return scatter(x, places, fill_to_shape(value, self.window_shape))
 
-    def write_window(self, x: Any, value: Any, update: Update) -> Any:
+    def write_window(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
         """`x` with `value` written to its one window, which lies inside it."""
         sizes = tuple(self.sizes)
         value = self.arranged(value, sizes, self.backwards)
         if update.combine is not None:
             value = update.combine(self.one_window(x), value)
-        value = filled(value, sizes)
+        value = fill_to_shape(value, sizes)
         if self.static:
-            return put_slice(x, value, self.bounds())
+            return update_strided_slice(x, value, self.bounds())
         return DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
     def one_window(self, x: Any) -> Any:
         """The one window of `x`, its elements in the order that `x` has them."""
         if self.static:
-            return _cut(x, self.bounds())
+            return _slice_bounds(x, self.bounds())
         return DynamicSlice(tuple(self.sizes))(x, *self.scalar_starts())
 
     def bounds(self) -> list[Bounds]:
@@ -185,10 +195,10 @@ class Selection:
     def static_steps(self) -> tuple[Primitive, ...]:
         """The operations that read the one window, whose place is known."""
         if self.array and not self.result_shape and self.shape:
-            return (Strided((), tuple(self.starts), ()),)
+            return (AsStrided((), tuple(self.starts), ()),)
         steps: list[Primitive] = []
         bounds = self.bounds()
-        if bounds != _whole(self.shape):
+        if bounds != _full_bounds(self.shape):
             starts, limits, strides = zip(*bounds, strict=True)
             steps.append(Slice(starts, limits, strides if self.strided else None))
         if self.backwards:
@@ -214,18 +224,18 @@ class Selection:
 
     def thin(self, x: Any) -> Any:
         """`x` with only the elements that the strided axes keep."""
-        return _cut(x, self.thinning())
+        return _slice_bounds(x, self.thinning())
 
-    def thinned(self) -> Selection:
+    def thinned(self) -> Indexer:
         """What is selected of the array with only the elements that the strided axes keep."""
         shape = tuple([len(range(*bounds)) for bounds in self.thinning()])
         found = [
-            Span(entry.axis, 0, entry.size, entry.step // abs(entry.step))
-            if type(entry) is Span and entry.axis in self.strided
+            SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
+            if type(entry) is SliceIndex and entry.axis in self.strided
             else entry
             for entry in self.found
         ]
-        return Selection(shape, found, self.mode)
+        return Indexer(shape, found, self.mode)
 
     def gather(self, x: Any) -> Any:
         """The windows of `x`, one at each place."""
@@ -261,11 +271,11 @@ class Selection:
                 vectors[..., k] = at
             return vectors
         if len(columns) == 1:
-            return _column(columns[0], block)
+            return _index_column(columns[0], block)
         wide = any(aval_of(at).dtype.itemsize == 8 for at in columns if type(at) is not int)
         dtype = np.dtype("int64" if wide else "int32")
         columns = [self.in_dtype(axis, dtype) for axis in self.indexed()]
-        return concatenate([_column(at, block) for at in columns], len(block))
+        return concatenate([_index_column(at, block) for at in columns], len(block))
 
     def in_dtype(self, axis: int, dtype: Any) -> Any:
         """Where windows begin along `axis`, in the signed `dtype`."""
@@ -288,7 +298,7 @@ class Selection:
         """Whether it is known that no element is written twice."""
         if self.mode.unique_indices or self.block is None or prod(self.block) <= 1:
             return True
-        if not isinstance(places, np.ndarray) or places.size > _EXAMINED:
+        if not isinstance(places, np.ndarray) or places.size > _MAX_CHECKED_INDICES:
             return False
         sizes = [self.shape[axis] for axis in self.indexed()]
         weights = np.cumprod([1, *sizes[:0:-1]])[::-1]
@@ -296,7 +306,7 @@ class Selection:
 
     def fitted(self, value: Any, dtype: Any) -> Any:
         """`value` as an array of the shape of the selection, or a scalar, of `dtype`."""
-        value = trimmed(cast(value, dtype), len(self.result_shape))
+        value = drop_leading_ones(cast_for_assignment(value, dtype), len(self.result_shape))
         shape = aval_of(value).shape
         if not shape:
             return value
@@ -315,8 +325,8 @@ class Selection:
         return rev(reshape(value, shape), backwards) if aval_of(value).shape else value
 
 
-TRUSTED = "clip", "promise_in_bounds"
-_EXAMINED = 1 << 16
+IN_BOUNDS_MODES = "clip", "promise_in_bounds"
+_MAX_CHECKED_INDICES = 1 << 16
 """The largest number of known indices that are searched for repetitions."""
 
 
@@ -324,14 +334,14 @@ _EXAMINED = 1 << 16
 _gather = lru_cache(maxsize=4096)(Gather)
 
 
-def trimmed(value: Any, rank: int) -> Any:
+def drop_leading_ones(value: Any, rank: int) -> Any:
     """`value` without those of its first dimensions, of length 1, that exceed `rank`."""
     shape = aval_of(value).shape
     extra = len(shape) - rank
     return reshape(value, shape[extra:]) if extra > 0 and prod(shape[:extra]) == 1 else value
 
 
-def _block(shapes: Sequence[Shape]) -> Shape | None:
+def _index_array_shape(shapes: Sequence[Shape]) -> Shape | None:
     """The one shape that index arrays of `shapes` have together, None without any."""
     try:
         return broadcast_shapes(*shapes) if shapes else None
@@ -341,19 +351,19 @@ def _block(shapes: Sequence[Shape]) -> Shape | None:
         ) from None
 
 
-def _whole(shape: Shape) -> list[Bounds]:
+def _full_bounds(shape: Shape) -> list[Bounds]:
     return [(0, n, 1) for n in shape]
 
 
-def _cut(x: Any, bounds: Sequence[Bounds]) -> Any:
+def _slice_bounds(x: Any, bounds: Sequence[Bounds]) -> Any:
     """The elements of `x` within (start, limit, stride) along each axis."""
-    if bounds == _whole(aval_of(x).shape):
+    if bounds == _full_bounds(aval_of(x).shape):
         return x
     starts, limits, strides = zip(*bounds, strict=True)
     return Slice(starts, limits, strides if any(n != 1 for n in strides) else None)(x)
 
 
-def _column(at: Any, block: Shape) -> Any:
+def _index_column(at: Any, block: Shape) -> Any:
     """`at`, broadcast to `block`, with a last dimension of length 1."""
     shape = aval_of(at).shape
     if shape == block:
@@ -361,11 +371,11 @@ def _column(at: Any, block: Shape) -> Any:
     return broadcast_in_dim(at, (*block, 1), tuple(range(len(block) - len(shape), len(block))))
 
 
-def filled(value: Any, shape: Shape) -> Any:
+def fill_to_shape(value: Any, shape: Shape) -> Any:
     return value if aval_of(value).shape == shape else full(shape, value)
 
 
-def cast(value: Any, dtype: Any) -> Any:
+def cast_for_assignment(value: Any, dtype: Any) -> Any:
     """`value` in `dtype`, as assignment converts it."""
     value = operand(value)
     aval = aval_of(value)
@@ -376,7 +386,7 @@ def cast(value: Any, dtype: Any) -> Any:
         )
     if type(value) in PYTHON_SCALARS:
         if is_inexact(dtype) or type(value) is int:
-            return number(value, dtype)
+            return number_literal(value, dtype)
         if isinstance(value, float) and not isfinite(value):
             raise DTypeError(
                 f"x.at[...]: nan and infinities must not be written to an array of {dtype}; "
@@ -387,8 +397,8 @@ def cast(value: Any, dtype: Any) -> Any:
     return convert_element_type(value, dtype)
 
 
-def selection(x: Any, idx: Any, mode: Mode) -> Selection:
+def make_indexer(x: Any, idx: Any, mode: IndexingOptions) -> Indexer:
     """What `idx` selects of `x`."""
     shape = aval_of(x).shape
-    items = [item_of(item) for item in (idx if type(idx) is tuple else (idx,))]
-    return Selection(shape, entries(shape, items, mode), mode)
+    items = [parse_index_item(item) for item in (idx if type(idx) is tuple else (idx,))]
+    return Indexer(shape, parse_index(shape, items, mode), mode)

@@ -14,12 +14,12 @@ from functx.core.dtypes import canonical_dtype, is_complex, is_inexact, is_integ
 from functx.core.errors import ValueRangeError
 from functx.core.tracing import aval_of
 from functx.numpy import choices
-from functx.numpy.conditions import compress, filled_parts, known_mask, places_of, static_size
+from functx.numpy.conditions import compress, concrete_mask, static_size, take_or_fill, true_indices
 from functx.numpy.creation import INT
-from functx.numpy.joining import concatenate, take_along, unstack
+from functx.numpy.joining import concatenate, gather_along, unstack
 from functx.numpy.promotion import promote
-from functx.numpy.shapes import as_array, ravel
-from functx.numpy.sorting import elements_at
+from functx.numpy.shapes import ensure_array, ravel
+from functx.numpy.sorting import take_from_vector
 from functx.ops import joining, searching, shaping
 from functx.ops.arithmetic import sub
 from functx.ops.comparison import eq, lt, ne
@@ -51,7 +51,7 @@ BOOL = np.dtype(bool)
 _NAN = complex("nan+nanj")
 
 
-class Distinct(NamedTuple):
+class SortedUnique(NamedTuple):
     """The elements of a vector in order, which of them are the first of their kind, and whence."""
 
     values: Any
@@ -59,19 +59,19 @@ class Distinct(NamedTuple):
     places: Any
 
 
-def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
+def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
     """The rows of `rows`, whose first axis runs over them, in lexicographic order."""
     shape = aval_of(rows).shape
     n = shape[0]
     if not n:
-        return Distinct(rows, shaping.full((0,), literal(True, BOOL)), np.zeros(0, np.int32))
-    columns = [rows] if len(shape) == 1 else _columns(rows)
+        return SortedUnique(rows, shaping.full((0,), literal(True, BOOL)), np.zeros(0, np.int32))
+    columns = [rows] if len(shape) == 1 else _sort_keys(rows)
     if is_complex(aval_of(rows).dtype):
         # Numbers with a nan in either part come last, and are one.
         columns = [select(ne(c, c), literal(_NAN, aval_of(c).dtype), c) for c in columns]
     *columns, places = Sort(0, len(columns), True, True)(*columns)
     plain = len(shape) == 1 and not is_complex(aval_of(rows).dtype)
-    values = columns[0] if plain else take_along(rows, places, 0)
+    values = columns[0] if plain else gather_along(rows, places, 0)
     differs: Any = None
     for column in columns:
         before, after = slice_(column, (0,), (n - 1,)), slice_(column, (1,), (n,))
@@ -81,10 +81,10 @@ def _distinct(rows: Any, equal_nan: bool = True) -> Distinct:
             changed = bitwise_and(changed, bitwise_not(both_nan))
         differs = changed if differs is None else bitwise_or(differs, changed)
     start = shaping.full((1,), literal(True, BOOL))
-    return Distinct(values, joining.concatenate([start, differs], 0), places)
+    return SortedUnique(values, joining.concatenate([start, differs], 0), places)
 
 
-def _columns(rows: Any) -> list[Any]:
+def _sort_keys(rows: Any) -> list[Any]:
     shape = aval_of(rows).shape
     width = aval_of(rows).size // shape[0]
     return list(unstack(shaping.permute_dims(shaping.reshape(rows, (shape[0], width)), (1, 0))))
@@ -108,7 +108,7 @@ def unique(
     among them, and how often each occurs. With `size` there are so many, those left over
     `fill_value`, the least element by default. Without it `ar` must be known while tracing.
     """
-    ar = as_array(ar)
+    ar = ensure_array(ar)
     given = aval_of(ar).shape
     if axis is None:
         rows, along, inverse_shape = ravel(ar), 0, given
@@ -119,45 +119,45 @@ def unique(
     aval = aval_of(rows)
     if not aval.size:
         asked = return_index, return_inverse, return_counts
-        return _no_elements(rows, along, inverse_shape, size, fill_value, asked)
-    values, first, places = _distinct(rows, equal_nan)
-    starts, bounds, there = _starts(first, size)
-    found = take_along(values, starts, 0)
+        return _unique_of_empty(rows, along, inverse_shape, size, fill_value, asked)
+    values, first, places = _sort_unique(rows, equal_nan)
+    starts, bounds, there = _first_indices(first, size)
+    found = gather_along(values, starts, 0)
     if there is not None and fill_value is not None:
-        found = filled_parts(values, starts, there, fill_value)
+        found = take_or_fill(values, starts, there, fill_value)
     results = [shaping.moveaxis(found, 0, along)]
     if return_index:
-        results.append(convert_element_type(elements_at(places, starts), INT))
+        results.append(convert_element_type(take_from_vector(places, starts), INT))
     if return_inverse:
         results.append(shaping.reshape(_inverse(first, places), inverse_shape))
     if return_counts:
-        results.append(_counts(bounds, aval.shape[0], size))
+        results.append(_segment_lengths(bounds, aval.shape[0], size))
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _starts(first: Any, size: int | None) -> tuple[Any, Any, Any]:
+def _first_indices(first: Any, size: int | None) -> tuple[Any, Any, Any]:
     """Where distinct elements start, the bounds between them, and which of `size` there are."""
     if size is None:
-        starts: Any = np.flatnonzero(known_mask(first, "unique")).astype(np.int32)
+        starts: Any = np.flatnonzero(concrete_mask(first, "unique")).astype(np.int32)
         return starts, np.append(starts, aval_of(first).size), None
     count = static_size(size)
-    bounds, there = places_of(first, count + 1)
+    bounds, there = true_indices(first, count + 1)
     starts, there = slice_(bounds, (0,), (count,)), slice_(there, (0,), (count,))
     # Those left over repeat the first.
     return select(there, starts, literal(0, aval_of(starts).dtype)), bounds, there
 
 
-def _counts(bounds: Any, n: int, size: int | None) -> Any:
+def _segment_lengths(bounds: Any, n: int, size: int | None) -> Any:
     """How many of `n` elements lie between each bound and the next."""
     if size is None:
-        return as_array(np.diff(bounds).astype(canonical_dtype(INT)))
+        return ensure_array(np.diff(bounds).astype(canonical_dtype(INT)))
     count = aval_of(bounds).size - 1
     bounds = choices.minimum(bounds, n)
     after = slice_(bounds, (1,), (count + 1,))
     return sub(after, slice_(bounds, (0,), (count,)))
 
 
-def _no_elements(
+def _unique_of_empty(
     rows: Any, along: int, inverse_shape: Any, size: Any, fill_value: Any, asked: tuple[bool, ...]
 ) -> Any:
     """What `unique` makes of an array without elements."""
@@ -184,7 +184,7 @@ def _inverse(first: Any, places: Any) -> Any:
     """For each element of the vector, its place among the distinct ones."""
     rank = sub(cumsum(convert_element_type(first, INT), 0), 1)
     back = Sort(0, 1, True, True)(places)[-1]
-    return elements_at(rank, back)
+    return take_from_vector(rank, back)
 
 
 class UniqueAllResult(NamedTuple):
@@ -252,7 +252,7 @@ def isin(
     method: str = "auto",
 ) -> Any:
     """Whether each of `element` is among `test_elements`; with `invert`, whether it is not."""
-    x, tests = _comparable(as_array(element), as_array(test_elements))
+    x, tests = _promote_exactly(ensure_array(element), ensure_array(test_elements))
     tests = ravel(tests)
     shape, n = aval_of(x).shape, aval_of(tests).size
     if method not in ("auto", "compare_all", "binary_search", "sort"):
@@ -271,20 +271,21 @@ def isin(
     else:
         ordered = sorted_along(tests, 0)
         how = "sort" if method == "sort" else "scan"
-        among = eq(elements_at(ordered, searching.searchsorted(ordered, x, "left", how)), x)
+        among = eq(take_from_vector(ordered, searching.searchsorted(ordered, x, "left", how)), x)
     return bitwise_not(among) if invert else among
 
 
-def _comparable(x: Any, y: Any) -> tuple[Any, ...]:
+def _promote_exactly(x: Any, y: Any) -> tuple[Any, ...]:
     """Two arrays in one dtype, integers that a floating dtype does not hold as nan."""
     dtype = aval_of(promote(x, y)[0]).dtype
     given = [
-        _held(a, dtype) if is_inexact(dtype) and is_integer(aval_of(a).dtype) else a for a in (x, y)
+        _exact_or_nan(a, dtype) if is_inexact(dtype) and is_integer(aval_of(a).dtype) else a
+        for a in (x, y)
     ]
     return promote(*given)
 
 
-def _held(x: Any, dtype: Any) -> Any:
+def _exact_or_nan(x: Any, dtype: Any) -> Any:
     """Integers in an inexact dtype, those that it does not hold exactly as nan."""
     own, real = aval_of(x).dtype, real_dtype(dtype)
     found = convert_element_type(x, real)
@@ -294,21 +295,21 @@ def _held(x: Any, dtype: Any) -> Any:
     return select(exact, found, literal(float("nan"), real))
 
 
-def _chosen(
-    name: str, a: Distinct, wanted: Any, size: int | None, fill_value: Any
+def _select_members(
+    name: str, a: SortedUnique, wanted: Any, size: int | None, fill_value: Any
 ) -> tuple[Any, Any, Any]:
     """The elements of a set that are `wanted`, their places in it, and which there are."""
     mask = bitwise_and(a.first, wanted)
     if size is None:
-        known = np.flatnonzero(known_mask(mask, name)).astype(np.int32)
-        return take_along(a.values, known, 0), known, None
-    places, there = places_of(mask, static_size(size))
+        known = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
+        return gather_along(a.values, known, 0), known, None
+    places, there = true_indices(mask, static_size(size))
     if fill_value is None:
-        fill_value = elements_at(a.values, 0) if aval_of(a.values).size else 0
-    return filled_parts(a.values, places, there, fill_value), places, there
+        fill_value = take_from_vector(a.values, 0) if aval_of(a.values).size else 0
+    return take_or_fill(a.values, places, there, fill_value), places, there
 
 
-def _two(ar1: Any, ar2: Any) -> tuple[Any, ...]:
+def _ravel_pair(ar1: Any, ar2: Any) -> tuple[Any, ...]:
     return tuple([ravel(x) for x in promote(ar1, ar2)])
 
 
@@ -330,9 +331,11 @@ def setdiff1d(
     if assume_unique:
         return compress(isin(x, y, invert=True), x, size=size, fill_value=fill_value)
     if not aval_of(x).size:
-        return x if size is None else filled_parts(x, *places_of(x, static_size(size)), fill_value)
-    a = _distinct(x)
-    return _chosen("setdiff1d", a, isin(a.values, y, invert=True), size, fill_value)[0]
+        return (
+            x if size is None else take_or_fill(x, *true_indices(x, static_size(size)), fill_value)
+        )
+    a = _sort_unique(x)
+    return _select_members("setdiff1d", a, isin(a.values, y, invert=True), size, fill_value)[0]
 
 
 def intersect1d(
@@ -350,29 +353,29 @@ def intersect1d(
     many; those left over are `fill_value`, by default the least that is in both, and their
     indices the lengths of the arrays. Without it the arrays must be known while tracing.
     """
-    x, y = _two(ar1, ar2)
+    x, y = _ravel_pair(ar1, ar2)
     n, m = aval_of(x).size, aval_of(y).size
     if assume_unique and n + m and not return_indices and size is None:
-        both = _distinct(concatenate([x, y]), equal_nan=False)
+        both = _sort_unique(concatenate([x, y]), equal_nan=False)
         # After sorting, an element of both arrays is next to its equal.
         end = shaping.full((1,), literal(True, BOOL))
         last = joining.concatenate([slice_(both.first, (1,), (n + m,)), end], 0)
         among = both._replace(first=bitwise_not(last))
-        return _chosen("intersect1d", among, among.first, size, fill_value)[0]
-    a, b = _distinct(x), _distinct(y)
+        return _select_members("intersect1d", among, among.first, size, fill_value)[0]
+    a, b = _sort_unique(x), _sort_unique(y)
     wanted = bitwise_and(isin(a.values, y), a.first)
     if fill_value is None and size:
-        least, there = places_of(wanted, 1)
-        fill_value = shaping.reshape(filled_parts(a.values, least, there, 0), ())
-    found, places, there = _chosen("intersect1d", a, wanted, size, fill_value)
+        least, there = true_indices(wanted, 1)
+        fill_value = shaping.reshape(take_or_fill(a.values, least, there, 0), ())
+    found, places, there = _select_members("intersect1d", a, wanted, size, fill_value)
     if not return_indices:
         return found
     if not (n and m):
         shape, dtype = aval_of(found).shape, canonical_dtype(INT)
         return found, *[shaping.full(shape, literal(k, dtype)) for k in (n, m)]
-    first = convert_element_type(elements_at(a.places, places), INT)
-    at = searching.searchsorted(b.values, take_along(a.values, places, 0))
-    second = convert_element_type(elements_at(b.places, at), INT)
+    first = convert_element_type(take_from_vector(a.places, places), INT)
+    at = searching.searchsorted(b.values, gather_along(a.values, places, 0))
+    second = convert_element_type(take_from_vector(b.places, at), INT)
     if there is not None:
         dtype = canonical_dtype(INT)
         first = select(there, first, literal(n, dtype))
@@ -389,22 +392,22 @@ def setxor1d(
     fill_value: Any = None,
 ) -> Any:
     """The distinct elements that are in one of two arrays alone, in order; `size` as for `unique`."""
-    x, y = _two(ar1, ar2)
+    x, y = _ravel_pair(ar1, ar2)
     both = concatenate([x, y])
     if not aval_of(both).size:
         return (
             both
             if size is None
-            else filled_parts(both, *places_of(both, static_size(size)), fill_value or 0)
+            else take_or_fill(both, *true_indices(both, static_size(size)), fill_value or 0)
         )
     if assume_unique:
-        a = _distinct(both, equal_nan=False)
+        a = _sort_unique(both, equal_nan=False)
         n = aval_of(both).size
         # An element alone differs from the one after it too.
         end = shaping.full((1,), literal(True, BOOL))
         last = joining.concatenate([slice_(a.first, (1,), (n,)), end], 0)
-        return _chosen("setxor1d", a, last, size, fill_value)[0]
-    left, right = _distinct(x), _distinct(y)
+        return _select_members("setxor1d", a, last, size, fill_value)[0]
+    left, right = _sort_unique(x), _sort_unique(y)
     alone = joining.concatenate(
         [
             bitwise_and(left.first, isin(left.values, y, invert=True)),
@@ -412,7 +415,7 @@ def setxor1d(
         ],
         0,
     )
-    a = _distinct(joining.concatenate([left.values, right.values], 0))
-    wanted = elements_at(alone, a.places)
+    a = _sort_unique(joining.concatenate([left.values, right.values], 0))
+    wanted = take_from_vector(alone, a.places)
     a = a._replace(first=wanted)
-    return _chosen("setxor1d", a, wanted, size, fill_value)[0]
+    return _select_members("setxor1d", a, wanted, size, fill_value)[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from functx.core.avals import Shape, ShapedArray
-from functx.core.concrete import concrete
+from functx.core.concrete import concretize
 from functx.core.errors import (
     AxisError,
     DTypeError,
@@ -18,10 +18,15 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Literal
-from functx.core.storage import ask_layout, layout_of, lies_in_a_row, root_of
+from functx.core.storage import (
+    is_contiguous,
+    noncontiguous_strides,
+    record_layout_dependence,
+    storage_base,
+)
 from functx.core.tracing import Tracer, aval_of, bind
 from functx.numpy import promotion
-from functx.numpy.promotion import apart, copied, operand
+from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
 from functx.ops import shaping
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import (
@@ -29,11 +34,11 @@ from functx.ops.operands import (
     canonical_axes,
     canonical_axis,
     canonical_shape,
-    without,
+    tuple_delete,
 )
-from functx.ops.parameters import whole
+from functx.ops.parameters import as_int
 from functx.ops.shaping import Reshape
-from functx.ops.strided import element
+from functx.ops.strided import element_view
 
 __all__ = [
     "astype",
@@ -57,7 +62,7 @@ __all__ = [
 ]
 
 
-def as_array(x: Any) -> Any:
+def ensure_array(x: Any) -> Any:
     """`x` as something with a shape: lists, tuples and numbers made arrays."""
     if type(x) is Tracer:
         return x
@@ -73,7 +78,7 @@ def static_integers(x: Any, asked: str) -> np.ndarray[Any, Any]:
 
     Raises ConcretizationError, saying that `asked` needs a value, where there is none.
     """
-    value = concrete(x, asked) if type(x) is Tracer else np.asarray(getattr(x, "value", x))
+    value = concretize(x, asked) if type(x) is Tracer else np.asarray(getattr(x, "value", x))
     if value.size == 0:
         value = value.astype(np.int64)
     if value.dtype.kind not in "iub":
@@ -81,8 +86,8 @@ def static_integers(x: Any, asked: str) -> np.ndarray[Any, Any]:
     return value
 
 
-def fixed_integer(value: Any, name: str) -> int:
-    return whole(name, value)
+def static_integer(value: Any, name: str) -> int:
+    return as_int(name, value)
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
@@ -93,31 +98,31 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     with False it is an error where it cannot.
     """
     if copy is not None:
-        return _sharing(a, reshape(a, shape, order), copy)
-    a = as_array(a)
+        return _copy_or_check_shared(a, reshape(a, shape, order), copy)
+    a = ensure_array(a)
     if type(shape) is not tuple:
         shape = (shape,) if type(shape) is int or not is_sequence(shape) else tuple(shape)
     for n in shape:
         if type(n) is not int:
-            shape = tuple([fixed_integer(n, "reshape: the shape") for n in shape])
+            shape = tuple([static_integer(n, "reshape: the shape") for n in shape])
             break
     aval = aval_of(a)
-    new = _completed(aval, shape)
+    new = _resolve_shape(aval, shape)
     if order == "C":
-        return a if new == aval.shape else _reshaped(a, new)
+        return a if new == aval.shape else _bind_reshape(a, new)
     if order == "A":
-        return reshape(a, shape, "F" if lies_backwards(a) else "C")
+        return reshape(a, shape, "F" if is_column_major(a) else "C")
     if order != "F":
         raise ValueRangeError(f'reshape: order must be "C", "F" or "A"; got {order!r}')
     return transpose(shaping.reshape(transpose(a), new[::-1]))
 
 
-def _sharing(a: Any, reshaped: Any, copy: bool) -> Any:
+def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
     """`reshaped`, in memory of its own if it is to be a copy, and in that of `a` otherwise."""
     if copy:
-        return copied(reshaped)
+        return copy_array(reshaped)
     if type(reshaped) is Tracer:
-        shares = type(a) is Tracer and root_of(reshaped).atom is root_of(a).atom
+        shares = type(a) is Tracer and storage_base(reshaped).atom is storage_base(a).atom
     else:
         shares = not isinstance(a, np.ndarray) or np.may_share_memory(reshaped, a)
     if not shares:
@@ -129,19 +134,19 @@ def _sharing(a: Any, reshaped: Any, copy: bool) -> Any:
     return reshaped
 
 
-def lies_backwards(a: Any) -> bool:
+def is_column_major(a: Any) -> bool:
     """Whether the elements of an array lie side by side in column-major order, and in no other."""
-    ask_layout(a, writes=True)
-    return not lies_in_a_row(a) and lies_in_a_row(transpose(a))
+    record_layout_dependence(a, writes=True)
+    return not is_contiguous(a) and is_contiguous(transpose(a))
 
 
-def _reshaped(a: Any, shape: Shape) -> Any:
+def _bind_reshape(a: Any, shape: Shape) -> Any:
     # Without dimensions it still is an array, which shares memory with `a`.
-    return bind(Reshape(shape), (a,)) if shape else element(a, (0,) * aval_of(a).ndim)
+    return bind(Reshape(shape), (a,)) if shape else element_view(a, (0,) * aval_of(a).ndim)
 
 
 @lru_cache(maxsize=4096)
-def _completed(aval: ShapedArray, shape: Shape) -> Shape:
+def _resolve_shape(aval: ShapedArray, shape: Shape) -> Shape:
     """`shape` with its -1 replaced."""
     unknown = [i for i, n in enumerate(shape) if n == -1]
     known = prod([n for n in shape if n != -1])
@@ -160,46 +165,46 @@ def ravel(a: Any, order: str = "C") -> Any:
 
     `order` is "C", "F", "A" as for `reshape`, or "K": as they lie in memory.
     """
-    a = as_array(a)
-    if order == "F" or (order == "A" and lies_backwards(a)):
+    a = ensure_array(a)
+    if order == "F" or (order == "A" and is_column_major(a)):
         return ravel(transpose(a))
     if order == "A":
         return ravel(a)
     if order == "K":
-        ask_layout(a, writes=True)
-        steps = layout_of(a) or ()
+        record_layout_dependence(a, writes=True)
+        steps = noncontiguous_strides(a) or ()
         axes = sorted(range(len(steps)), key=lambda d: -abs(steps[d]))
         return ravel(transpose(a, axes) if steps else a)
     flat = reshape(a, (aval_of(a).size,), order)
     # A view that skips elements could be reshaped, and still NumPy copies it.
-    if not lies_in_a_row(a):
-        return copied(flat)
+    if not is_contiguous(a):
+        return copy_array(flat)
     return flat
 
 
 def flatten(a: Any, order: str = "C") -> Any:
     """The elements of `a` in one dimension, copied; the method of arrays."""
-    a = as_array(a)
-    return copied(reshape(a, (aval_of(a).size,), order))
+    a = ensure_array(a)
+    return copy_array(reshape(a, (aval_of(a).size,), order))
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
     """`a` without its dimensions of length 1, or without those at `axis`."""
-    a = as_array(a)
+    a = ensure_array(a)
     shape = aval_of(a).shape
     if axis is None:
         return reshape(a, tuple([n for n in shape if n != 1]))
     axes = canonical_axes(axis, len(shape), "squeeze: axis")
     if any(shape[d] != 1 for d in axes):
         raise ShapeError(f"squeeze: axes must have length 1; got axis {axis} of {aval_of(a)!r}")
-    return reshape(a, without(shape, axes))
+    return reshape(a, tuple_delete(shape, axes))
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
     """`a` with dimensions of length 1 inserted, which are at `axis` of the result."""
-    a = as_array(a)
+    a = ensure_array(a)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = tuple([fixed_integer(d, "expand_dims: axis") for d in axes])
+    axes = tuple([static_integer(d, "expand_dims: axis") for d in axes])
     return shaping.reshape(a, _expanded(aval_of(a).shape, axes))
 
 
@@ -213,12 +218,12 @@ def _expanded(shape: Shape, axes: tuple[int, ...]) -> Shape:
 
 def atleast_1d(*arys: Any) -> Any:
     """The arrays, scalars with one dimension; a list where several are given."""
-    return _each(arys, lambda x: ravel(x) if not aval_of(x).ndim else x)
+    return _map_arrays(arys, lambda x: ravel(x) if not aval_of(x).ndim else x)
 
 
 def atleast_2d(*arys: Any) -> Any:
     """The arrays with at least two dimensions, new ones first; a list where several are given."""
-    return _each(arys, lambda x: with_leading_axes(x, 2))
+    return _map_arrays(arys, lambda x: prepend_axes(x, 2))
 
 
 def atleast_3d(*arys: Any) -> Any:
@@ -230,15 +235,15 @@ def atleast_3d(*arys: Any) -> Any:
             return x
         return shaping.reshape(x, (*shape, 1) if len(shape) == 2 else (1, *(shape or (1,)), 1))
 
-    return _each(arys, deep)
+    return _map_arrays(arys, deep)
 
 
-def _each(arrays: tuple[Any, ...], function: Any) -> Any:
-    results = [function(as_array(x)) for x in arrays]
+def _map_arrays(arrays: tuple[Any, ...], function: Any) -> Any:
+    results = [function(ensure_array(x)) for x in arrays]
     return results[0] if len(results) == 1 else results
 
 
-def with_leading_axes(x: Any, rank: int) -> Any:
+def prepend_axes(x: Any, rank: int) -> Any:
     """`x` with unit dimensions in front, up to `rank`."""
     shape = aval_of(x).shape
     return shaping.reshape(x, (1,) * (rank - len(shape)) + shape)
@@ -246,12 +251,14 @@ def with_leading_axes(x: Any, rank: int) -> Any:
 
 def broadcast_to(array: Any, shape: Any) -> Any:
     """`array` repeated along new leading dimensions and those of length 1."""
-    return promotion.broadcast_to(as_array(array), canonical_shape(shape, "broadcast_to: shape"))
+    return promotion.broadcast_to(
+        ensure_array(array), canonical_shape(shape, "broadcast_to: shape")
+    )
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
     """The arrays, each repeated to the shape that all broadcast to."""
-    arrays = [as_array(x) for x in args]
+    arrays = [ensure_array(x) for x in args]
     if not arrays:
         return []
     shape = promotion.broadcast_shapes(*[aval_of(x).shape for x in arrays])
@@ -267,7 +274,7 @@ def broadcast_shapes(*shapes: Any) -> Shape:
 
 def transpose(a: Any, axes: Any = None) -> Any:
     """`a` with its axes in the order `axes`, reversed where none is given."""
-    a = as_array(a)
+    a = ensure_array(a)
     ndim = aval_of(a).ndim
     if axes is None:
         return shaping.permute_dims(a, tuple(range(ndim - 1, -1, -1)))
@@ -284,7 +291,7 @@ def permute_dims(a: Any, /, axes: Any = None) -> Any:
 
 def matrix_transpose(x: Any, /) -> Any:
     """`x` with its last two axes swapped."""
-    x = as_array(x)
+    x = ensure_array(x)
     ndim = aval_of(x).ndim
     if ndim < 2:
         raise ShapeError(
@@ -295,7 +302,7 @@ def matrix_transpose(x: Any, /) -> Any:
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """`a` with two axes swapped."""
-    a = as_array(a)
+    a = ensure_array(a)
     ndim = aval_of(a).ndim
     axes = list(range(ndim))
     i = canonical_axis(axis1, ndim, "swapaxes: axis1")
@@ -306,7 +313,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     """`a` with the axes `source` at `destination`, and the others in their order."""
-    a = as_array(a)
+    a = ensure_array(a)
     ndim = aval_of(a).ndim
     sources = canonical_axes(source, ndim, "moveaxis: source")
     places = canonical_axes(destination, ndim, "moveaxis: destination")
@@ -315,7 +322,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
             f"moveaxis: source and destination must have one length; got {source} and {destination}"
         )
     moved = dict(zip(places, sources, strict=True))
-    rest = iter(without(range(ndim), sources))
+    rest = iter(tuple_delete(range(ndim), sources))
     return shaping.permute_dims(
         a, tuple([moved[d] if d in moved else next(rest) for d in range(ndim)])
     )
@@ -323,7 +330,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     """`a` with `axis` moved back until it lies before the axis now at `start`."""
-    a = as_array(a)
+    a = ensure_array(a)
     ndim = aval_of(a).ndim
     source = canonical_axis(axis, ndim, "rollaxis: axis")
     place = canonical_axis(start, ndim + 1, "rollaxis: start") if start != ndim else ndim
@@ -332,8 +339,8 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     return shaping.moveaxis(a, source, place - (place > source))
 
 
-def of_rank(name: str, x: Any, rank: int) -> Any:
-    x = as_array(x)
+def check_min_rank(name: str, x: Any, rank: int) -> Any:
+    x = ensure_array(x)
     if aval_of(x).ndim < rank:
         raise ShapeError(
             f"{name}: the array must have at least {rank} dimensions; got {aval_of(x)!r}"
@@ -347,10 +354,10 @@ def is_sequence(value: Any) -> bool:
 
 def copy(a: Any, order: str | None = None) -> Any:
     """`a` as an array of its own."""
-    return copied(as_array(a))
+    return copy_array(ensure_array(a))
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """`x` in `dtype`: floats to integers towards zero, complex numbers to their real parts."""
-    out = convert_element_type(as_array(x), np.float64 if dtype is None else dtype)
-    return apart(out, x) if copy else out
+    out = convert_element_type(ensure_array(x), np.float64 if dtype is None else dtype)
+    return copy_if_same_memory(out, x) if copy else out

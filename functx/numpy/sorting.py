@@ -12,9 +12,9 @@ from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import choices, operators, whole_numbers
 from functx.numpy.creation import INT
-from functx.numpy.joining import concatenate, take_along, unstack
+from functx.numpy.joining import concatenate, gather_along, unstack
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.shapes import as_array, ravel
+from functx.numpy.shapes import ensure_array, ravel
 from functx.ops import searching, shaping
 from functx.ops.arithmetic import sub
 from functx.ops.conversion import convert_element_type
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def _along(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
+def _sort_operand(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
     """The array to put in order, and the axis."""
     if order is not None:
         raise ArgumentError(
@@ -45,7 +45,7 @@ def _along(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[
         )
     if kind not in (None, "quicksort", "mergesort", "heapsort", "stable"):
         raise ValueRangeError(f"{name}: kind must be one of NumPy's; got {kind!r}")
-    a = as_array(a)
+    a = ensure_array(a)
     if axis is None:
         return ravel(a), 0
     return a, canonical_axis(axis, aval_of(a).ndim, f"{name}: axis")
@@ -64,7 +64,7 @@ def sort(
 
     The order is stable whatever `kind` and `stable` say.
     """
-    a, along = _along("sort", a, axis, kind, order)
+    a, along = _sort_operand("sort", a, axis, kind, order)
     result = sorted_along(a, along)
     return shaping.rev(result, (along,)) if descending else result
 
@@ -83,7 +83,7 @@ def argsort(
 
     Elements that tie keep their order, in descending order too.
     """
-    a, along = _along("argsort", a, axis, kind, order)
+    a, along = _sort_operand("argsort", a, axis, kind, order)
     if descending:
         a = shaping.rev(a, (along,))
     places = Sort(along, 1, True, True)(a)[-1]
@@ -97,12 +97,12 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     arrays = keys if isinstance(keys, (list, tuple)) else unstack(keys)
     if not arrays:
         raise ValueRangeError("lexsort: there must be at least one key; got none")
-    arrays = [as_array(key) for key in arrays]
+    arrays = [ensure_array(key) for key in arrays]
     avals = [aval_of(key) for key in arrays]
     if any(aval.shape != avals[0].shape for aval in avals):
         raise ShapeError("lexsort: keys must have one shape; got " + " and ".join(map(repr, avals)))
     if not avals[0].ndim:
-        return convert_element_type(as_array(0), INT)
+        return convert_element_type(ensure_array(0), INT)
     along = canonical_axis(axis, avals[0].ndim, "lexsort: axis")
     places = Sort(along, len(arrays), True, True)(*arrays[::-1])[-1]
     return convert_element_type(places, INT)
@@ -110,7 +110,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
 
 def sort_complex(a: Any) -> Any:
     """The elements of `a` as complex numbers, in order of real, then of imaginary parts."""
-    a = as_array(a)
+    a = ensure_array(a)
     return sort(convert_element_type(a, complex_dtype(aval_of(a).dtype)))
 
 
@@ -119,14 +119,14 @@ def partition(a: Any, kth: Any, axis: int | None = -1) -> Any:
 
     Smaller ones lie before it and larger ones after it: here, all are in order.
     """
-    a, along = _along("partition", a, axis, None, None)
+    a, along = _sort_operand("partition", a, axis, None, None)
     _check_kth("partition", kth, aval_of(a).shape[along])
     return sorted_along(a, along)
 
 
 def argpartition(a: Any, kth: Any, axis: int | None = -1) -> Any:
     """Where the elements are that `partition` puts in their places."""
-    a, along = _along("argpartition", a, axis, None, None)
+    a, along = _sort_operand("argpartition", a, axis, None, None)
     _check_kth("argpartition", kth, aval_of(a).shape[along])
     return argsort(a, along, dtype=np.int32)
 
@@ -152,9 +152,9 @@ def searchsorted(
         raise ValueRangeError(f'searchsorted: side must be "left" or "right"; got {side!r}')
     if method not in _METHODS:
         raise ValueRangeError(f"searchsorted: method must be one of {_METHODS}; got {method!r}")
-    a, v = (as_array(x) for x in promote(a, v))
+    a, v = (ensure_array(x) for x in promote(a, v))
     if sorter is not None:
-        a = elements_at(a, as_array(sorter))
+        a = take_from_vector(a, ensure_array(sorter))
     return searching.searchsorted(a, v, side, method)
 
 
@@ -163,7 +163,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 
     An element on the edge of a bin is in the one above, or in the one below with `right`.
     """
-    x, bins = as_array(x), as_array(bins)
+    x, bins = ensure_array(x), ensure_array(bins)
     aval = aval_of(bins)
     if aval.ndim != 1:
         raise ShapeError(f"digitize: bins must be a vector; got {aval!r}")
@@ -177,15 +177,15 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     descending = sub(n, searchsorted(shaping.rev(bins, (0,)), x, side, method=how))
     if type(bins) is not Tracer:
         return descending
-    ascending = operators.greater_equal(elements_at(bins, n - 1), elements_at(bins, 0))
+    ascending = operators.greater_equal(take_from_vector(bins, n - 1), take_from_vector(bins, 0))
     return select(ascending, searchsorted(bins, x, side, method=how), descending)
 
 
-def elements_at(x: Any, places: Any) -> Any:
+def take_from_vector(x: Any, places: Any) -> Any:
     """The elements of the vector `x` at `places`, an integer or any array of them."""
     if isinstance(places, int):
         return shaping.reshape(slice_(x, (places,), (places + 1,)), ())
-    return shaping.reshape(take_along(x, ravel(places), 0), aval_of(places).shape)
+    return shaping.reshape(gather_along(x, ravel(places), 0), aval_of(places).shape)
 
 
 def interp(
@@ -204,7 +204,7 @@ def interp(
             f"interp: xp and fp must be vectors of one length; got {aval_of(xp)!r} and {aval_of(fp)!r}"
         )
     if period is not None:
-        x, xp, fp = _around(x, xp, fp, period)
+        x, xp, fp = _periodic_points(x, xp, fp, period)
         left = right = "extrapolate"
     n = aval_of(xp).size
     if n == 1:
@@ -213,23 +213,23 @@ def interp(
     else:
         above = choices.clip(searchsorted(xp, x, "right"), 1, n - 1)
         below = sub(above, 1)
-        start, value = elements_at(xp, below), elements_at(fp, below)
-        width = operators.subtract(elements_at(xp, above), start)
+        start, value = take_from_vector(xp, below), take_from_vector(fp, below)
+        width = operators.subtract(take_from_vector(xp, above), start)
         # Points that coincide have no line between them, and 0 / 0 would spoil derivatives.
         least = float(np.spacing(finfo(aval_of(width).dtype).eps))
         same = operators.less_equal(operators.absolute(width), least)
         part = operators.divide(operators.subtract(x, start), choices.where(same, 1, width))
-        rise = operators.multiply(part, operators.subtract(elements_at(fp, above), value))
+        rise = operators.multiply(part, operators.subtract(take_from_vector(fp, above), value))
         line = choices.where(same, value, operators.add(value, rise))
     if not _extrapolates("left", left):
         line = choices.where(
-            operators.less(x, elements_at(xp, 0)),
-            elements_at(fp, 0) if left is None else left,
+            operators.less(x, take_from_vector(xp, 0)),
+            take_from_vector(fp, 0) if left is None else left,
             line,
         )
     if not _extrapolates("right", right):
-        last = elements_at(fp, n - 1) if right is None else right
-        line = choices.where(operators.greater(x, elements_at(xp, n - 1)), last, line)
+        last = take_from_vector(fp, n - 1) if right is None else right
+        line = choices.where(operators.greater(x, take_from_vector(xp, n - 1)), last, line)
     return line
 
 
@@ -241,7 +241,7 @@ def _extrapolates(name: str, outside: Any) -> bool:
     return True
 
 
-def _around(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
+def _periodic_points(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     """The points in order within one period, with one more on either side."""
     if type(period) is not Tracer and not np.all(np.asarray(period) != 0):
         raise ValueRangeError(f"interp: period must not be zero; got {period}")
@@ -249,10 +249,10 @@ def _around(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
     x, xp = whole_numbers.remainder(x, period), whole_numbers.remainder(xp, period)
     n = aval_of(xp).size
     xp, places = Sort(0, 1, True, True)(xp)
-    fp = elements_at(fp, places)
+    fp = take_from_vector(fp, places)
 
     def ends(v: Any, shift: Any) -> list[Any]:
-        first, last = elements_at(v, 0), elements_at(v, n - 1)
+        first, last = take_from_vector(v, 0), take_from_vector(v, n - 1)
         if shift is not None:
             first, last = operators.add(first, shift), operators.subtract(last, shift)
         return [shaping.reshape(last, (1,)), v, shaping.reshape(first, (1,))]

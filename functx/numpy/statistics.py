@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.concrete import concrete
+from functx.core.concrete import concretize
 from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.tracing import Tracer, aval_of
@@ -19,9 +19,9 @@ from functx.numpy.indexing import At
 from functx.numpy.matrices import diagonal
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
 from functx.numpy.ranges import linspace
-from functx.numpy.reductions import max, min, part_dtype, raveled, sum, summed_dtype
+from functx.numpy.reductions import max, min, ravel_array, real_part_dtype, sum, sum_dtype
 from functx.numpy.sorting import searchsorted
-from functx.numpy.ufuncs import on_parts
+from functx.numpy.ufuncs import map_real_and_imag
 from functx.ops import reductions as ops
 from functx.ops.arithmetic import div, mul, sub
 from functx.ops.complexes import conj
@@ -52,17 +52,17 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     if aval.dtype.itemsize < 4:
         places = convert_element_type(places, np.int32)
     if length is None:
-        known = concrete(places, "bincount without length=") if type(places) is Tracer else places
+        known = concretize(places, "bincount without length=") if type(places) is Tracer else places
         length = builtins.max(minlength, int(np.max(known)) + 1 if aval.size else 0)
     counted = asarray(1 if weights is None else weights)
     counted = convert_element_type(
         counted,
-        canonical_dtype("int64") if weights is None else summed_dtype(aval_of(counted).dtype),
+        canonical_dtype("int64") if weights is None else sum_dtype(aval_of(counted).dtype),
     )
-    return _tally(places, broadcast_to(counted, aval.shape), length)
+    return _scatter_counts(places, broadcast_to(counted, aval.shape), length)
 
 
-def _tally(places: Any, amounts: Any, length: int) -> Any:
+def _scatter_counts(places: Any, amounts: Any, length: int) -> Any:
     zero = broadcast_to(asarray(0, aval_of(amounts).dtype), (length,))
     return At(zero)[choices.maximum(places, 0)].add(amounts, mode="drop")
 
@@ -72,7 +72,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if not isinstance(bins, (int, np.integer)):
         return asarray(bins)
     (x,) = promote_inexact(a)
-    x = raveled(x)
+    x = ravel_array(x)
     if range is None:
         range = (min(x), max(x)) if aval_of(x).size else (0.0, 1.0)
     low, high = promote_inexact(*range)
@@ -90,7 +90,7 @@ def histogram(
     With `density`, as shares for each unit of width. The last bin holds its upper edge too.
     """
     (x,) = promote_inexact(a)
-    x = raveled(x)
+    x = ravel_array(x)
     edges = histogram_bin_edges(x, bins, range)
     edges = convert_element_type(edges, aval_of(x).dtype)
     n = aval_of(edges).shape[0] - 1
@@ -98,10 +98,10 @@ def histogram(
     place = sub(convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
     place = choices.where(operators.equal(x, last), n - 1, place)
     inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
-    amounts = asarray(1, aval_of(x).dtype) if weights is None else raveled(asarray(weights))
+    amounts = asarray(1, aval_of(x).dtype) if weights is None else ravel_array(asarray(weights))
     amounts = convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
-    counts = _tally(choices.where(inside, place, n), amounts, n)
+    counts = _scatter_counts(choices.where(inside, place, n), amounts, n)
     if density:
         counts = div(counts, operators.multiply(diff(edges), sum(counts)))
     return counts, edges
@@ -117,9 +117,9 @@ def cov(
     aweights: Any = None,
 ) -> Any:
     """The covariances of variables, one a row of `m` and of `y`, or a column if not `rowvar`."""
-    x = _variables("cov", m, rowvar)
+    x = _observation_rows("cov", m, rowvar)
     if y is not None:
-        x, other = promote(x, _variables("cov", y, rowvar))
+        x, other = promote(x, _observation_rows("cov", y, rowvar))
         x = concatenate([x, other], 0)
     (x,) = promote_inexact(x)
     dtype = aval_of(x).dtype
@@ -127,7 +127,9 @@ def cov(
     freedom = (0 if bias else 1) if ddof is None else ddof
     weights, total, less = None, float(n), float(freedom)
     if fweights is not None or aweights is not None:
-        weights, total, less = _observation_weights(fweights, aweights, freedom, part_dtype(dtype))
+        weights, total, less = _observation_weights(
+            fweights, aweights, freedom, real_part_dtype(dtype)
+        )
         weights = convert_element_type(weights, dtype)
         centre = div(
             ops.reduce_sum(operators.multiply(x, weights), (1,)),
@@ -148,7 +150,7 @@ def cov(
     return reshape(found, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
 
 
-def _variables(name: str, m: Any, rowvar: bool) -> Any:
+def _observation_rows(name: str, m: Any, rowvar: bool) -> Any:
     x = asarray(m)
     aval = aval_of(x)
     if aval.ndim > 2:
@@ -181,5 +183,5 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     scale = [broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
     for one in scale:
         c = operators.divide(c, one)
-    clipped = on_parts(lambda part: choices.clip(part, -1.0, 1.0), c)
+    clipped = map_real_and_imag(lambda part: choices.clip(part, -1.0, 1.0), c)
     return clipped

@@ -13,13 +13,20 @@ from functx.core.avals import Shape
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
 from functx.lax.precision import canonical_precision
-from functx.numpy.contraction import Pair, positions_of, preferred_dtype, product, promoted, typed
-from functx.numpy.mutation import with_out
+from functx.numpy.contraction import (
+    PairwiseContraction,
+    canonical_preferred_dtype,
+    label_positions,
+    pairwise_contraction,
+    promote_operands,
+    to_preferred_dtype,
+)
+from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import operand
 from functx.ops.reductions import reduce_or, reduce_sum
 from functx.ops.shaping import permute_dims, reshape
 from functx.ops.slicing import slice as slice_
-from functx.ops.strided import Strided
+from functx.ops.strided import AsStrided
 
 __all__ = [
     "einsum",
@@ -27,7 +34,7 @@ __all__ = [
 ]
 
 
-def diagonal_of(x: Any, offset: int, axis1: int, axis2: int) -> Any:
+def static_diagonal(x: Any, offset: int, axis1: int, axis2: int) -> Any:
     """The elements on a diagonal of two dimensions, along a new last dimension in their place."""
     shape = aval_of(x).shape
     lead = [d for d in range(len(shape)) if d not in (axis1, axis2)]
@@ -43,14 +50,14 @@ def diagonal_of(x: Any, offset: int, axis1: int, axis2: int) -> Any:
     return slice_(x, (*(0 for _ in sizes), first), (*sizes, stop), strides)
 
 
-class Contraction(NamedTuple):
+class EinsumPlan(NamedTuple):
     """A compiled `einsum`: every operand prepared, then products of two, in order.
 
     `steps` names its operands by position among the prepared ones and the results so far.
     """
 
     prepare: tuple[Callable[[Any], Any], ...]
-    steps: tuple[tuple[int, int, Pair], ...]
+    steps: tuple[tuple[int, int, PairwiseContraction], ...]
 
     def __call__(self, operands: Sequence[Any]) -> Any:
         terms = [f(x) for f, x in zip(self.prepare, operands, strict=True)]
@@ -59,7 +66,7 @@ class Contraction(NamedTuple):
         return terms[-1]
 
 
-@with_out
+@accept_out
 def einsum(
     subscripts: Any,
     /,
@@ -77,13 +84,13 @@ def einsum(
     """
     if type(subscripts) is not str:
         subscripts, operands = _from_interleaved((subscripts, *operands))
-    arrays = promoted(*operands) if operands else ()
+    arrays = promote_operands(*operands) if operands else ()
     shapes = tuple([aval_of(x).shape for x in arrays])
     if isinstance(optimize, list):
         optimize = tuple([step if isinstance(step, str) else tuple(step) for step in optimize])
-    dtype = preferred_dtype(preferred_element_type)
-    plan = _plan(subscripts, shapes, optimize, canonical_precision(precision), dtype)
-    return typed(plan(arrays), dtype)
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    plan = _einsum_plan(subscripts, shapes, optimize, canonical_precision(precision), dtype)
+    return to_preferred_dtype(plan(arrays), dtype)
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
@@ -103,7 +110,7 @@ def _from_interleaved(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     out = [args[-1]] if len(args) % 2 else []
     try:
         terms = [
-            "".join("..." if label is Ellipsis else _letter(label) for label in labels)
+            "".join("..." if label is Ellipsis else _label_letter(label) for label in labels)
             for labels in (*lists, *out)
         ]
     except TypeError:
@@ -115,7 +122,7 @@ def _from_interleaved(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     return (f"{inputs}->{terms[-1]}" if out else inputs), operands
 
 
-def _letter(label: Any) -> str:
+def _label_letter(label: Any) -> str:
     # Letters while there are some, in the order of the numbers, which decides implicit outputs.
     number = index(label)
     return chr(ord("a") + number) if 0 <= number < 26 else chr(0x4E00 + number)
@@ -141,9 +148,9 @@ def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
                 f"shape {shape}, in {subscripts!r}"
             )
         widest = max(widest, extra)
-        inputs.append(named + _ellipsis(extra) + rest)
+        inputs.append(named + _ellipsis_labels(extra) + rest)
     every = "".join(inputs)
-    broadcast = _ellipsis(widest)
+    broadcast = _ellipsis_labels(widest)
     if arrow:
         output = right.replace("...", broadcast)
     else:
@@ -160,17 +167,17 @@ def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
     return inputs, output
 
 
-def _ellipsis(count: int) -> str:
+def _ellipsis_labels(count: int) -> str:
     """Labels for the dimensions that `...` covers, the last one always the same."""
     return "".join([chr(0x3400 + i) for i in reversed(range(count))])
 
 
 @lru_cache(maxsize=1024)
-def _plan(
+def _einsum_plan(
     subscripts: str, shapes: tuple[Shape, ...], optimize: Any, precision: Any, preferred: Any
-) -> Contraction:
+) -> EinsumPlan:
     inputs, output = _parse(subscripts, shapes)
-    sizes = _sizes(subscripts, inputs, shapes)
+    sizes = _label_sizes(subscripts, inputs, shapes)
     # A dimension of length 1 beside a longer one of its letter is left to the longer.
     kept = [
         "".join([c for c, n in zip(term, shape, strict=True) if n == sizes[c]])
@@ -180,12 +187,12 @@ def _plan(
     for i, term in enumerate(kept):
         others = output + "".join(kept[:i] + kept[i + 1 :])
         shape = tuple([sizes[c] for c in term])
-        function, left = _prepared(term, shape, others, output if len(kept) == 1 else None)
+        function, left = _prepare_operand(term, shape, others, output if len(kept) == 1 else None)
         prepare.append(function)
         terms.append(left)
-    steps: list[tuple[int, int, Pair]] = []
+    steps: list[tuple[int, int, PairwiseContraction]] = []
     live = list(range(len(terms)))
-    for positions in (*_path(terms, output, sizes, optimize), range(len(terms))):
+    for positions in (*_contraction_path(terms, output, sizes, optimize), range(len(terms))):
         chosen = [live[p] for p in sorted(positions) if p < len(live)]
         if not chosen:
             continue
@@ -194,16 +201,16 @@ def _plan(
         for count, j in enumerate(chosen[1:], 2):
             later = [*live, *chosen[count:]]
             needed = set(output).union(*[terms[k] for k in later])
-            labels = _natural_order(terms[i], terms[j], needed) if later else output
+            labels = _dot_general_order(terms[i], terms[j], needed) if later else output
             x, y = ({c: sizes[c] for c in terms[k]} for k in (i, j))
-            steps.append((i, j, product(x, y, tuple(labels), precision, preferred)))
+            steps.append((i, j, pairwise_contraction(x, y, tuple(labels), precision, preferred)))
             terms.append(labels)
             i = len(terms) - 1
         live.append(i)
-    return Contraction(tuple(prepare), tuple(steps))
+    return EinsumPlan(tuple(prepare), tuple(steps))
 
 
-def _sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[str, int]:
+def _label_sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[str, int]:
     """The size of the dimension that each letter stands for."""
     sizes: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
@@ -224,13 +231,15 @@ def _sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[
     return sizes
 
 
-def _natural_order(left: str, right: str, needed: set[str]) -> str:
+def _dot_general_order(left: str, right: str, needed: set[str]) -> str:
     """The labels of a product in the order in which `dot_general` gives them."""
     both = [c for c in left if c in right and c in needed]
     return "".join(both + [c for c in left if c not in right] + [c for c in right if c not in left])
 
 
-def _path(terms: list[str], output: str, sizes: dict[str, int], optimize: Any) -> Sequence[Any]:
+def _contraction_path(
+    terms: list[str], output: str, sizes: dict[str, int], optimize: Any
+) -> Sequence[Any]:
     """Which operands to multiply, step by step, as positions among those that are left."""
     if len(terms) < 3:
         return []
@@ -250,7 +259,7 @@ def _path(terms: list[str], output: str, sizes: dict[str, int], optimize: Any) -
     return path
 
 
-def _prepared(
+def _prepare_operand(
     term: str, shape: Shape, others: str, output: str | None
 ) -> tuple[Callable[[Any], Any], str]:
     """What takes an operand to the shape and diagonals of `term`, summed over what it alone has.
@@ -266,18 +275,18 @@ def _prepared(
         labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + repeated
     summed = tuple([d for d, c in enumerate(labels) if c not in others])
     left = "".join([c for c in labels if c in others])
-    axes = positions_of(left, tuple(left if output is None else output))
+    axes = label_positions(left, tuple(left if output is None else output))
     if diagonals and not summed and output is not None:
         # A view that may be written to, as in NumPy.
         steps = tuple([tuple([int(c == label) for c in term]) for label in output])
         sizes = tuple([shape[term.index(label)] for label in output])
-        view = Strided(sizes, (0,) * len(shape), steps)
+        view = AsStrided(sizes, (0,) * len(shape), steps)
         return lambda x: view(reshape(x, shape)), left
 
     def prepare(x: Any) -> Any:
         x = reshape(x, shape)
         for first, second in diagonals:
-            x = diagonal_of(x, 0, first, second)
+            x = static_diagonal(x, 0, first, second)
         if summed:
             x = (reduce_or if aval_of(x).dtype == np.bool_ else reduce_sum)(x, summed)
         return permute_dims(x, axes)

@@ -20,9 +20,9 @@ from functx.numpy import (
     whole_numbers,
 )
 from functx.numpy.creation import asarray
-from functx.numpy.indexing import Place
-from functx.numpy.mutation import assign, check_kind, exactly_into
-from functx.numpy.writing import writable
+from functx.numpy.indexing import IndexUpdateRef
+from functx.numpy.mutation import assign_array, check_same_kind_cast, write_out_exact
+from functx.numpy.writing import check_assignable
 from functx.ops import cumulative
 from functx.ops.operands import canonical_axis
 from functx.transforms.control.scan import scan
@@ -31,12 +31,14 @@ from functx.transforms.control.scan import scan
 def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[..., None]:
     def at(a: Any, indices: Any, b: Any) -> None:
         what = f"{name}.at"
-        writable(what, a)
+        check_assignable(what, a)
         dtype = aval_of(a).dtype
         if method is None:
-            assign(a, _one_by_one(what, fun, a, indices, asarray(b)), what)
+            assign_array(a, _sequential_update(what, fun, a, indices, asarray(b)), what)
             return
-        assign(a, getattr(Place(a, indices), method)(shapes.astype(asarray(b), dtype)), what)
+        assign_array(
+            a, getattr(IndexUpdateRef(a, indices), method)(shapes.astype(asarray(b), dtype)), what
+        )
 
     at.__doc__ = f"Write {name}(a[indices], b) to a[indices], again wherever an index repeats."
     return at
@@ -44,18 +46,20 @@ def _at(name: str, fun: Callable[..., Any], method: str | None) -> Callable[...,
 
 def _unary_at(name: str, fun: Callable[..., Any]) -> Callable[..., None]:
     def at(a: Any, indices: Any) -> None:
-        writable(f"{name}.at", a)
-        assign(a, _one_by_one(f"{name}.at", fun, a, indices), f"{name}.at")
+        check_assignable(f"{name}.at", a)
+        assign_array(a, _sequential_update(f"{name}.at", fun, a, indices), f"{name}.at")
 
     at.__doc__ = f"Write {name}(a[indices]) to a[indices], again wherever an index repeats."
     return at
 
 
-def _one_by_one(what: str, fun: Callable[..., Any], a: Any, indices: Any, *others: Any) -> Any:
+def _sequential_update(
+    what: str, fun: Callable[..., Any], a: Any, indices: Any, *others: Any
+) -> Any:
     """`a` with `fun` applied at the places of `indices`, one after the other."""
     aval = aval_of(a)
     row = np.arange(aval.size, dtype=np.int32).reshape(aval.shape)
-    places = Place(row, indices).get()
+    places = IndexUpdateRef(row, indices).get()
     shape = aval_of(places).shape
     if 0 in shape:
         return a
@@ -64,8 +68,8 @@ def _one_by_one(what: str, fun: Callable[..., Any], a: Any, indices: Any, *other
     def step(x: Any, at: Any) -> Any:
         i, *values = at
         new = fun(x[i], *values)
-        check_kind(aval_of(new), aval.dtype, what)
-        return Place(x, i).set(new, mode="promise_in_bounds"), None
+        check_same_kind_cast(aval_of(new), aval.dtype, what)
+        return IndexUpdateRef(x, i).set(new, mode="promise_in_bounds"), None
 
     whole = shapes.reshape(asarray(a), -1)
     last, _ = scan(step, whole, (shapes.reshape(places, -1), *beside))
@@ -94,7 +98,9 @@ def _reduce(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 def _accumulate(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     def accumulate(array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         array = asarray(array) if dtype is None else shapes.astype(asarray(array), dtype)
-        return exactly_into(f"{name}.accumulate", fun(array, canonical_axis(axis, array.ndim)), out)
+        return write_out_exact(
+            f"{name}.accumulate", fun(array, canonical_axis(axis, array.ndim)), out
+        )
 
     accumulate.__doc__ = f"`{name}` applied to each element along `axis` and all before it."
     return accumulate
@@ -115,7 +121,7 @@ def _reduce_in_order(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
 
         last, _ = scan(step, fun(rows[0], rows[1]), rows[2:]) if len(rows) > 1 else (rows[0], None)
         last = shapes.expand_dims(last, axis) if keepdims else last
-        return exactly_into(f"{name}.reduce", last, out)
+        return write_out_exact(f"{name}.reduce", last, out)
 
     reduce.__doc__ = f"`{name}` applied to the elements along `axis`, from the first to the last."
     return reduce
@@ -131,14 +137,14 @@ def _outer(name: str, fun: Callable[..., Any]) -> Callable[..., Any]:
     return outer
 
 
-_AT = {
+_SCATTER_METHODS = {
     "add": "add",
     "subtract": "subtract",
     "multiply": "multiply",
     "maximum": "max",
     "minimum": "min",
 }
-_REDUCE: dict[str, Callable[..., Any]] = {
+_REDUCE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": reductions.sum,
     "multiply": reductions.prod,
     "maximum": reductions.max,
@@ -146,7 +152,7 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     "logical_and": reductions.all,
     "logical_or": reductions.any,
 }
-_ACCUMULATE: dict[str, Callable[..., Any]] = {
+_ACCUMULATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": running.cumsum,
     "multiply": running.cumprod,
     "maximum": cumulative.cummax,
@@ -160,11 +166,11 @@ for _module in (choices, elementary, number_parts, operators, whole_numbers):
         if _known.nin == 1:
             _function.at = _unary_at(_name, _function)
             continue
-        _function.at = _at(_name, _function, _AT.get(_name))
+        _function.at = _at(_name, _function, _SCATTER_METHODS.get(_name))
         _function.outer = _outer(_name, _function)
-        if _name in _REDUCE:
-            _function.reduce = _reduce(_name, _REDUCE[_name])
+        if _name in _REDUCE_FUNCTIONS:
+            _function.reduce = _reduce(_name, _REDUCE_FUNCTIONS[_name])
         else:
             _function.reduce = _reduce_in_order(_name, _function)
-        if _name in _ACCUMULATE:
-            _function.accumulate = _accumulate(_name, _ACCUMULATE[_name])
+        if _name in _ACCUMULATE_FUNCTIONS:
+            _function.accumulate = _accumulate(_name, _ACCUMULATE_FUNCTIONS[_name])

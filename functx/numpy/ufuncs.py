@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import pair_on_host
+from functx.core.arrays import evaluate_binary_on_host
 from functx.core.dtypes import is_complex
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
-from functx.numpy.mutation import into
-from functx.numpy.promotion import binary, broadcast, operand, promote, promote_inexact
+from functx.numpy.mutation import write_out
+from functx.numpy.promotion import bind_binary, broadcast, operand, promote, promote_inexact
 from functx.ops import complexes
 from functx.ops.arithmetic import BOOL
 from functx.ops.comparison import ne
@@ -33,13 +33,13 @@ def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
             *args, out = args  # type: ignore[assignment]
         result = function(*args)
         if out is not None or where is not True:
-            return into(function.__name__, result, out, where)
+            return write_out(function.__name__, result, out, where)
         return result
 
     return call
 
 
-def named(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+def with_name_and_doc(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
     """`function` as users see it: with a name, a docstring, and `out` by keyword."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "functx.numpy"  # where pickle finds it
@@ -58,10 +58,10 @@ def unary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]
 
     def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            return into(name, function(x), out, where)
+            return write_out(name, function(x), out, where)
         return bind(primitive, (operand(x),))
 
-    return named(function, name, doc)
+    return with_name_and_doc(function, name, doc)
 
 
 def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
@@ -69,12 +69,12 @@ def inexact_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., An
 
     def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            return into(name, function(x), out, where)
+            return write_out(name, function(x), out, where)
         if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
             return bind(primitive, (x,))
         return bind(primitive, promote_inexact(x))
 
-    return named(function, name, doc)
+    return with_name_and_doc(function, name, doc)
 
 
 def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
@@ -82,10 +82,10 @@ def binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any
 
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            return into(name, function(x, y), out, where)
-        return binary(primitive, x, y)
+            return write_out(name, function(x, y), out, where)
+        return bind_binary(primitive, x, y)
 
-    return named(function, name, doc)
+    return with_name_and_doc(function, name, doc)
 
 
 def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
@@ -93,50 +93,50 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
 
     def function(x: Any, y: Any, /, out: Any = None, *, where: Any = True) -> Any:
         if out is not None or where is not True:
-            return into(name, function(x, y), out, where)
+            return write_out(name, function(x, y), out, where)
         if type(x) is Tracer and x.atom.aval.dtype.kind in "fc":
-            return binary(primitive, x, y)
+            return bind_binary(primitive, x, y)
         if current_builder.get() is None:
-            out = pair_on_host(primitive, x, y)
+            out = evaluate_binary_on_host(primitive, x, y)
             if out is not None:
                 return out
         return bind(primitive, broadcast(*promote_inexact(x, y)))
 
-    return named(function, name, doc)
+    return with_name_and_doc(function, name, doc)
 
 
-def on_parts(function: Callable[..., Any], x: Any) -> Any:
+def map_real_and_imag(function: Callable[..., Any], x: Any) -> Any:
     """`function` of `x`, or of its real and its imaginary part."""
     if is_complex(aval_of(x).dtype):
         return complexes.complex(function(complexes.real(x)), function(complexes.imag(x)))
     return function(x)
 
 
-def boolean(x: Any) -> Any:
+def as_boolean(x: Any) -> Any:
     """Whether each element is not zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
     return x if dtype == BOOL else ne(x, literal(0, dtype))
 
 
-def numeric(*args: Any) -> tuple[Any, ...]:
+def promote_numeric(*args: Any) -> tuple[Any, ...]:
     """`args` promoted and broadcast, booleans as integers."""
     args = promote(*args)
     if aval_of(args[0]).dtype == BOOL:
-        args = tuple([_integer(x) for x in args])
+        args = tuple([_as_integer(x) for x in args])
     return broadcast(*args)
 
 
-def _integer(x: Any) -> Any:
+def _as_integer(x: Any) -> Any:
     dtype = np.dtype(np.int32)
     return literal(x.value, dtype) if type(x) is Literal else convert_element_type(x, dtype)
 
 
-def inexact_pair(x: Any, y: Any) -> tuple[Any, ...]:
+def broadcast_inexact(x: Any, y: Any) -> tuple[Any, ...]:
     """`x` and `y` promoted to floating point and broadcast."""
     return broadcast(*promote_inexact(x, y))
 
 
-def zero_for(x: Any) -> Any:
+def zero_literal(x: Any) -> Any:
     """The literal 0 that goes with `x`, which may be a Python number."""
     return literal(0, aval_of(x).dtype)

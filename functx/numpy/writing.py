@@ -13,18 +13,18 @@ from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.numpy import choices, indexing, joining, shapes, sorting, whole_numbers
 from functx.numpy.constants import can_cast
 from functx.numpy.creation import asarray, zeros
-from functx.numpy.indexing import Place
-from functx.numpy.mutation import assign, check_mask, set_item
+from functx.numpy.indexing import IndexUpdateRef
+from functx.numpy.mutation import assign_array, check_mask, set_item
 from functx.numpy.promotion import operand
-from functx.numpy.selection import cast, trimmed
+from functx.numpy.selection import cast_for_assignment, drop_leading_ones
 from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS
-from functx.ops.slicing import wide_enough
+from functx.ops.slicing import widen_index
 
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
 
-def writable(name: str, x: Any) -> Any:
+def check_assignable(name: str, x: Any) -> Any:
     """`x` if it can be written to: a traced array, or one of NumPy's."""
     if type(x) is Tracer or isinstance(x, np.ndarray):
         return x
@@ -34,20 +34,22 @@ def writable(name: str, x: Any) -> Any:
     )
 
 
-def _given(name: str, a: Any, new: Any, inplace: bool) -> Any:
+def _assign_or_return(name: str, a: Any, new: Any, inplace: bool) -> Any:
     """`new`, or None with it written to `a`."""
     if not inplace:
         return new
-    assign(writable(name, a), new, name)
+    assign_array(check_assignable(name, a), new, name)
     return None
 
 
-def _flat(x: Any) -> Any:
+def _ravel(x: Any) -> Any:
     return shapes.reshape(x, (aval_of(x).size,))
 
 
 def _cast(value: Any, x: Any) -> Any:
-    return cast(value if type(value) in PYTHON_SCALARS else asarray(value), aval_of(x).dtype)
+    return cast_for_assignment(
+        value if type(value) in PYTHON_SCALARS else asarray(value), aval_of(x).dtype
+    )
 
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
@@ -55,7 +57,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
 
     `casting` is NumPy's: by default `src` must be of a dtype of the kind of that of `dst`.
     """
-    writable("copyto", dst)
+    check_assignable("copyto", dst)
     if casting == "unsafe":
         src = _cast(src, dst)
     elif casting != "same_kind" and not can_cast(src, dst, casting):
@@ -65,7 +67,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     if where is not True:
         check_mask("copyto", where)
         src = choices.where(where, src, dst)
-    assign(dst, trimmed(operand(src), aval_of(dst).ndim), "copyto")
+    assign_array(dst, drop_leading_ones(operand(src), aval_of(dst).ndim), "copyto")
 
 
 def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Any:
@@ -74,31 +76,31 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) 
     A known place out of bounds is an IndexingError; with "wrap" places count modulo the size,
     with "clip" they are moved into bounds.
     """
-    places = np.ravel(ind) if is_value(ind) else _flat(asarray(ind))
+    places = np.ravel(ind) if is_concrete_value(ind) else _ravel(asarray(ind))
     if aval_of(places).dtype == bool:
         places = shapes.astype(places, np.int32)
-    values = _flat(asarray(v))
+    values = _ravel(asarray(v))
     count, size = aval_of(places).size, aval_of(a).size
-    places = wide_enough(places, size)
+    places = widen_index(places, size)
     if not count or not aval_of(values).size:
         return None if inplace else a
     if mode == "wrap":
         places = whole_numbers.remainder(places, size)
     elif mode == "clip":
         places = choices.clip(places, 0, size - 1)
-    values = _repeated("put", values, count)
-    flat = Place(_flat(a), places).set(_cast(values, a))
-    return _given("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
+    values = _repeat_values("put", values, count)
+    flat = IndexUpdateRef(_ravel(a), places).set(_cast(values, a))
+    return _assign_or_return("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
 
 
-def is_value(x: Any) -> bool:
+def is_concrete_value(x: Any) -> bool:
     """Whether `x` has a value now: a number, an array of NumPy's, or a list of such."""
     if isinstance(x, (list, tuple)):
-        return all(map(is_value, x))
+        return all(map(is_concrete_value, x))
     return isinstance(x, (int, float, complex, np.generic, np.ndarray))
 
 
-def _repeated(name: str, values: Any, count: int) -> Any:
+def _repeat_values(name: str, values: Any, count: int) -> Any:
     """The first `count` elements of the values, over and over again."""
     size = aval_of(values).size
     if not size:
@@ -111,20 +113,22 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
 
     There may be fewer values than elements; then they are repeated.
     """
-    values, holds = _flat(asarray(vals)), _flat(asarray(mask)) != 0
+    values, holds = _ravel(asarray(vals)), _ravel(asarray(mask)) != 0
     if aval_of(holds).size != aval_of(arr).size:
         raise ShapeError(
             f"place: the mask must have the size of the array; got {type_name(mask)} for {type_name(arr)}"
         )
     if not aval_of(values).size:
-        if is_value(mask) and not np.any(mask):
+        if is_concrete_value(mask) and not np.any(mask):
             return None if inplace else arr
         raise ShapeError("place: there must be values to write; got none")
     from functx.numpy.running import cumsum
 
     numbers = whole_numbers.remainder(cumsum(holds) - 1, aval_of(values).size)
-    flat = choices.where(holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _flat(arr))
-    return _given("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
+    flat = choices.where(
+        holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _ravel(arr)
+    )
+    return _assign_or_return("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
 
 
 def putmask(a: Any, mask: Any, values: Any) -> None:
@@ -132,13 +136,13 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
 
     Places are those of the flattened array, counted modulo the number of values.
     """
-    writable("putmask", a)
-    own = _flat(asarray(values))
+    check_assignable("putmask", a)
+    own = _ravel(asarray(values))
     if not aval_of(own).size:
         return
-    repeated = shapes.reshape(_repeated("putmask", own, aval_of(a).size), aval_of(a).shape)
+    repeated = shapes.reshape(_repeat_values("putmask", own, aval_of(a).size), aval_of(a).shape)
     mask = shapes.reshape(asarray(mask), aval_of(a).shape)
-    assign(a, choices.where(mask != 0, _cast(repeated, a), a), "putmask")
+    assign_array(a, choices.where(mask != 0, _cast(repeated, a), a), "putmask")
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
@@ -171,27 +175,27 @@ def put_along_axis(
 
     A traced index out of bounds writes nothing. Without `inplace`, the result is a new array.
     """
-    new = indexing.with_values_along_axis(arr, indices, values, axis, mode)
-    return _given("put_along_axis", arr, new, inplace)
+    new = indexing.scatter_along_axis(arr, indices, values, axis, mode)
+    return _assign_or_return("put_along_axis", arr, new, inplace)
 
 
 def _sort(
     self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, **options: Any
 ) -> None:
     """Put the elements in ascending order along `axis`."""
-    assign(self, sorting.sort(self, axis, kind=kind, order=order, **options), "x.sort()")
+    assign_array(self, sorting.sort(self, axis, kind=kind, order=order, **options), "x.sort()")
 
 
 def _partition(self: Tracer, kth: Any, axis: int = -1) -> None:
     """Put the element at `kth` along `axis` where it would be in order."""
-    assign(self, sorting.partition(self, kth, axis), "x.partition()")
+    assign_array(self, sorting.partition(self, kth, axis), "x.partition()")
 
 
 def _fill(self: Tracer, value: Any) -> None:
     """Write the scalar `value` to every element."""
     if aval_of(value).shape:
         raise ShapeError(f"x.fill(): the value must be a scalar; got {type_name(value)}")
-    assign(self, _cast(value, self), "x.fill()")
+    assign_array(self, _cast(value, self), "x.fill()")
 
 
 def _itemset(self: Tracer, *args: Any) -> None:
@@ -225,7 +229,7 @@ def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
             fix="Use functx.numpy.resize, which returns a new array.",
         )
     size = int(np.prod(wanted))
-    flat = _flat(self)[:size]
+    flat = _ravel(self)[:size]
     if size > self.size:
         flat = joining.concatenate([flat, zeros(size - self.size, self.dtype)])
     new = Copy()(shapes.reshape(flat, wanted))
@@ -243,7 +247,7 @@ def has_views(equations: Sequence[Equation], atom: Any) -> bool:
     return False
 
 
-class Flat:
+class FlatIterator:
     """`x.flat`: the elements in row-major order, to be read, written and iterated over."""
 
     __slots__ = ("x",)
@@ -255,24 +259,24 @@ class Flat:
         return self.x.size
 
     def __iter__(self) -> Iterator[Any]:
-        flat = _flat(self.x)
+        flat = _ravel(self.x)
         return (flat[i] for i in range(self.x.size))
 
     def __getitem__(self, idx: Any) -> Any:
-        return Copy()(_flat(self.x)[idx])
+        return Copy()(_ravel(self.x)[idx])
 
     def __setitem__(self, idx: Any, value: Any) -> None:
-        row, values = _flat(self.x), _flat(asarray(value))
+        row, values = _ravel(self.x), _ravel(asarray(value))
         if aval_of(values).size > 1:
             # Too few values are written again and again.
-            shape = aval_of(indexing.index(np.empty(self.x.size, bool), idx)).shape
-            values = shapes.reshape(_repeated("x.flat", values, int(np.prod(shape))), shape)
-        flat = Place(row, idx).set(values)
-        assign(self.x, shapes.reshape(flat, self.x.shape), "x.flat[...] =")
+            shape = aval_of(indexing.getitem(np.empty(self.x.size, bool), idx)).shape
+            values = shapes.reshape(_repeat_values("x.flat", values, int(np.prod(shape))), shape)
+        flat = IndexUpdateRef(row, idx).set(values)
+        assign_array(self.x, shapes.reshape(flat, self.x.shape), "x.flat[...] =")
 
     def copy(self) -> Any:
         """The elements as a new one-dimensional array."""
-        return Copy()(_flat(self.x))
+        return Copy()(_ravel(self.x))
 
 
 for _name, _method in {
@@ -282,6 +286,8 @@ for _name, _method in {
     "itemset": _itemset,
     "resize": _resize,
     "put": put,
-    "flat": property(Flat, lambda self, value: Flat(self).__setitem__(slice(None), value)),
+    "flat": property(
+        FlatIterator, lambda self, value: FlatIterator(self).__setitem__(slice(None), value)
+    ),
 }.items():
     setattr(Tracer, _name, _method)

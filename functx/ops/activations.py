@@ -13,8 +13,8 @@ from functx.ops.selection import clamp
 from functx.ops.special import erfc
 from functx.ops.trigonometric import tanh
 
-CUBIC = 0.044715
-SLOPE = math.sqrt(2 / math.pi)
+GELU_CUBIC = 0.044715
+GELU_SCALE = math.sqrt(2 / math.pi)
 INF = math.inf
 
 
@@ -119,7 +119,7 @@ class Gelu(Inexact):
             density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
             return add(self.distribution(x), mul(x, density))
         share = self.distribution(x)
-        slope = mul(add(mul(mul(x, x), 3 * CUBIC), 1.0), 2 * SLOPE)
+        slope = mul(add(mul(mul(x, x), 3 * GELU_CUBIC), 1.0), 2 * GELU_SCALE)
         return add(share, mul(x, mul(mul(share, sub(1.0, share)), slope)))
 
     def decompose(self, x):
@@ -133,7 +133,7 @@ class Gelu(Inexact):
 
     def argument(self, x: Any) -> Any:
         # 2 sqrt(2 / pi) (x + 0.044715 x^3)
-        return mul(add(x, mul(mul(mul(x, x), x), CUBIC)), 2 * SLOPE)
+        return mul(add(x, mul(mul(mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
 
 
 def softplus(x: Any) -> Any:

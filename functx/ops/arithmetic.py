@@ -16,10 +16,10 @@ from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer, aval_of
 from functx.ops.comparison import eq, ge, gt, lt, ne
-from functx.ops.families import Binary, Unary, check_same_dtype, elementwise_shape, where_live
-from functx.ops.identities import is_exact, is_number, same_number
+from functx.ops.families import Binary, Unary, apply_mask, check_same_dtype, elementwise_shape
+from functx.ops.identities import has_exact_arithmetic, is_literal_equal, is_same_value
 from functx.ops.logical import bitwise_and, bitwise_not
-from functx.ops.operands import PYTHON_SCALARS, is_finite_literal, literal, match
+from functx.ops.operands import PYTHON_SCALARS, is_finite_literal, literal, promote_scalars
 from functx.ops.selection import select
 
 BOOL = np.dtype("bool")
@@ -63,10 +63,10 @@ class Add(Binary):
 
     def simplify(self, facts, x, y):
         # Adding +0 would make +0 of -0.
-        nothing = 0 if is_exact(x) else -0.0
-        if is_number(x, nothing):
+        nothing = 0 if has_exact_arithmetic(x) else -0.0
+        if is_literal_equal(x, nothing):
             return y
-        return x if is_number(y, nothing) else None
+        return x if is_literal_equal(y, nothing) else None
 
     def lower(self, ctx, x, y):
         # XLA may take the sum of two equal booleans for twice one, which is 0.
@@ -91,9 +91,9 @@ class Sub(Binary):
         return True
 
     def simplify(self, facts, x, y):
-        if is_number(y, 0.0 if is_inexact(x.aval.dtype) else 0):
+        if is_literal_equal(y, 0.0 if is_inexact(x.aval.dtype) else 0):
             return x
-        return literal(0, x.aval.dtype) if x is y and is_exact(x) else None
+        return literal(0, x.aval.dtype) if x is y and has_exact_arithmetic(x) else None
 
     def lower(self, ctx, x, y):
         return stablehlo.subtract(x, y)
@@ -115,9 +115,9 @@ class Mul(Binary):
 
     def simplify(self, facts, x, y):
         for one, other in ((x, y), (y, x)):
-            if is_number(one, 1):
+            if is_literal_equal(one, 1):
                 return other
-            if is_exact(x) and is_number(one, 0):
+            if has_exact_arithmetic(x) and is_literal_equal(one, 0):
                 return one
         return None
 
@@ -143,7 +143,7 @@ class Div(Binary):
         return i == 0 and is_finite_literal(y, but_zero=True)
 
     def simplify(self, facts, x, y):
-        return x if is_number(y, 1) else None
+        return x if is_literal_equal(y, 1) else None
 
     def lower(self, ctx, x, y):
         return stablehlo.divide(x, y)
@@ -169,7 +169,7 @@ class Sign(Unary):
         if not is_complex(x.dtype):
             return out, None
         # d(x / |x|) = i out imag(conj(out) dx) / |x|
-        turn = div(imag(mul(conj(out), t)), _nonzero(abs(x)))
+        turn = div(imag(mul(conj(out), t)), _replace_zero_by_one(abs(x)))
         return out, mul(out, complex(0.0, turn))
 
     def vjp(self, ct, out, args, active):
@@ -177,7 +177,7 @@ class Sign(Unary):
         if not is_complex(x.dtype):
             return (None,)
         # The same, transposed: i conj(out) imag(ct out) / |x|
-        turn = div(imag(mul(ct, out)), _nonzero(abs(x)))
+        turn = div(imag(mul(ct, out)), _replace_zero_by_one(abs(x)))
         return (mul(conj(out), complex(0.0, turn)),)
 
     def lower(self, ctx, x):
@@ -210,7 +210,7 @@ class Abs(Unary):
         (x,), (t,) = primals, tangents
         slope = sign(x)
         if not is_complex(x.dtype):
-            return self(x), where_live(self.influence(0, x), mul(t, slope))
+            return self(x), apply_mask(self.influence(0, x), mul(t, slope))
         # d|x| = re(conj(x / |x|) dx)
         return self(x), real(mul(t, conj(slope)))
 
@@ -218,7 +218,7 @@ class Abs(Unary):
         (x,) = args
         slope = sign(x)
         if not is_complex(x.dtype):
-            return (where_live(self.influence(0, x), mul(ct, slope)),)
+            return (apply_mask(self.influence(0, x), mul(ct, slope)),)
         return (mul(complex(ct, 0.0), conj(slope)),)
 
     def influence(self, i, x):
@@ -231,13 +231,13 @@ class Abs(Unary):
         if facts.made_by(x, Abs) is not None:
             return x
         inner = facts.made_by(x, Neg)
-        return None if inner is None or is_exact(x) else (self, inner.inputs)
+        return None if inner is None or has_exact_arithmetic(x) else (self, inner.inputs)
 
     def lower(self, ctx, x):
         dtype = ctx.avals_in[0].dtype
         if kind(dtype) == "u":
             return x
-        return ctx.via_jax(_magnitude, x) if is_complex(dtype) else stablehlo.abs(x)
+        return ctx.via_jax(_complex_abs, x) if is_complex(dtype) else stablehlo.abs(x)
 
 
 class Rem(Binary):
@@ -258,7 +258,7 @@ class Rem(Binary):
         return stablehlo.remainder(x, y)
 
 
-class _Extremum(Binary, abstract=True):
+class _BinaryExtremum(Binary, abstract=True):
     """The larger or the smaller operand; nan where either is, ties share the derivative."""
 
     finite_slopes = True
@@ -280,7 +280,7 @@ class _Extremum(Binary, abstract=True):
         return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else self.beats(x, y)
 
     def simplify(self, facts, x, y):
-        return x if same_number(x, y) else None
+        return x if is_same_value(x, y) else None
 
     def beats(self, x: Any, y: Any) -> Any:
         """Where x is the output and not y, for what is not complex."""
@@ -299,7 +299,7 @@ def _extremum_samples(*gradients: list[float]) -> tuple[Sample, ...]:
     )
 
 
-class Max(_Extremum):
+class Max(_BinaryExtremum):
     """The larger of x and y; complex numbers compare by their real parts first."""
 
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
@@ -313,7 +313,7 @@ class Max(_Extremum):
         return stablehlo.maximum(x, y)
 
 
-class Min(_Extremum):
+class Min(_BinaryExtremum):
     """The smaller of x and y; complex numbers compare by their real parts first."""
 
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
@@ -360,11 +360,11 @@ class Pow(Binary):
             base = select(bitwise_and(eq(x, 0), eq(y, 0)), 1, x)
             return mul(t, mul(y, pow(base, sub(y, 1))))
         # log(x) x**y, which at x = 0 is 0 unless y is negative.
-        base = select(bitwise_and(eq(x, 0), _not_negative(y)), 1, x)
+        base = select(bitwise_and(eq(x, 0), _is_nonnegative(y)), 1, x)
         return mul(t, mul(log(base), out))
 
     def simplify(self, facts, x, y):
-        return x if is_number(y, 1) and not is_complex(x.aval.dtype) else None
+        return x if is_literal_equal(y, 1) and not is_complex(x.aval.dtype) else None
 
     def lower(self, ctx, x, y):
         source, target = ctx.avals_in[1], ctx.avals_in[0]
@@ -478,28 +478,28 @@ def _integer_power(x: Any, y: Any) -> Any:
     return lax.select(lax.lt(y, lax.full_like(y, 0)), fraction, out)
 
 
-def _magnitude(x: Any) -> Any:
+def _complex_abs(x: Any) -> Any:
     """|x| of JAX's complex numbers: infinite with an infinite part, even beside a nan."""
-    return jnp.where(_infinite_parts(x) != 0, jnp.inf, lax.abs(x))
+    return jnp.where(_signs_of_infinite_parts(x) != 0, jnp.inf, lax.abs(x))
 
 
 def _complex_sign(x: Any) -> Any:
     """x / |x| of JAX's complex numbers, also where one part is infinite."""
-    ends = _infinite_parts(x)
+    ends = _signs_of_infinite_parts(x)
     return jnp.where(lax.abs(ends) == 1, ends, lax.sign(x))
 
 
-def _infinite_parts(x: Any) -> Any:
+def _signs_of_infinite_parts(x: Any) -> Any:
     """The signs of the infinite parts, 0 for the others."""
     parts = [jnp.where(jnp.isinf(p), lax.sign(p), 0) for p in (lax.real(x), lax.imag(x))]
     return lax.complex(*parts)
 
 
-def _not_negative(x: Any) -> Any:
+def _is_nonnegative(x: Any) -> Any:
     return ge(real(x) if is_complex(x.dtype) else x, 0)
 
 
-def _nonzero(x: Any) -> Any:
+def _replace_zero_by_one(x: Any) -> Any:
     return select(eq(x, 0), 1, x)
 
 
@@ -510,22 +510,22 @@ def neg(x: Any) -> Any:
 
 def add(x: Any, y: Any) -> Any:
     """x + y, elementwise."""
-    return Add()(*match(x, y))
+    return Add()(*promote_scalars(x, y))
 
 
 def sub(x: Any, y: Any) -> Any:
     """x - y, elementwise."""
-    return Sub()(*match(x, y))
+    return Sub()(*promote_scalars(x, y))
 
 
 def mul(x: Any, y: Any) -> Any:
     """x * y, elementwise."""
-    return Mul()(*match(x, y))
+    return Mul()(*promote_scalars(x, y))
 
 
 def div(x: Any, y: Any) -> Any:
     """x / y, elementwise; between integers, the quotient rounded towards zero."""
-    return Div()(*match(x, y))
+    return Div()(*promote_scalars(x, y))
 
 
 def sign(x: Any) -> Any:
@@ -540,17 +540,17 @@ def abs(x: Any) -> Any:
 
 def rem(x: Any, y: Any) -> Any:
     """The remainder of x / y rounded towards zero, elementwise; it has the sign of x."""
-    return Rem()(*match(x, y))
+    return Rem()(*promote_scalars(x, y))
 
 
 def max(x: Any, y: Any) -> Any:
     """The larger of x and y, elementwise; nan where either is, ties share the derivative."""
-    return Max()(*match(x, y))
+    return Max()(*promote_scalars(x, y))
 
 
 def min(x: Any, y: Any) -> Any:
     """The smaller of x and y, elementwise; nan where either is, ties share the derivative."""
-    return Min()(*match(x, y))
+    return Min()(*promote_scalars(x, y))
 
 
 def pow(x: Any, y: Any) -> Any:
@@ -563,7 +563,7 @@ def pow(x: Any, y: Any) -> Any:
         return integer_pow(x, y)
     if not isinstance(x, int) and type(x) in PYTHON_SCALARS and is_integer(aval_of(y).dtype):
         return Pow()(x, y)
-    return Pow()(*match(x, y))
+    return Pow()(*promote_scalars(x, y))
 
 
 def integer_pow(x: Any, exponent: int) -> Any:
@@ -586,7 +586,7 @@ def square(x: Any) -> Any:
 
 def nextafter(x: Any, y: Any) -> Any:
     """The number of the dtype that follows x on the way to y, elementwise."""
-    return NextAfter()(*match(x, y))
+    return NextAfter()(*promote_scalars(x, y))
 
 
 from functx.ops.complexes import complex, conj, imag, real

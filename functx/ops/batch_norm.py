@@ -11,14 +11,19 @@ from functx.core.samples import f32, sample
 from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import rsqrt
-from functx.ops.families import where_live
-from functx.ops.normalizations import Arrangement, Backward, Forward, Normalization
-from functx.ops.operands import batch_size, check_axes, without
-from functx.ops.shaping import batch_at
-from functx.ops.statistics import average, check_real, repeated, working_dtype
+from functx.ops.families import apply_mask
+from functx.ops.normalizations import (
+    BackwardNormalization,
+    ForwardNormalization,
+    Normalization,
+    NormalizationLayout,
+)
+from functx.ops.operands import batch_size, check_axes, tuple_delete
+from functx.ops.shaping import batch_dim_at
+from functx.ops.statistics import broadcast_along, check_real, mean_along, working_dtype
 
 
-class BatchNorm(Forward):
+class BatchNorm(ForwardNormalization):
     """Mean 0 and variance 1 over `axes`, in each channel; scaled and shifted.
 
     Operands are x, the weight if `weighted`, the bias if `biased`, and if `tracked` a running
@@ -46,7 +51,7 @@ class BatchNorm(Forward):
     )
 
     def arrangement(self, x):
-        return per_channel(self, x)
+        return channel_layout(self, x)
 
     def batched(self, shared):
         return self.changed(axes=tuple([d + 1 for d in self.axes])), 0
@@ -82,9 +87,9 @@ class BatchNorm(Forward):
                 dtype = working_dtype(*primals)
                 t, wide = convert_element_type(t, dtype), convert_element_type(x, dtype)
                 # d mean((x - m)^2) = 2 mean((x - m) dx)
-                rest = sub(wide, repeated(average(wide, self.axes), x, self.axes))
-                moved_mean = average(t, self.axes)
-                moved_variance = mul(average(mul(rest, t), self.axes), 2 * self.correction(x))
+                rest = sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
+                moved_mean = mean_along(t, self.axes)
+                moved_variance = mul(mean_along(mul(rest, t), self.axes), 2 * self.correction(x))
             running = self.running(primals)
             out_tangents.append(self.moved(t_mean, moved_mean, x, running[0]))
             out_tangents.append(self.moved(t_variance, moved_variance, x, running[1]))
@@ -112,13 +117,13 @@ class BatchNorm(Forward):
         terms = []
         if cts[0] is not None:
             share = mul(convert_element_type(cts[0], dtype), self.momentum / count)
-            terms.append(repeated(share, x, self.axes))
+            terms.append(broadcast_along(share, x, self.axes))
         if cts[1] is not None:
             wide = convert_element_type(x, dtype)
-            rest = sub(wide, repeated(average(wide, self.axes), x, self.axes))
+            rest = sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
             factor = 2 * self.momentum * self.correction(x) / count
             share = mul(convert_element_type(cts[1], dtype), factor)
-            terms.append(mul(rest, repeated(share, x, self.axes)))
+            terms.append(mul(rest, broadcast_along(share, x, self.axes)))
         for term in terms:
             term = convert_element_type(term, x.dtype)
             found = term if found is None else add(found, term)
@@ -155,7 +160,7 @@ class BatchNorm(Forward):
         return self.changed(tracked=False), range(1 + self.weighted + self.biased), [0]
 
 
-class BatchNormBackward(Backward):
+class BatchNormBackward(BackwardNormalization):
     """The cotangents that `batch_norm` makes of that of its output."""
 
     axes: tuple[int, ...]
@@ -183,28 +188,28 @@ class BatchNormBackward(Backward):
     )
 
     def arrangement(self, x):
-        return per_channel(self, x)
+        return channel_layout(self, x)
 
     def batched(self, shared):
         return self.changed(axes=tuple([d + 1 for d in self.axes])), 0
 
 
-class ByStatistics(Normalization, abstract=True):
+class FixedStatisticsNormalization(Normalization, abstract=True):
     """What normalization by given statistics and its backward have in common."""
 
     axes: tuple[int, ...]
 
     def arrangement(self, x):
-        return per_channel(self, x)
+        return channel_layout(self, x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        args = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        args = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         outs = self.changed(axes=tuple([d + 1 for d in self.axes]))(*args)
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
-class BatchNormInference(ByStatistics):
+class BatchNormInference(FixedStatisticsNormalization):
     """(x - mean) / sqrt(variance + eps) in each channel, scaled and shifted.
 
     Operands are x, mean, variance, the weight if `weighted`, and the bias if `biased`, all
@@ -262,7 +267,7 @@ class BatchNormInference(ByStatistics):
         return [*cts[:3], *cts[3:4] * self.weighted, *cts[4:] * self.biased]
 
     def vjp_where(self, live, ct, out, args, active):
-        x = where_live(live, args[0]) if live.shape == ct.shape else args[0]
+        x = apply_mask(live, args[0]) if live.shape == ct.shape else args[0]
         return self.vjp(ct, out, (x, *args[1:]), active)
 
     def live_operands(self, live, args):
@@ -270,7 +275,7 @@ class BatchNormInference(ByStatistics):
         return [there] + [None] * (len(args) - 1)
 
 
-class BatchNormInferenceBackward(ByStatistics):
+class BatchNormInferenceBackward(FixedStatisticsNormalization):
     """The cotangents that `batch_norm_inference` makes of that of its output.
 
     Those of x, mean, variance, weight and bias that are `wanted`. The operands are the
@@ -334,10 +339,12 @@ class BatchNormInferenceBackward(ByStatistics):
         return self.chosen(outs)
 
 
-def per_channel(primitive: Any, x: Any) -> Arrangement:
+def channel_layout(primitive: Any, x: Any) -> NormalizationLayout:
     """How to look at x for a normalization over `axes`, with one mean in each place of the others."""
     check_axes(primitive.name, primitive.axes, x.ndim)
-    return Arrangement(x.shape, x.shape, primitive.axes, without(range(x.ndim), primitive.axes))
+    return NormalizationLayout(
+        x.shape, x.shape, primitive.axes, tuple_delete(range(x.ndim), primitive.axes)
+    )
 
 
 BatchNorm.backward = BatchNormBackward

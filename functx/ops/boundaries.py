@@ -13,12 +13,12 @@ from typing import Any
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_at
+from functx.ops.shaping import batch_dim_at
 
-TRANSPOSED = {"argument": "sum", "result": "share", "sum": "sum", "share": "share"}
+TRANSPOSED_KIND = {"argument": "sum", "result": "share", "sum": "sum", "share": "share"}
 
 
-class Boundary(Primitive):
+class DerivativeBoundary(Primitive):
     """`x`, an argument or a result of what is differentiated, or a cotangent of one.
 
     Along which of the `axes`, names with lengths, `like` is the same in all places is known only
@@ -58,14 +58,14 @@ class Boundary(Primitive):
         return [out], [out]
 
     def vjp(self, ct, out, args, active):
-        return Boundary(TRANSPOSED[self.kind], self.axes)(ct, args[1]), None
+        return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, args[1]), None
 
     def transpose(self, ct, x, like):
-        return Boundary(TRANSPOSED[self.kind], self.axes)(ct, like), None
+        return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, like), None
 
     def batch(self, args, dims):
         (x, like), (dim, _) = args, dims
-        x = batch_at(x, dim, 0, batch_size(args, dims))
+        x = batch_dim_at(x, dim, 0, batch_size(args, dims))
         return self(x, like), 0
 
     def lower(self, ctx, x, like):

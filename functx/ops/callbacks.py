@@ -19,14 +19,14 @@ from functx.core.errors import (
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
-from functx.ops.host_functions import HostFunction, LaneByLane, callback_name
+from functx.ops.host_functions import FlatCallback, SequentialCallback, callback_name
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_at, broadcast_in_dim
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim
 
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
 
 
-class OnHost(Primitive, abstract=True):
+class HostPrimitive(Primitive, abstract=True):
     """What Python computes when the program runs, by `run`."""
 
     multiple_results = True
@@ -42,10 +42,10 @@ class OnHost(Primitive, abstract=True):
         raise NotImplementedError
 
 
-class HostCall(OnHost, abstract=True):
+class HostCallback(HostPrimitive, abstract=True):
     """A call of `callback` with the operands; it gives arrays of the types `results`."""
 
-    callback: HostFunction | LaneByLane
+    callback: FlatCallback | SequentialCallback
     results: tuple[ShapedArray, ...] = ()
 
     def abstract_eval(self, *avals):
@@ -76,7 +76,7 @@ class HostCall(OnHost, abstract=True):
         """The parameters of one call that runs the callback for each lane of a batch."""
         size = batch_size(args, dims)
         return {
-            "callback": LaneByLane(self.callback, size, tuple(dims)),
+            "callback": SequentialCallback(self.callback, size, tuple(dims)),
             "results": tuple([a.update(shape=(size, *a.shape)) for a in self.results]),
         }
 
@@ -88,13 +88,13 @@ def _returns_operand(x: Any) -> Any:
     return x
 
 
-def _example(results: int) -> HostFunction:
+def _example(results: int) -> FlatCallback:
     in_tree, out_tree = tree.structure(((0,), {})), tree.structure((0,) * results)
     fun = _returns_operand if results == 1 else lambda x: ()
-    return HostFunction(fun, in_tree, (), tree.structure(0) if results == 1 else out_tree)
+    return FlatCallback(fun, in_tree, (), tree.structure(0) if results == 1 else out_tree)
 
 
-class PureCallback(HostCall):
+class PureCallback(HostCallback):
     """As often as anybody likes, for the function has no effects."""
 
     vmap_method: str | None = None
@@ -122,7 +122,7 @@ class PureCallback(HostCall):
             args = [
                 broadcast_in_dim(x, (wide, *x.shape), tuple(range(1, x.ndim + 1)))
                 if d is None
-                else batch_at(x, d, 0, size)
+                else batch_dim_at(x, d, 0, size)
                 for x, d in zip(args, dims, strict=True)
             ]
             results = tuple([a.update(shape=(size, *a.shape)) for a in self.results])
@@ -130,7 +130,7 @@ class PureCallback(HostCall):
         return PureCallback(vmap_method=method, **params)(*args), [0] * len(self.results)
 
 
-class IoCallback(HostCall):
+class IoCallback(HostCallback):
     """Exactly once, for the function has effects, and in its place among others if `ordered`."""
 
     ordered: bool = False
@@ -148,7 +148,7 @@ class IoCallback(HostCall):
         return IoCallback(ordered=self.ordered, **params)(*args), [0] * len(self.results)
 
 
-class DebugCallback(HostCall):
+class DebugCallback(HostCallback):
     """As `IoCallback`, for a function that looks at values only, and so at those of the primal."""
 
     ordered: bool = False
@@ -177,7 +177,7 @@ class NoDerivative(Primitive, abstract=True):
     """
 
     operation: str
-    callback: HostFunction | LaneByLane
+    callback: FlatCallback | SequentialCallback
     result: ShapedArray
     name: ClassVar[str] = "no_derivative"
 
@@ -189,7 +189,7 @@ class NoDerivative(Primitive, abstract=True):
         return self(*primals), self(*given)
 
     def transpose(self, ct, *args):
-        raise no_derivative(self.operation, self.callback)
+        raise no_derivative_error(self.operation, self.callback)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
@@ -197,12 +197,12 @@ class NoDerivative(Primitive, abstract=True):
         return NoDerivative(self.operation, self.callback, result)(*args), 0
 
     def lower(self, ctx, *values):
-        error = no_derivative(self.operation, self.callback)
+        error = no_derivative_error(self.operation, self.callback)
         error.source = ctx.source
         raise error
 
 
-def no_derivative(operation: str, callback: Any) -> MissingRuleError:
+def no_derivative_error(operation: str, callback: Any) -> MissingRuleError:
     """The error that a derivative goes through a callback."""
     return MissingRuleError(
         f"{operation}({callback.__name__}): a callback must stand in a function with a derivative "
@@ -243,8 +243,8 @@ def pure_callback(
             f"pure_callback({callback_name(callback)}): vmap_method must be one of "
             f"{', '.join(map(repr, VMAP_METHODS))} or None; got {vmap_method!r}"
         )
-    results, out_tree = _results("pure_callback", callback, result_shape_dtypes)
-    host, leaves = host_function("pure_callback", callback, args, kwargs, out_tree)
+    results, out_tree = _result_avals("pure_callback", callback, result_shape_dtypes)
+    host, leaves = flat_callback("pure_callback", callback, args, kwargs, out_tree)
     return tree.unflatten(out_tree, PureCallback(host, results, vmap_method)(*leaves))
 
 
@@ -271,8 +271,8 @@ def io_callback(
     [0, 1, 2]
     """
     check_callback("io_callback", callback)
-    results, out_tree = _results("io_callback", callback, result_shape_dtypes)
-    host, leaves = host_function("io_callback", callback, args, kwargs, out_tree)
+    results, out_tree = _result_avals("io_callback", callback, result_shape_dtypes)
+    host, leaves = flat_callback("io_callback", callback, args, kwargs, out_tree)
     return tree.unflatten(out_tree, IoCallback(host, results, bool(ordered))(*leaves))
 
 
@@ -285,14 +285,14 @@ def check_callback(operation: str, callback: Any) -> None:
         )
 
 
-def host_function(
+def flat_callback(
     operation: str,
     callback: Callable[..., Any],
     args: Any,
     kwargs: Any,
     out_tree: Any = None,
     static_too: bool = False,
-) -> tuple[HostFunction, list[Any]]:
+) -> tuple[FlatCallback, list[Any]]:
     """`callback` as a parameter, and the operands to call it with.
 
     With `static_too`, leaves that are no arrays are handed to it as they are.
@@ -304,37 +304,37 @@ def host_function(
             aval_of(x)
         except (ArgumentError, OverflowError):
             if not static_too:
-                raise _no_array(operation, callback, (args, kwargs), i) from None
+                raise _not_an_array_error(operation, callback, (args, kwargs), i) from None
             static.append((i, x))
         else:
             operands.append(x)
-    return HostFunction(callback, in_tree, static, out_tree), operands
+    return FlatCallback(callback, in_tree, static, out_tree), operands
 
 
-def _no_array(operation: str, callback: Any, call: Any, place: int) -> ArgumentError:
+def _not_an_array_error(operation: str, callback: Any, call: Any, place: int) -> ArgumentError:
     (which, first, *rest), x = tree.leaves_with_path(call)[place]
     base = first.key if which.idx else f"args[{first.idx}]"
     return ArgumentError(
         f"{operation}({callback_name(callback)}): arguments must be arrays, numbers or pytrees of "
-        f"them; got {type_name(x)} for `{base}{tree.path_text(tuple(rest))}`",
+        f"them; got {type_name(x)} for `{base}{tree.keystr(tuple(rest))}`",
         fix="Put what is no array into the function (functools.partial, a closure).",
     )
 
 
-def _results(
+def _result_avals(
     operation: str, callback: Any, result_shape_dtypes: Any
 ) -> tuple[tuple[ShapedArray, ...], Any]:
     """The types and the structure of a result, which `result_shape_dtypes` stands for."""
     leaves, out_tree = tree.flatten(result_shape_dtypes)
     types = [
-        _result_type(operation, callback, x, i, result_shape_dtypes) for i, x in enumerate(leaves)
+        _result_aval(operation, callback, x, i, result_shape_dtypes) for i, x in enumerate(leaves)
     ]
     return tuple(types), out_tree
 
 
-def _result_type(operation: str, callback: Any, x: Any, i: int, types: Any) -> ShapedArray:
+def _result_aval(operation: str, callback: Any, x: Any, i: int, types: Any) -> ShapedArray:
     def where() -> str:
-        return f"result_shape_dtypes{tree.path_text(tree.leaves_with_path(types)[i][0])}"
+        return f"result_shape_dtypes{tree.keystr(tree.leaves_with_path(types)[i][0])}"
 
     if type(x) is ShapedArray:
         shape, dtype = x.shape, x.dtype

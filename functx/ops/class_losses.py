@@ -18,15 +18,15 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
 from functx.ops.families import check_same_dtype
 from functx.ops.gathering import Gather
-from functx.ops.half_floats import narrowed, widened
+from functx.ops.half_floats import cast_like_input, upcast_half
 from functx.ops.losses import Loss
-from functx.ops.operands import batch_size, check_axes, literal, without
+from functx.ops.operands import batch_size, check_axes, literal, tuple_delete
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, full, reshape, zeros_like
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, full, reshape, zeros_like
 
 
-class ByClass(Loss, abstract=True):
+class ClassIndexPrimitive(Loss, abstract=True):
     """What concerns a loss of scores along `axis`, one a class, and the class of each row.
 
     Rows with the class `ignore_index` do not count. A row weighs 1, or what a third operand
@@ -48,7 +48,7 @@ class ByClass(Loss, abstract=True):
                 f"{target!r}",
                 fix="Convert it with astype(int).",
             )
-        if target.shape != without(x.shape, (self.axis,)):
+        if target.shape != tuple_delete(x.shape, (self.axis,)):
             raise ShapeError(
                 f"{self.name}: the target must have the shape of the input without axis "
                 f"{self.axis}, that of the classes; got {target!r} for {x!r}"
@@ -59,26 +59,30 @@ class ByClass(Loss, abstract=True):
 
     def batched(self, args: Any, dims: Any, size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
-        x, target = [batch_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.lanes)]
 
-    def rows(self, target: Any, weights: Any, dtype: DType) -> Rows:
+    def rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
         """What the rows of `target` count."""
-        counts = counted(target, self.ignore_index)
+        counts = not_ignored_mask(target, self.ignore_index)
         classes = target if counts is None else select(counts, target, 0)
         if classes.dtype.itemsize < 4:
             classes = convert_element_type(classes, np.int32)
-        weight = picked(widened(weights[0]), classes, weights[0].ndim - 1) if weights else None
-        return Rows(classes, counts, weight, dtype, self.lanes)
+        weight = (
+            take_class_scores(upcast_half(weights[0]), classes, weights[0].ndim - 1)
+            if weights
+            else None
+        )
+        return TargetRows(classes, counts, weight, dtype, self.lanes)
 
-    def reduced(self, terms: Any, rows: Rows) -> Any:
+    def reduced(self, terms: Any, rows: TargetRows) -> Any:
         """The loss, given its terms."""
         if self.reduction == "none":
             return terms
         total = self.summed(terms)
         return total if self.reduction == "sum" else rows.averaged(total, nan)
 
-    def shared(self, ct: Any, rows: Rows) -> Any:
+    def shared(self, ct: Any, rows: TargetRows) -> Any:
         """The cotangent of each term that counts, given that of the loss."""
         if self.reduction == "none":
             return ct
@@ -86,7 +90,7 @@ class ByClass(Loss, abstract=True):
         return broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
 
 
-class ClassLoss(ByClass, abstract=True):
+class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
     """A loss of the class of each row; a subclass gives `terms`, `alone` and `backward`."""
 
     def abstract_eval(self, x, target, *weights):
@@ -94,29 +98,29 @@ class ClassLoss(ByClass, abstract=True):
         return ShapedArray(self.loss_shape(target.shape), x.dtype)
 
     def decompose(self, x, target, *weights):
-        wide = widened(x)
+        wide = upcast_half(x)
         rows = self.rows(target, weights, wide.dtype)
-        return narrowed(self.reduced(self.terms(wide, rows, weights), rows), x)
+        return cast_like_input(self.reduced(self.terms(wide, rows, weights), rows), x)
 
     def vjp(self, ct, out, args, active):
         x, target, *weights = args
         of_x = self.backward(ct, x, target, *weights) if active[0] else None
         of_weight = None
         if any(active[2:]):
-            wide, weight = widened(x), widened(weights[0])
+            wide, weight = upcast_half(x), upcast_half(weights[0])
             rows = self.rows(target, weights, wide.dtype)
-            of_weight = narrowed(self.of_weights(widened(ct), wide, rows, weight), x)
+            of_weight = cast_like_input(self.of_weights(upcast_half(ct), wide, rows, weight), x)
         return [of_x, None, of_weight][: len(args)]
 
     def batch(self, args, dims):
         batched = self.batched(args, dims, batch_size(args, dims))
         return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(*batched), 0
 
-    def terms(self, x: Any, rows: Rows, weights: Any) -> Any:
+    def terms(self, x: Any, rows: TargetRows, weights: Any) -> Any:
         """What each row adds to the loss, 0 where it does not count."""
         raise NotImplementedError
 
-    def alone(self, x: Any, rows: Rows) -> Any:
+    def alone(self, x: Any, rows: TargetRows) -> Any:
         """What each row adds to the loss for its own class, when its weight is 1."""
         raise NotImplementedError
 
@@ -124,7 +128,7 @@ class ClassLoss(ByClass, abstract=True):
         """The cotangent of the scores."""
         raise NotImplementedError
 
-    def of_weights(self, ct: Any, x: Any, rows: Rows, weight: Any) -> Any:
+    def of_weights(self, ct: Any, x: Any, rows: TargetRows, weight: Any) -> Any:
         """The cotangent of the weights."""
         terms = self.alone(x, rows)
         if self.reduction == "mean":
@@ -132,11 +136,11 @@ class ClassLoss(ByClass, abstract=True):
             mean = rows.averaged(self.summed(self.terms(x, rows, [weight])), 0.0)
             terms = sub(terms, self.repeated(mean, terms.shape))
         found = rows.kept(mul(self.shared(ct, rows), terms))
-        read, places = gather_at(weight, rows.classes, weight.ndim - 1)
+        read, places = class_gather(weight, rows.classes, weight.ndim - 1)
         return read.accumulate(zeros_like(weight), found, (weight, places))
 
 
-class ClassLossBackward(ByClass, abstract=True):
+class ClassIndexLossBackward(ClassIndexPrimitive, abstract=True):
     """The cotangent of the scores of such a loss, given that of the loss."""
 
     def check_cotangent(self, ct: ShapedArray, x: ShapedArray, target: ShapedArray) -> None:
@@ -150,7 +154,7 @@ class ClassLossBackward(ByClass, abstract=True):
             )
 
 
-class Rows(NamedTuple):
+class TargetRows(NamedTuple):
     """The class of each row, whether it counts, and what it weighs, None for all and for 1.
 
     Rows that do not count have class 0.
@@ -175,7 +179,7 @@ class Rows(NamedTuple):
         """`x`, which has values along `axis` in each row, and 0 in rows that do not count."""
         if self.counts is None:
             return x
-        rows = without(range(x.ndim), (axis,))
+        rows = tuple_delete(range(x.ndim), (axis,))
         return select(broadcast_in_dim(self.counts, x.shape, rows), x, 0.0)
 
     def averaged(self, total: Any, of_nothing: float) -> Any:
@@ -202,12 +206,12 @@ def batched_weights(weights: Any, dims: Any, shape: Shape, lanes: int) -> list[A
     found = []
     for weight, dim in zip(weights, dims, strict=True):
         if weight.ndim - (dim is not None) > 1:
-            found.append(batch_at(weight, dim, 0, shape[0]))
+            found.append(batch_dim_at(weight, dim, 0, shape[0]))
         elif dim is None:
             found.append(weight)
         else:
             all_lanes = (*shape[: lanes + 1], weight.shape[1 - dim])
-            weight = batch_at(weight, dim, 0, shape[0])
+            weight = batch_dim_at(weight, dim, 0, shape[0])
             found.append(broadcast_in_dim(weight, all_lanes, (0, lanes + 1)))
     return found
 
@@ -223,7 +227,7 @@ def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[Shape
             )
 
 
-def counted(target: Any, ignore_index: int) -> Any:
+def not_ignored_mask(target: Any, ignore_index: int) -> Any:
     """Whether each class is not `ignore_index`; None where the dtype does not hold that."""
     limits = iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:
@@ -231,12 +235,12 @@ def counted(target: Any, ignore_index: int) -> Any:
     return ne(target, literal(ignore_index, target.dtype))
 
 
-def gather_at(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
+def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
     """The gather of one element of `x` along `axis` for each of `classes`, and its indices.
 
     The other dimensions of `x` are the first ones of `classes`.
     """
-    others = without(range(x.ndim), (axis,))
+    others = tuple_delete(range(x.ndim), (axis,))
     gather = Gather(
         collapsed_slice_dims=(axis,),
         start_index_map=(axis,),
@@ -248,14 +252,14 @@ def gather_at(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
     return gather, reshape(classes, (*classes.shape, 1))
 
 
-def picked(x: Any, classes: Any, axis: int) -> Any:
+def take_class_scores(x: Any, classes: Any, axis: int) -> Any:
     """The element of `x` along `axis` for each of `classes`; nan for a class that is not there."""
-    gather, places = gather_at(x, classes, axis)
+    gather, places = class_gather(x, classes, axis)
     return gather(x, places)
 
 
-def at_classes(classes: Any, shape: Shape, axis: int) -> Any:
+def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Any:
     """Whether each place of `shape` is, along `axis`, that of the class of its row."""
-    rows = without(range(len(shape)), (axis,))
+    rows = tuple_delete(range(len(shape)), (axis,))
     places = broadcasted_iota(classes.dtype, shape, axis)
     return eq(broadcast_in_dim(classes, shape, rows), places)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from functx.core.avals import ShapedArray
-from functx.core.axes import batched_axis, batched_names
+from functx.core.axes import batched_axis, batched_axis_names
 from functx.core.dtypes import real_dtype
 from functx.core.errors import CollectiveError
 from functx.core.primitive import Primitive
@@ -25,7 +25,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import iota
 from functx.ops.families import Constant, Linear, check_same_dtype
 from functx.ops.joining import concatenate
-from functx.ops.operands import literal, without
+from functx.ops.operands import literal, tuple_delete
 from functx.ops.reductions import reduce_max, reduce_min, reduce_sum
 from functx.ops.selection import select
 from functx.ops.shaping import (
@@ -34,10 +34,10 @@ from functx.ops.shaping import (
     moveaxis,
     zeros_like,
 )
-from functx.ops.slicing import insert, slice_in_dim
+from functx.ops.slicing import slice_in_dim, tuple_insert
 
-Groups = tuple[tuple[int, ...], ...] | None
-Batched = tuple[Any, int | None]
+AxisIndexGroups = tuple[tuple[int, ...], ...] | None
+BatchedValue = tuple[Any, int | None]
 
 
 class Collective(Primitive, abstract=True):
@@ -58,7 +58,7 @@ class Collective(Primitive, abstract=True):
         """The axes along which the output differs, if the operand does along the axes `over`."""
         return over | self.named_axes
 
-    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Batched:
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedValue:
         axis = batched_axis()
         (x,), (dim,) = args, dims
         if axis is None or axis.name not in self.axes:
@@ -66,24 +66,24 @@ class Collective(Primitive, abstract=True):
             return self.beside(x, dim)
         if len(self.axes) > 1:
             return self.one_of_several(x, dim)
-        groups: Groups = getattr(self, "groups", None)
+        groups: AxisIndexGroups = getattr(self, "groups", None)
         if groups is None:
             return self.on_batch(x, dim, axis.size)
         # Each group is an axis of its own.
-        x = repeated(x, axis.size) if dim is None else moveaxis(x, dim, 0)
+        x = broadcast_new_dim(x, axis.size) if dim is None else moveaxis(x, dim, 0)
         found: list[Any] = []
         for group in groups:
-            out, out_dim = self.on_batch(picked(x, 0, group), 0, len(group))
+            out, out_dim = self.on_batch(take_or_zero(x, 0, group), 0, len(group))
             found.append(
-                repeated(out, len(group)) if out_dim is None else moveaxis(out, out_dim, 0)
+                broadcast_new_dim(out, len(group)) if out_dim is None else moveaxis(out, out_dim, 0)
             )
         order = [place for group in groups for place in group]
-        return picked(concatenate(found, 0), 0, np.argsort(order).tolist()), 0
+        return take_or_zero(concatenate(found, 0), 0, np.argsort(order).tolist()), 0
 
-    def one_of_several(self, x: Any, dim: int | None) -> Batched:
+    def one_of_several(self, x: Any, dim: int | None) -> BatchedValue:
         """The output when one of several axes becomes a batch: that of one axis after the other."""
-        name = batched_names().name
-        for each in self.one_by_one(aval_of(x) if dim is None else without_dim(aval_of(x), dim)):
+        name = batched_axis_names().name
+        for each in self.one_by_one(aval_of(x) if dim is None else unmapped_aval(aval_of(x), dim)):
             if dim is None and name not in each.named_axes:
                 x = each(x)
             else:
@@ -94,11 +94,11 @@ class Collective(Primitive, abstract=True):
         """Operations across one axis each that, one after the other, are this one."""
         raise NotImplementedError
 
-    def beside(self, x: Any, dim: int) -> Batched:
+    def beside(self, x: Any, dim: int) -> BatchedValue:
         """The output for a batch along `dim`, in all of whose lanes the operation is done."""
         raise NotImplementedError
 
-    def on_batch(self, x: Any, dim: int | None, size: int) -> Batched:
+    def on_batch(self, x: Any, dim: int | None, size: int) -> BatchedValue:
         """The output when the only axis, or a group in it, is the dimension `dim` of a batch.
 
         An `x` with None for `dim` is the same in all of the `size` places.
@@ -113,10 +113,10 @@ class Collective(Primitive, abstract=True):
         raise NotImplementedError
 
 
-class Reduced(Collective, abstract=True):
+class AllReduce(Collective, abstract=True):
     """Combines the operands of all places; each place has the result."""
 
-    groups: Groups = None
+    groups: AxisIndexGroups = None
 
     def abstract_eval(self, x):
         self.check(x)
@@ -141,7 +141,7 @@ class Reduced(Collective, abstract=True):
         return rest(x), None
 
 
-class Psum(Reduced, Linear):
+class Psum(AllReduce, Linear):
     """The sum over all places of the axes."""
 
     accepts = "iufc"
@@ -163,7 +163,7 @@ class Psum(Reduced, Linear):
         return lax.psum(x, self.axes, axis_index_groups=self.groups)
 
 
-class ReducedExtremum(Reduced, abstract=True):
+class AllReduceExtremum(AllReduce, abstract=True):
     """The largest or smallest operand; places that tie share the derivative."""
 
     accepts = "biuf"
@@ -187,7 +187,7 @@ class ReducedExtremum(Reduced, abstract=True):
         return out, mul(total, convert_element_type(share, x.dtype))
 
 
-class Pmax(ReducedExtremum):
+class Pmax(AllReduceExtremum):
     """The largest over all places of the axes; nan if there is one."""
 
     def on_batch(self, x, dim, size):
@@ -197,7 +197,7 @@ class Pmax(ReducedExtremum):
         return lax.pmax(x, self.axes, axis_index_groups=self.groups)
 
 
-class Pmin(ReducedExtremum):
+class Pmin(AllReduceExtremum):
     """The smallest over all places of the axes; nan if there is one."""
 
     def on_batch(self, x, dim, size):
@@ -207,7 +207,7 @@ class Pmin(ReducedExtremum):
         return lax.pmin(x, self.axes, axis_index_groups=self.groups)
 
 
-class Vary(Collective, Linear):
+class Pvary(Collective, Linear):
     """The operand, which counts as one that differs from place to place."""
 
     rearranges = True
@@ -223,7 +223,7 @@ class Vary(Collective, Linear):
         return self(x), dim
 
     def one_by_one(self, x):
-        return [Vary((name,)) for name in self.axes]
+        return [Pvary((name,)) for name in self.axes]
 
     def on_batch(self, x, dim, size):
         return x, dim
@@ -253,7 +253,7 @@ class AxisIndex(Constant):
         return ctx.across((self.axis,), lambda: lax.axis_index(self.axis))
 
 
-def picked(x: Any, dim: int, places: Sequence[int | None]) -> Any:
+def take_or_zero(x: Any, dim: int, places: Sequence[int | None]) -> Any:
     """The elements of `x` at `places` along dimension `dim`, zeros where that is None."""
     runs: list[list[int | None]] = []
     for place in places:
@@ -268,18 +268,22 @@ def picked(x: Any, dim: int, places: Sequence[int | None]) -> Any:
     parts = []
     for run in runs:
         if run[0] is None:
-            parts.append(full(insert(without(x.shape, (dim,)), dim, len(run)), literal(0, x.dtype)))
+            parts.append(
+                full(
+                    tuple_insert(tuple_delete(x.shape, (dim,)), dim, len(run)), literal(0, x.dtype)
+                )
+            )
         else:
             parts.append(slice_in_dim(x, run[0], run[0] + len(run), axis=dim))
     return parts[0] if len(parts) == 1 else concatenate(parts, dim)
 
 
-def repeated(x: Any, size: int, dim: int = 0) -> Any:
+def broadcast_new_dim(x: Any, size: int, dim: int = 0) -> Any:
     """`x`, `size` times along a new dimension `dim`."""
-    shape = insert(x.shape, dim, size)
-    return broadcast_in_dim(x, shape, without(range(len(shape)), (dim,)))
+    shape = tuple_insert(x.shape, dim, size)
+    return broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (dim,)))
 
 
-def without_dim(x: ShapedArray, dim: int) -> ShapedArray:
+def unmapped_aval(x: ShapedArray, dim: int) -> ShapedArray:
     """The aval `x` without dimension `dim`."""
-    return x.update(shape=without(x.shape, (dim,)))
+    return x.update(shape=tuple_delete(x.shape, (dim,)))

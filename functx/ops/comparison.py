@@ -8,10 +8,10 @@ import numpy as np
 
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.ops.families import Comparison
-from functx.ops.operands import match
+from functx.ops.operands import promote_scalars
 
 
-class _Ordering(Comparison, abstract=True):
+class _StablehloComparison(Comparison, abstract=True):
     """A comparison that StableHLO has, by the name `direction`."""
 
     direction: ClassVar[str]
@@ -20,7 +20,7 @@ class _Ordering(Comparison, abstract=True):
         return ctx.compare(x, y, self.direction, ctx.avals_in[0])
 
 
-class Eq(_Ordering):
+class Eq(_StablehloComparison):
     """x == y."""
 
     direction = "EQ"
@@ -28,7 +28,7 @@ class Eq(_Ordering):
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(c64[3], c64[3])
 
 
-class Ne(_Ordering):
+class Ne(_StablehloComparison):
     """x != y."""
 
     direction = "NE"
@@ -36,7 +36,7 @@ class Ne(_Ordering):
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[()], i32[3]), sample(c64[3], c64[3])
 
 
-class Lt(_Ordering):
+class Lt(_StablehloComparison):
     """x < y."""
 
     direction = "LT"
@@ -45,7 +45,7 @@ class Lt(_Ordering):
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(bool_[3], bool_[3])
 
 
-class Le(_Ordering):
+class Le(_StablehloComparison):
     """x <= y."""
 
     direction = "LE"
@@ -54,7 +54,7 @@ class Le(_Ordering):
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
-class Gt(_Ordering):
+class Gt(_StablehloComparison):
     """x > y."""
 
     direction = "GT"
@@ -63,7 +63,7 @@ class Gt(_Ordering):
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()])
 
 
-class Ge(_Ordering):
+class Ge(_StablehloComparison):
     """x >= y."""
 
     direction = "GE"
@@ -74,29 +74,29 @@ class Ge(_Ordering):
 
 def eq(x: Any, y: Any) -> Any:
     """x == y, elementwise; false where either is nan."""
-    return Eq()(*match(x, y))
+    return Eq()(*promote_scalars(x, y))
 
 
 def ne(x: Any, y: Any) -> Any:
     """x != y, elementwise; true where either is nan."""
-    return Ne()(*match(x, y))
+    return Ne()(*promote_scalars(x, y))
 
 
 def lt(x: Any, y: Any) -> Any:
     """x < y, elementwise; complex numbers have no order."""
-    return Lt()(*match(x, y))
+    return Lt()(*promote_scalars(x, y))
 
 
 def le(x: Any, y: Any) -> Any:
     """x <= y, elementwise; complex numbers have no order."""
-    return Le()(*match(x, y))
+    return Le()(*promote_scalars(x, y))
 
 
 def gt(x: Any, y: Any) -> Any:
     """x > y, elementwise; complex numbers have no order."""
-    return Gt()(*match(x, y))
+    return Gt()(*promote_scalars(x, y))
 
 
 def ge(x: Any, y: Any) -> Any:
     """x >= y, elementwise; complex numbers have no order."""
-    return Ge()(*match(x, y))
+    return Ge()(*promote_scalars(x, y))

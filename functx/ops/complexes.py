@@ -14,8 +14,8 @@ from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import c64, f32, sample
 from functx.ops.arithmetic import neg
-from functx.ops.families import Binary, Unary, broadcast_scalar, sum_to_scalar
-from functx.ops.operands import match
+from functx.ops.families import Binary, Unary, broadcast_scalar, unbroadcast_scalar
+from functx.ops.operands import promote_scalars
 
 
 class Complex(Binary):
@@ -47,15 +47,15 @@ class Complex(Binary):
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
         re, im = args
         return [
-            sum_to_scalar(real(ct), re) if active[0] else None,
-            sum_to_scalar(neg(imag(ct)), im) if active[1] else None,
+            unbroadcast_scalar(real(ct), re) if active[0] else None,
+            unbroadcast_scalar(neg(imag(ct)), im) if active[1] else None,
         ]
 
     def lower(self, ctx, re, im):
         return stablehlo.complex(re, im)
 
 
-class _Part(Unary, abstract=True):
+class _ComplexPart(Unary, abstract=True):
     """The real or the imaginary part."""
 
     accepts = "c"
@@ -78,7 +78,7 @@ class _Part(Unary, abstract=True):
         return tuple([2 * n for n in strides])
 
 
-class Real(_Part):
+class Real(_ComplexPart):
     """The real part."""
 
     samples = (sample(c64[3, 4]),)
@@ -97,7 +97,7 @@ class Real(_Part):
         return stablehlo.real(x)
 
 
-class Imag(_Part):
+class Imag(_ComplexPart):
     """The imaginary part."""
 
     samples = (sample(c64[3, 4]),)
@@ -144,7 +144,7 @@ class Conj(Unary):
 
 def complex(re: Any, im: Any) -> Any:
     """re + i im, elementwise, of two float32 or two float64 operands."""
-    return Complex()(*match(re, im))
+    return Complex()(*promote_scalars(re, im))
 
 
 def real(x: Any) -> Any:

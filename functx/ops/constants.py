@@ -13,7 +13,7 @@ from functx.core.tracing import aval_of
 from functx.ops.families import Constant
 
 
-class Dense(Constant):
+class DenseConstant(Constant):
     """The array of type `aval` whose elements have the bytes `data`, row by row."""
 
     aval: ShapedArray
@@ -34,7 +34,7 @@ class Dense(Constant):
         return mlir.ir_constant(self.array())
 
 
-def dense(x: Any) -> Any:
+def embed_constant(x: Any) -> Any:
     """The concrete array `x` as part of the program, for values that cannot be operands."""
     aval = aval_of(x)
-    return Dense(aval, np.ascontiguousarray(np.asarray(x, aval.dtype)).tobytes())()
+    return DenseConstant(aval, np.ascontiguousarray(np.asarray(x, aval.dtype)).tobytes())()

@@ -12,7 +12,7 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import check_axes, without
+from functx.ops.operands import check_axes, tuple_delete
 
 Dims = tuple[int, ...]
 
@@ -49,8 +49,8 @@ class DotGeneral(Primitive):
                 )
         shape = (
             *[x.shape[d] for d in self.batched[0]],
-            *without(x.shape, self.contract[0] + self.batched[0]),
-            *without(y.shape, self.contract[1] + self.batched[1]),
+            *tuple_delete(x.shape, self.contract[0] + self.batched[0]),
+            *tuple_delete(y.shape, self.contract[1] + self.batched[1]),
         )
         dtype = self.preferred_element_type or x.dtype
         return ShapedArray(shape, dtype, x.weak_type and y.weak_type)
@@ -87,19 +87,19 @@ class DotGeneral(Primitive):
     def _cotangent(self, ct: Any, x: Any, y: Any, position: Dims) -> Any:
         """The cotangent of x, dimension i of the product lying at `position[i]` of ct."""
         (xc, yc), (xb, yb) = self.contract, self.batched
-        y_free = without(range(y.ndim), yc + yb)
+        y_free = tuple_delete(range(y.ndim), yc + yb)
         ct_y = position[len(position) - len(y_free) :]
         # Both products below hold the batch dimensions first, then what x alone brought in and
         # y's contracted ones, in one or the other order; the better one needs no permutation.
-        x_free = without(range(x.ndim), xc + xb)
-        from_y = tuple([xc[i] for i in _order(yc)])
+        x_free = tuple_delete(range(x.ndim), xc + xb)
+        from_y = tuple([xc[i] for i in _argsort(yc)])
         y = self._cast(y, ct)
         ct_b = position[: len(xb)]
         straight = (*xb, *x_free, *from_y)
         if straight != tuple(range(x.ndim)) == (*xb, *from_y, *x_free):
             return self._like(x, (y_free, ct_y), (yb, ct_b))(y, ct)
         dx = self._like(x, (ct_y, y_free), (ct_b, yb))(ct, y)
-        return permute_dims(dx, _inverse(straight))
+        return permute_dims(dx, _inverse_permutation(straight))
 
     def _like(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
         wide = self.preferred_element_type is not None
@@ -113,15 +113,15 @@ class DotGeneral(Primitive):
         (xc, yc), (xb, yb) = self.contract, self.batched
         nb = len(xb)
         if dx is not None and dy is not None:
-            shift = [_shift(group, d) for group, d in ((xc, dx), (yc, dy), (xb, dx), (yb, dy))]
+            shift = [_shift_dims(group, d) for group, d in ((xc, dx), (yc, dy), (xb, dx), (yb, dy))]
             batched = ((dx, *shift[2]), (dy, *shift[3]))
             return self._with((shift[0], shift[1]), batched)(x, y), 0
         if dx is not None:
-            free = without(range(x.ndim), (*_shift(xc, dx), *_shift(xb, dx)))
-            product = self._with((_shift(xc, dx), yc), (_shift(xb, dx), yb))
+            free = tuple_delete(range(x.ndim), (*_shift_dims(xc, dx), *_shift_dims(xb, dx)))
+            product = self._with((_shift_dims(xc, dx), yc), (_shift_dims(xb, dx), yb))
             return product(x, y), nb + free.index(dx)
-        free = without(range(y.ndim), (*_shift(yc, dy), *_shift(yb, dy)))
-        product = self._with((xc, _shift(yc, dy)), (xb, _shift(yb, dy)))
+        free = tuple_delete(range(y.ndim), (*_shift_dims(yc, dy), *_shift_dims(yb, dy)))
+        product = self._with((xc, _shift_dims(yc, dy)), (xb, _shift_dims(yb, dy)))
         return product(x, y), x.ndim - len(xc) + free.index(dy)
 
     def _with(self, contract: Any, batched: Any) -> DotGeneral:
@@ -168,7 +168,7 @@ class DotGeneral(Primitive):
         for v, aval, dims, start in zip(
             (x, y), ctx.avals_in, self.batched, (batched, batched + x_free), strict=True
         ):
-            free = without(range(aval.ndim), dims)
+            free = tuple_delete(range(aval.ndim), dims)
             places = (*range(batched), *range(start, start + len(free)))
             moved = stablehlo.transpose(v, ctx.i64s((*dims, *free)))
             wide = stablehlo.broadcast_in_dim(
@@ -178,15 +178,15 @@ class DotGeneral(Primitive):
         return stablehlo.multiply(*parts)
 
 
-def _shift(dims: Dims, dim: int) -> Dims:
+def _shift_dims(dims: Dims, dim: int) -> Dims:
     return tuple([d + (d >= dim) for d in dims])
 
 
-def _order(dims: Dims) -> list[int]:
+def _argsort(dims: Dims) -> list[int]:
     return sorted(range(len(dims)), key=dims.__getitem__)
 
 
-def _inverse(order: Dims) -> Dims:
+def _inverse_permutation(order: Dims) -> Dims:
     return tuple([order.index(i) for i in range(len(order))])
 
 

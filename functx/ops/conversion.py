@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.arrays import NUMPY_ARRAYS, wrapped
+from functx.core.arrays import HOST_ARRAY_TYPES, as_ndarray
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import DType, canonical_dtype, is_inexact, kind, real_dtype
 from functx.core.errors import DTypeError, ShapeError
@@ -16,7 +16,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
 from functx.core.tracing import aval_of, current_builder
 from functx.ops.families import Linear, Unary
-from functx.ops.operands import unchanged
+from functx.ops.operands import identity_result
 
 
 class ConvertElementType(Linear):
@@ -122,7 +122,7 @@ class BitcastConvertType(Primitive):
                 f"bitcast_convert_type: both dtypes must be int, uint or float; got {x!r} and "
                 f"{dtype}"
             )
-        return ShapedArray(self._shape(x, bits(x.dtype), bits(dtype)), dtype)
+        return ShapedArray(self._shape(x, bit_width(x.dtype), bit_width(dtype)), dtype)
 
     def _shape(self, x: ShapedArray, old: int, new: int) -> tuple[int, ...]:
         if old == new:
@@ -142,7 +142,7 @@ class BitcastConvertType(Primitive):
         return convert_element_type(BitcastConvertType(x.dtype.name)(part), x.dtype, x.weak_type)
 
     def layout(self, x, strides):
-        old, new = bits(x.dtype), bits(canonical_dtype(self.dtype))
+        old, new = bit_width(x.dtype), bit_width(canonical_dtype(self.dtype))
         if old < new:
             *rest, last = strides
             return None if last != 1 else tuple([n * old // new for n in rest])
@@ -174,7 +174,7 @@ class ReducePrecision(Unary):
         return stablehlo.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
 
 
-def bits(dtype: DType) -> int:
+def bit_width(dtype: DType) -> int:
     """The number of bits of one number of `dtype`."""
     return 4 if dtype.name in ("int4", "uint4") else dtype.itemsize * 8
 
@@ -184,8 +184,8 @@ def convert_element_type(x: Any, dtype: Any, weak: bool = False) -> Any:
     dtype = canonical_dtype(dtype)
     aval = aval_of(x)
     if aval.dtype == dtype and aval.weak_type == weak:
-        wide = type(x) in NUMPY_ARRAYS and x.dtype != dtype and current_builder.get() is None
-        return wrapped(np.asarray(x, dtype)) if wide else unchanged(x)
+        wide = type(x) in HOST_ARRAY_TYPES and x.dtype != dtype and current_builder.get() is None
+        return as_ndarray(np.asarray(x, dtype)) if wide else identity_result(x)
     return ConvertElementType(dtype, weak)(x)
 
 

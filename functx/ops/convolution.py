@@ -18,24 +18,24 @@ from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import check_same_dtype
 from functx.ops.shaping import moveaxis, reshape, rev, zeros_like
-from functx.ops.window_shapes import Dims, Pairs, Window, check_window, extent
+from functx.ops.window_shapes import Dims, Pairs, Window, check_window, dilate_dim
 
-Layout = Dims
+DimSpec = Dims
 """Which dimension of an array is the first, the second, and each of those in space."""
 
 
-class Layouts(NamedTuple):
+class ConvLayouts(NamedTuple):
     """Where things lie: (batch, channels, space) of the array and the output, and of the kernel
 
     (output channels, input channels, space).
     """
 
-    array: Layout
-    kernel: Layout
-    out: Layout
+    array: DimSpec
+    kernel: DimSpec
+    out: DimSpec
 
 
-class Groups(NamedTuple):
+class GroupCounts(NamedTuple):
     """In how many groups the channels, or the batch, is cut, each with its part of the kernel."""
 
     channels: int = 1
@@ -50,8 +50,8 @@ class Convolution(Primitive):
     """
 
     window: Window
-    layouts: Layouts
-    groups: Groups = Groups()
+    layouts: ConvLayouts
+    groups: GroupCounts = GroupCounts()
     precision: tuple[str, str] | None = None
     preferred_element_type: DType | None = None
     accepts = "iufc"
@@ -59,21 +59,21 @@ class Convolution(Primitive):
         sample(
             f32[2, 2, 4, 3], f32[3, 2, 2, 2],
             window=Window((2, 2), (1, 2), ((1, 0), (0, 1)), (1, 1), (1, 1)),
-            layouts=Layouts((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),
+            layouts=ConvLayouts((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),
         ),
         sample(
             f32[2, 5, 4], f32[3, 2, 4],
             window=Window((3,), (2,), ((2, 1),), (2,), (2,)),
-            layouts=Layouts((0, 2, 1), (2, 1, 0), (0, 2, 1)), groups=Groups(channels=2),
+            layouts=ConvLayouts((0, 2, 1), (2, 1, 0), (0, 2, 1)), groups=GroupCounts(channels=2),
         ),
         sample(
             f32[4, 5, 2], f32[2, 2, 4],
             window=Window((2,), (1,), ((0, 0),), (1,), (2,)),
-            layouts=Layouts((0, 2, 1), (2, 1, 0), (0, 2, 1)), groups=Groups(batch=2),
+            layouts=ConvLayouts((0, 2, 1), (2, 1, 0), (0, 2, 1)), groups=GroupCounts(batch=2),
         ),
         sample(
             f32[3, 2], f32[2, 4],
-            window=Window((), (), (), (), ()), layouts=Layouts((0, 1), (1, 0), (0, 1)),
+            window=Window((), (), (), (), ()), layouts=ConvLayouts((0, 1), (1, 0), (0, 1)),
         ),
     )  # fmt: skip
 
@@ -92,7 +92,10 @@ class Convolution(Primitive):
                     f"convolution: the layout of the {name} must name each dimension once; got "
                     f"{layout} for {aval!r}"
                 )
-        (n, c, *space), (o, i, *sizes) = sizes_of(x, layouts.array), sizes_of(k, layouts.kernel)
+        (n, c, *space), (o, i, *sizes) = (
+            permuted_shape(x, layouts.array),
+            permuted_shape(k, layouts.kernel),
+        )
         if c != i * channels or o % channels or o % batch or n % batch:
             raise ShapeError(
                 f"convolution: the kernel must have as many input channels as each of {channels} "
@@ -132,33 +135,38 @@ class Convolution(Primitive):
         if 0 in ct.shape:
             return zeros_like(x)
         groups = channels * batch
-        k = matched(k, ct)
+        k = cast_to_cotangent(k, ct)
         if groups > 1:
             # Output channels become input channels, those of each group its own.
-            k = spread_group(k, layouts.kernel[0], layouts.kernel[1], groups)
+            k = move_group_dim(k, layouts.kernel[0], layouts.kernel[1], groups)
         back = Window(
             window.sizes, window.base_dilation, self.padding_of_array(x), window.strides,
             window.window_dilation,
         )  # fmt: skip
         flipped = rev(k, layouts.kernel[2:]) if layouts.kernel[2:] else k
         found = self.again(
-            back, Layouts(layouts.out, swapped(layouts.kernel), layouts.array), Groups(groups), x
+            back,
+            ConvLayouts(layouts.out, swap_leading_roles(layouts.kernel), layouts.array),
+            GroupCounts(groups),
+            x,
         )(ct, flipped)
         if batch > 1:
-            found = spread_group(found, layouts.array[1], layouts.array[0], batch)
+            found = move_group_dim(found, layouts.array[1], layouts.array[0], batch)
         return found
 
     def padding_of_array(self, x: Any) -> Pairs:
         """So much around ct that each element of the array meets the windows that it was in."""
         window = self.window
-        space = sizes_of(x, self.layouts.array)[2:]
+        space = permuted_shape(x, self.layouts.array)[2:]
         pairs = []
         for n, size, stride, (low, _), hole, apart, out in zip(
             space, *window, window.result_shape(space), strict=True
         ):
-            reach = extent(size, apart)
+            reach = dilate_dim(size, apart)
             before = reach - low - 1
-            pairs.append((before, extent(n, hole) + reach - 1 - extent(out, stride) - before))
+            pairs.append(
+                (before, dilate_dim(n, hole) + reach - 1 - dilate_dim(out, stride) - before)
+            )
         return tuple(pairs)
 
     def of_kernel(self, ct: Any, x: Any, k: Any) -> Any:
@@ -167,21 +175,29 @@ class Convolution(Primitive):
         # No windows have no sizes that a kernel could have.
         if 0 in ct.shape:
             return zeros_like(k)
-        space = sizes_of(x, layouts.array)[2:]
+        space = permuted_shape(x, layouts.array)[2:]
         pairs = []
         for n, size, stride, (low, _), hole, apart, out in zip(
             space, *window, window.result_shape(space), strict=True
         ):
-            total = extent(out, stride) + extent(size, apart) - extent(n, hole) - 1
+            total = dilate_dim(out, stride) + dilate_dim(size, apart) - dilate_dim(n, hole) - 1
             pairs.append((low, total - low))
-        sizes = sizes_of(ct, layouts.out)[2:]
+        sizes = permuted_shape(ct, layouts.out)[2:]
         around = Window(
             sizes, window.window_dilation, tuple(pairs), window.base_dilation, window.strides
         )
-        turned = Layouts(swapped(layouts.array), swapped(layouts.out), swapped(layouts.kernel))
-        return self.again(around, turned, Groups(*self.groups[::-1]), k)(matched(x, ct), ct)
+        turned = ConvLayouts(
+            swap_leading_roles(layouts.array),
+            swap_leading_roles(layouts.out),
+            swap_leading_roles(layouts.kernel),
+        )
+        return self.again(around, turned, GroupCounts(*self.groups[::-1]), k)(
+            cast_to_cotangent(x, ct), ct
+        )
 
-    def again(self, window: Window, layouts: Layouts, groups: Groups, like: Any) -> Convolution:
+    def again(
+        self, window: Window, layouts: ConvLayouts, groups: GroupCounts, like: Any
+    ) -> Convolution:
         """A convolution with the precision of this one, whose result has the dtype of `like`."""
         wide = self.preferred_element_type is not None
         return Convolution(window, layouts, groups, self.precision, like.dtype if wide else None)
@@ -193,17 +209,17 @@ class Convolution(Primitive):
         groups, where, inner = self.groups, out[1], 1
         if dx is not None and dk is not None:
             # Each lane is a group of its own: of the batch if there are such, else of channels.
-            x = joined(x, dx, array[0 if batch > 1 else 1], 1)
-            k = joined(k, dk, kernel[0], 1)
-            groups = Groups(1, batch * size) if batch > 1 else Groups(channels * size)
+            x = merge_dim_into(x, dx, array[0 if batch > 1 else 1], 1)
+            k = merge_dim_into(k, dk, kernel[0], 1)
+            groups = GroupCounts(1, batch * size) if batch > 1 else GroupCounts(channels * size)
         elif dx is not None:
-            x, where, inner = joined(x, dx, array[0], batch), out[0], 1
+            x, where, inner = merge_dim_into(x, dx, array[0], batch), out[0], 1
         else:
-            k, inner = joined(k, dk, kernel[0], channels * batch), channels * batch
+            k, inner = merge_dim_into(k, dk, kernel[0], channels * batch), channels * batch
         found = self._with_groups(groups)(x, k)
-        return parted(found, where, size, inner)
+        return split_dim_out_of(found, where, size, inner)
 
-    def _with_groups(self, groups: Groups) -> Convolution:
+    def _with_groups(self, groups: GroupCounts) -> Convolution:
         return Convolution(
             self.window, self.layouts, groups, self.precision, self.preferred_element_type
         )
@@ -241,21 +257,21 @@ class Convolution(Primitive):
         )  # fmt: skip
 
 
-def sizes_of(x: Any, layout: Layout) -> Dims:
+def permuted_shape(x: Any, layout: DimSpec) -> Dims:
     """The lengths of `x` in the order of `layout`."""
     return tuple([x.shape[d] for d in layout])
 
 
-def swapped(layout: Layout) -> Layout:
+def swap_leading_roles(layout: DimSpec) -> DimSpec:
     """`layout` with the first two of its roles exchanged."""
     return (layout[1], layout[0], *layout[2:])
 
 
-def matched(x: Any, ct: Any) -> Any:
+def cast_to_cotangent(x: Any, ct: Any) -> Any:
     return x if x.dtype == ct.dtype else convert_element_type(x, ct.dtype)
 
 
-def parted(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int]:
+def split_dim_out_of(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int]:
     """`x` with `dim` split into `inner` groups of `count`, and where the `count` then lies."""
     n = x.shape[dim] // (count * inner)
     shape = (*x.shape[:dim], inner, count, n, *x.shape[dim + 1 :])
@@ -263,7 +279,7 @@ def parted(x: Any, dim: int, count: int, inner: int) -> tuple[Any, int]:
     return reshape(x, (count, *x.shape[1 : dim + 1], inner * n, *x.shape[dim + 3 :])), 0
 
 
-def joined(x: Any, dim: int, into: int, inner: int) -> Any:
+def merge_dim_into(x: Any, dim: int, into: int, inner: int) -> Any:
     """`x` with its batch `dim` made part of `into`, in each of `inner` groups of that, in front."""
     x = moveaxis(x, dim, into)
     count, n = x.shape[into], x.shape[into + 1]
@@ -274,7 +290,7 @@ def joined(x: Any, dim: int, into: int, inner: int) -> Any:
     return reshape(x, (*x.shape[:into], count * n, *rest))
 
 
-def spread_group(x: Any, source: int, target: int, groups: int) -> Any:
+def move_group_dim(x: Any, source: int, target: int, groups: int) -> Any:
     """`x` with the number of the group, which leads in `source`, leading in `target` instead."""
     shape = (*x.shape[:source], groups, x.shape[source] // groups, *x.shape[source + 1 :])
     x = reshape(x, shape)

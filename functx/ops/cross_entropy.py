@@ -10,28 +10,28 @@ from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.samples import f32, i32, sample
 from functx.ops.arithmetic import add, div, mul, neg, sub
 from functx.ops.class_losses import (
-    ClassLoss,
-    ClassLossBackward,
-    Rows,
-    at_classes,
+    ClassIndexLoss,
+    ClassIndexLossBackward,
+    TargetRows,
     batched_weights,
     check_class_weights,
-    picked,
+    one_hot_mask,
+    take_class_scores,
 )
 from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
 from functx.ops.gradients import stop_gradient
-from functx.ops.half_floats import narrowed, widened
+from functx.ops.half_floats import cast_like_input, upcast_half
 from functx.ops.losses import Loss
-from functx.ops.operands import batch_size, check_axes, without
-from functx.ops.probability_losses import countable, weighted
+from functx.ops.operands import batch_size, check_axes, tuple_delete
+from functx.ops.probability_losses import multiply_no_nan, zero_infinities_of_zero_weight
 from functx.ops.reductions import reduce_max, reduce_sum
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim
-from functx.ops.softmax import log_softmax, repeated, softmax
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim
+from functx.ops.softmax import broadcast_along, log_softmax, softmax
 
 
-class CrossEntropy(ClassLoss):
+class CrossEntropy(ClassIndexLoss):
     """-log(softmax(x)) at the class of each row.
 
     With `label_smoothing` s and C classes, the right one has the probability 1 - s + s / C, and
@@ -63,20 +63,24 @@ class CrossEntropy(ClassLoss):
         terms = rows.weighed(mul(alone, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
             return terms
-        logs = sub(shifted, repeated(total, x, (self.axis,)))
-        spread, _ = smoothing(self, x, weights)
+        logs = sub(shifted, broadcast_along(total, x, (self.axis,)))
+        spread, _ = smoothing_terms(self, x, weights)
         return sub(terms, rows.kept(reduce_sum(mul(logs, spread), (self.axis,))))
 
     def alone(self, x, rows):
         return mul(self.parts(x, rows)[0], 1.0 - self.label_smoothing)
 
-    def parts(self, x: Any, rows: Rows) -> tuple[Any, Any, Any]:
+    def parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
         """-log(softmax(x)) at the class of each row; x less its largest; the log of its sum."""
         # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
         largest = stop_gradient(reduce_max(x, (self.axis,)))
-        shifted = sub(x, repeated(largest, x, (self.axis,)))
+        shifted = sub(x, broadcast_along(largest, x, (self.axis,)))
         total = log(reduce_sum(exp(shifted), (self.axis,)))
-        return sub(total, sub(picked(x, rows.classes, self.axis), largest)), shifted, total
+        return (
+            sub(total, sub(take_class_scores(x, rows.classes, self.axis), largest)),
+            shifted,
+            total,
+        )
 
     def backward(self, ct, x, target, *weights):
         fields = [getattr(self, name) for name in self.fields]
@@ -86,13 +90,13 @@ class CrossEntropy(ClassLoss):
         found = super().of_weights(ct, x, rows, weight)
         if not self.label_smoothing:
             return found
-        share = repeated(rows.kept(self.shared(ct, rows)), x, (self.axis,))
+        share = broadcast_along(rows.kept(self.shared(ct, rows)), x, (self.axis,))
         logs = mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
         kept = (*range(weight.ndim - 1), self.axis)
-        return add(found, reduce_sum(mul(share, logs), without(range(x.ndim), kept)))
+        return add(found, reduce_sum(mul(share, logs), tuple_delete(range(x.ndim), kept)))
 
 
-class CrossEntropyBackward(ClassLossBackward):
+class CrossEntropyBackward(ClassIndexLossBackward):
     """The cotangent of the scores of a `cross_entropy`, given that of the loss.
 
     softmax(x) less 1 at the class of each row, times its weight and its share of the cotangent.
@@ -120,36 +124,39 @@ class CrossEntropyBackward(ClassLossBackward):
         return ShapedArray(x.shape, x.dtype)
 
     def decompose(self, ct, x, target, *weights):
-        wide = widened(x)
+        wide = upcast_half(x)
         rows = self.rows(target, weights, wide.dtype)
-        share = self.shared(widened(ct), rows)
+        share = self.shared(upcast_half(ct), rows)
         right = rows.weighed(mul(share, 1.0 - self.label_smoothing))
-        there = at_classes(rows.classes, x.shape, self.axis)
+        there = one_hot_mask(rows.classes, x.shape, self.axis)
         if not self.label_smoothing:
             # 1 - p, of the class, is the sum of the others, and 1 that of all.
             largest = stop_gradient(reduce_max(wide, (self.axis,)))
-            powers = exp(sub(wide, repeated(largest, x, (self.axis,))))
+            powers = exp(sub(wide, broadcast_along(largest, x, (self.axis,))))
             others = reduce_sum(select(there, 0.0, powers), (self.axis,))
-            total = add(others, exp(sub(picked(wide, rows.classes, self.axis), largest)))
-            found = select(there, repeated(neg(others), x, (self.axis,)), powers)
-            found = mul(found, repeated(div(right, total), x, (self.axis,)))
+            total = add(others, exp(sub(take_class_scores(wide, rows.classes, self.axis), largest)))
+            found = select(there, broadcast_along(neg(others), x, (self.axis,)), powers)
+            found = mul(found, broadcast_along(div(right, total), x, (self.axis,)))
         else:
-            spread, total = smoothing(self, wide, weights)
-            beside = mul(repeated(share, x, (self.axis,)), spread)
+            spread, total = smoothing_terms(self, wide, weights)
+            beside = mul(broadcast_along(share, x, (self.axis,)), spread)
             found = mul(
-                softmax(wide, self.axis), repeated(add(right, mul(share, total)), x, (self.axis,))
+                softmax(wide, self.axis),
+                broadcast_along(add(right, mul(share, total)), x, (self.axis,)),
             )
-            found = sub(sub(found, beside), select(there, repeated(right, x, (self.axis,)), 0.0))
-        return narrowed(rows.kept_along(found, self.axis), x)
+            found = sub(
+                sub(found, beside), select(there, broadcast_along(right, x, (self.axis,)), 0.0)
+            )
+        return cast_like_input(rows.kept_along(found, self.axis), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct = batch_at(args[0], dims[0], 0, size)
+        ct = batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batched(args[1:], dims[1:], size)
         return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, *batched), 0
 
 
-class SoftLoss(Loss, abstract=True):
+class ClassProbabilityPrimitive(Loss, abstract=True):
     """A cross entropy with a probability of each class along `axis` at each row.
 
     The classes may be weighed by a third operand. A mean is over the rows. `label_smoothing`
@@ -171,7 +178,7 @@ class SoftLoss(Loss, abstract=True):
                 f"{x!r}"
             )
         check_class_weights(self, x, weights)
-        return self.loss_shape(without(x.shape, (self.axis,)))
+        return self.loss_shape(tuple_delete(x.shape, (self.axis,)))
 
     def mixed(self, target: Any) -> Any:
         """The target, smoothed."""
@@ -182,27 +189,27 @@ class SoftLoss(Loss, abstract=True):
 
     def shares(self, target: Any, weights: Any) -> Any:
         """The target, smoothed and times the weights of the classes."""
-        return self.weighed(self.mixed(widened(target)), [widened(w) for w in weights])
+        return self.weighed(self.mixed(upcast_half(target)), [upcast_half(w) for w in weights])
 
     def weighed(self, x: Any, weights: Any) -> Any:
         """`x`, which has a value for each class of a row, times the weights of the classes."""
-        return mul(x, along_classes(weights[0], x.shape, self.axis)) if weights else x
+        return mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
 
     def shared(self, ct: Any, shape: tuple[int, ...]) -> Any:
         """The cotangent of each row, at each class."""
-        rows = without(shape, (self.axis,))
+        rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
             ct = div(ct, float(prod(rows[self.lanes :])))
         ct = broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
-        return broadcast_in_dim(ct, shape, without(range(len(shape)), (self.axis,)))
+        return broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
     def batched(self, args: Any, dims: Any, size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
-        x, target = [batch_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.lanes)]
 
 
-class SoftCrossEntropy(SoftLoss):
+class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
     """-sum(target log(softmax(x))) of each row."""
 
     samples = (
@@ -221,30 +228,37 @@ class SoftCrossEntropy(SoftLoss):
         return ShapedArray(self.check(x, target, *weights), x.dtype)
 
     def decompose(self, x, target, *weights):
-        terms = weighted(self.shares(target, weights), log_softmax(widened(x), self.axis))
+        terms = multiply_no_nan(
+            self.shares(target, weights), log_softmax(upcast_half(x), self.axis)
+        )
         terms = neg(reduce_sum(terms, (self.axis,)))
         if self.reduction != "none":
             terms = self.summed(terms)
         if self.reduction == "mean":
-            terms = div(terms, float(prod(without(x.shape, (self.axis,))[self.lanes :])))
-        return narrowed(terms, x)
+            terms = div(terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.lanes :])))
+        return cast_like_input(terms, x)
 
     def vjp(self, ct, out, args, active):
         found: list[Any] = [None] * len(args)
         if active[0]:
             fields = [getattr(self, name) for name in self.fields]
-            found[0] = SoftCrossEntropyBackward(*fields)(ct, *args)
+            found[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)
         if any(active[1:]):
-            x, target, *weights = [widened(y) for y in args]
-            target, share = self.mixed(target), neg(self.shared(widened(ct), x.shape))
-            share = mul(share, countable(self.weighed(target, weights), log_softmax(x, self.axis)))
+            x, target, *weights = [upcast_half(y) for y in args]
+            target, share = self.mixed(target), neg(self.shared(upcast_half(ct), x.shape))
+            share = mul(
+                share,
+                zero_infinities_of_zero_weight(
+                    self.weighed(target, weights), log_softmax(x, self.axis)
+                ),
+            )
             if active[1]:
                 slope = mul(self.weighed(share, weights), 1.0 - self.label_smoothing)
-                found[1] = narrowed(slope, args[1])
+                found[1] = cast_like_input(slope, args[1])
             if weights and active[2]:
                 kept = (*range(weights[0].ndim - 1), self.axis)
-                slope = reduce_sum(mul(share, target), without(range(x.ndim), kept))
-                found[2] = narrowed(slope, args[2])
+                slope = reduce_sum(mul(share, target), tuple_delete(range(x.ndim), kept))
+                found[2] = cast_like_input(slope, args[2])
         return found
 
     def batch(self, args, dims):
@@ -252,7 +266,7 @@ class SoftCrossEntropy(SoftLoss):
         return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(*batched), 0
 
 
-class SoftCrossEntropyBackward(SoftLoss):
+class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
     """softmax(x) sum(target) - target, times the share of the cotangent."""
 
     samples = (
@@ -270,13 +284,13 @@ class SoftCrossEntropyBackward(SoftLoss):
 
     def decompose(self, ct, x, target, *weights):
         shares = self.shares(target, weights)
-        total = repeated(reduce_sum(shares, (self.axis,)), x, (self.axis,))
-        slope = sub(mul(softmax(widened(x), self.axis), total), shares)
-        return narrowed(mul(slope, self.shared(widened(ct), x.shape)), x)
+        total = broadcast_along(reduce_sum(shares, (self.axis,)), x, (self.axis,))
+        slope = sub(mul(softmax(upcast_half(x), self.axis), total), shares)
+        return cast_like_input(mul(slope, self.shared(upcast_half(ct), x.shape)), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct = batch_at(args[0], dims[0], 0, size)
+        ct = batch_dim_at(args[0], dims[0], 0, size)
         batched = self.batched(args[1:], dims[1:], size)
         return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, *batched), 0
 
@@ -290,15 +304,15 @@ def check_smoothing(primitive: Any) -> None:
         )
 
 
-def smoothing(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
+def smoothing_terms(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
     """What smoothing puts on each class, and on all together, a value a row if that differs."""
     share, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
     if not weights:
         return share, primitive.label_smoothing
-    each = along_classes(mul(widened(weights[0]), share), x.shape, axis)
+    each = broadcast_class_weights(mul(upcast_half(weights[0]), share), x.shape, axis)
     return each, reduce_sum(each, (axis,))
 
 
-def along_classes(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
+def broadcast_class_weights(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
     """One value a class, perhaps of each lane, at each place of `shape`."""
     return broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))

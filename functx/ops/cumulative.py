@@ -10,12 +10,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_complex, kind, real_dtype, wide_dtype
+from functx.core.dtypes import accumulation_dtype, is_complex, kind, real_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
-from functx.ops.families import Linear, align, check_same_dtype
+from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
 
@@ -88,7 +88,7 @@ class CumSum(Cumulative, Linear):
         return live if live is None or not live.shape else cummax(live, self.axis, self.reverse)
 
     def lower(self, ctx, x):
-        return self.scan(ctx, x, stablehlo.AddOp, 0, wide_dtype(ctx.avals_in[0].dtype))
+        return self.scan(ctx, x, stablehlo.AddOp, 0, accumulation_dtype(ctx.avals_in[0].dtype))
 
 
 class CumProd(Cumulative):
@@ -105,11 +105,11 @@ class CumProd(Cumulative):
         # dout[i] = x[i] * dout[i - 1] + dx[i] * out[i - 1]: no division, so zeros may be.
         (x,), (t,) = primals, tangents
         out = self(x)
-        earlier = delayed(out, self.axis, self.reverse, 1)
+        earlier = shift_along(out, self.axis, self.reverse, 1)
         return out, linear_recurrence(x, mul(t, earlier), self.axis, self.reverse)
 
     def lower(self, ctx, x):
-        return self.scan(ctx, x, stablehlo.MulOp, 1, wide_dtype(ctx.avals_in[0].dtype))
+        return self.scan(ctx, x, stablehlo.MulOp, 1, accumulation_dtype(ctx.avals_in[0].dtype))
 
 
 class CumExtremum(Cumulative, abstract=True):
@@ -130,7 +130,7 @@ class CumExtremum(Cumulative, abstract=True):
         # The places that have one record lie together: sums over the elements that attain it
         # go on for as long as it stands.
         attains = eq(x, out)
-        stands = eq(out, delayed(out, self.axis, self.reverse, 0))
+        stands = eq(out, shift_along(out, self.axis, self.reverse, 0))
         wide = real_dtype(x.dtype) if x.dtype.itemsize > 2 else np.dtype("float32")
         terms = convert_element_type(attains, wide), select(attains, t, zeros_like(t))
         count, total = [linear_recurrence(stands, y, self.axis, self.reverse) for y in terms]
@@ -181,7 +181,7 @@ class CumLogSumExp(Cumulative):
         out = self(x)
         # Where out is -inf everything so far is, and all weights are e^-inf.
         finite = select(eq(out, -np.inf), 0.0, out)
-        factor = exp(sub(delayed(out, self.axis, self.reverse, 0), finite))
+        factor = exp(sub(shift_along(out, self.axis, self.reverse, 0), finite))
         return out, linear_recurrence(factor, mul(t, exp(sub(x, finite))), self.axis, self.reverse)
 
     def decompose(self, x):
@@ -189,7 +189,7 @@ class CumLogSumExp(Cumulative):
         wide = convert_element_type(x, np.float32) if x.dtype.itemsize < 4 else x
         top = cummax(wide, self.axis, self.reverse)
         finite = select(is_finite(top), top, 0.0)
-        factor = exp(sub(delayed(top, self.axis, self.reverse, 0), finite))
+        factor = exp(sub(shift_along(top, self.axis, self.reverse, 0), finite))
         sums = linear_recurrence(factor, exp(sub(wide, finite)), self.axis, self.reverse)
         out = add(finite, log(sums))
         return convert_element_type(out, x.dtype) if wide is not x else out
@@ -225,7 +225,7 @@ class LinearRecurrence(Primitive):
         (factor, x), (dfactor, dx) = primals, tangents
         out = self(factor, x)
         if dfactor is not None:
-            term = mul(dfactor, delayed(out, self.axis, self.reverse, 0))
+            term = mul(dfactor, shift_along(out, self.axis, self.reverse, 0))
             dx = term if dx is None else add(dx, term)
         return out, self(factor, dx)
 
@@ -236,15 +236,15 @@ class LinearRecurrence(Primitive):
         dx = self.back(ct, args[0])
         if not active[0]:
             return None, dx
-        return mul(dx, delayed(out, self.axis, self.reverse, 0)), dx
+        return mul(dx, shift_along(out, self.axis, self.reverse, 0)), dx
 
     def back(self, ct: Any, factor: Any) -> Any:
         """The cotangent of x: the same recurrence run the other way."""
         turned = not self.reverse
-        return LinearRecurrence(self.axis, turned)(delayed(factor, self.axis, turned, 0), ct)
+        return LinearRecurrence(self.axis, turned)(shift_along(factor, self.axis, turned, 0), ct)
 
     def batch(self, args, dims):
-        (factor, x), dim = align(args, dims)
+        (factor, x), dim = align_batch_dims(args, dims)
         return LinearRecurrence(self.axis + (self.axis >= dim), self.reverse)(factor, x), dim
 
     def lower(self, ctx, factor, x):
@@ -256,18 +256,20 @@ class LinearRecurrence(Primitive):
         if x.shape[axis] < 2:
             return x
         if self.reverse:
-            return lax.rev(_recurrence(lax.rev(factor, [axis]), lax.rev(x, [axis]), axis), [axis])
-        return _recurrence(factor, x, axis)
+            return lax.rev(
+                _blocked_recurrence(lax.rev(factor, [axis]), lax.rev(x, [axis]), axis), [axis]
+            )
+        return _blocked_recurrence(factor, x, axis)
 
 
-_BLOCK = 4
+_BLOCK_LENGTH = 4
 """How many elements are taken one after another; more were slower, to compile above all."""
 
 
-def _recurrence(factor: Any, x: Any, axis: int) -> Any:
+def _blocked_recurrence(factor: Any, x: Any, axis: int) -> Any:
     """The recurrence by blocks: within each alone, then across, then what comes in from before."""
     n = x.shape[axis]
-    length = n if n <= _BLOCK else _BLOCK
+    length = n if n <= _BLOCK_LENGTH else _BLOCK_LENGTH
     blocks = -(-n // length)
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (0, blocks * length - n, 0)
@@ -289,7 +291,9 @@ def _recurrence(factor: Any, x: Any, axis: int) -> Any:
         sums.append(times(f, sums[-1]) + t)
     if blocks > 1:
         config[axis] = (1, 0, 0)
-        carried = lax.slice_in_dim(_recurrence(products[-1], sums[-1], axis), 0, -1, axis=axis)
+        carried = lax.slice_in_dim(
+            _blocked_recurrence(products[-1], sums[-1], axis), 0, -1, axis=axis
+        )
         for i, product in enumerate(products):
             share = times(lax.slice_in_dim(product, 1, None, axis=axis), carried)
             sums[i] += lax.pad(share, np.zeros((), x.dtype), config)
@@ -297,7 +301,7 @@ def _recurrence(factor: Any, x: Any, axis: int) -> Any:
     return lax.slice_in_dim(lax.collapse(out, axis, axis + 2), 0, n, axis=axis)
 
 
-def delayed(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
+def shift_along(x: Any, axis: int, reverse: bool, fill: Any) -> Any:
     """`x` moved one place along `axis`, back with `reverse`, and the number `fill` before it."""
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)

@@ -26,7 +26,7 @@ from functx.ops.exponential import log, log1p
 from functx.ops.families import check_same_dtype
 from functx.ops.logical import bitwise_or, shift_right_logical
 from functx.ops.operands import literal
-from functx.ops.random_bits import WORD, check_key, random_bits, random_fold_in
+from functx.ops.random_bits import UINT32, check_key, random_bits, random_fold_in
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import full, moveaxis, squeeze
 from functx.ops.slicing import slice_in_dim
@@ -37,7 +37,7 @@ from functx.ops.trigonometric import tan
 F32 = np.dtype("float32")
 
 
-class Draw(Primitive, abstract=True):
+class StandardDistribution(Primitive, abstract=True):
     """Numbers of `dtype`, one drawn at each index of `shape` for each key of a batch."""
 
     shape: Shape
@@ -57,7 +57,7 @@ class Draw(Primitive, abstract=True):
         return self(moveaxis(args[0], dims[0], 0)), 0
 
 
-class DrawWith(Primitive, abstract=True):
+class ParametricDistribution(Primitive, abstract=True):
     """Values drawn at each index of `shape` for each key of a batch, with parameters.
 
     Those are operands of one dtype: scalars, or arrays of the shape of the result. The
@@ -84,7 +84,7 @@ class DrawWith(Primitive, abstract=True):
         return dtype
 
 
-class RandomUniform(Draw):
+class RandomUniform(StandardDistribution):
     """Floating point numbers in [0, 1), evenly spaced and equally likely."""
 
     def decompose(self, key):
@@ -98,7 +98,7 @@ class RandomUniform(Draw):
         return sub(bitcast_convert_type(bitwise_or(mantissa, one), self.dtype), 1.0)
 
 
-class RandomUniformBetween(DrawWith):
+class RandomUniformBetween(ParametricDistribution):
     """Floating point numbers in [low, high)."""
 
     samples = (
@@ -112,7 +112,7 @@ class RandomUniformBetween(DrawWith):
         return max(low, add(mul(unit, sub(high, low)), low))
 
 
-class RandomNormal(Draw):
+class RandomNormal(StandardDistribution):
     """Real or complex numbers with the standard normal distribution."""
 
     def decompose(self, key):
@@ -126,7 +126,7 @@ class RandomNormal(Draw):
         return mul(erf_inv(unit), math.sqrt(2.0))
 
 
-class RandomTruncatedNormal(DrawWith):
+class RandomTruncatedNormal(ParametricDistribution):
     """Numbers with the standard normal distribution, given that they lie in (low, high)."""
 
     samples = (
@@ -143,14 +143,14 @@ class RandomTruncatedNormal(DrawWith):
         return clamp(inside[0], drawn, inside[1])
 
 
-class RandomExponential(Draw):
+class RandomExponential(StandardDistribution):
     """Numbers with the density exp(-x) for x >= 0."""
 
     def decompose(self, key):
         return neg(log1p(neg(random_uniform(key, self.shape, self.dtype))))
 
 
-class RandomLaplace(Draw):
+class RandomLaplace(StandardDistribution):
     """Numbers with the density exp(-|x|) / 2."""
 
     def decompose(self, key):
@@ -159,15 +159,15 @@ class RandomLaplace(Draw):
         return mul(sign(unit), log1p(neg(abs(unit))))
 
 
-class RandomLogistic(Draw):
+class RandomLogistic(StandardDistribution):
     """Numbers whose distribution function is the logistic sigmoid."""
 
     def decompose(self, key):
-        unit = random_uniform(key, self.shape, self.dtype, _tiny(self.dtype), 1.0)
+        unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
         return sub(log(unit), log1p(neg(unit)))
 
 
-class RandomCauchy(Draw):
+class RandomCauchy(StandardDistribution):
     """Numbers with the density 1 / (pi (1 + x^2))."""
 
     def decompose(self, key):
@@ -176,27 +176,27 @@ class RandomCauchy(Draw):
         return tan(mul(sub(unit, 0.5), math.pi))
 
 
-class RandomGumbel(Draw):
+class RandomGumbel(StandardDistribution):
     """Numbers with the distribution function exp(-exp(-x)).
 
     With `fine`, each takes two draws, so that rare large numbers are as fine as small ones.
     """
 
     fine: bool = False
-    samples = *Draw.samples, sample(u32[2], shape=(3,), dtype=F32, fine=True)
+    samples = *StandardDistribution.samples, sample(u32[2], shape=(3,), dtype=F32, fine=True)
 
     def decompose(self, key):
         if not self.fine:
-            unit = random_uniform(key, self.shape, self.dtype, _tiny(self.dtype), 1.0)
+            unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
             return neg(log(neg(log(unit))))
-        high, low = two_draws(key, self.shape, self.dtype)
+        high, low = uniform_pair(key, self.shape, self.dtype)
         step = 2.0 ** -ml_dtypes.finfo(self.dtype).nmant
-        detailed = add(add(high, mul(low, step)), _tiny(self.dtype))
+        detailed = add(add(high, mul(low, step)), _smallest_normal(self.dtype))
         x = select(lt(high, 0.5), detailed, high)
         return neg(log(neg(log1p(neg(x)))))
 
 
-class RandomBernoulli(DrawWith):
+class RandomBernoulli(ParametricDistribution):
     """Booleans that are true with probability `p`, one at each index of `shape`.
 
     With `fine`, each takes two draws, so that small probabilities are met more closely.
@@ -215,12 +215,12 @@ class RandomBernoulli(DrawWith):
     def decompose(self, key, p):
         if not self.fine:
             return lt(random_uniform(key, self.shape, p.dtype), p)
-        first, second = two_draws(key, self.shape, p.dtype)
+        first, second = uniform_pair(key, self.shape, p.dtype)
         step = 2.0 ** -ml_dtypes.finfo(p.dtype).nmant
         return lt(mul(second, step), sub(p, first))
 
 
-class RandomIntegers(DrawWith):
+class RandomIntegers(ParametricDistribution):
     """Integers from `low`, each of the next `count` equally likely.
 
     `count` has the bits of an unsigned number; 0 stands for all numbers of the dtype.
@@ -266,11 +266,11 @@ class RandomShuffle(Primitive):
 def subkey(key: Any, i: int) -> Any:
     """The key (for each of a batch) that `split` gives at position `i`."""
     lanes = aval_of(key).shape[:-1]
-    position = literal(i, WORD)
+    position = literal(i, UINT32)
     return random_fold_in(key, full(lanes, position) if lanes else position)
 
 
-def two_draws(key: Any, shape: Shape, dtype: DType) -> list[Any]:
+def uniform_pair(key: Any, shape: Shape, dtype: DType) -> list[Any]:
     """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
     lanes = aval_of(key).ndim - 1
     both = random_uniform(key, (2, *shape), dtype)
@@ -278,7 +278,7 @@ def two_draws(key: Any, shape: Shape, dtype: DType) -> list[Any]:
     return [squeeze(half, (lanes,)) for half in halves]
 
 
-def _tiny(dtype: DType) -> float:
+def _smallest_normal(dtype: DType) -> float:
     return float(ml_dtypes.finfo(dtype).tiny)
 
 

@@ -36,7 +36,7 @@ class Embedding(Primitive):
     )
 
     def abstract_eval(self, indices, weight):
-        check_indices(self.name, indices)
+        check_integer_indices(self.name, indices)
         if weight.ndim != 2:
             raise ShapeError(
                 f"{self.name}: the weight must be a matrix, a row for each index; got {weight!r}"
@@ -84,7 +84,7 @@ class EmbeddingBackward(Primitive):
     samples = (sample(f32[2, 2, 3], i32[2, 2], rows=4, padding=0, values={1: [[1, 3], [3, 0]]}),)
 
     def abstract_eval(self, ct, indices):
-        check_indices(self.name, indices)
+        check_integer_indices(self.name, indices)
         if ct.shape[:-1] != indices.shape or not ct.ndim:
             raise ShapeError(
                 f"{self.name}: the cotangent must have a row for each index; got {ct!r} for "
@@ -123,7 +123,7 @@ def row_gather(indices: Any, weight: Any) -> Gather:
     )
 
 
-def check_indices(name: str, indices: ShapedArray) -> None:
+def check_integer_indices(name: str, indices: ShapedArray) -> None:
     if not is_integer(indices.dtype):
         raise DTypeError(
             f"{name}: indices must be integers; got {indices!r}", fix="Convert with astype(int)."

@@ -12,14 +12,14 @@ from functx.core.errors import CollectiveError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.ops.arithmetic import mul
-from functx.ops.collectives import Collective, Groups, picked, repeated
+from functx.ops.collectives import AxisIndexGroups, Collective, broadcast_new_dim, take_or_zero
 from functx.ops.families import Linear
 from functx.ops.operands import check_axes, literal
 from functx.ops.reductions import reduce_sum
 from functx.ops.shaping import PermuteDims, Reshape, moveaxis, reshape
 
 
-class Parted(Collective, Linear, abstract=True):
+class TiledCollective(Collective, Linear, abstract=True):
     """Parts of operands, one for each place, change places.
 
     `sizes` are the numbers of places along the axes, or that in a group. Of several axes, the
@@ -27,7 +27,7 @@ class Parted(Collective, Linear, abstract=True):
     """
 
     sizes: tuple[int, ...]
-    groups: Groups = None
+    groups: AxisIndexGroups = None
 
     def check_divisible(self, x: ShapedArray, axis: int) -> int:
         """The length of a part, one of as many as there are places, of dimension `axis`."""
@@ -41,7 +41,7 @@ class Parted(Collective, Linear, abstract=True):
         return x.shape[axis] // count
 
 
-class AllGather(Parted):
+class AllGather(TiledCollective):
     """The operands of all places, in their order, joined along the dimension `axis`.
 
     If `invariant`, the result is known to be the same in all places.
@@ -58,7 +58,7 @@ class AllGather(Parted):
 
     def abstract_eval(self, x):
         check_axes(self.name, self.axis, x.ndim)
-        return resized(x, self.axis, x.shape[self.axis] * prod(self.sizes))
+        return resize_dim(x, self.axis, x.shape[self.axis] * prod(self.sizes))
 
     def varying(self, over):
         if self.invariant and self.groups is None:
@@ -77,8 +77,8 @@ class AllGather(Parted):
         return [AllGather((name,), (size,), None, self.axis) for name, size in each]
 
     def on_batch(self, x, dim, size):
-        x = repeated(x, size, self.axis) if dim is None else moveaxis(x, dim, self.axis)
-        return merged(x, self.axis), None
+        x = broadcast_new_dim(x, size, self.axis) if dim is None else moveaxis(x, dim, self.axis)
+        return merge_dims(x, self.axis), None
 
     def on_devices(self, x):
         return lax.all_gather(
@@ -86,7 +86,7 @@ class AllGather(Parted):
         )
 
 
-class PsumScatter(Parted):
+class PsumScatter(TiledCollective):
     """The sum over all places; each place has its part of the dimension `axis`."""
 
     axis: int  # type: ignore[misc]
@@ -96,7 +96,7 @@ class PsumScatter(Parted):
     def abstract_eval(self, x):
         self.check(x)
         check_axes(self.name, self.axis, x.ndim)
-        return resized(x, self.axis, self.check_divisible(x, self.axis))
+        return resize_dim(x, self.axis, self.check_divisible(x, self.axis))
 
     def transpose(self, ct, x):
         return (AllGather(self.axes, self.sizes, self.groups, self.axis)(ct),)
@@ -111,7 +111,7 @@ class PsumScatter(Parted):
 
     def on_batch(self, x, dim, size):
         x = mul(x, literal(size, x.dtype)) if dim is None else reduce_sum(x, (dim,))
-        return divided(x, self.axis, (size,)), self.axis
+        return split_dim(x, self.axis, (size,)), self.axis
 
     def on_devices(self, x):
         return lax.psum_scatter(
@@ -123,7 +123,7 @@ class PsumScatter(Parted):
         )
 
 
-class AllToAll(Parted):
+class AllToAll(TiledCollective):
     """Part number j of dimension `split` goes to place j, which joins those it gets along `concat`."""
 
     split: int  # type: ignore[misc]
@@ -135,8 +135,8 @@ class AllToAll(Parted):
     def abstract_eval(self, x):
         check_axes(self.name, self.split, x.ndim)
         check_axes(self.name, self.concat, x.ndim)
-        x = resized(x, self.split, self.check_divisible(x, self.split))
-        return resized(x, self.concat, x.shape[self.concat] * prod(self.sizes))
+        x = resize_dim(x, self.split, self.check_divisible(x, self.split))
+        return resize_dim(x, self.concat, x.shape[self.concat] * prod(self.sizes))
 
     def transpose(self, ct, x):
         back = AllToAll(self.axes, self.sizes, self.groups, self.concat, self.split)
@@ -159,10 +159,10 @@ class AllToAll(Parted):
         return [*steps, PermuteDims(order), Reshape(after.shape)]
 
     def on_batch(self, x, dim, size):
-        x = repeated(x, size) if dim is None else moveaxis(x, dim, 0)
+        x = broadcast_new_dim(x, size) if dim is None else moveaxis(x, dim, 0)
         # The places that get the parts come first, then those that sent them.
-        x = moveaxis(divided(x, self.split + 1, (size,)), self.split + 1, 0)
-        return merged(moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
+        x = moveaxis(split_dim(x, self.split + 1, (size,)), self.split + 1, 0)
+        return merge_dims(moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
 
     def on_devices(self, x):
         return lax.all_to_all(
@@ -200,24 +200,24 @@ class Ppermute(Collective, Linear):
         source = {to: place for place, to in self.perm}
         if dim is None and len(source) == size:
             return x, None
-        x = repeated(x, size) if dim is None else moveaxis(x, dim, 0)
-        return picked(x, 0, [source.get(to) for to in range(size)]), 0
+        x = broadcast_new_dim(x, size) if dim is None else moveaxis(x, dim, 0)
+        return take_or_zero(x, 0, [source.get(to) for to in range(size)]), 0
 
     def on_devices(self, x):
         return lax.ppermute(x, self.axes, self.perm)
 
 
-def merged(x: Any, dim: int) -> Any:
+def merge_dims(x: Any, dim: int) -> Any:
     """`x` with dimension `dim` and the next as one."""
     return reshape(x, (*x.shape[:dim], x.shape[dim] * x.shape[dim + 1], *x.shape[dim + 2 :]))
 
 
-def divided(x: Any, dim: int, sizes: tuple[int, ...]) -> Any:
+def split_dim(x: Any, dim: int, sizes: tuple[int, ...]) -> Any:
     """`x` with dimension `dim` as several: of `sizes`, and of what is left."""
     rest = x.shape[dim] // prod(sizes)
     return reshape(x, (*x.shape[:dim], *sizes, rest, *x.shape[dim + 1 :]))
 
 
-def resized(x: ShapedArray, dim: int, size: int) -> ShapedArray:
+def resize_dim(x: ShapedArray, dim: int, size: int) -> ShapedArray:
     """The aval `x` with another length of dimension `dim`."""
     return x.update(shape=(*x.shape[:dim], size, *x.shape[dim + 1 :]))

@@ -94,7 +94,7 @@ class Sqrt(Inexact):
         return stablehlo.sqrt(x)
 
 
-class RootOfSquares(Inexact):
+class SafeSqrt(Inexact):
     """The square root of a sum of squares, which is a norm: of 0, its derivative is 0."""
 
     accepts = "f"
@@ -184,9 +184,9 @@ def sqrt(x: Any) -> Any:
     return Sqrt()(x)
 
 
-def root_of_squares(x: Any) -> Any:
+def safe_sqrt(x: Any) -> Any:
     """The square root of sums of squares, elementwise; its derivative at 0 is 0."""
-    return RootOfSquares()(x)
+    return SafeSqrt()(x)
 
 
 def rsqrt(x: Any) -> Any:

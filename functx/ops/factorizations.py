@@ -14,31 +14,37 @@ from functx.core.dtypes import is_complex, real_dtype
 from functx.core.samples import f32, sample
 from functx.ops.arithmetic import BOOL, add, mul, neg, sub
 from functx.ops.comparison import eq, gt
-from functx.ops.families import where_live
+from functx.ops.families import apply_mask
 from functx.ops.joining import pad
 from functx.ops.linear_systems import TriangularSolve
 from functx.ops.matrices import (
     MatrixFunction,
     adjoint,
     cast_like,
-    conjugate,
-    diagonal_of,
-    far_from_singular,
+    conj_if_complex,
+    extract_diagonal,
     hermitian_part,
-    matmul,
+    matmul_highest,
     matrix_transpose,
-    places_where,
+    position_mask,
     positive_definite,
-    real_part,
-    scaled_columns,
+    real_if_complex,
+    scale_columns,
+    well_conditioned,
 )
 from functx.ops.operands import literal
 from functx.ops.reductions import reduce_or
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full_like
-from functx.ops.shaping import spread as mask_of
+from functx.ops.shaping import instantiate_mask as mask_of
 from functx.ops.slicing import slice, slice_in_dim
-from functx.ops.undefined import Inverses, columns, live_pairs, live_vectors, rows
+from functx.ops.undefined import (
+    MaskedReciprocal,
+    broadcast_columns,
+    broadcast_rows,
+    vector_mask,
+    vector_pair_mask,
+)
 
 
 class Cholesky(MatrixFunction):
@@ -59,9 +65,9 @@ class Cholesky(MatrixFunction):
         left = TriangularSolve()(out, hermitian_part(tangents[0]))
         both = matrix_transpose(TriangularSolve(conjugated=True)(out, matrix_transpose(left)))
         zero = literal(0, out.dtype)
-        diagonal = select(places_where(both.shape, eq), mul(both, literal(0.5, out.dtype)), zero)
-        lower = add(select(places_where(both.shape, gt), both, zero), diagonal)
-        return out, matmul(out, lower)
+        diagonal = select(position_mask(both.shape, eq), mul(both, literal(0.5, out.dtype)), zero)
+        lower = add(select(position_mask(both.shape, gt), both, zero), diagonal)
+        return out, matmul_highest(out, lower)
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: lax.linalg.cholesky(x, symmetrize_input=True), x)
@@ -87,9 +93,9 @@ class Eigh(MatrixFunction):
 
     def jvp(self, primals, tangents):
         w, v = outs = self(*primals)
-        turned = matmul(adjoint(v), matmul(hermitian_part(tangents[0]), v))
-        dv = matmul(v, Inverses.of_gaps(w, w).off_diagonal.times(turned))
-        return outs, [real_part(diagonal_of(turned)), dv]
+        turned = matmul_highest(adjoint(v), matmul_highest(hermitian_part(tangents[0]), v))
+        dv = matmul_highest(v, MaskedReciprocal.of_gaps(w, w).off_diagonal.times(turned))
+        return outs, [real_if_complex(extract_diagonal(turned)), dv]
 
     def vjp(self, cts, outs, args, active):
         return self.vjp_masked(cts, [None, None], outs, args, active)[0]
@@ -98,14 +104,16 @@ class Eigh(MatrixFunction):
         (dw, dv), (w, v) = cts, outs
         terms = []
         if dw is not None:
-            own = vectors_of(lives[0], v, columns)
-            scaled = scaled_columns(conjugate(own), cast_like(dw, v))
-            terms.append(matmul(scaled, matrix_transpose(own)))
+            own = masked_vectors(lives[0], v, broadcast_columns)
+            scaled = scale_columns(conj_if_complex(own), cast_like(dw, v))
+            terms.append(matmul_highest(scaled, matrix_transpose(own)))
         if dv is not None:
-            pairs = live_pairs(live_vectors(lives[1], v.shape, drop=2))
-            gaps = Inverses.of_gaps(w, w).off_diagonal
-            turned = gaps.pull(matmul(matrix_transpose(v), dv), pairs)
-            terms.append(matmul(conjugate(v), matmul(turned, matrix_transpose(v))))
+            pairs = vector_pair_mask(vector_mask(lives[1], v.shape, drop=2))
+            gaps = MaskedReciprocal.of_gaps(w, w).off_diagonal
+            turned = gaps.pull(matmul_highest(matrix_transpose(v), dv), pairs)
+            terms.append(
+                matmul_highest(conj_if_complex(v), matmul_highest(turned, matrix_transpose(v)))
+            )
         return [hermitian_part(reduce(add, terms))], [None]
 
     def lower(self, ctx, x):
@@ -128,10 +136,10 @@ class Svd(MatrixFunction):
     square = False
     multiple_results = True
     samples = (
-        sample(f32[3, 3], values={0: far_from_singular((3, 3))}, dtypes=("f64", "f32")),
-        sample(f32[4, 2], values={0: far_from_singular((4, 2))}, dtypes=("f64", "f32")),
-        sample(f32[2, 2, 3], values={0: far_from_singular((2, 2, 3))}, dtypes=("f64", "f32")),
-        sample(f32[2, 2], full=True, values={0: far_from_singular((2, 2))}, dtypes=("f64", "f32")),
+        sample(f32[3, 3], values={0: well_conditioned((3, 3))}, dtypes=("f64", "f32")),
+        sample(f32[4, 2], values={0: well_conditioned((4, 2))}, dtypes=("f64", "f32")),
+        sample(f32[2, 2, 3], values={0: well_conditioned((2, 2, 3))}, dtypes=("f64", "f32")),
+        sample(f32[2, 2], full=True, values={0: well_conditioned((2, 2))}, dtypes=("f64", "f32")),
     )
 
     def abstract_eval(self, x):
@@ -145,97 +153,116 @@ class Svd(MatrixFunction):
     def jvp(self, primals, tangents):
         (x,), (dx,) = primals, tangents
         outs = self(x)
-        u, s, vh = with_values(outs)
+        u, s, vh = thin_svd(outs)
         v = adjoint(vh)
         # With du = u p, dv = v q: u^H dx v = p s + ds - s q, p and q antihermitian.
-        dp = matmul(adjoint(u), matmul(dx, v))
+        dp = matmul_highest(adjoint(u), matmul_highest(dx, v))
         even = hermitian_part(dp)
-        together = Inverses.of_gaps(s, s).off_diagonal.times(even)
-        apart = inverse_sums(s, x.dtype).times(sub(dp, even))
-        du = matmul(u, add(together, apart))
-        dv = matmul(v, sub(together, apart))
+        together = MaskedReciprocal.of_gaps(s, s).off_diagonal.times(even)
+        apart = reciprocal_sums(s, x.dtype).times(sub(dp, even))
+        du = matmul_highest(u, add(together, apart))
+        dv = matmul_highest(v, sub(together, apart))
         *_, m, n = x.shape
         if m > n:
-            rest = matmul(dx, v)
-            rest = sub(rest, matmul(u, matmul(adjoint(u), rest)))
-            du = add(du, Inverses.of(s, s).along(columns, rest.shape).times(rest))
+            rest = matmul_highest(dx, v)
+            rest = sub(rest, matmul_highest(u, matmul_highest(adjoint(u), rest)))
+            du = add(du, MaskedReciprocal.of(s, s).along(broadcast_columns, rest.shape).times(rest))
         if n > m:
-            rest = matmul(adjoint(dx), u)
-            rest = sub(rest, matmul(v, matmul(vh, rest)))
-            dv = add(dv, Inverses.of(s, s).along(columns, rest.shape).times(rest))
+            rest = matmul_highest(adjoint(dx), u)
+            rest = sub(rest, matmul_highest(v, matmul_highest(vh, rest)))
+            dv = add(dv, MaskedReciprocal.of(s, s).along(broadcast_columns, rest.shape).times(rest))
         tangents = zip((du, adjoint(dv)), (outs[0], outs[2]), strict=True)
-        du, dvh = [extended_with_nan(t, out.shape) for t, out in tangents]
-        return outs, [du, real_part(diagonal_of(even)), dvh]
+        du, dvh = [pad_with_nan(t, out.shape) for t, out in tangents]
+        return outs, [du, real_if_complex(extract_diagonal(even)), dvh]
 
     def vjp(self, cts, outs, args, active):
         return self.vjp_masked(cts, [None, None, None], outs, args, active)[0]
 
     def vjp_masked(self, cts, lives, outs, args, active):
         (du, ds, dvh), (whole_u, _, whole_vh) = cts, outs
-        u, s, vh = with_values(outs)
+        u, s, vh = thin_svd(outs)
         terms = []
         if ds is not None:
-            left, right = vectors_of(lives[1], u, columns), vectors_of(lives[1], vh, rows)
-            scaled = scaled_columns(conjugate(left), cast_like(ds, u))
-            terms.append(matmul(scaled, conjugate(right)))
+            left, right = (
+                masked_vectors(lives[1], u, broadcast_columns),
+                masked_vectors(lives[1], vh, broadcast_rows),
+            )
+            scaled = scale_columns(conj_if_complex(left), cast_like(ds, u))
+            terms.append(matmul_highest(scaled, conj_if_complex(right)))
         if du is not None:
-            live = live_beyond(lives[0], whole_u, u, drop=2)
-            given = first_of(du, u.shape)
-            turn = matmul(matrix_transpose(u), given)
-            terms.append(pulled_turns(turn, turn, live, u, s, vh))
+            live = vector_mask_beyond_thin(lives[0], whole_u, u, drop=2)
+            given = leading_block(du, u.shape)
+            turn = matmul_highest(matrix_transpose(u), given)
+            terms.append(rotation_cotangent(turn, turn, live, u, s, vh))
             if u.shape[-2] > s.shape[-1]:
-                inverse = Inverses.of(s, s).along(columns, u.shape)
-                there = None if live is None else columns(first_of(live, s.shape), u.shape)
+                inverse = MaskedReciprocal.of(s, s).along(broadcast_columns, u.shape)
+                there = (
+                    None
+                    if live is None
+                    else broadcast_columns(leading_block(live, s.shape), u.shape)
+                )
                 rest = inverse.pull(given, there)
-                rest = sub(rest, matmul(conjugate(u), matmul(matrix_transpose(u), rest)))
-                terms.append(matmul(rest, conjugate(vh)))
+                rest = sub(
+                    rest,
+                    matmul_highest(conj_if_complex(u), matmul_highest(matrix_transpose(u), rest)),
+                )
+                terms.append(matmul_highest(rest, conj_if_complex(vh)))
         if dvh is not None:
-            live = live_beyond(lives[2], whole_vh, vh, drop=1)
-            given = first_of(dvh, vh.shape)
-            turn = matmul(given, matrix_transpose(vh))
-            terms.append(pulled_turns(neg(turn), turn, live, u, s, vh))
+            live = vector_mask_beyond_thin(lives[2], whole_vh, vh, drop=1)
+            given = leading_block(dvh, vh.shape)
+            turn = matmul_highest(given, matrix_transpose(vh))
+            terms.append(rotation_cotangent(neg(turn), turn, live, u, s, vh))
             if vh.shape[-1] > s.shape[-1]:
-                inverse = Inverses.of(s, s).along(rows, vh.shape)
-                there = None if live is None else rows(first_of(live, s.shape), vh.shape)
+                inverse = MaskedReciprocal.of(s, s).along(broadcast_rows, vh.shape)
+                there = (
+                    None if live is None else broadcast_rows(leading_block(live, s.shape), vh.shape)
+                )
                 rest = inverse.pull(given, there)
-                rest = sub(rest, matmul(matmul(rest, matrix_transpose(vh)), conjugate(vh)))
-                terms.append(matmul(conjugate(u), rest))
+                rest = sub(
+                    rest,
+                    matmul_highest(matmul_highest(rest, matrix_transpose(vh)), conj_if_complex(vh)),
+                )
+                terms.append(matmul_highest(conj_if_complex(u), rest))
         return [reduce(add, terms)], [None]
 
     def lower(self, ctx, x):
         return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full)), x)
 
 
-def with_values(outs: Any) -> tuple[Any, Any, Any]:
+def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
     """The u, s, vh of a decomposition, without the vectors that have no singular value."""
     u, s, vh = outs
     k = s.shape[-1]
-    return first_of(u, (*u.shape[:-1], k)), s, first_of(vh, (*vh.shape[:-2], k, vh.shape[-1]))
+    return (
+        leading_block(u, (*u.shape[:-1], k)),
+        s,
+        leading_block(vh, (*vh.shape[:-2], k, vh.shape[-1])),
+    )
 
 
-def live_beyond(live: Any, whole: Any, own: Any, drop: int) -> Any:
-    """As `live_vectors` of `whole`; never None where that has vectors beside `own`."""
+def vector_mask_beyond_thin(live: Any, whole: Any, own: Any, drop: int) -> Any:
+    """As `vector_mask` of `whole`; never None where that has vectors beside `own`."""
     if live is None and whole.shape != own.shape:
         live = full_like(ShapedArray((), BOOL), True)
-    return live_vectors(live, whole.shape, drop)
+    return vector_mask(live, whole.shape, drop)
 
 
-def inverse_sums(s: Any, dtype: Any) -> Inverses:
+def reciprocal_sums(s: Any, dtype: Any) -> MaskedReciprocal:
     """1 / (s_i + s_j); the diagonal counts for complex matrices alone, whose vectors have phases."""
-    found = Inverses.of_gaps(s, neg(s))
+    found = MaskedReciprocal.of_gaps(s, neg(s))
     return found if is_complex(dtype) else found.off_diagonal
 
 
-def pulled_turns(together: Any, apart: Any, live: Any, u: Any, s: Any, vh: Any) -> Any:
+def rotation_cotangent(together: Any, apart: Any, live: Any, u: Any, s: Any, vh: Any) -> Any:
     """The cotangent of a matrix, given those of the turns of its vectors together and apart.
 
     `live` are the vectors whose cotangents can be other than zero, None for any.
     """
-    pairs = live_pairs(None if live is None else first_of(live, s.shape))
-    even = Inverses.of_gaps(s, s).off_diagonal.pull(together, pairs)
-    odd = inverse_sums(s, u.dtype).pull(apart, pairs)
+    pairs = vector_pair_mask(None if live is None else leading_block(live, s.shape))
+    even = MaskedReciprocal.of_gaps(s, s).off_diagonal.pull(together, pairs)
+    odd = reciprocal_sums(s, u.dtype).pull(apart, pairs)
     total = add(hermitian_part(even), sub(odd, hermitian_part(odd)))
-    total = matmul(conjugate(u), matmul(total, conjugate(vh)))
+    total = matmul_highest(conj_if_complex(u), matmul_highest(total, conj_if_complex(vh)))
     k = s.shape[-1]
     if live is None or live.shape[-1] == k:
         return total
@@ -244,23 +271,23 @@ def pulled_turns(together: Any, apart: Any, live: Any, u: Any, s: Any, vh: Any) 
     return select(beyond, literal(nan, total.dtype), total)
 
 
-def vectors_of(live: Any, vectors: Any, lay: Any) -> Any:
+def masked_vectors(live: Any, vectors: Any, lay: Any) -> Any:
     """The `vectors`, in rows or columns as `lay` says, of the `live` values; else zeros.
 
     What a value without influence is multiplied by has none either, though it may vary by nan.
     """
     if live is None:
         return vectors
-    count = vectors.shape[-1 if lay is columns else -2]
-    return where_live(lay(mask_of(live, (*vectors.shape[:-2], count)), vectors.shape), vectors)
+    count = vectors.shape[-1 if lay is broadcast_columns else -2]
+    return apply_mask(lay(mask_of(live, (*vectors.shape[:-2], count)), vectors.shape), vectors)
 
 
-def first_of(x: Any, shape: tuple[int, ...]) -> Any:
+def leading_block(x: Any, shape: tuple[int, ...]) -> Any:
     """The first elements of `x` along each dimension, as many as `shape` has."""
     return x if x.shape == shape else slice(x, (0,) * len(shape), shape)
 
 
-def extended_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
+def pad_with_nan(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` with nan behind its elements up to `shape`."""
     if x.shape == shape:
         return x

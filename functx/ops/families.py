@@ -67,7 +67,7 @@ class Elementwise(Primitive, abstract=True):
             if t is not None:
                 term = self.partial(i, t, out, *primals)
                 if lives[i] is not None and term is not t and not self.bounded(i, *primals):
-                    term = where_live(lives[i], term)
+                    term = apply_mask(lives[i], term)
                 term = broadcast_scalar(term, out.shape)
                 total = term if total is None else add(total, term)
         return out, total
@@ -80,7 +80,7 @@ class Elementwise(Primitive, abstract=True):
         total = None
         for i, live in enumerate(lives):
             if live is not False:
-                live = both(live, self.influence(i, *args))
+                live = combine_masks(live, self.influence(i, *args))
                 if live is None:
                     return None
                 total = live if total is None else bitwise_or(total, live)
@@ -101,13 +101,13 @@ class Elementwise(Primitive, abstract=True):
             found = self.partial(i, ct, out, *args) if active[i] else None
             if found is not None:
                 if live is not None and found is not ct and not self.bounded(i, *args):
-                    found = where_live(live, found)
-                found = sum_to_scalar(found, x)
+                    found = apply_mask(live, found)
+                found = unbroadcast_scalar(found, x)
             cts.append(found)
         return cts
 
     def live_operands(self, live: Any, args: Sequence[Any]) -> list[Any]:
-        found = [both(live, self.influence(i, *args)) for i in range(len(args))]
+        found = [combine_masks(live, self.influence(i, *args)) for i in range(len(args))]
         return [
             here if here is not None and here.shape in ((), x.shape) else None
             for here, x in zip(found, args, strict=True)
@@ -115,12 +115,14 @@ class Elementwise(Primitive, abstract=True):
 
     def transpose(self, ct: Any, *args: Any) -> list[Any]:
         return [
-            sum_to_scalar(self.partial(i, ct, None, *args), x) if type(x) is LinearInput else None
+            unbroadcast_scalar(self.partial(i, ct, None, *args), x)
+            if type(x) is LinearInput
+            else None
             for i, x in enumerate(args)
         ]
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, int]:
-        args, dim = align(args, dims)
+        args, dim = align_batch_dims(args, dims)
         return self(*args), dim
 
 
@@ -226,7 +228,7 @@ def elementwise_shape(primitive: Any, avals: Sequence[ShapedArray]) -> tuple[int
     return shape
 
 
-def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
+def align_batch_dims(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
     """Operands of an elementwise operation with their batch dimensions in one place.
 
     Unbatched operands are broadcast, except scalars; batched scalars get unit dimensions.
@@ -257,14 +259,14 @@ def align(args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], i
     return aligned, dim
 
 
-def both(live: Any, there: Any) -> Any:
+def combine_masks(live: Any, there: Any) -> Any:
     """Where both hold, None standing for anywhere."""
     if live is None or there is None:
         return there if live is None else live
     return bitwise_and(live, there)
 
 
-def where_live(live: Any, x: Any) -> Any:
+def apply_mask(live: Any, x: Any) -> Any:
     """`x` where `live` holds, zero elsewhere."""
     return select(live, x, literal(0, x.dtype))
 
@@ -274,7 +276,7 @@ def broadcast_scalar(x: Any, shape: tuple[int, ...]) -> Any:
     return full(shape, x) if x.shape != shape else x
 
 
-def sum_to_scalar(x: Any, like: Any) -> Any:
+def unbroadcast_scalar(x: Any, like: Any) -> Any:
     """The cotangent `x` for `like`, which may be a scalar that stood for an array."""
     if x.shape == like.shape:
         return x

@@ -13,7 +13,7 @@ from functx.core.samples import c64, sample
 from functx.ops.families import Linear
 from functx.ops.shaping import moveaxis
 
-_MOST = 3
+_MAX_XLA_NDIM = 3
 
 
 class Fft(Linear):
@@ -48,8 +48,8 @@ class Fft(Linear):
 
         def transform(v):
             # The transform is separable, and XLA's is over three dimensions at most.
-            for end in range(self.ndim, 0, -_MOST):
-                count = min(end, _MOST)
+            for end in range(self.ndim, 0, -_MAX_XLA_NDIM):
+                count = min(end, _MAX_XLA_NDIM)
                 axes = [len(shape) - self.ndim + i for i in range(end - count, end)]
                 last = range(-count, 0)
                 moved = jnp.moveaxis(v, axes, last)

@@ -12,11 +12,17 @@ from jax.extend.mlir.dialects import stablehlo
 from functx.core.avals import ShapedArray
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
-from functx.ops.indexing import Dims, GatherDimensionNumbers, Indexed, canonical_mode, default_fill
-from functx.ops.operands import literal, without
+from functx.ops.indexing import (
+    Dims,
+    GatherDimensionNumbers,
+    GatherScatter,
+    canonical_index_mode,
+    default_fill_value,
+)
+from functx.ops.operands import literal, tuple_delete
 
 
-class Gather(Indexed):
+class Gather(GatherScatter):
     """Windows of `slice_sizes` of the operand, one for each index vector."""
 
     slice_sizes: Dims = ()
@@ -56,7 +62,7 @@ class Gather(Indexed):
     )
 
     def abstract_eval(self, x, indices):
-        window = without(self.slice_sizes, self.absent())
+        window = tuple_delete(self.slice_sizes, self.absent())
         rank = len(window) + indices.ndim - 1
         self.check(x, indices, self.slice_sizes, rank)
         sizes = {True: iter(window), False: iter(indices.shape)}
@@ -83,7 +89,7 @@ class Gather(Indexed):
         out = self.abstract_eval(aval_of(x), aval_of(indices))
         if is_small_part(out, x):
             return [None, None]
-        read = convert_element_type(spread(live, out.shape), "int32")
+        read = convert_element_type(instantiate_mask(live, out.shape), "int32")
         total = self.accumulate(full(x.shape, literal(0, read.dtype)), read, args)
         return [ne(total, 0), None]
 
@@ -129,11 +135,11 @@ class Gather(Indexed):
         if self.mode != "fill":
             return out
         (aval,) = ctx.avals_out
-        lead = without(range(aval.ndim), self.offset_dims)
+        lead = tuple_delete(range(aval.ndim), self.offset_dims)
         inside = stablehlo.broadcast_in_dim(
             ctx.type(aval.update(dtype=BOOL)), self.inside(ctx, indices), ctx.i64s(lead)
         )
-        fill = default_fill(aval.dtype) if self.fill_value is None else self.fill_value
+        fill = default_fill_value(aval.dtype) if self.fill_value is None else self.fill_value
         return stablehlo.select(inside, out, ctx.constant(fill, aval))
 
     def inside(self, ctx: Any, indices: Any) -> Any:
@@ -154,7 +160,7 @@ class Gather(Indexed):
         return op.results[0]
 
 
-def take(x: Any, places: Any) -> Any:
+def take_distinct(x: Any, places: Any) -> Any:
     """The elements of the vector `x` at `places`, all of which are in it, each once."""
     one_each = Gather(
         collapsed_slice_dims=(0,),
@@ -187,7 +193,7 @@ def gather(
     numbers = GatherDimensionNumbers(
         *[tuple(getattr(dimension_numbers, field)) for field in GatherDimensionNumbers._fields]
     )
-    mode = "clip" if mode is None else canonical_mode(mode, "fill")
+    mode = "clip" if mode is None else canonical_index_mode(mode, "fill")
     return Gather(
         *numbers, indices_are_sorted, unique_indices, mode, tuple(slice_sizes), fill_value
     )(operand, start_indices)
@@ -199,5 +205,5 @@ BOOL = np.dtype("bool")
 from functx.ops.comparison import ne
 from functx.ops.conversion import convert_element_type
 from functx.ops.scattering import ScatterAdd
-from functx.ops.shaping import full, moveaxis, reshape, spread, zeros_like
+from functx.ops.shaping import full, instantiate_mask, moveaxis, reshape, zeros_like
 from functx.ops.slicing import is_small_part

@@ -27,7 +27,7 @@ class StopGradient(Primitive):
         return x
 
 
-class Name(Linear):
+class CheckpointName(Linear):
     """`x`, known as `label` to the policies of checkpoints."""
 
     label: str
@@ -65,4 +65,4 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """
     if not isinstance(name, str):
         raise ArgumentError(f"checkpoint_name: the name must be a string; got {type_name(name)}")
-    return tree.map(Name(name), x)
+    return tree.map(CheckpointName(name), x)

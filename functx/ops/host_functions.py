@@ -18,7 +18,7 @@ from functx.core.records import Record
 Array = np.ndarray[Any, Any]
 
 
-class HostFunction:
+class FlatCallback:
     """A Python function that takes and gives pytrees, called with the leaves that are arrays.
 
     `static` are the other leaves and their places among all. Equal instances call the same
@@ -36,11 +36,11 @@ class HostFunction:
         # Wide results are narrowed only where nothing is wide.
         self.narrow = not x64_enabled()
         self.__name__ = callback_name(fun)
-        parts = tuple([(i, type(x), _key(x)) for i, x in self.static])
-        self.key = _key(fun), in_tree, parts, out_tree, self.narrow
+        parts = tuple([(i, type(x), _hashable_key(x)) for i, x in self.static])
+        self.key = _hashable_key(fun), in_tree, parts, out_tree, self.narrow
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, HostFunction) and self.key == other.key)
+        return self is other or (isinstance(other, FlatCallback) and self.key == other.key)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -63,11 +63,13 @@ class HostFunction:
         if self.out_tree is None:
             return []
         leaves, structure = tree.flatten(out)
-        if structure != self.out_tree and _loose(structure) != _loose(self.out_tree):
+        if structure != self.out_tree and _list_tuple_agnostic(structure) != _list_tuple_agnostic(
+            self.out_tree
+        ):
             raise CallbackResultError(
                 f"{self.__name__}: the callback must return the structure of "
-                f"result_shape_dtypes; got {tree.differing(self.out_tree, structure)}",
-                *tree.in_full(self.out_tree, structure),
+                f"result_shape_dtypes; got {tree.describe_difference(self.out_tree, structure)}",
+                *tree.full_structures(self.out_tree, structure),
             )
         return [
             self.checked(x, aval, out, i)
@@ -78,22 +80,25 @@ class HostFunction:
         """The leaf `x` of the result `out` as an array of `aval`."""
         array = np.asarray(x)
         dtype = narrow_dtype(array.dtype) if self.narrow else array.dtype
-        number = type(x) in _NUMBERS and _NUMBERS[type(x)] in _TAKES[kind(aval.dtype)]
+        number = (
+            type(x) in _KIND_OF_PYTHON_TYPE
+            and _KIND_OF_PYTHON_TYPE[type(x)] in _ACCEPTED_KINDS[kind(aval.dtype)]
+        )
         if array.shape != aval.shape or (dtype != aval.dtype and not number):
             paths = tree.leaves_with_path(out)
             raise CallbackResultError(
                 f"{self.__name__}: the callback must return what result_shape_dtypes says; "
-                f"got {type_name(x)} for result{tree.path_text(paths[place][0])}: {aval!r}",
+                f"got {type_name(x)} for result{tree.keystr(paths[place][0])}: {aval!r}",
                 fix="Convert it in the callback (numpy.asarray(x, dtype)), or state its type.",
             )
         return np.asarray(array, aval.dtype)
 
 
-_NUMBERS = {bool: "b", int: "i", float: "f", complex: "c"}
-_TAKES = {"b": "b", "u": "bi", "i": "bi", "f": "bif", "c": "bifc"}
+_KIND_OF_PYTHON_TYPE = {bool: "b", int: "i", float: "f", complex: "c"}
+_ACCEPTED_KINDS = {"b": "b", "u": "bi", "i": "bi", "f": "bif", "c": "bifc"}
 
 
-class LaneByLane(Record):
+class SequentialCallback(Record):
     """A host function called for each of `size` lanes, one after the other.
 
     `dims[i]` is the dimension of array i that runs over the lanes, None for one they share.
@@ -133,7 +138,7 @@ def callback_name(fun: Any) -> str:
     return "lambda" if name == "<lambda>" else str(name)
 
 
-class _ByIdentity:
+class _IdentityKey:
     """A value that equals only itself."""
 
     __slots__ = ("value",)
@@ -142,25 +147,25 @@ class _ByIdentity:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.value is other.value
+        return isinstance(other, _IdentityKey) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-def _key(value: Any) -> Any:
+def _hashable_key(value: Any) -> Any:
     """What stands for `value` in a key: functions of one text are equal if they share all else."""
     if type(value) is FunctionType:
         defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
         shared = (value.__globals__, *(value.__closure__ or ()), *defaults, *named.values())
-        return value.__code__, len(defaults), tuple(named), *map(_ByIdentity, shared)
+        return value.__code__, len(defaults), tuple(named), *map(_IdentityKey, shared)
     try:
         hash(value)
     except TypeError:
-        return _ByIdentity(value)
+        return _IdentityKey(value)
     return value
 
 
-def _loose(structure: Any) -> str:
+def _list_tuple_agnostic(structure: Any) -> str:
     """The text of a structure in which lists and tuples look alike."""
     return str(structure).replace("[", "(").replace("]", ")").replace(",)", ")")

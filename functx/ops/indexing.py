@@ -13,7 +13,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact, is_integer, kind
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.primitive import Primitive
-from functx.ops.operands import without
+from functx.ops.operands import tuple_delete
 
 Dims = tuple[int, ...]
 
@@ -38,7 +38,7 @@ class ScatterDimensionNumbers(NamedTuple):
     scatter_indices_batching_dims: Dims = ()
 
 
-class Indexed(Primitive, abstract=True):
+class GatherScatter(Primitive, abstract=True):
     """What gathers and scatters share: windows of an operand, and where they begin.
 
     The last dimension of the indices holds vectors, one a window; their component k counts
@@ -89,11 +89,11 @@ class Indexed(Primitive, abstract=True):
         """
         offset, collapsed, index_map, batching, indices_batching = self.numbers
         collapsed, index_map, batching = [
-            with_new_dim(d, dim) for d in (collapsed, index_map, batching)
+            shift_dims(d, dim) for d in (collapsed, index_map, batching)
         ]
-        k = without(range(ndim), collapsed + batching).index(dim)
+        k = tuple_delete(range(ndim), collapsed + batching).index(dim)
         at = offset[k] if k < len(offset) else offset[-1] + 1 if offset else 0
-        offset = with_new_dim(offset, at)
+        offset = shift_dims(offset, at)
         offset = (*offset[:k], at, *offset[k:])
         return GatherDimensionNumbers(offset, collapsed, index_map, batching, indices_batching), at
 
@@ -104,10 +104,10 @@ class Indexed(Primitive, abstract=True):
         operand that runs together with it, None if there is none.
         """
         offset, collapsed, index_map, batching, indices_batching = self.numbers
-        offset, indices_batching = with_new_dim(offset, 0), with_new_dim(indices_batching, 0)
+        offset, indices_batching = shift_dims(offset, 0), shift_dims(indices_batching, 0)
         if dim is not None:
             collapsed, index_map, batching = [
-                with_new_dim(d, dim) for d in (collapsed, index_map, batching)
+                shift_dims(d, dim) for d in (collapsed, index_map, batching)
             ]
             at = sum([d < dim for d in batching])
             batching = (*batching[:at], dim, *batching[at:])
@@ -116,7 +116,7 @@ class Indexed(Primitive, abstract=True):
 
     def window_dims(self, ndim: int) -> Dims:
         """The dimensions of the operand that windows keep, in order."""
-        return without(range(ndim), self.absent())
+        return tuple_delete(range(ndim), self.absent())
 
     def check(self, x: ShapedArray, indices: ShapedArray, sizes: Dims, rank: int) -> None:
         """Raise unless the numbers fit the operands, windows of `sizes`, and a result of `rank`."""
@@ -177,7 +177,7 @@ class Indexed(Primitive, abstract=True):
         return stablehlo.clamp(ctx.constant(0, aval), indices, limit)
 
 
-def canonical_mode(mode: Any, outside: str) -> str:
+def canonical_index_mode(mode: Any, outside: str) -> str:
     """`mode`, by name or as JAX's enumeration; "fill", "drop" and None mean `outside`."""
     if mode is None:
         return outside
@@ -191,7 +191,7 @@ def canonical_mode(mode: Any, outside: str) -> str:
     return name
 
 
-def default_fill(dtype: Any) -> Any:
+def default_fill_value(dtype: Any) -> Any:
     """What reading outside an array gives: nan, the least signed or largest unsigned integer."""
     if is_inexact(dtype):
         return np.nan
@@ -201,7 +201,7 @@ def default_fill(dtype: Any) -> Any:
     return limits.max if kind(dtype) == "u" else limits.min
 
 
-def with_new_dim(dims: Dims, dim: int) -> Dims:
+def shift_dims(dims: Dims, dim: int) -> Dims:
     """`dims` after a new dimension has come in at `dim`."""
     return tuple([d + (d >= dim) for d in dims])
 

@@ -14,7 +14,7 @@ from functx.ops.shaping import expand_dims, reshape
 from functx.ops.slicing import slice_in_dim
 
 
-class Parts(Primitive):
+class ViewAsReal(Primitive):
     """The real and the imaginary part of each element, along a new last dimension."""
 
     samples = sample(c64[3]), sample(c64[2, 3])
@@ -29,13 +29,13 @@ class Parts(Primitive):
         return concatenate([expand_dims(part, x.ndim) for part in (real(x), imag(x))], x.ndim)
 
     def put_back(self, part, index, x):
-        return OfParts()(part)
+        return ViewAsComplex()(part)
 
     def layout(self, x, strides):
         return (*[2 * n for n in strides], 1)
 
 
-class OfParts(Primitive):
+class ViewAsComplex(Primitive):
     """The complex numbers whose parts lie along the last dimension, of length 2."""
 
     samples = sample(f32[3, 2]), sample(f32[2, 3, 2])
@@ -52,7 +52,7 @@ class OfParts(Primitive):
         return complex(*[_part(x, i) for i in (0, 1)])
 
     def put_back(self, part, index, x):
-        return Parts()(part)
+        return ViewAsReal()(part)
 
     def layout(self, x, strides):
         *rest, last = strides

@@ -18,12 +18,12 @@ from functx.ops.operands import (
     batch_size,
     canonical_axis,
     check_axes,
+    identity_result,
     literal,
-    match,
-    unchanged,
-    without,
+    promote_scalars,
+    tuple_delete,
 )
-from functx.ops.shaping import batch_at, broadcast_in_dim, full, spread, zeros_like
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, full, instantiate_mask, zeros_like
 
 
 class Concatenate(Linear):
@@ -41,9 +41,13 @@ class Concatenate(Linear):
             raise ShapeError("concatenate: there must be at least one operand; got none")
         first, axis = operands[0], self.axis
         check_axes(self.name, axis, first.ndim)
-        lane = without(first.shape, (axis,))
+        lane = tuple_delete(first.shape, (axis,))
         for x in operands:
-            if x.ndim != first.ndim or without(x.shape, (axis,)) != lane or x.dtype != first.dtype:
+            if (
+                x.ndim != first.ndim
+                or tuple_delete(x.shape, (axis,)) != lane
+                or x.dtype != first.dtype
+            ):
                 raise ShapeError(
                     "concatenate: operands must have one dtype, and one shape but for axis "
                     f"{axis}; got {first!r} and {x!r}"
@@ -64,7 +68,7 @@ class Concatenate(Linear):
     def live_outputs(self, lives, args):
         if all([live is None for live in lives]):
             return None
-        return self(*[spread(live, x.shape) for live, x in zip(lives, args, strict=True)])
+        return self(*[instantiate_mask(live, x.shape) for live, x in zip(lives, args, strict=True)])
 
     def live_operands(self, live, args):
         if live is None or not live.shape:
@@ -88,7 +92,7 @@ class Concatenate(Linear):
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
-        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return Concatenate(self.axis + (self.axis >= dim))(*args), dim
 
     def simplify(self, facts, *operands):
@@ -139,7 +143,9 @@ class Split(Linear):
             return x
         start = [0] * x.ndim
         start[self.axis] = sum(self.sizes[:index])
-        return put_slice(x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)])
+        return update_strided_slice(
+            x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)]
+        )
 
     def layout(self, x, strides):
         return strides
@@ -212,14 +218,14 @@ class Pad(Linear):
             return None
         if live is None and all([max(entry) <= 0 for entry in self.config]):
             return None
-        return pad(spread(live, args[0].shape), False, self.config)
+        return pad(instantiate_mask(live, args[0].shape), False, self.config)
 
     def live_operands(self, live, args):
         x, value = args
         if live is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
         out = self.abstract_eval(aval_of(x), aval_of(value))
-        return [self.undo(spread(live, out.shape), x), None]
+        return [self.undo(instantiate_mask(live, out.shape), x), None]
 
     def undo(self, ct: Any, x: Any) -> Any:
         """The elements of `ct` where those of `x` lie, zero for those cut off."""
@@ -239,7 +245,7 @@ class Pad(Linear):
         if value_dim is None:
             return self.inserted(dim)(x, value), dim
         size = value.shape[0]
-        x = batch_at(x, dim, 0, size)
+        x = batch_dim_at(x, dim, 0, size)
         rest = self.inserted(0)
         out = rest(x, literal(0, x.dtype))
         return select(rest.padding(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
@@ -275,10 +281,10 @@ def pad(x: Any, padding_value: Any, config: Sequence[tuple[int, int, int]]) -> A
     """
     config = tuple([(index(low), index(high), index(inner)) for low, high, inner in config])
     if not any(amount for amounts in config for amount in amounts):
-        return unchanged(x)
-    return Pad(config)(*match(x, padding_value))
+        return identity_result(x)
+    return Pad(config)(*promote_scalars(x, padding_value))
 
 
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
-from functx.ops.slicing import put_slice, slice, slice_in_dim
+from functx.ops.slicing import slice, slice_in_dim, update_strided_slice

@@ -9,10 +9,10 @@ import numpy as np
 from functx.core.dtypes import is_integer
 from functx.core.errors import DTypeError, IndexingError
 from functx.core.program import Literal
-from functx.core.tracing import Tracer, aval_of, execution
+from functx.core.tracing import Tracer, aval_of, backend
 
 
-def check_numbers(
+def check_index_range(
     name: str, what: str, numbers: Any, length: int, ignored: int | None = None
 ) -> None:
     """Raise unless `numbers`, called `what`, are integers from 0 to below `length`, or `ignored`.
@@ -24,7 +24,7 @@ def check_numbers(
         raise DTypeError(
             f"{name}: {what} must be integers; got {aval!r}", fix="Convert with astype(int)."
         )
-    values = known_value(numbers)
+    values = concrete_value(numbers)
     if values is None or values.size == 0:
         return
     outside = (values < 0) | (values >= length)
@@ -39,7 +39,7 @@ def check_numbers(
         )
 
 
-def known_value(x: Any) -> np.ndarray[Any, Any] | None:
+def concrete_value(x: Any) -> np.ndarray[Any, Any] | None:
     """The value of `x` if it is there already; None for what is traced, or would be computed."""
     while type(x) is Tracer:
         builder, atom = x.builder, x.atom
@@ -50,5 +50,5 @@ def known_value(x: Any) -> np.ndarray[Any, Any] | None:
             return None
         found = builder.values.get(atom)
         x = builder.captured(atom) if found is None else found
-    value = None if x is None else execution.known(x)
+    value = None if x is None else backend.known(x)
     return None if value is None else np.asarray(value)

@@ -7,13 +7,17 @@ from typing import Any
 
 from functx.core.errors import AxisError, ShapeError
 from functx.core.samples import f32, sample
-from functx.ops.normalizations import Arrangement, Backward, Forward
+from functx.ops.normalizations import (
+    BackwardNormalization,
+    ForwardNormalization,
+    NormalizationLayout,
+)
 
 
-class OverLast:
+class LastDimsLayout:
     """The last `rank` dimensions together; weight and bias have them, and the first `lead`."""
 
-    def arrangement(self: Any, x: Any) -> Arrangement:
+    def arrangement(self: Any, x: Any) -> NormalizationLayout:
         rank, lead, ndim = self.rank, self.lead, x.ndim
         if not 1 <= rank <= ndim - lead:
             raise AxisError(
@@ -21,19 +25,19 @@ class OverLast:
                 f"over, and at least one; got {x!r}"
             )
         axes = tuple(range(ndim - rank, ndim))
-        return Arrangement(x.shape, x.shape, axes, (*range(lead), *axes))
+        return NormalizationLayout(x.shape, x.shape, axes, (*range(lead), *axes))
 
     def batched(self: Any, shared: bool) -> tuple[Any, int]:
         return self.changed(lead=self.lead + (not shared)), self.lead * shared
 
 
-class OverGroups:
+class ChannelGroupsLayout:
     """Each of `groups` groups of the channels along `axis`, and what follows, together.
 
     Weight and bias have the dimension of the channels, and the first `lead`.
     """
 
-    def arrangement(self: Any, x: Any) -> Arrangement:
+    def arrangement(self: Any, x: Any) -> NormalizationLayout:
         groups, axis, lead = self.groups, self.axis, self.lead
         if not lead <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
             raise ShapeError(
@@ -42,14 +46,14 @@ class OverGroups:
             )
         # One dimension for a whole group, which XLA sums up faster than several.
         split = (*x.shape[:axis], groups, prod(x.shape[axis:]) // groups)
-        return Arrangement(x.shape, split, (axis + 1,), (*range(lead), axis))
+        return NormalizationLayout(x.shape, split, (axis + 1,), (*range(lead), axis))
 
     def batched(self: Any, shared: bool) -> tuple[Any, int]:
         changed = self.changed(axis=self.axis + 1, lead=self.lead + (not shared))
         return changed, self.lead * shared
 
 
-class LayerNorm(OverLast, Forward):
+class LayerNorm(LastDimsLayout, ForwardNormalization):
     """Over the last `rank` dimensions together: mean 0 and variance 1, scaled and shifted.
 
     The weight and the bias have those dimensions, and the first `lead` of x.
@@ -63,7 +67,7 @@ class LayerNorm(OverLast, Forward):
     )
 
 
-class LayerNormBackward(OverLast, Backward):
+class LayerNormBackward(LastDimsLayout, BackwardNormalization):
     """The cotangents that `layer_norm` makes of that of its output."""
 
     rank: int
@@ -86,7 +90,7 @@ class LayerNormBackward(OverLast, Backward):
     )
 
 
-class RMSNorm(OverLast, Forward):
+class RMSNorm(LastDimsLayout, ForwardNormalization):
     """Over the last `rank` dimensions together: mean square 1, scaled and shifted.
 
     The weight and the bias have those dimensions, and the first `lead` of x.
@@ -99,7 +103,7 @@ class RMSNorm(OverLast, Forward):
     samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, biased=False, rank=1),)
 
 
-class RMSNormBackward(OverLast, Backward):
+class RMSNormBackward(LastDimsLayout, BackwardNormalization):
     """The cotangents that `rms_norm` makes of that of its output."""
 
     rank: int
@@ -111,7 +115,7 @@ class RMSNormBackward(OverLast, Backward):
     )
 
 
-class GroupNorm(OverGroups, Forward):
+class GroupNorm(ChannelGroupsLayout, ForwardNormalization):
     """Over each of `groups` groups of channels and what follows: mean 0 and variance 1.
 
     The channels lie along `axis`, and are scaled and shifted each: the weight and the bias
@@ -124,7 +128,7 @@ class GroupNorm(OverGroups, Forward):
     samples = (sample(f32[2, 4, 3], f32[4], eps=1e-2, weighted=False, biased=True, groups=2),)
 
 
-class GroupNormBackward(OverGroups, Backward):
+class GroupNormBackward(ChannelGroupsLayout, BackwardNormalization):
     """The cotangents that `group_norm` makes of that of its output."""
 
     groups: int

@@ -15,12 +15,12 @@ from functx.ops.arithmetic import neg, sub
 from functx.ops.comparison import ge, gt, le, lt
 from functx.ops.matrices import (
     MatrixFunction,
-    conjugate,
-    far_from_singular,
-    matmul,
+    conj_if_complex,
+    matmul_highest,
     matrix_transpose,
-    places_where,
+    position_mask,
     positive_definite,
+    well_conditioned,
 )
 from functx.ops.operands import literal
 from functx.ops.selection import select
@@ -38,7 +38,7 @@ class TriangularSolve(MatrixFunction):
     conjugated: bool = False
     unit: bool = False
     samples = (
-        sample(f32[3, 3], f32[3, 2], values={0: far_from_singular((3, 3))}),
+        sample(f32[3, 3], f32[3, 2], values={0: well_conditioned((3, 3))}),
         sample(
             f32[2, 3, 3],
             f32[2, 3, 1],
@@ -57,22 +57,22 @@ class TriangularSolve(MatrixFunction):
 
     def abstract_eval(self, a, b):
         self.check(a, b)
-        _check_sides(self, a, b)
+        _check_right_hand_side(self, a, b)
         return b
 
     def applied(self, a: Any) -> Any:
         """The matrix that is solved with."""
         relation = ge if self.lower_triangle else le
-        mask = places_where(a.shape, _strict(relation) if self.unit else relation)
+        mask = position_mask(a.shape, _strict_relation(relation) if self.unit else relation)
         a = select(mask, a, literal(0, a.dtype))
         a = matrix_transpose(a) if self.transposed else a
-        return conjugate(a) if self.conjugated else a
+        return conj_if_complex(a) if self.conjugated else a
 
     def jvp(self, primals, tangents):
         (a, b), (da, db) = primals, tangents
         x = self(a, b)
         if da is not None:
-            term = matmul(self.applied(da), x)
+            term = matmul_highest(self.applied(da), x)
             db = neg(term) if db is None else sub(db, term)
         return x, self(a, db)
 
@@ -102,15 +102,15 @@ class Solve(MatrixFunction):
 
     transposed: bool = False
     samples = (
-        sample(f32[3, 3], f32[3, 2], values={0: far_from_singular((3, 3))}),
+        sample(f32[3, 3], f32[3, 2], values={0: well_conditioned((3, 3))}),
         sample(
-            f32[2, 3, 3], f32[2, 3, 1], transposed=True, values={0: far_from_singular((2, 3, 3))}
+            f32[2, 3, 3], f32[2, 3, 1], transposed=True, values={0: well_conditioned((2, 3, 3))}
         ),
     )
 
     def abstract_eval(self, a, b):
         self.check(a, b)
-        _check_sides(self, a, b)
+        _check_right_hand_side(self, a, b)
         return b
 
     def jvp(self, primals, tangents):
@@ -118,7 +118,7 @@ class Solve(MatrixFunction):
         x = self(a, b)
         if da is not None:
             # a dx = db - da x
-            term = matmul(matrix_transpose(da) if self.transposed else da, x)
+            term = matmul_highest(matrix_transpose(da) if self.transposed else da, x)
             db = neg(term) if db is None else sub(db, term)
         return x, self(a, db)
 
@@ -126,7 +126,7 @@ class Solve(MatrixFunction):
         pulled = Solve(not self.transposed)(args[0], ct)
         if not active[0]:
             return None, pulled
-        term = neg(matmul(pulled, matrix_transpose(out)))
+        term = neg(matmul_highest(pulled, matrix_transpose(out)))
         return matrix_transpose(term) if self.transposed else term, pulled
 
     def transpose(self, ct, a, b):
@@ -139,7 +139,7 @@ class Solve(MatrixFunction):
         return ctx.via_jax(solve, a, b)
 
 
-def _check_sides(primitive: Any, a: ShapedArray, b: ShapedArray) -> None:
+def _check_right_hand_side(primitive: Any, a: ShapedArray, b: ShapedArray) -> None:
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1]:
         raise ShapeError(
             f"{primitive.name}: the right side must have as many rows as the matrix, and its "
@@ -147,7 +147,7 @@ def _check_sides(primitive: Any, a: ShapedArray, b: ShapedArray) -> None:
         )
 
 
-def _strict(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _strict_relation(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return gt if relation is ge else lt
 
 

@@ -9,8 +9,8 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.samples import bool_, i32, sample, u32
 from functx.ops.families import Bitwise
-from functx.ops.identities import is_number, ones_of, same_number
-from functx.ops.operands import literal, match
+from functx.ops.identities import all_ones, is_literal_equal, is_same_value
+from functx.ops.operands import literal, promote_scalars
 
 
 class And(Bitwise):
@@ -20,7 +20,7 @@ class And(Bitwise):
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
     def simplify(self, facts, x, y):
-        return absorbed(x, y, neutral=ones_of(x.aval), final=0)
+        return simplify_and_or(x, y, neutral=all_ones(x.aval), final=0)
 
     def lower(self, ctx, x, y):
         return stablehlo.and_(x, y)
@@ -33,7 +33,7 @@ class Or(Bitwise):
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
     def simplify(self, facts, x, y):
-        return absorbed(x, y, neutral=0, final=ones_of(x.aval))
+        return simplify_and_or(x, y, neutral=0, final=all_ones(x.aval))
 
     def lower(self, ctx, x, y):
         return stablehlo.or_(x, y)
@@ -48,9 +48,9 @@ class Xor(Bitwise):
     def simplify(self, facts, x, y):
         if x is y:
             return literal(0, x.aval.dtype)
-        if is_number(x, 0):
+        if is_literal_equal(x, 0):
             return y
-        return x if is_number(y, 0) else None
+        return x if is_literal_equal(y, 0) else None
 
     def lower(self, ctx, x, y):
         return stablehlo.xor(x, y)
@@ -120,31 +120,31 @@ class CountLeadingZeros(Bitwise):
         return stablehlo.count_leading_zeros(x)
 
 
-def absorbed(x: Any, y: Any, neutral: Any, final: Any) -> Any:
+def simplify_and_or(x: Any, y: Any, neutral: Any, final: Any) -> Any:
     """What two operands come to where they are one, or one of them decides; None elsewhere."""
-    if same_number(x, y):
+    if is_same_value(x, y):
         return x
     for number, other in ((x, y), (y, x)):
-        if is_number(number, neutral):
+        if is_literal_equal(number, neutral):
             return other
-        if is_number(number, final):
+        if is_literal_equal(number, final):
             return literal(final, x.aval.dtype)
     return None
 
 
 def bitwise_and(x: Any, y: Any) -> Any:
     """x & y, elementwise, of booleans or of the bits of integers."""
-    return And()(*match(x, y))
+    return And()(*promote_scalars(x, y))
 
 
 def bitwise_or(x: Any, y: Any) -> Any:
     """x | y, elementwise, of booleans or of the bits of integers."""
-    return Or()(*match(x, y))
+    return Or()(*promote_scalars(x, y))
 
 
 def bitwise_xor(x: Any, y: Any) -> Any:
     """x ^ y, elementwise, of booleans or of the bits of integers."""
-    return Xor()(*match(x, y))
+    return Xor()(*promote_scalars(x, y))
 
 
 def bitwise_not(x: Any) -> Any:
@@ -154,17 +154,17 @@ def bitwise_not(x: Any) -> Any:
 
 def shift_left(x: Any, y: Any) -> Any:
     """x << y, elementwise; zero once y reaches the number of bits."""
-    return ShiftLeft()(*match(x, y))
+    return ShiftLeft()(*promote_scalars(x, y))
 
 
 def shift_right_logical(x: Any, y: Any) -> Any:
     """x >> y, elementwise, zeros moving in from the left."""
-    return ShiftRightLogical()(*match(x, y))
+    return ShiftRightLogical()(*promote_scalars(x, y))
 
 
 def shift_right_arithmetic(x: Any, y: Any) -> Any:
     """x >> y, elementwise, copies of the sign bit moving in from the left."""
-    return ShiftRightArithmetic()(*match(x, y))
+    return ShiftRightArithmetic()(*promote_scalars(x, y))
 
 
 def population_count(x: Any) -> Any:

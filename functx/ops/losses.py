@@ -12,12 +12,12 @@ from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
 from functx.ops.arithmetic import abs, add, div, mul, sign, square, sub
 from functx.ops.comparison import le
-from functx.ops.families import check_same_dtype, sum_to_scalar
-from functx.ops.half_floats import narrowed, widened
+from functx.ops.families import check_same_dtype, unbroadcast_scalar
+from functx.ops.half_floats import cast_like_input, upcast_half
 from functx.ops.operands import batch_size
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import clamp, select
-from functx.ops.shaping import batch_at, broadcast_in_dim
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -91,16 +91,16 @@ class PointwiseLoss(Loss, abstract=True):
         return ShapedArray(self.loss_shape(x.shape), x.dtype)
 
     def decompose(self, *args):
-        return narrowed(self.reduced(self.terms(*map(widened, args))), args[0])
+        return cast_like_input(self.reduced(self.terms(*map(upcast_half, args))), args[0])
 
     def jvp(self, primals, tangents):
-        wide = [widened(x) for x in primals]
+        wide = [upcast_half(x) for x in primals]
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
-                term = mul(widened(t), self.slope(i, *wide))
+                term = mul(upcast_half(t), self.slope(i, *wide))
                 total = term if total is None else add(total, term)
-        return self(*primals), narrowed(self.reduced(total), primals[0])
+        return self(*primals), cast_like_input(self.reduced(total), primals[0])
 
     def vjp(self, ct, out, args, active):
         found: list[Any] = [None] * len(args)
@@ -108,12 +108,12 @@ class PointwiseLoss(Loss, abstract=True):
             fields = [getattr(self, name) for name in self.fields]
             found[0] = self.backward(*fields)(ct, *args)
         if any(active[1:]):
-            wide = [widened(x) for x in args]
-            share = self.shared(widened(ct), args[0].shape)
+            wide = [upcast_half(x) for x in args]
+            share = self.shared(upcast_half(ct), args[0].shape)
             for i, on in enumerate(active):
                 if on and i:
-                    pulled = sum_to_scalar(mul(share, self.slope(i, *wide)), args[i])
-                    found[i] = narrowed(pulled, args[i])
+                    pulled = unbroadcast_scalar(mul(share, self.slope(i, *wide)), args[i])
+                    found[i] = cast_like_input(pulled, args[i])
         return found
 
     def count(self, shape: tuple[int, ...]) -> float:
@@ -136,7 +136,7 @@ class PointwiseLoss(Loss, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        return self.changed(lanes=self.lanes + 1)(*batched_places(args, dims, size)), 0
+        return self.changed(lanes=self.lanes + 1)(*batch_loss_operands(args, dims, size)), 0
 
 
 class PointwiseLossBackward(Loss, abstract=True):
@@ -164,13 +164,13 @@ class PointwiseLossBackward(Loss, abstract=True):
 
     def decompose(self, ct, *args):
         loss = self.of()
-        share = loss.shared(widened(ct), args[0].shape)
-        return narrowed(mul(share, loss.slope(0, *map(widened, args))), args[0])
+        share = loss.shared(upcast_half(ct), args[0].shape)
+        return cast_like_input(mul(share, loss.slope(0, *map(upcast_half, args))), args[0])
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct = batch_at(args[0], dims[0], 0, size)
-        places = batched_places(args[1:], dims[1:], size)
+        ct = batch_dim_at(args[0], dims[0], 0, size)
+        places = batch_loss_operands(args[1:], dims[1:], size)
         return self.changed(lanes=self.lanes + 1)(ct, *places), 0
 
 
@@ -271,16 +271,16 @@ class HuberLossBackward(PointwiseLossBackward):
     samples = (sample(f32[3, 2], f32[3, 2], f32[3, 2], reduction="none", delta=0.8),)
 
 
-def batched_places(args: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
+def batch_loss_operands(args: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
     """Operands, the first an array over all places, with the dimension of a batch of `size` first.
 
     Scalars stay scalars if the whole batch shares them.
     """
-    first = batch_at(args[0], dims[0], 0, size)
+    first = batch_dim_at(args[0], dims[0], 0, size)
     batched = [first]
     for x, d in zip(args[1:], dims[1:], strict=True):
         if x.ndim - (d is not None) == first.ndim - 1:
-            batched.append(batch_at(x, d, 0, size))
+            batched.append(batch_dim_at(x, d, 0, size))
         else:
             batched.append(x if d is None else broadcast_in_dim(x, first.shape, (0,)))
     return batched

@@ -23,9 +23,9 @@ from functx.ops.creation import broadcasted_iota
 from functx.ops.operands import batch_size, literal
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, permute_dims
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, permute_dims
 
-_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64", "complex128")])
+_LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64", "complex128")])
 
 
 def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
@@ -38,7 +38,7 @@ def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
     return draw
 
 
-def far_from_singular(shape: tuple[int, ...]) -> Callable[[Any], Any]:
+def well_conditioned(shape: tuple[int, ...]) -> Callable[[Any], Any]:
     """What draws matrices far from singular, with singular values that differ."""
 
     def draw(random: Any) -> Any:
@@ -57,7 +57,7 @@ class MatrixFunction(Primitive, abstract=True):
 
     def check(self, *operands: ShapedArray) -> None:
         first = operands[0]
-        if any(x.dtype != first.dtype or x.dtype not in _DTYPES for x in operands):
+        if any(x.dtype != first.dtype or x.dtype not in _LAPACK_DTYPES for x in operands):
             raise DTypeError(
                 f"{self.name}: operands must be of one dtype, float32, float64, complex64 or "
                 f"complex128; got {' and '.join(map(repr, operands))}",
@@ -69,11 +69,11 @@ class MatrixFunction(Primitive, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        outs = self(*[batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
+        outs = self(*[batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
-def matmul(x: Any, y: Any) -> Any:
+def matmul_highest(x: Any, y: Any) -> Any:
     """The products of the matrices of `x` and `y`."""
     n = x.ndim
     batch = tuple(range(n - 2))
@@ -86,14 +86,14 @@ def matrix_transpose(x: Any) -> Any:
     return permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
 
-def conjugate(x: Any) -> Any:
+def conj_if_complex(x: Any) -> Any:
     """The complex conjugate; real matrices themselves."""
     return conj(x) if is_complex(x.dtype) else x
 
 
 def adjoint(x: Any) -> Any:
     """The conjugate transpose."""
-    return conjugate(matrix_transpose(x))
+    return conj_if_complex(matrix_transpose(x))
 
 
 def hermitian_part(x: Any) -> Any:
@@ -101,7 +101,7 @@ def hermitian_part(x: Any) -> Any:
     return mul(add(x, adjoint(x)), literal(0.5, x.dtype))
 
 
-def real_part(x: Any) -> Any:
+def real_if_complex(x: Any) -> Any:
     """The real part; real matrices themselves."""
     return real(x) if is_complex(x.dtype) else x
 
@@ -111,30 +111,32 @@ def cast_like(x: Any, like: Any) -> Any:
     return x if x.dtype == like.dtype else convert_element_type(x, like.dtype)
 
 
-def places_where(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Any:
+def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Any:
     """Where `relation(row, column)` holds in matrices of `shape`."""
     n = len(shape)
     rows, columns = [broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
     return relation(rows, columns)
 
 
-def widened(x: Any, shape: tuple[int, ...], drop: int) -> Any:
+def insert_matrix_dim(x: Any, shape: tuple[int, ...], drop: int) -> Any:
     """`x` repeated to `shape`, which has one more dimension, `drop` before its end."""
     n = len(shape)
     return broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
 
 
-def scaled_columns(x: Any, factor: Any) -> Any:
+def scale_columns(x: Any, factor: Any) -> Any:
     """`x` with its columns multiplied by `factor`."""
-    return mul(x, widened(factor, x.shape, drop=2))
+    return mul(x, insert_matrix_dim(factor, x.shape, drop=2))
 
 
-def diagonal_of(x: Any) -> Any:
+def extract_diagonal(x: Any) -> Any:
     """The elements on the diagonals of square matrices."""
-    return reduce_sum(select(places_where(x.shape, eq), x, literal(0, x.dtype)), (x.ndim - 1,))
+    return reduce_sum(select(position_mask(x.shape, eq), x, literal(0, x.dtype)), (x.ndim - 1,))
 
 
-def diagonal_matrix(x: Any) -> Any:
+def construct_diagonal(x: Any) -> Any:
     """Matrices with `x` on their diagonals, and zeros elsewhere."""
     shape = (*x.shape, x.shape[-1])
-    return select(places_where(shape, eq), widened(x, shape, drop=1), literal(0, x.dtype))
+    return select(
+        position_mask(shape, eq), insert_matrix_dim(x, shape, drop=1), literal(0, x.dtype)
+    )

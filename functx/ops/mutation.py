@@ -43,16 +43,16 @@ class Write(Primitive):
         return ()
 
     def forward(self, args, active):
-        raise not_pure()
+        raise impure_program_error()
 
     def jvp(self, primals, tangents):
-        raise not_pure()
+        raise impure_program_error()
 
     def batch(self, args, dims):
-        raise not_pure()
+        raise impure_program_error()
 
 
-def not_pure() -> ProgramError:
+def impure_program_error() -> ProgramError:
     """The error for a rewrite of a program that still has writes."""
     return ProgramError(
         "write: a program must have no writes when it is differentiated or batched; got one with "

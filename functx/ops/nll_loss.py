@@ -6,19 +6,19 @@ from functx.core.avals import Shape, ShapedArray
 from functx.core.samples import f32, i32, sample
 from functx.ops.arithmetic import neg
 from functx.ops.class_losses import (
-    ClassLoss,
-    ClassLossBackward,
-    at_classes,
+    ClassIndexLoss,
+    ClassIndexLossBackward,
     batched_weights,
-    picked,
+    one_hot_mask,
+    take_class_scores,
 )
-from functx.ops.half_floats import narrowed, widened
-from functx.ops.operands import batch_size, without
+from functx.ops.half_floats import cast_like_input, upcast_half
+from functx.ops.operands import batch_size, tuple_delete
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim
 
 
-class NllLoss(ClassLoss):
+class NllLoss(ClassIndexLoss):
     """-x at the class of each row, for logarithms `x` of probabilities."""
 
     samples = (
@@ -40,7 +40,7 @@ class NllLoss(ClassLoss):
         return rows.weighed(self.alone(x, rows))
 
     def alone(self, x, rows):
-        return neg(picked(x, rows.classes, self.axis))
+        return neg(take_class_scores(x, rows.classes, self.axis))
 
     def backward(self, ct, x, target, *weights):
         backward = NllLossBackward(
@@ -49,7 +49,7 @@ class NllLoss(ClassLoss):
         return backward(ct, target, *weights)
 
 
-class NllLossBackward(ClassLossBackward):
+class NllLossBackward(ClassIndexLossBackward):
     """The cotangent of the scores of an `nll_loss` of so many classes, given that of the loss.
 
     -1 at the class of each row, times its weight and its share of the cotangent.
@@ -87,15 +87,15 @@ class NllLossBackward(ClassLossBackward):
         return (*shape[: self.axis], self.classes, *shape[self.axis :])
 
     def decompose(self, ct, target, *weights):
-        wide = widened(ct)
+        wide = upcast_half(ct)
         rows = self.rows(target, weights, wide.dtype)
         found = rows.weighed(neg(self.shared(wide, rows)))
         shape = self.scores_shape(target.shape)
-        found = broadcast_in_dim(found, shape, without(range(len(shape)), (self.axis,)))
-        return narrowed(select(at_classes(rows.classes, shape, self.axis), found, 0.0), ct)
+        found = broadcast_in_dim(found, shape, tuple_delete(range(len(shape)), (self.axis,)))
+        return cast_like_input(select(one_hot_mask(rows.classes, shape, self.axis), found, 0.0), ct)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        ct, target = [batch_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        ct, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
         weights = batched_weights(args[2:], dims[2:], target.shape, self.lanes)
         return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, target, *weights), 0

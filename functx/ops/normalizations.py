@@ -9,21 +9,21 @@ from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.ops.arithmetic import add, mul
 from functx.ops.conversion import convert_element_type
-from functx.ops.families import where_live
-from functx.ops.operands import batch_size, without
+from functx.ops.families import apply_mask
+from functx.ops.operands import batch_size, tuple_delete
 from functx.ops.reductions import reduce_or, reduce_sum
-from functx.ops.shaping import batch_at, broadcast_in_dim, reshape
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, reshape
 from functx.ops.statistics import (
     Standardized,
+    broadcast_along,
     check_real,
-    repeated,
     standardize,
     standardize_jacobian,
     working_dtype,
 )
 
 
-class Arrangement(NamedTuple):
+class NormalizationLayout(NamedTuple):
     """How a normalization looks at an array of shape `whole`.
 
     In the shape `split` it takes statistics over `axes`. The weight and the bias lie along the
@@ -46,7 +46,7 @@ class Arrangement(NamedTuple):
 
     def gather(self, x: Any, dtype: Any) -> Any:
         """The transpose of `spread`."""
-        total = reduce_sum(x, without(range(len(self.whole)), self.dims))
+        total = reduce_sum(x, tuple_delete(range(len(self.whole)), self.dims))
         return convert_element_type(total, dtype)
 
 
@@ -62,7 +62,7 @@ class Normalization(Primitive, abstract=True):
     shares: ClassVar[bool] = True
     """Whether the lanes of a batch can share one weight and one bias."""
 
-    def arrangement(self, x: Any) -> Arrangement:
+    def arrangement(self, x: Any) -> NormalizationLayout:
         """How it looks at `x`; raises if it cannot."""
         raise NotImplementedError
 
@@ -83,11 +83,11 @@ class Normalization(Primitive, abstract=True):
                 raise ShapeError(f"{self.name}: the {name} must have the shape {shape}; got {x!r}")
 
 
-class Forward(Normalization, abstract=True):
+class ForwardNormalization(Normalization, abstract=True):
     """x standardized, times the weight if `weighted`, plus the bias if `biased`."""
 
     biased: bool
-    backward: ClassVar[type[Backward]]
+    backward: ClassVar[type[BackwardNormalization]]
 
     def abstract_eval(self, x, *affine):
         check_real(self.name, x, *affine)
@@ -116,7 +116,7 @@ class Forward(Normalization, abstract=True):
     def vjp_where(self, live, ct, out, args, active):
         x, *affine = args
         there = self.beside(live, x)
-        return self.vjp(ct, out, (x if there is None else where_live(there, x), *affine), active)
+        return self.vjp(ct, out, (x if there is None else apply_mask(there, x), *affine), active)
 
     def live_operands(self, live, args):
         there = None if live is None else self.beside(live, args[0])
@@ -128,7 +128,9 @@ class Forward(Normalization, abstract=True):
         if live.shape != x.shape:
             return None
         some = reduce_or(reshape(live, seen.split), seen.axes)
-        return reshape(repeated(some, ShapedArray(seen.split, live.dtype), seen.axes), x.shape)
+        return reshape(
+            broadcast_along(some, ShapedArray(seen.split, live.dtype), seen.axes), x.shape
+        )
 
     def standardized(self, args: Any) -> Standardized:
         """The standardized x, split."""
@@ -184,7 +186,7 @@ class Forward(Normalization, abstract=True):
             cts[2] = convert_element_type(cts[2], bias.dtype)
         return [cts[0], *cts[1:2] * self.weighted, *cts[2:] * self.biased]
 
-    def pullback(self, wanted: tuple[bool, bool, bool]) -> Backward:
+    def pullback(self, wanted: tuple[bool, bool, bool]) -> BackwardNormalization:
         """The primitive of the cotangents of x, weight and bias that are `wanted`."""
         shared = {f: getattr(self, f) for f in self.backward.fields if f != "wanted"}
         return self.backward(**shared, wanted=wanted)
@@ -194,13 +196,13 @@ class Forward(Normalization, abstract=True):
         shared = self.shares and all([d is None for d in dims[1:]])
         primitive, place = self.batched(shared)
         args = [
-            x if shared and i else batch_at(x, d, 0 if i else place, size)
+            x if shared and i else batch_dim_at(x, d, 0 if i else place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
         return primitive(*args), place
 
 
-class Backward(Normalization, abstract=True):
+class BackwardNormalization(Normalization, abstract=True):
     """The cotangents of x, weight and bias that are `wanted`, given that of the output.
 
     The operands are the cotangent, x, and the weight if `weighted`. Statistics are those of
@@ -223,7 +225,7 @@ class Backward(Normalization, abstract=True):
         if weight is not None:
             self.check_affine(seen.affine, weight=weight)
         for saved in rstd:
-            kept = without(seen.split, seen.axes)
+            kept = tuple_delete(seen.split, seen.axes)
             if saved.shape != kept:
                 raise ShapeError(
                     f"{self.name}: the saved 1 / sqrt(variance + eps) must have the shape "
@@ -262,7 +264,7 @@ class Backward(Normalization, abstract=True):
         primitive, place = self.batched(shared)
         last = len(args) - 1
         args = [
-            x if shared and self.weighted and i == last else batch_at(x, d, place, size)
+            x if shared and self.weighted and i == last else batch_dim_at(x, d, place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
         return primitive(*args), self.chosen([place, 0, 0])

@@ -16,7 +16,7 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log1p, logistic, sqrt
 from functx.ops.families import Binary, Bitwise, Inexact
 from functx.ops.logical import bitwise_and, bitwise_or
-from functx.ops.operands import literal, match
+from functx.ops.operands import literal, promote_scalars
 from functx.ops.rounding import round
 from functx.ops.selection import select
 from functx.ops.shaping import zeros_like
@@ -45,7 +45,7 @@ class Hypot(Binary):
     def decompose(self, x, y):
         x, y = abs(x), abs(y)
         larger = max(x, y)
-        ratio = div(min(x, y), _or_one(larger))
+        ratio = div(min(x, y), _replace_zero_by_one(larger))
         out = mul(larger, sqrt(add(mul(ratio, ratio), 1.0)))
         infinite = bitwise_or(eq(x, math.inf), eq(y, math.inf))
         return select(infinite, math.inf, out)
@@ -85,7 +85,7 @@ class Logaddexp(Binary):
         return complex(real(out), sub(imag(out), mul(turns, 2.0 * math.pi)))
 
 
-class SignedZero(Binary):
+class CopyZeroSign(Binary):
     """x, whose zeros get the sign of y; it varies as x does."""
 
     finite_slopes = True
@@ -139,7 +139,7 @@ class Sinc(Inexact):
 
     def away_from_zero(self, z: Any) -> Any:
         # s(z) = sin(z) / z, and s^(k) z + k s^(k-1) = sin^(k)
-        safe = _or_one(z)
+        safe = _replace_zero_by_one(z)
         value = div(sin(z), safe)
         for k in range(1, self.order + 1):
             slope = (sin, cos)[k % 2](z)
@@ -159,7 +159,7 @@ class Sinc(Inexact):
         return mul(total, z) if k % 2 else total
 
 
-class GreatestCommonDivisor(Bitwise):
+class Gcd(Bitwise):
     """The largest integer that divides x and y, 0 for zeros."""
 
     accepts = "iu"
@@ -176,24 +176,24 @@ def _gcd_of_magnitudes(x: Any, y: Any) -> Any:
     return jnp.gcd(*magnitudes).astype(dtype)
 
 
-def _or_one(x: Any) -> Any:
+def _replace_zero_by_one(x: Any) -> Any:
     """`x` with 1 in place of 0."""
     return select(eq(x, 0.0), 1.0, x)
 
 
 def hypot(x: Any, y: Any) -> Any:
     """sqrt(x**2 + y**2) without overflow, elementwise; its derivative at the origin is 0."""
-    return Hypot()(*match(x, y))
+    return Hypot()(*promote_scalars(x, y))
 
 
 def logaddexp(x: Any, y: Any) -> Any:
     """log(exp(x) + exp(y)) without overflow, elementwise; ties share the derivative."""
-    return Logaddexp()(*match(x, y))
+    return Logaddexp()(*promote_scalars(x, y))
 
 
-def signed_zero(x: Any, y: Any) -> Any:
+def copy_zero_sign(x: Any, y: Any) -> Any:
     """`x`, whose zeros get the sign of `y`, elementwise; it varies as `x` does."""
-    return SignedZero()(*match(x, y))
+    return CopyZeroSign()(*promote_scalars(x, y))
 
 
 def sinc(x: Any) -> Any:
@@ -203,4 +203,4 @@ def sinc(x: Any) -> Any:
 
 def gcd(x: Any, y: Any) -> Any:
     """The largest integer that divides x and y, elementwise; 0 for zeros."""
-    return GreatestCommonDivisor()(*match(x, y))
+    return Gcd()(*promote_scalars(x, y))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import iinfo
 
-from functx.core.arrays import wrapped
+from functx.core.arrays import as_ndarray
 from functx.core.axes import batched_axis
 from functx.core.dtypes import DType, is_complex, is_inexact, kind
 from functx.core.errors import (
@@ -19,7 +19,7 @@ from functx.core.errors import (
     ConcretizationError,
     DTypeError,
     ValueRangeError,
-    brief,
+    short_repr,
 )
 from functx.core.program import Literal, scalar_literal
 from functx.core.tracing import aval_of, current_builder
@@ -28,9 +28,9 @@ from functx.core.unknown import is_finite
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
 
-def unchanged(x: Any) -> Any:
+def identity_result(x: Any) -> Any:
     """`x`, of which an operation changes nothing; outside a trace, a NumPy array as an `ndarray`."""
-    return wrapped(x) if type(x) is np.ndarray and current_builder.get() is None else x
+    return as_ndarray(x) if type(x) is np.ndarray and current_builder.get() is None else x
 
 
 def literal(value: Any, dtype: DType) -> Literal:
@@ -55,7 +55,7 @@ def literal(value: Any, dtype: DType) -> Literal:
                 fix="Convert the array with astype, or use functx.numpy, which promotes.",
             )
         value = int(value)
-        low, high = _bounds(dtype)
+        low, high = _integer_bounds(dtype)
         if not low <= value <= high:
             raise ValueRangeError(
                 f"a Python int must fit the dtype that it gets; got {value} for {dtype}",
@@ -66,11 +66,11 @@ def literal(value: Any, dtype: DType) -> Literal:
 
 def minus_one(dtype: DType) -> Literal:
     """-1 in `dtype`; of unsigned integers the highest, with which 1 adds up to 0."""
-    return literal(_bounds(dtype)[1] if kind(dtype) == "u" else -1, dtype)
+    return literal(_integer_bounds(dtype)[1] if kind(dtype) == "u" else -1, dtype)
 
 
 @lru_cache(maxsize=64)
-def _bounds(dtype: DType) -> tuple[int, int]:
+def _integer_bounds(dtype: DType) -> tuple[int, int]:
     return int(iinfo(dtype).min), int(iinfo(dtype).max)
 
 
@@ -85,7 +85,7 @@ def is_finite_literal(x: Any, but_zero: bool = False) -> bool:
     return is_finite(atom.value)
 
 
-def match(*args: Any) -> tuple[Any, ...]:
+def promote_scalars(*args: Any) -> tuple[Any, ...]:
     """`args` with Python scalars made literals of the dtype of the first array among them."""
     scalars = [type(x) in PYTHON_SCALARS for x in args]
     if True not in scalars or False not in scalars:
@@ -100,7 +100,7 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     try:
         number = index(axis)
     except TypeError:
-        raise ArgumentError(f"{name} must be an integer; got {brief(axis)}") from None
+        raise ArgumentError(f"{name} must be an integer; got {short_repr(axis)}") from None
     if not -ndim <= number < ndim:
         raise AxisError(
             f"{name} must be in [{-ndim}, {ndim}) for an array of {ndim} dimensions; got {axis}"
@@ -108,7 +108,7 @@ def canonical_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     return number % ndim
 
 
-def is_several(integers: Any) -> bool:
+def is_sequence_of_ints(integers: Any) -> bool:
     """Whether `integers` are a sequence of them, or an array, rather than one."""
     return isinstance(integers, Sequence) or getattr(integers, "ndim", 0) > 0
 
@@ -118,14 +118,14 @@ def canonical_axes(axes: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
     if axes is None:
         return tuple(range(ndim))
     if not isinstance(axes, (tuple, list)):
-        axes = tuple(axes) if is_several(axes) else (axes,)
+        axes = tuple(axes) if is_sequence_of_ints(axes) else (axes,)
     canonical = tuple(canonical_axis(axis, ndim, name) for axis in axes)
     if len(set(canonical)) != len(canonical):
         raise AxisError(f"{name} must name each axis once; got {tuple(axes)}")
     return canonical
 
 
-def sequence_of_axes(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
+def canonical_axis_sequence(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
     """`axes`, a sequence of ints, as `canonical_axes` makes them; an int or None is none."""
     try:
         given = tuple(axes)
@@ -144,16 +144,16 @@ def check_axes(op: str, axes: Any, ndim: int) -> None:
 def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
     """`shape`, an int or a sequence, as a tuple of non-negative ints."""
     try:
-        dims = tuple([index(n) for n in (shape if is_several(shape) else (shape,))])
+        dims = tuple([index(n) for n in (shape if is_sequence_of_ints(shape) else (shape,))])
     except ConcretizationError as error:
         raise ArgumentError(
-            f"{name} must be made of integers known while tracing; got {brief(shape)}",
+            f"{name} must be made of integers known while tracing; got {short_repr(shape)}",
             *error.details,
             fix="Make the argument static (static_argnums, a closure).",
         ) from None
     except TypeError:
         raise ArgumentError(
-            f"{name} must be made of integers known while tracing; got {brief(shape)}",
+            f"{name} must be made of integers known while tracing; got {short_repr(shape)}",
             fix="Pass a tuple of ints, or one int.",
         ) from None
     if any(n < 0 for n in dims):
@@ -163,7 +163,7 @@ def canonical_shape(shape: Any, name: str = "shape") -> tuple[int, ...]:
     return dims
 
 
-def without(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
+def tuple_delete(items: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
     """The items at positions not in `left_out`."""
     return tuple(n for i, n in enumerate(items) if i not in left_out)
 

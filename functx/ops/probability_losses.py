@@ -14,9 +14,9 @@ from functx.ops.logical import bitwise_and
 from functx.ops.losses import PointwiseLoss, PointwiseLossBackward
 from functx.ops.selection import select
 
-SMALLEST_LOG = -100.0
+MIN_LOG_PROBABILITY = -100.0
 """What logarithms of probabilities are held above, so that a loss stays finite."""
-SMALLEST = 1e-12
+MIN_PROBABILITY = 1e-12
 """What probabilities are held above where they divide."""
 
 
@@ -39,18 +39,18 @@ class BinaryCrossEntropy(PointwiseLoss):
     )
 
     def terms(self, x, target, *weights):
-        inside = mul(target, max(log(x), SMALLEST_LOG))
-        outside = mul(sub(1.0, target), max(log1p(neg(x)), SMALLEST_LOG))
-        return times(neg(add(inside, outside)), *weights)
+        inside = mul(target, max(log(x), MIN_LOG_PROBABILITY))
+        outside = mul(sub(1.0, target), max(log1p(neg(x)), MIN_LOG_PROBABILITY))
+        return multiply_by_all(neg(add(inside, outside)), *weights)
 
     def slope(self, i, x, target, *weights):
         if i == 0:
-            inside = div(target, max(x, SMALLEST))
-            outside = div(sub(1.0, target), max(sub(1.0, x), SMALLEST))
-            return times(sub(outside, inside), *weights)
+            inside = div(target, max(x, MIN_PROBABILITY))
+            outside = div(sub(1.0, target), max(sub(1.0, x), MIN_PROBABILITY))
+            return multiply_by_all(sub(outside, inside), *weights)
         if i == 1:
-            inside = max(log(x), SMALLEST_LOG)
-            return times(sub(max(log1p(neg(x)), SMALLEST_LOG), inside), *weights)
+            inside = max(log(x), MIN_LOG_PROBABILITY)
+            return multiply_by_all(sub(max(log1p(neg(x)), MIN_LOG_PROBABILITY), inside), *weights)
         return self.terms(x, target)
 
 
@@ -74,20 +74,22 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
     )
 
     def terms(self, x, target, *weights):
-        inside = weighted(target, softplus(neg(x)))
-        outside = weighted(sub(1.0, target), softplus(x))
-        return times(add(times(inside, *weights[1:]), outside), *weights[:1])
+        inside = multiply_no_nan(target, softplus(neg(x)))
+        outside = multiply_no_nan(sub(1.0, target), softplus(x))
+        return multiply_by_all(add(multiply_by_all(inside, *weights[1:]), outside), *weights[:1])
 
     def slope(self, i, x, target, *weights):
         if i == 3:
-            return times(weighted(target, softplus(neg(x))), *weights[:1])
+            return multiply_by_all(multiply_no_nan(target, softplus(neg(x))), *weights[:1])
         if i == 2:
             return self.terms(x, target, 1.0, *weights[1:])
         if i == 1:
-            return times(sub(times(softplus(neg(x)), *weights[1:]), softplus(x)), *weights[:1])
+            return multiply_by_all(
+                sub(multiply_by_all(softplus(neg(x)), *weights[1:]), softplus(x)), *weights[:1]
+            )
         # Not logistic(x) - target, in which a small difference would lose its digits.
-        inside = times(mul(target, logistic(neg(x))), *weights[1:])
-        return times(sub(mul(sub(1.0, target), logistic(x)), inside), *weights[:1])
+        inside = multiply_by_all(mul(target, logistic(neg(x))), *weights[1:])
+        return multiply_by_all(sub(mul(sub(1.0, target), logistic(x)), inside), *weights[:1])
 
 
 class KlDiv(PointwiseLoss):
@@ -119,19 +121,19 @@ class KlDiv(PointwiseLoss):
 
     def terms(self, x, target):
         if self.log_target:
-            return weighted(exp(target), sub(target, x))
+            return multiply_no_nan(exp(target), sub(target, x))
         entropy = mul(target, log(select(eq(target, 0.0), 1.0, target)))
-        return sub(entropy, weighted(target, x))
+        return sub(entropy, multiply_no_nan(target, x))
 
     def slope(self, i, x, target):
         if i == 0:
             return neg(exp(target) if self.log_target else target)
         if self.log_target:
-            return weighted(exp(target), add(sub(target, x), 1.0))
+            return multiply_no_nan(exp(target), add(sub(target, x), 1.0))
         # The slope of t log(t) at 0, which is infinite, counts as 0.
         nothing = eq(target, 0.0)
         slope = add(log(select(nothing, 1.0, target)), 1.0)
-        return sub(select(nothing, 0.0, slope), countable(target, x))
+        return sub(select(nothing, 0.0, slope), zero_infinities_of_zero_weight(target, x))
 
 
 class BinaryCrossEntropyBackward(PointwiseLossBackward):
@@ -156,18 +158,18 @@ class KlDivBackward(PointwiseLossBackward):
     samples = (sample(f32[()], f32[3, 2], f32[3, 2], reduction="batchmean", log_target=True),)
 
 
-def times(x: Any, *factors: Any) -> Any:
+def multiply_by_all(x: Any, *factors: Any) -> Any:
     """`x` times the factors that there are."""
     for factor in factors:
         x = mul(x, factor)
     return x
 
 
-def weighted(weight: Any, x: Any) -> Any:
+def multiply_no_nan(weight: Any, x: Any) -> Any:
     """weight * x, and 0 where the weight is 0, even of infinities."""
-    return mul(weight, countable(weight, x))
+    return mul(weight, zero_infinities_of_zero_weight(weight, x))
 
 
-def countable(weight: Any, x: Any) -> Any:
+def zero_infinities_of_zero_weight(weight: Any, x: Any) -> Any:
     """`x`, and 0 where it is infinite and the weight 0."""
     return select(bitwise_and(eq(weight, 0.0), eq(abs(x), math.inf)), 0.0, x)

@@ -15,22 +15,22 @@ from functx.core.dtypes import is_integer
 from functx.core.effects import Effect, Effects
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.samples import i32, sample
-from functx.ops.callbacks import OnHost
+from functx.ops.callbacks import HostPrimitive
 from functx.ops.reductions import reduce_max
 from functx.ops.shaping import squeeze
 from functx.ops.slicing import slice_in_dim
 
 # How often a loop reports, and how long a line stays at least.
-_SHOWN = 100
-_SECONDS = 0.05
+_MAX_REPORTS = 100
+_MIN_INTERVAL_SECONDS = 0.05
 _BOOL = ShapedArray((), np.dtype(bool))
 _I32 = ShapedArray((), np.dtype("int32"))
 
 
-class Bar:
+class ProgressBar:
     """The line of one loop on standard error: its name, how far it is, and how fast."""
 
-    all: ClassVar[dict[tuple[str, int | None], Bar]] = {}
+    all: ClassVar[dict[tuple[str, int | None], ProgressBar]] = {}
 
     def __init__(self, label: str, total: int | None):
         self.label, self.total = label, total
@@ -44,7 +44,7 @@ class Bar:
             self.started, self.written, self.step = now, 0.0, 0
         # Steps may be reported late, never backwards.
         self.step = max(step, self.step)
-        if now - self.written < _SECONDS and not done:
+        if now - self.written < _MIN_INTERVAL_SECONDS and not done:
             return
         self.written = now
         text = self.text(self.step, now - self.started)
@@ -67,7 +67,7 @@ class Bar:
         return f"{self.label}: {part:4.0%} [{bar:-<20}] {step}/{self.total} {time} {rate}"
 
 
-class ShowProgress(OnHost):
+class ShowProgress(HostPrimitive):
     """Shows that `step` steps of the loop `label` are done, if it is time to: about 100 times.
 
     With a `total` that is after equal parts of it, else ever less often. With `done` it ends.
@@ -98,7 +98,7 @@ class ShowProgress(OnHost):
 
     def run(self, *arrays: Any) -> list[Any]:
         key = self.label, self.total
-        bar = Bar.all.get(key) or Bar.all.setdefault(key, Bar(*key))
+        bar = ProgressBar.all.get(key) or ProgressBar.all.setdefault(key, ProgressBar(*key))
         bar.show(int(arrays[0]), self.done)
         return []
 
@@ -127,7 +127,7 @@ class ShowProgress(OnHost):
         """Whether to show `step`."""
         aval = ctx.avals_in[0]
         if self.total is not None:
-            every = max(-(-self.total // _SHOWN), 1)
+            every = max(-(-self.total // _MAX_REPORTS), 1)
             rest = stablehlo.remainder(step, ctx.constant(every, aval))
         else:
             # All but the first three binary digits are 0, so ever more steps apart.

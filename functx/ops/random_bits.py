@@ -19,8 +19,8 @@ from functx.core.primitive import Primitive
 from functx.core.samples import i32, sample, u32
 from functx.ops.shaping import broadcast_in_dim, moveaxis
 
-WORD = np.dtype("uint32")
-WIDE = np.dtype("uint64")
+UINT32 = np.dtype("uint32")
+UINT64 = np.dtype("uint64")
 
 
 class RandomSeed(Primitive):
@@ -32,19 +32,19 @@ class RandomSeed(Primitive):
     def abstract_eval(self, seed):
         if kind(seed.dtype) not in "iu":
             raise DTypeError(f"random_seed: the seed must be an integer; got {seed!r}")
-        return ShapedArray((*seed.shape, 2), WORD)
+        return ShapedArray((*seed.shape, 2), UINT32)
 
     def batch(self, args, dims):
         return self(*args), dims[0]
 
     def lower(self, ctx, seed):
         (aval,) = ctx.avals_in
-        word = ShapedArray(aval.shape, WORD)
+        word = ShapedArray(aval.shape, UINT32)
         low = stablehlo.convert(ctx.type(word), seed)
         if aval.dtype.itemsize < 8:
-            return pair(ctx, ctx.constant(0, word), low, word)
+            return stack_words(ctx, ctx.constant(0, word), low, word)
         shifted = stablehlo.shift_right_logical(seed, ctx.constant(32, aval))
-        return pair(ctx, stablehlo.convert(ctx.type(word), shifted), low, word)
+        return stack_words(ctx, stablehlo.convert(ctx.type(word), shifted), low, word)
 
 
 class RandomFoldIn(Primitive):
@@ -58,12 +58,12 @@ class RandomFoldIn(Primitive):
 
     def abstract_eval(self, key, data):
         check_key(self, key)
-        if data.dtype != WORD or data.shape[: key.ndim - 1] != key.shape[:-1]:
+        if data.dtype != UINT32 or data.shape[: key.ndim - 1] != key.shape[:-1]:
             raise ShapeError(
                 f"random_fold_in: data must be uint32 with a shape that begins with that of the "
                 f"keys; got {data!r} for {key!r}"
             )
-        return ShapedArray((*data.shape, 2), WORD)
+        return ShapedArray((*data.shape, 2), UINT32)
 
     def batch(self, args, dims):
         (key, data), (key_dim, data_dim) = args, dims
@@ -72,7 +72,7 @@ class RandomFoldIn(Primitive):
             return self(key, moveaxis(data, data_dim, last)), last
         key = moveaxis(key, key_dim, 0)
         if data_dim is None:
-            data = broadcast_in_dim(data, (key.shape[0], *data.shape), _up_from(1, data.ndim))
+            data = broadcast_in_dim(data, (key.shape[0], *data.shape), _range_from(1, data.ndim))
         else:
             data = moveaxis(data, data_dim, 0)
         return self(key, data), 0
@@ -80,7 +80,7 @@ class RandomFoldIn(Primitive):
     def lower(self, ctx, key, data):
         keys, words = ctx.avals_in
         high = ctx.constant(0, words)
-        return pair(ctx, *threefry(ctx, key, keys, high, data, words), words)
+        return stack_words(ctx, *threefry_2x32(ctx, key, keys, high, data, words), words)
 
 
 class RandomSplit(Primitive):
@@ -96,14 +96,14 @@ class RandomSplit(Primitive):
 
     def abstract_eval(self, key):
         check_key(self, key)
-        return ShapedArray((*key.shape[:-1], *self.shape, 2), WORD)
+        return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
 
     def batch(self, args, dims):
         return self(moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx, key):
-        words, first, second = words_at_positions(ctx, key, self.shape)
-        return pair(ctx, first, second, words)
+        words, first, second = threefry_words(ctx, key, self.shape)
+        return stack_words(ctx, first, second, words)
 
 
 class RandomBits(Primitive):
@@ -113,7 +113,7 @@ class RandomBits(Primitive):
     dtype: DType
     differentiable = False
     samples = (
-        sample(u32[2], shape=(3, 4), dtype=WORD),
+        sample(u32[2], shape=(3, 4), dtype=UINT32),
         sample(u32[3, 2], shape=(2,), dtype=np.dtype("uint8")),
         sample(u32[2], shape=(0, 2), dtype=np.dtype("uint16")),
     )
@@ -126,37 +126,37 @@ class RandomBits(Primitive):
         return self(moveaxis(args[0], dims[0], 0)), 0
 
     def lower(self, ctx, key):
-        _, first, second = words_at_positions(ctx, key, self.shape)
-        if self.dtype == WIDE:
+        _, first, second = threefry_words(ctx, key, self.shape)
+        if self.dtype == UINT64:
             (out,) = ctx.avals_out
             high, low = (stablehlo.convert(ctx.type(out), word) for word in (first, second))
             return stablehlo.or_(stablehlo.shift_left(high, ctx.constant(32, out)), low)
         word = stablehlo.xor(first, second)
-        return word if self.dtype == WORD else stablehlo.convert(ctx.out_types[0], word)
+        return word if self.dtype == UINT32 else stablehlo.convert(ctx.out_types[0], word)
 
 
 def check_key(primitive: Primitive, key: ShapedArray) -> None:
     """Raise unless `key` is the type of a key, or of a batch of keys."""
-    if key.dtype != WORD or not key.ndim or key.shape[-1] != 2:
+    if key.dtype != UINT32 or not key.ndim or key.shape[-1] != 2:
         raise DTypeError(
             f"{primitive.name}: a key must be two 32-bit words, u32[2]; got {key!r}",
             fix="Make keys with functx.random.key, split and fold_in.",
         )
 
 
-def pair(ctx: Any, first: Any, second: Any, words: ShapedArray) -> Any:
+def stack_words(ctx: Any, first: Any, second: Any, words: ShapedArray) -> Any:
     """Two arrays of `words` side by side along a new last dimension."""
-    one = ctx.type(ShapedArray((*words.shape, 1), WORD))
+    one = ctx.type(ShapedArray((*words.shape, 1), UINT32))
     parts = [stablehlo.reshape(one, word) for word in (first, second)]
     return stablehlo.concatenate(parts, words.ndim)
 
 
-def words_at_positions(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
+def threefry_words(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
     """The type of an array of words, and both words at each position of `shape`, for each key."""
     (keys,) = ctx.avals_in
     lanes = keys.ndim - 1
-    words = ShapedArray((*keys.shape[:-1], *shape), WORD)
-    count = ShapedArray(words.shape, WIDE if prod(shape) > 2**32 else WORD)
+    words = ShapedArray((*keys.shape[:-1], *shape), UINT32)
+    count = ShapedArray(words.shape, UINT64 if prod(shape) > 2**32 else UINT32)
     # The position is a sum over dimensions, which partitions where one long iota would not.
     position, stride = None, 1
     for i in reversed(range(len(shape))):
@@ -169,17 +169,17 @@ def words_at_positions(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, A
     high, low = ctx.constant(0, words), position
     if position is None:
         low = high
-    elif count.dtype == WIDE:
+    elif count.dtype == UINT64:
         upper = stablehlo.shift_right_logical(position, ctx.constant(32, count))
         high, low = (stablehlo.convert(ctx.type(words), half) for half in (upper, position))
-    return words, *threefry(ctx, key, keys, high, low, words)
+    return words, *threefry_2x32(ctx, key, keys, high, low, words)
 
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
-def threefry(
+def threefry_2x32(
     ctx: Any, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
 ) -> tuple[Any, Any]:
     """The two words that Threefry-2x32 in 20 rounds makes of `high` and `low` under `key`.
@@ -210,7 +210,7 @@ def threefry(
 def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> list[Any]:
     """The words of the keys and their parity word, each of the shape of `words`."""
     lanes = keys.shape[:-1]
-    lane = ShapedArray(lanes, WORD)
+    lane = ShapedArray(lanes, UINT32)
 
     def word(i: int) -> Any:
         start, limit = [0] * len(lanes) + [i], [*lanes, i + 1]
@@ -225,7 +225,7 @@ def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> l
     ]
 
 
-def _up_from(start: int, count: int) -> tuple[int, ...]:
+def _range_from(start: int, count: int) -> tuple[int, ...]:
     return tuple(range(start, start + count))
 
 
@@ -244,6 +244,6 @@ def random_split(key: Any, shape: Shape) -> Any:
     return RandomSplit(shape)(key)
 
 
-def random_bits(key: Any, shape: Shape, dtype: Any = WORD) -> Any:
+def random_bits(key: Any, shape: Shape, dtype: Any = UINT32) -> Any:
     """An array of `shape` of random unsigned integers of `dtype`."""
     return RandomBits(shape, np.dtype(dtype))(key)

@@ -14,21 +14,27 @@ from jax.extend.mlir.dialects import stablehlo
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import (
     DType,
+    accumulation_dtype,
     canonical_dtype,
     is_complex,
     is_floating,
     is_integer,
     kind,
     real_dtype,
-    wide_dtype,
 )
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u32
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.identities import is_exact
-from functx.ops.operands import canonical_axes, canonical_axis, check_axes, unchanged, without
+from functx.ops.identities import has_exact_arithmetic
+from functx.ops.operands import (
+    canonical_axes,
+    canonical_axis,
+    check_axes,
+    identity_result,
+    tuple_delete,
+)
 
 
 class Reduction(Primitive, abstract=True):
@@ -40,27 +46,27 @@ class Reduction(Primitive, abstract=True):
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
-        return x.update(shape=without(x.shape, self.axes))
+        return x.update(shape=tuple_delete(x.shape, self.axes))
 
     def without_units(self, x: Any) -> Any:
         """`x` in the shape of the output, where each of its elements is one of the output's."""
         if any([x.aval.shape[a] != 1 for a in self.axes]):
             return None
-        return Reshape(without(x.aval.shape, self.axes)), [x]
+        return Reshape(tuple_delete(x.aval.shape, self.axes)), [x]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        axes, out_dim = batched_axes(self.axes, dim)
+        axes, out_dim = shift_reduced_axes(self.axes, dim)
         return type(self)(axes)(x), out_dim
 
     def live_operands(self, live, args):
         (x,) = args
-        out_shape = without(x.shape, self.axes)
+        out_shape = tuple_delete(x.shape, self.axes)
         return [live if live is None or live.shape != out_shape else self.broadcast_back(live, x)]
 
     def broadcast_back(self, out: Any, x: Any) -> Any:
         """`out`, of the reduced shape, repeated along the axes that `x` had."""
-        return broadcast_in_dim(out, x.shape, without(range(x.ndim), self.axes))
+        return broadcast_in_dim(out, x.shape, tuple_delete(range(x.ndim), self.axes))
 
 
 class ReduceSum(Reduction, Linear):
@@ -82,10 +88,12 @@ class ReduceSum(Reduction, Linear):
 
     def simplify(self, facts, x):
         # A sum of one float begins at +0, and so makes +0 of -0.
-        return self.without_units(x) if is_exact(x) else None
+        return self.without_units(x) if has_exact_arithmetic(x) else None
 
     def lower(self, ctx, x):
-        return ctx.reduce(stablehlo.AddOp, x, self.axes, 0, wide_dtype(ctx.avals_in[0].dtype))
+        return ctx.reduce(
+            stablehlo.AddOp, x, self.axes, 0, accumulation_dtype(ctx.avals_in[0].dtype)
+        )
 
 
 class ReduceProd(Reduction):
@@ -108,7 +116,7 @@ class ReduceProd(Reduction):
 
     def others(self, x: Any) -> Any:
         """At each element, the product of the elements beside it; no division, so zeros may be."""
-        kept = without(range(x.ndim), self.axes)
+        kept = tuple_delete(range(x.ndim), self.axes)
         order = (*kept, *self.axes)
         lead = tuple([x.shape[d] for d in kept])
         n = prod([x.shape[d] for d in self.axes])
@@ -125,10 +133,12 @@ class ReduceProd(Reduction):
         return self.without_units(x)
 
     def lower(self, ctx, x):
-        return ctx.reduce(stablehlo.MulOp, x, self.axes, 1, wide_dtype(ctx.avals_in[0].dtype))
+        return ctx.reduce(
+            stablehlo.MulOp, x, self.axes, 1, accumulation_dtype(ctx.avals_in[0].dtype)
+        )
 
 
-class Extremum(Reduction, abstract=True):
+class ReduceExtremum(Reduction, abstract=True):
     """The largest or smallest element over `axes`; elements that tie share the derivative."""
 
     accepts = "biufc"
@@ -170,7 +180,9 @@ class Extremum(Reduction, abstract=True):
             return [None]
         chosen = eq(x, self.broadcast_back(self(x), x))
         (beside,) = super().live_operands(live, args)
-        return [chosen if beside is None else bitwise_and(chosen, spread(beside, x.shape))]
+        return [
+            chosen if beside is None else bitwise_and(chosen, instantiate_mask(beside, x.shape))
+        ]
 
     def share(self, chosen: Any, dtype: DType) -> Any:
         """One over the number of elements chosen, counted where a half float would overflow."""
@@ -188,7 +200,7 @@ class Extremum(Reduction, abstract=True):
         return ctx.reduce(operation, x, self.axes, start)
 
 
-class ReduceMax(Extremum):
+class ReduceMax(ReduceExtremum):
     """The largest element over `axes`, which leave the shape; nan if there is one."""
 
     def lower(self, ctx, x):
@@ -196,7 +208,7 @@ class ReduceMax(Extremum):
         return self.lower_extremum(ctx, x, stablehlo.MaxOp, lax.reduce_max, start)
 
 
-class ReduceMin(Extremum):
+class ReduceMin(ReduceExtremum):
     """The smallest element over `axes`, which leave the shape; nan if there is one."""
 
     def lower(self, ctx, x):
@@ -280,11 +292,11 @@ class ArgExtremum(Primitive, abstract=True):
             )
         if not is_integer(dtype) or size - 1 > highest(dtype):
             raise DTypeError(f"{self.name}: the index dtype must hold {size - 1}; got {dtype}")
-        return ShapedArray(without(x.shape, (self.axis,)), dtype)
+        return ShapedArray(tuple_delete(x.shape, (self.axis,)), dtype)
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        (axis,), out_dim = batched_axes((self.axis,), dim)
+        (axis,), out_dim = shift_reduced_axes((self.axis,), dim)
         return type(self)(axis, self.index_dtype)(x), out_dim
 
     def lower(self, ctx, x):
@@ -298,7 +310,9 @@ class ArgExtremum(Primitive, abstract=True):
         types = [ctx.type(value), ctx.type(index)]
         block = op.regions[0].blocks.append(*types, *types)
         with ir.InsertionPoint(block):
-            stablehlo.return_(first_extremum(ctx, self.direction, block.arguments, value, index))
+            stablehlo.return_(
+                select_first_extremum(ctx, self.direction, block.arguments, value, index)
+            )
         return op.results[1]
 
 
@@ -316,7 +330,7 @@ class ArgMin(ArgExtremum):
     direction = "LT"
 
 
-def first_extremum(
+def select_first_extremum(
     ctx: Any, direction: str, pairs: Any, value: ShapedArray, index: ShapedArray
 ) -> list[Any]:
     """The better of two pairs of a value and its place: nan before all, then the first of equals.
@@ -354,25 +368,25 @@ def highest(dtype: DType) -> Any:
     return np.inf if infinite else float(ml_dtypes.finfo(dtype).max)
 
 
-def batched_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], int]:
+def shift_reduced_axes(axes: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], int]:
     """The axes of a reduction beside the batch dimension, and where that ends up."""
     axes = tuple([a + (a >= dim) for a in axes])
     return axes, dim - sum([a < dim for a in axes])
 
 
-def _reduced(reduction: type[Reduction], x: Any, axes: Any) -> Any:
+def _bind_reduction(reduction: type[Reduction], x: Any, axes: Any) -> Any:
     axes = canonical_axes(axes, aval_of(x).ndim)
-    return reduction(axes)(x) if axes else unchanged(x)
+    return reduction(axes)(x) if axes else identity_result(x)
 
 
 def reduce_sum(x: Any, axes: Any = None) -> Any:
     """Sum the elements of `x` over `axes`, or over all axes when none are given."""
-    return _reduced(ReduceSum, x, axes)
+    return _bind_reduction(ReduceSum, x, axes)
 
 
 def reduce_prod(x: Any, axes: Any = None) -> Any:
     """Multiply the elements of `x` over `axes`, or over all axes when none are given."""
-    return _reduced(ReduceProd, x, axes)
+    return _bind_reduction(ReduceProd, x, axes)
 
 
 def reduce_max(x: Any, axes: Any = None) -> Any:
@@ -380,7 +394,7 @@ def reduce_max(x: Any, axes: Any = None) -> Any:
 
     Complex numbers are ordered by their real, then their imaginary parts.
     """
-    return _reduced(ReduceMax, x, axes)
+    return _bind_reduction(ReduceMax, x, axes)
 
 
 def reduce_min(x: Any, axes: Any = None) -> Any:
@@ -388,22 +402,22 @@ def reduce_min(x: Any, axes: Any = None) -> Any:
 
     Complex numbers are ordered by their real, then their imaginary parts.
     """
-    return _reduced(ReduceMin, x, axes)
+    return _bind_reduction(ReduceMin, x, axes)
 
 
 def reduce_and(x: Any, axes: Any = None) -> Any:
     """Bitwise and of booleans or integers over `axes`, or over all axes when none are given."""
-    return _reduced(ReduceAnd, x, axes)
+    return _bind_reduction(ReduceAnd, x, axes)
 
 
 def reduce_or(x: Any, axes: Any = None) -> Any:
     """Bitwise or of booleans or integers over `axes`, or over all axes when none are given."""
-    return _reduced(ReduceOr, x, axes)
+    return _bind_reduction(ReduceOr, x, axes)
 
 
 def reduce_xor(x: Any, axes: Any = None) -> Any:
     """Bitwise exclusive or over `axes`, or over all axes when none are given."""
-    return _reduced(ReduceXor, x, axes)
+    return _bind_reduction(ReduceXor, x, axes)
 
 
 def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
@@ -427,8 +441,8 @@ from functx.ops.shaping import (
     Reshape,
     broadcast_in_dim,
     full_like,
+    instantiate_mask,
     permute_dims,
     reshape,
-    spread,
     zeros_like,
 )

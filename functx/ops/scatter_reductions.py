@@ -8,9 +8,9 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.samples import f32, i32, sample
-from functx.ops.gathering import take
+from functx.ops.gathering import take_distinct
 from functx.ops.operands import literal
-from functx.ops.scattering import Scatter, ScatterAdd, scatter_by
+from functx.ops.scattering import Scatter, ScatterAdd, bind_scatter
 
 
 class ScatterMul(Scatter):
@@ -70,10 +70,10 @@ class ScatterMul(Scatter):
         places = self.gather(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
         places, updates = reshape(places, (updates.size,)), reshape(updates, (updates.size,))
         order = argsort(places)
-        runs, values = take(places, order), take(updates, order)
-        before = _products_before(values, runs)
-        after = rev(_products_before(rev(values, (0,)), rev(runs, (0,))), (0,))
-        products = take(mul(before, after), argsort(order))
+        runs, values = take_distinct(places, order), take_distinct(updates, order)
+        before = _exclusive_segment_products(values, runs)
+        after = rev(_exclusive_segment_products(rev(values, (0,)), rev(runs, (0,))), (0,))
+        products = take_distinct(mul(before, after), argsort(order))
         # Those that are dropped form a run too, whose product may overflow.
         return reshape(select(lt(places, 0), 1, products), shape)
 
@@ -175,7 +175,7 @@ class ScatterMax(ScatterExtremum):
         return stablehlo.maximum(x, update)
 
 
-def _products_before(updates: Any, places: Any) -> Any:
+def _exclusive_segment_products(updates: Any, places: Any) -> Any:
     """The product of the earlier elements in the run of equal `places` that each is in."""
 
     def earlier(x: Any, k: int, fill: Any) -> Any:
@@ -203,7 +203,7 @@ def scatter_mul(
     mode: Any = None,
 ) -> Any:
     """`operand` with the windows at `scatter_indices` multiplied by updates; see `scatter`."""
-    return scatter_by(
+    return bind_scatter(
         ScatterMul, operand, scatter_indices, updates, dimension_numbers,
         indices_are_sorted, unique_indices, mode,
     )  # fmt: skip
@@ -220,7 +220,7 @@ def scatter_min(
     mode: Any = None,
 ) -> Any:
     """`operand` with the minimum of windows at `scatter_indices` and updates; see `scatter`."""
-    return scatter_by(
+    return bind_scatter(
         ScatterMin, operand, scatter_indices, updates, dimension_numbers,
         indices_are_sorted, unique_indices, mode,
     )  # fmt: skip
@@ -237,7 +237,7 @@ def scatter_max(
     mode: Any = None,
 ) -> Any:
     """`operand` with the maximum of windows at `scatter_indices` and updates; see `scatter`."""
-    return scatter_by(
+    return bind_scatter(
         ScatterMax, operand, scatter_indices, updates, dimension_numbers,
         indices_are_sorted, unique_indices, mode,
     )  # fmt: skip

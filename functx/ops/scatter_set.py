@@ -11,11 +11,11 @@ from functx.core.dtypes import is_inexact
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import trace_closed
-from functx.ops.families import both
+from functx.ops.families import combine_masks
 from functx.ops.indexing import Dims
-from functx.ops.operands import literal, without
+from functx.ops.operands import literal, tuple_delete
 from functx.ops.scatter_reductions import ScatterMax
-from functx.ops.scattering import Scatter, ScatterAdd, scatter_by
+from functx.ops.scattering import Scatter, ScatterAdd, bind_scatter
 
 
 class ScatterSet(Scatter):
@@ -80,9 +80,9 @@ class ScatterSet(Scatter):
         x, indices, updates = args
         kept = None
         if not is_small_part(updates, x):
-            kept = self.kept(spread(live, x.shape), indices, full(updates.shape, False))
+            kept = self.kept(instantiate_mask(live, x.shape), indices, full(updates.shape, False))
         shows = None if self.writes_once(x, indices) else self.last(x, indices, updates)
-        return [kept, None, both(self.live_updates(live, *args), shows)]
+        return [kept, None, combine_masks(self.live_updates(live, *args), shows)]
 
     def kept(self, ct: Any, indices: Any, zeros: Any) -> Any:
         """`ct` where the operand shows, zero where an update was written."""
@@ -104,7 +104,7 @@ class ScatterSet(Scatter):
         window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=True))
         whole = [d for d in window if d not in self.start_index_map]
         dims, update_dims = [
-            without(range(n), out)
+            tuple_delete(range(n), out)
             for n, out in ((x.ndim, whole), (updates.ndim, [window[d] for d in whole]))
         ]
 
@@ -122,7 +122,7 @@ class ScatterSet(Scatter):
         )
         lead = indices.shape[:-1]
         shape = tuple([updates.shape[d] for d in update_dims])
-        places = renumber(without(range(updates.ndim), self.offset_dims), update_dims)
+        places = renumber(tuple_delete(range(updates.ndim), self.offset_dims), update_dims)
         numbers = broadcast_in_dim(reshape(iota(np.int32, prod(lead)), lead), shape, places)
         nothing = full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
         written = highest(nothing, indices, numbers)
@@ -165,7 +165,7 @@ def scatter(
     left out with the mode "drop" (the default) and moved inside with "clip";
     "promise_in_bounds" says that there are none.
     """
-    return scatter_by(
+    return bind_scatter(
         ScatterSet, operand, scatter_indices, updates, dimension_numbers,
         indices_are_sorted, unique_indices, mode,
     )  # fmt: skip
@@ -174,5 +174,5 @@ def scatter(
 from functx.ops.comparison import eq
 from functx.ops.creation import iota
 from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim, full, reshape, spread, zeros_like
+from functx.ops.shaping import broadcast_in_dim, full, instantiate_mask, reshape, zeros_like
 from functx.ops.slicing import ReadBeforeWrite, is_small_part

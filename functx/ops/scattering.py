@@ -11,18 +11,18 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.avals import ShapedArray
-from functx.core.dtypes import wide_dtype
+from functx.core.dtypes import accumulation_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
 from functx.ops.comparison import ge, le
-from functx.ops.families import both, check_same_dtype
-from functx.ops.indexing import Dims, Indexed, ScatterDimensionNumbers, canonical_mode
+from functx.ops.families import check_same_dtype, combine_masks
+from functx.ops.indexing import Dims, GatherScatter, ScatterDimensionNumbers, canonical_index_mode
 from functx.ops.logical import bitwise_and
-from functx.ops.operands import match, without
+from functx.ops.operands import promote_scalars, tuple_delete
 
 
-class Scatter(Indexed, abstract=True):
+class Scatter(GatherScatter, abstract=True):
     """The operand with a window at each index vector combined with one of the updates."""
 
     mode: str = "drop"
@@ -30,7 +30,7 @@ class Scatter(Indexed, abstract=True):
 
     def abstract_eval(self, x, indices, updates):
         check_same_dtype(self, (x, updates))
-        lead = without(updates.shape, self.offset_dims)
+        lead = tuple_delete(updates.shape, self.offset_dims)
         if lead != indices.shape[:-1]:
             raise ShapeError(
                 f"{self.name}: updates must have the dimensions of the indices, beside those "
@@ -69,7 +69,9 @@ class Scatter(Indexed, abstract=True):
         """Which updates go to places that `live` holds for; those dropped go nowhere."""
         if live is not None and live.shape:
             return self.gather(live, indices, updates, False)
-        return both(live, self.inside(x, indices, updates) if self.mode == "drop" else None)
+        return combine_masks(
+            live, self.inside(x, indices, updates) if self.mode == "drop" else None
+        )
 
     def inside(self, x: Any, indices: Any, updates: Any) -> Any:
         """Which updates belong to windows that lie inside the operand; None for all."""
@@ -77,11 +79,11 @@ class Scatter(Indexed, abstract=True):
         there, lead = None, indices.shape[:-1]
         for k, limit in enumerate(limits.tolist()):
             at = reshape(slice_in_dim(indices, k, k + 1, axis=-1), lead)
-            there = both(there, bitwise_and(ge(at, 0), le(at, limit)))
+            there = combine_masks(there, bitwise_and(ge(at, 0), le(at, limit)))
         if there is None:
             return None
         return broadcast_in_dim(
-            there, updates.shape, without(range(updates.ndim), self.offset_dims)
+            there, updates.shape, tuple_delete(range(updates.ndim), self.offset_dims)
         )
 
     def of(self, scatter: type[Scatter]) -> Scatter:
@@ -91,7 +93,7 @@ class Scatter(Indexed, abstract=True):
 
     def writes_once(self, x: Any, indices: Any) -> bool:
         """Whether it is known that no place is written twice."""
-        places = without(indices.shape[:-1], self.start_indices_batching_dims)
+        places = tuple_delete(indices.shape[:-1], self.start_indices_batching_dims)
         return self.unique_indices or prod(places) <= 1
 
     def batch(self, args, dims):
@@ -106,7 +108,7 @@ class Scatter(Indexed, abstract=True):
             indices = moveaxis(indices, di, 0)
         if du is None:
             shape = (*updates.shape[:at], size, *updates.shape[at:])
-            updates = broadcast_in_dim(updates, shape, without(range(len(shape)), (at,)))
+            updates = broadcast_in_dim(updates, shape, tuple_delete(range(len(shape)), (at,)))
         else:
             updates = moveaxis(updates, du, at)
         batched = self.changed(
@@ -194,7 +196,7 @@ class ScatterAdd(Scatter):
         return [live, None, self.live_updates(live, *args)]
 
     def computed_in(self, x, indices):
-        return x.dtype if self.writes_once(x, indices) else wide_dtype(x.dtype)
+        return x.dtype if self.writes_once(x, indices) else accumulation_dtype(x.dtype)
 
     def combine(self, x, update):
         return stablehlo.add(x, update)
@@ -225,13 +227,13 @@ def scatter_add(
     mode: Any = None,
 ) -> Any:
     """`operand` with updates added to the windows at `scatter_indices`; see `scatter`."""
-    return scatter_by(
+    return bind_scatter(
         ScatterAdd, operand, scatter_indices, updates, dimension_numbers,
         indices_are_sorted, unique_indices, mode,
     )  # fmt: skip
 
 
-def scatter_by(
+def bind_scatter(
     cls: type[Scatter],
     operand: Any,
     indices: Any,
@@ -244,8 +246,8 @@ def scatter_by(
     dims = ScatterDimensionNumbers(
         *[tuple(getattr(numbers, field)) for field in ScatterDimensionNumbers._fields]
     )
-    primitive = cls(*dims, indices_are_sorted, unique_indices, canonical_mode(mode, "drop"))
-    operand, updates = match(operand, updates)
+    primitive = cls(*dims, indices_are_sorted, unique_indices, canonical_index_mode(mode, "drop"))
+    operand, updates = promote_scalars(operand, updates)
     return primitive(operand, indices, updates)
 
 

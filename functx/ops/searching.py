@@ -15,7 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import check_same_dtype
-from functx.ops.shaping import batch_at
+from functx.ops.shaping import batch_dim_at
 
 
 class SearchSorted(Primitive):
@@ -58,7 +58,7 @@ class SearchSorted(Primitive):
         if dx is None and not self.batched:
             return self(x, values), dv
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
-        x, values = batch_at(x, dx, 0, size), batch_at(values, dv, 0, size)
+        x, values = batch_dim_at(x, dx, 0, size), batch_dim_at(values, dv, 0, size)
         return SearchSorted(self.side, self.method, self.batched + 1)(x, values), 0
 
     def lower(self, ctx, x, values):

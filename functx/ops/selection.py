@@ -14,9 +14,9 @@ from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.comparison import ge, gt, lt
 from functx.ops.families import Elementwise, broadcast_scalar, check_same_dtype, elementwise_shape
-from functx.ops.identities import same_number
+from functx.ops.identities import is_same_value
 from functx.ops.logical import Not, bitwise_and, bitwise_not, bitwise_or
-from functx.ops.operands import literal, match
+from functx.ops.operands import literal, promote_scalars
 
 
 class Select(Elementwise):
@@ -60,7 +60,7 @@ class Select(Elementwise):
         return True
 
     def simplify(self, facts, which, on_false, on_true):
-        if same_number(on_false, on_true):
+        if is_same_value(on_false, on_true):
             return on_true
         if type(which) is Literal:
             return on_true if which.value else on_false
@@ -108,7 +108,7 @@ def select(which: Any, on_true: Any, on_false: Any) -> Any:
 
     A derivative goes through what was taken alone. Scalars stand for whole arrays.
     """
-    on_true, on_false = match(on_true, on_false)
+    on_true, on_false = promote_scalars(on_true, on_false)
     return Select()(which, on_false, on_true)
 
 
@@ -135,7 +135,7 @@ def select_n(which: Any, *cases: Any) -> Any:
         )
     if len(cases) == 1:
         return cases[0]
-    cases = match(*cases)
+    cases = promote_scalars(*cases)
     if aval.dtype == bool:
         on_false, on_true = cases
         return Select()(which, on_false, on_true)
@@ -150,4 +150,4 @@ def clamp(low: Any, x: Any, high: Any) -> Any:
 
     The derivative in `x` is 0 where it ties with a bound.
     """
-    return Clamp()(*match(low, x, high))
+    return Clamp()(*promote_scalars(low, x, high))

@@ -13,10 +13,10 @@ from functx.core.avals import ShapedArray
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, sample
-from functx.core.strides import regrouped
+from functx.core.strides import reshape_strides
 from functx.core.tracing import Tracer, aval_of, current_builder
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axes, check_axes, literal, unchanged, without
+from functx.ops.operands import canonical_axes, check_axes, identity_result, literal, tuple_delete
 
 
 class BroadcastInDim(Linear):
@@ -160,7 +160,7 @@ class Reshape(Linear):
 
     def layout(self, x, strides):
         # An index of integers alone gives a scalar, which shares no memory.
-        return regrouped(x.shape, strides, self.shape) if self.shape or not x.shape else None
+        return reshape_strides(x.shape, strides, self.shape) if self.shape or not x.shape else None
 
     def simplify(self, facts, x):
         if x.aval.shape == self.shape:
@@ -194,7 +194,7 @@ class PermuteDims(Linear):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        lane = without(range(x.ndim), (dim,))
+        lane = tuple_delete(range(x.ndim), (dim,))
         return permute_dims(x, (dim, *(lane[a] for a in self.axes))), 0
 
     view = True
@@ -263,7 +263,7 @@ class Rev(Linear):
 def broadcast_in_dim(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
     """`x` repeated to `shape`; dimension i of `x` becomes dimension `dims[i]`."""
     if aval_of(x).shape == shape and len(dims) == len(shape):
-        return unchanged(x)
+        return identity_result(x)
     return BroadcastInDim(shape, dims)(x)
 
 
@@ -287,7 +287,7 @@ def zeros_like(x: Any) -> Any:
     return full_like(x, 0)
 
 
-def spread(live: Any, shape: tuple[int, ...]) -> Any:
+def instantiate_mask(live: Any, shape: tuple[int, ...]) -> Any:
     """The mask `live` as an array of `shape`; None stands for true, a scalar for an array."""
     if live is None or live is False:
         return full(shape, live is None)
@@ -296,12 +296,12 @@ def spread(live: Any, shape: tuple[int, ...]) -> Any:
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     """The elements of `x`, in row-major order, as an array of `shape`."""
-    return unchanged(x) if aval_of(x).shape == shape else Reshape(shape)(x)
+    return identity_result(x) if aval_of(x).shape == shape else Reshape(shape)(x)
 
 
 def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
-    return unchanged(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
+    return identity_result(x) if axes == tuple(range(len(axes))) else PermuteDims(axes)(x)
 
 
 def moveaxis(x: Any, source: int, destination: int) -> Any:
@@ -330,16 +330,16 @@ def squeeze(x: Any, axes: Any = None) -> Any:
     axes = canonical_axes(axes, len(shape))
     if any(shape[a] != 1 for a in axes):
         raise ShapeError(f"squeeze: the axes must have length 1; got {axes} of shape {shape}")
-    return reshape(x, without(shape, axes))
+    return reshape(x, tuple_delete(shape, axes))
 
 
 def rev(x: Any, axes: Sequence[int]) -> Any:
     """`x` with its elements in reverse order along `axes`."""
     axes = canonical_axes(tuple(axes), aval_of(x).ndim)
-    return Rev(axes)(x) if axes else unchanged(x)
+    return Rev(axes)(x) if axes else identity_result(x)
 
 
-def batch_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
+def batch_dim_at(x: Any, dim: int | None, wanted: int, size: int) -> Any:
     """`x` with its batch dimension moved to `wanted`, or made there if `x` has none."""
     if dim is not None:
         return moveaxis(x, dim, wanted)

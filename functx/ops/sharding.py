@@ -16,7 +16,9 @@ from functx.core.samples import c64, f32, sample
 from functx.ops.families import Linear
 
 # A mesh without devices, since devices are looked up when something first runs.
-_ONE = NamedSharding(AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec("i"))
+_ONE_AXIS_SHARDING = NamedSharding(
+    AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec("i")
+)
 
 
 class ShardingConstraint(Linear):
@@ -25,8 +27,8 @@ class ShardingConstraint(Linear):
     sharding: Any
     rearranges = True
     samples = (
-        sample(f32[3, 4], sharding=_ONE),
-        sample(c64[3], sharding=_ONE),
+        sample(f32[3, 4], sharding=_ONE_AXIS_SHARDING),
+        sample(c64[3], sharding=_ONE_AXIS_SHARDING),
     )
 
     def abstract_eval(self, x):
@@ -68,7 +70,7 @@ def with_auto_axes(mesh: Any) -> Any:
     return mesh.update(axis_types=auto)
 
 
-def mesh_around(what: str) -> Any:
+def current_mesh(what: str) -> Any:
     """The mesh that `jax.set_mesh` set; ArgumentError without one."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -79,14 +81,14 @@ def mesh_around(what: str) -> Any:
     return mesh
 
 
-def mesh_axes(entry: Any) -> tuple[Hashable, ...]:
+def mesh_axes_of_entry(entry: Any) -> tuple[Hashable, ...]:
     """The axes of a mesh that an entry of a PartitionSpec names."""
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
 
 
-def check_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
+def check_partition_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
     """Raise unless `spec` names axes of `mesh`, each once, and divides `aval` into equal parts.
 
     ArgumentError, AxisError and ShapeError say which does not hold.
@@ -96,7 +98,7 @@ def check_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
             f"{what}: a PartitionSpec must have at most one entry a dimension; got {spec} for "
             f"{aval!r}"
         )
-    names = [name for entry in spec for name in mesh_axes(entry)]
+    names = [name for entry in spec for name in mesh_axes_of_entry(entry)]
     unknown = [name for name in names if name not in mesh.axis_names]
     if unknown or len(set(names)) != len(names):
         raise ArgumentError(
@@ -104,7 +106,7 @@ def check_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
             f"with the axes {', '.join(map(repr, mesh.axis_names))}"
         )
     for dim, entry in enumerate(spec):
-        count = prod([mesh.shape[name] for name in mesh_axes(entry)])
+        count = prod([mesh.shape[name] for name in mesh_axes_of_entry(entry)])
         if aval.shape[dim] % count:
             raise ShapeError(
                 f"{what}: a dimension must be a multiple of the {count} devices that it is divided "

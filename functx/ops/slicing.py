@@ -17,7 +17,7 @@ from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear
-from functx.ops.operands import canonical_axis, literal, match, unchanged
+from functx.ops.operands import canonical_axis, identity_result, literal, promote_scalars
 
 Shape = tuple[int, ...]
 
@@ -62,14 +62,14 @@ class Slice(Linear):
 
     @staticmethod
     def together(parts, aval):
-        return put_together([part.tile(ct, use) for part, ct, use in parts if ct.size], aval)
+        return sum_tiles([part.tile(ct, use) for part, ct, use in parts if ct.size], aval)
 
-    def tile(self, ct: Any, use: Any) -> Tile:
+    def tile(self, ct: Any, use: Any) -> SliceTile:
         """What is taken, `ct`, in its place, with zeros between."""
         if self.strides:
             ct = pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
-        return Tile(self.start, limit, ct, use)
+        return SliceTile(self.start, limit, ct, use)
 
     def live_outputs(self, lives, args):
         (live,) = lives
@@ -77,13 +77,15 @@ class Slice(Linear):
 
     def live_operands(self, live, args):
         (x,) = args
-        live = spread(live, self.abstract_eval(aval_of(x)).shape)
+        live = instantiate_mask(live, self.abstract_eval(aval_of(x)).shape)
         return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)))
 
     view = True
 
     def put_back(self, part, index, x):
-        return put_slice(x, part, list(zip(self.start, self.limit, self.steps, strict=True)))
+        return update_strided_slice(
+            x, part, list(zip(self.start, self.limit, self.steps, strict=True))
+        )
 
     def layout(self, x, strides):
         return tuple([n * step for n, step in zip(strides, self.steps, strict=True)])
@@ -98,8 +100,8 @@ class Slice(Linear):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        strides = insert(self.strides, dim, 1) if self.strides else None
-        start, limit = insert(self.start, dim, 0), insert(self.limit, dim, x.shape[dim])
+        strides = tuple_insert(self.strides, dim, 1) if self.strides else None
+        start, limit = tuple_insert(self.start, dim, 0), tuple_insert(self.limit, dim, x.shape[dim])
         return Slice(start, limit, strides)(x), dim
 
     def simplify(self, facts, x):
@@ -176,8 +178,8 @@ class DynamicSlice(Primitive):
     )
 
     def abstract_eval(self, x, *indices):
-        check_indices(self, x, indices)
-        check_sizes(self, self.sizes, x)
+        check_start_indices(self, x, indices)
+        check_slice_sizes(self, self.sizes, x)
         return x.update(shape=self.sizes)
 
     def jvp(self, primals, tangents):
@@ -199,7 +201,7 @@ class DynamicSlice(Primitive):
         x, *indices = args
         if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
             return [None] * len(args)
-        live = spread(live, self.sizes)
+        live = instantiate_mask(live, self.sizes)
         return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)), *indices)
 
     def accumulate(self, total, ct, args):
@@ -220,8 +222,8 @@ class DynamicSlice(Primitive):
     def batch(self, args, dims):
         (x, *indices), (dim, *index_dims) = args, dims
         if all(d is None for d in index_dims):
-            sizes = insert(self.sizes, dim, x.shape[dim])
-            return DynamicSlice(sizes)(x, *insert(indices, dim, zero_like(indices))), dim
+            sizes = tuple_insert(self.sizes, dim, x.shape[dim])
+            return DynamicSlice(sizes)(x, *tuple_insert(indices, dim, zero_index(indices))), dim
         return batched_gather(x, dim, self.sizes, indices, index_dims), 0
 
     def simplify(self, facts, x, *indices):
@@ -233,7 +235,7 @@ class DynamicSlice(Primitive):
         return Slice(start, limit), [x]
 
     def lower(self, ctx, x, *indices):
-        starts = common_indices(ctx, indices, ctx.avals_in[1:])
+        starts = promote_index_dtypes(ctx, indices, ctx.avals_in[1:])
         return stablehlo.dynamic_slice(x, starts, ctx.i64s(self.sizes))
 
 
@@ -250,13 +252,13 @@ class DynamicUpdateSlice(Primitive):
     )
 
     def abstract_eval(self, x, update, *indices):
-        check_indices(self, x, indices)
+        check_start_indices(self, x, indices)
         if x.dtype != update.dtype:
             raise DTypeError(
                 f"dynamic_update_slice: operands must have one dtype; got {x!r} and {update!r}",
                 fix="Convert with astype.",
             )
-        check_sizes(self, update.shape, x)
+        check_slice_sizes(self, update.shape, x)
         return x.update(weak_type=x.weak_type and update.weak_type)
 
     def jvp(self, primals, tangents):
@@ -282,15 +284,19 @@ class DynamicUpdateSlice(Primitive):
         x, update, *indices = args
         if lives[0] is not False and (lives[0] is None or is_small_part(update, x)):
             return None
-        kept, part = spread(lives[0], x.shape), spread(lives[1], update.shape)
+        kept, part = instantiate_mask(lives[0], x.shape), instantiate_mask(lives[1], update.shape)
         return self(kept, part, *indices)
 
     def live_operands(self, live, args):
         x, update, *indices = args
         if is_small_part(update, x):
             return [None] * len(args)
-        kept = self(spread(live, x.shape), full(update.shape, False), *indices)
-        part = None if live is None else DynamicSlice(update.shape)(spread(live, x.shape), *indices)
+        kept = self(instantiate_mask(live, x.shape), full(update.shape, False), *indices)
+        part = (
+            None
+            if live is None
+            else DynamicSlice(update.shape)(instantiate_mask(live, x.shape), *indices)
+        )
         return [kept, part, *[None] * len(indices)]
 
     def batch(self, args, dims):
@@ -298,13 +304,13 @@ class DynamicUpdateSlice(Primitive):
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if all(d is None for d in index_dims):
             at = dim if dim is not None else update_dim
-            x, update = batch_at(x, dim, at, size), batch_at(update, update_dim, at, size)
-            return self(x, update, *insert(indices, at, zero_like(indices))), at
-        x, update = batch_at(x, dim, 0, size), batch_at(update, update_dim, 0, size)
+            x, update = batch_dim_at(x, dim, at, size), batch_dim_at(update, update_dim, at, size)
+            return self(x, update, *tuple_insert(indices, at, zero_index(indices))), at
+        x, update = batch_dim_at(x, dim, 0, size), batch_dim_at(update, update_dim, 0, size)
         return batched_scatter(x, update, indices, index_dims), 0
 
     def lower(self, ctx, x, update, *indices):
-        starts = common_indices(ctx, indices, ctx.avals_in[2:])
+        starts = promote_index_dtypes(ctx, indices, ctx.avals_in[2:])
         return stablehlo.dynamic_update_slice(x, update, starts)
 
 
@@ -348,12 +354,14 @@ def is_small_part(part: Any, whole: Any) -> bool:
     return whole.size > 1024 and whole.size >= 16 * part.size  # type: ignore[no-any-return]
 
 
-def insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
+def tuple_insert(items: Any, position: int, item: Any) -> tuple[Any, ...]:
     """`items` with `item` at `position`."""
     return (*items[:position], item, *items[position:])
 
 
-def check_indices(primitive: Primitive, x: ShapedArray, indices: Sequence[ShapedArray]) -> None:
+def check_start_indices(
+    primitive: Primitive, x: ShapedArray, indices: Sequence[ShapedArray]
+) -> None:
     """Raise unless there is one integer scalar a dimension of `x`."""
     scalars = all(not i.shape and is_integer(i.dtype) for i in indices)
     if len(indices) != x.ndim or not scalars:
@@ -363,7 +371,7 @@ def check_indices(primitive: Primitive, x: ShapedArray, indices: Sequence[Shaped
         )
 
 
-def check_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> None:
+def check_slice_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> None:
     """Raise unless a part of shape `sizes` fits into `x`."""
     if len(sizes) != x.ndim or not all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True)):
         raise ShapeError(
@@ -371,12 +379,14 @@ def check_sizes(primitive: Primitive, sizes: Shape, x: ShapedArray) -> None:
         )
 
 
-def zero_like(indices: Sequence[Any]) -> Any:
+def zero_index(indices: Sequence[Any]) -> Any:
     """Zero, of the dtype that the indices have."""
     return literal(0, indices[0].dtype if indices else np.dtype("int32"))
 
 
-def common_indices(ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
+def promote_index_dtypes(
+    ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]
+) -> list[Any]:
     """The index values in one dtype, which holds every length: XLA clamps in that dtype."""
     if len({aval.dtype for aval in avals}) <= 1 and all(a.dtype.itemsize >= 4 for a in avals):
         return list(values)
@@ -384,14 +394,14 @@ def common_indices(ctx: Any, values: Sequence[Any], avals: Sequence[ShapedArray]
     return [ctx.convert(value, aval, wide) for value, aval in zip(values, avals, strict=True)]
 
 
-def index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Any:
+def stack_index_vectors(indices: Sequence[Any], dims: Sequence[int | None]) -> Any:
     """Scalar indices, of which some are batched, as one vector for each of the batch."""
     size = next(i.shape[0] for i, d in zip(indices, dims, strict=True) if d is not None)
     dtype = indices[0].dtype
     if any(i.dtype != dtype for i in indices):
         dtype = canonical_dtype(np.int64)
     columns = [
-        reshape(batch_at(convert_element_type(i, dtype), d, 0, size), (size, 1))
+        reshape(batch_dim_at(convert_element_type(i, dtype), d, 0, size), (size, 1))
         for i, d in zip(indices, dims, strict=True)
     ]
     return concatenate(columns, 1)
@@ -412,7 +422,7 @@ def batched_gather(
         operand_batching_dims=(0,) * both,
         start_indices_batching_dims=(0,) * both,
     )
-    return gather(x, index_vectors(indices, index_dims), numbers, sizes, mode="clip")
+    return gather(x, stack_index_vectors(indices, index_dims), numbers, sizes, mode="clip")
 
 
 def batched_scatter(
@@ -427,14 +437,14 @@ def batched_scatter(
         operand_batching_dims=(0,),
         scatter_indices_batching_dims=(0,),
     )
-    vectors = index_vectors(indices, index_dims)
+    vectors = stack_index_vectors(indices, index_dims)
     return scatter(x, vectors, update, numbers, unique_indices=True, mode="clip")
 
 
 Bounds = tuple[int, int, int]
 
 
-def put_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
+def update_strided_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
     """`x` with `part` in place of the elements within (start, limit, stride) along each axis."""
     shape = aval_of(x).shape
     if bounds == [(0, n, 1) for n in shape]:
@@ -449,10 +459,10 @@ def put_slice(x: Any, part: Any, bounds: Sequence[Bounds]) -> Any:
         for (start, _, stride), m, n in zip(bounds, aval_of(part).shape, shape, strict=True)
     ]
     replaced = pad(full(aval_of(part).shape, literal(True, np.dtype("bool"))), False, config)
-    return select(replaced, pad(part, zero_of(part), config), x)
+    return select(replaced, pad(part, zero_scalar_like(part), config), x)
 
 
-def zero_of(x: Any) -> Any:
+def zero_scalar_like(x: Any) -> Any:
     """Zero of the dtype of `x`, and weak if that is."""
     aval = aval_of(x)
     return convert_element_type(literal(0, aval.dtype), aval.dtype, aval.weak_type)
@@ -468,7 +478,7 @@ def slice(
         if strides == (1,) * len(strides):
             strides = None
     if strides is None and limit == aval_of(x).shape and not any(start):
-        return unchanged(x)
+        return identity_result(x)
     return Slice(start, limit, strides)(x)
 
 
@@ -496,7 +506,7 @@ def dynamic_slice(x: Any, indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     A negative index counts from the end. One whose part would run over an end is moved
     until the part fits.
     """
-    indices = non_negative(x, indices)
+    indices = normalize_start_indices(x, indices)
     return DynamicSlice(tuple([index(n) for n in sizes]))(x, *indices)
 
 
@@ -506,30 +516,30 @@ def dynamic_update_slice(x: Any, update: Any, indices: Sequence[Any]) -> Any:
     A negative index counts from the end. One whose part would run over an end is moved
     until the part fits.
     """
-    return DynamicUpdateSlice()(*match(x, update), *non_negative(x, indices))
+    return DynamicUpdateSlice()(*promote_scalars(x, update), *normalize_start_indices(x, indices))
 
 
-def non_negative(x: Any, indices: Sequence[Any]) -> list[Any]:
+def normalize_start_indices(x: Any, indices: Sequence[Any]) -> list[Any]:
     """The indices into `x` with those that count from the end made to count from the start."""
     shape = aval_of(x).shape
     if len(indices) != len(shape):
         raise IndexingError(
             f"there must be one index a dimension; got {len(indices)} for shape {list(shape)}"
         )
-    return [from_the_start(i, n) for i, n in zip(indices, shape, strict=True)]
+    return [normalize_start_index(i, n) for i, n in zip(indices, shape, strict=True)]
 
 
-def from_the_start(i: Any, n: int) -> Any:
+def normalize_start_index(i: Any, n: int) -> Any:
     """The index `i` along a dimension of length `n`, counted from the start if it was from the end."""
     if isinstance(i, int | np.integer):
         return int(i) + n if i < 0 else i
     if kind(aval_of(i).dtype) != "i":
         return i
-    i = wide_enough(i, n)
+    i = widen_index(i, n)
     return select(lt(i, 0), add(i, n), i)
 
 
-def wide_enough(i: Any, n: int) -> Any:
+def widen_index(i: Any, n: int) -> Any:
     """The integers `i`, in a dtype that holds `n` as well; known ones stay known."""
     if type(i) is int:
         return i
@@ -547,5 +557,13 @@ from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
 from functx.ops.joining import Concatenate, Pad, concatenate, pad
 from functx.ops.scatter_set import scatter
 from functx.ops.selection import select
-from functx.ops.shaping import Full, batch_at, full, moveaxis, reshape, spread, zeros_like
-from functx.ops.tiling import Tile, put_together
+from functx.ops.shaping import (
+    Full,
+    batch_dim_at,
+    full,
+    instantiate_mask,
+    moveaxis,
+    reshape,
+    zeros_like,
+)
+from functx.ops.tiling import SliceTile, sum_tiles

@@ -15,13 +15,13 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import exp, log
 from functx.ops.families import check_same_dtype
 from functx.ops.gradients import stop_gradient
-from functx.ops.half_floats import narrowed, widened
-from functx.ops.operands import batch_size, canonical_axes, check_axes, without
-from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_sum
+from functx.ops.half_floats import cast_like_input, upcast_half
+from functx.ops.operands import batch_size, canonical_axes, check_axes, tuple_delete
+from functx.ops.reductions import Reduction, reduce_max, reduce_sum, shift_reduced_axes
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim
 
-INF = float("inf")
+INFINITY = float("inf")
 
 
 class LogSumExp(Reduction):
@@ -34,40 +34,49 @@ class LogSumExp(Reduction):
     samples = (
         sample(f32[3, 4], axes=(0,)),
         sample(f32[2, 3, 4], axes=(0, 2)),
-        sample(f32[2], axes=(0,), values={0: [-INF, -INF]}, gradients={0: [0.0, 0.0]}),
-        sample(f32[3], axes=(0,), values={0: [-INF, 100.0, 100.0]}, gradients={0: [0.0, 0.5, 0.5]}),
-        sample(f32[3], axes=(0,), values={0: [INF, 100.0, INF]}, gradients={0: [0.5, 0.0, 0.5]}),
+        sample(f32[2], axes=(0,), values={0: [-INFINITY, -INFINITY]}, gradients={0: [0.0, 0.0]}),
+        sample(
+            f32[3], axes=(0,), values={0: [-INFINITY, 100.0, 100.0]}, gradients={0: [0.0, 0.5, 0.5]}
+        ),
+        sample(
+            f32[3],
+            axes=(0,),
+            values={0: [INFINITY, 100.0, INFINITY]},
+            gradients={0: [0.5, 0.0, 0.5]},
+        ),
     )
 
     def decompose(self, x):
-        _, total, largest = self.parts(widened(x))
-        return narrowed(add(log(total), largest), x)
+        _, total, largest = self.parts(upcast_half(x))
+        return cast_like_input(add(log(total), largest), x)
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        pushed = reduce_sum(mul(self.weights(widened(x)), widened(t)), self.axes)
-        return self(x), narrowed(pushed, x)
+        pushed = reduce_sum(mul(self.weights(upcast_half(x)), upcast_half(t)), self.axes)
+        return self(x), cast_like_input(pushed, x)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        wide = widened(x)
-        return (narrowed(mul(self.broadcast_back(widened(ct), x), self.weights(wide)), x),)
+        wide = upcast_half(x)
+        return (
+            cast_like_input(mul(self.broadcast_back(upcast_half(ct), x), self.weights(wide)), x),
+        )
 
     def parts(self, x: Any) -> tuple[Any, Any, Any]:
         """exp(x - largest), the sum of that, and the largest element, 0 if that is -inf."""
         largest = stop_gradient(reduce_max(x, self.axes))
-        largest = select(eq(largest, -INF), 0, largest)
+        largest = select(eq(largest, -INFINITY), 0, largest)
         # Of infinite elements, each counts as 1 beside the others' 0.
         powers = exp(sub(x, self.broadcast_back(largest, x)))
-        powers = select(eq(x, INF), 1.0, powers)
+        powers = select(eq(x, INFINITY), 1.0, powers)
         return powers, reduce_sum(powers, self.axes), largest
 
     def weights(self, x: Any) -> Any:
         # Compiling finds that their parts are those of `out`.
-        return SharedSoftmax(self.axes)(x)
+        return LogSumExpDerivative(self.axes)(x)
 
 
-class Normalization(Primitive, abstract=True):
+class SoftmaxLike(Primitive, abstract=True):
     """One operand, normalized along `axes` together, which stay."""
 
     axes: tuple[int, ...]
@@ -85,29 +94,29 @@ class Normalization(Primitive, abstract=True):
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        return type(self)(batched_axes(self.axes, dim)[0])(x), dim
+        return type(self)(shift_reduced_axes(self.axes, dim)[0])(x), dim
 
     def shifted(self, x: Any) -> Any:
         """`x` less the largest along the axes, so that its exponentials do not overflow."""
-        return sub(x, repeated(reduce_max(x, self.axes), x, self.axes))
+        return sub(x, broadcast_along(reduce_max(x, self.axes), x, self.axes))
 
 
-class Softmax(Normalization):
+class Softmax(SoftmaxLike):
     """exp(x) / sum(exp(x)) along `axes`."""
 
     samples = (
-        *Normalization.samples,
+        *SoftmaxLike.samples,
         sample(
             f32[3],
             axes=(0,),
-            values={0: [-INF, 100.0, 100.0]},
+            values={0: [-INFINITY, 100.0, 100.0]},
             gradients={0: [0.0, 0.0, 0.0]},
         ),
     )
 
     def decompose(self, x):
-        powers = exp(self.shifted(widened(x)))
-        return narrowed(div(powers, total_along(powers, self.axes)), x)
+        powers = exp(self.shifted(upcast_half(x)))
+        return cast_like_input(div(powers, sum_and_broadcast(powers, self.axes)), x)
 
     def jvp(self, primals, tangents):
         # The Jacobian is symmetric, so tangents go forward as cotangents go back.
@@ -118,7 +127,7 @@ class Softmax(Normalization):
         return (SoftmaxBackward(self.axes)(ct, out),)
 
 
-class SharedSoftmax(Softmax):
+class LogSumExpDerivative(Softmax):
     """As `softmax`, but zeros where all are -inf, and elements that are inf share the whole.
 
     So is the derivative of `logsumexp`.
@@ -126,44 +135,49 @@ class SharedSoftmax(Softmax):
 
     samples = (
         *Softmax.samples,
-        sample(f32[2], axes=(0,), values={0: [-INF, -INF]}, gradients={0: [0.0, 0.0]}),
-        sample(f32[3], axes=(0,), values={0: [INF, 100.0, INF]}, gradients={0: [0.0, 0.0, 0.0]}),
+        sample(f32[2], axes=(0,), values={0: [-INFINITY, -INFINITY]}, gradients={0: [0.0, 0.0]}),
+        sample(
+            f32[3],
+            axes=(0,),
+            values={0: [INFINITY, 100.0, INFINITY]},
+            gradients={0: [0.0, 0.0, 0.0]},
+        ),
     )
 
     def decompose(self, x):
         # exp(x - out), out the logsumexp, would lose the digits that log cuts off.
-        powers, total, _ = LogSumExp(self.axes).parts(widened(x))
-        weights = div(powers, repeated(select(eq(total, 0), 1, total), x, self.axes))
-        return narrowed(weights, x)
+        powers, total, _ = LogSumExp(self.axes).parts(upcast_half(x))
+        weights = div(powers, broadcast_along(select(eq(total, 0), 1, total), x, self.axes))
+        return cast_like_input(weights, x)
 
 
-class LogSoftmax(Normalization):
+class LogSoftmax(SoftmaxLike):
     """x - log(sum(exp(x))) along `axes`."""
 
     samples = (
-        *Normalization.samples,
+        *SoftmaxLike.samples,
         sample(
             f32[3],
             axes=(0,),
-            values={0: [-INF, 100.0, 100.0]},
+            values={0: [-INFINITY, 100.0, 100.0]},
             gradients={0: [1.0, -0.5, -0.5]},
         ),
     )
 
     def decompose(self, x):
-        shifted = self.shifted(widened(x))
+        shifted = self.shifted(upcast_half(x))
         total = log(reduce_sum(exp(shifted), self.axes))
-        return narrowed(sub(shifted, repeated(total, x, self.axes)), x)
+        return cast_like_input(sub(shifted, broadcast_along(total, x, self.axes)), x)
 
     def jvp(self, primals, tangents):
         out = self(*primals)
-        return out, centered(tangents[0], out, self.axes)
+        return out, log_softmax_tangent(tangents[0], out, self.axes)
 
     def vjp(self, ct, out, args, active):
         return (LogSoftmaxBackward(self.axes)(ct, out),)
 
 
-class NormalizationBackward(Primitive, abstract=True):
+class SoftmaxLikeBackward(Primitive, abstract=True):
     """The cotangent of what was normalized, given that of the outcome, and the outcome.
 
     It has the dtype of the cotangent given, or `dtype`. Linear in the first operand.
@@ -188,36 +202,38 @@ class NormalizationBackward(Primitive, abstract=True):
         return ct.update(dtype=dtype)
 
     def decompose(self, ct, out):
-        return self.narrowed(self.pulled(widened(ct), widened(out)), ct)
+        return self.narrowed(self.pulled(upcast_half(ct), upcast_half(out)), ct)
 
     def jvp(self, primals, tangents):
         (ct, out), (dct, dout) = primals, tangents
         result = self(ct, out)
         total = None if dct is None else self(dct, out)
         if dout is not None:
-            term = self.narrowed(self.turned(*map(widened, (ct, out, dout))), ct)
+            term = self.narrowed(self.turned(*map(upcast_half, (ct, out, dout))), ct)
             total = term if total is None else add(total, term)
         return result, total
 
     def vjp(self, ct, out, args, active):
-        wide = widened(ct)
-        given, normalized = map(widened, args)
+        wide = upcast_half(ct)
+        given, normalized = map(upcast_half, args)
         return (
-            narrowed(self.pushed(wide, normalized), args[0]) if active[0] else None,
-            narrowed(self.turned_back(wide, given, normalized), args[1]) if active[1] else None,
+            cast_like_input(self.pushed(wide, normalized), args[0]) if active[0] else None,
+            cast_like_input(self.turned_back(wide, given, normalized), args[1])
+            if active[1]
+            else None,
         )
 
     def transpose(self, ct, given, normalized):
-        return narrowed(self.pushed(widened(ct), widened(normalized)), given), None
+        return cast_like_input(self.pushed(upcast_half(ct), upcast_half(normalized)), given), None
 
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
-        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
-        return type(self)(batched_axes(self.axes, dim)[0], self.dtype)(*args), dim
+        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return type(self)(shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
     def narrowed(self, x: Any, ct: Any) -> Any:
-        return narrowed(x, ct) if self.dtype is None else convert_element_type(x, self.dtype)
+        return cast_like_input(x, ct) if self.dtype is None else convert_element_type(x, self.dtype)
 
     def pulled(self, ct: Any, out: Any) -> Any:
         """The cotangent of what was normalized."""
@@ -236,81 +252,87 @@ class NormalizationBackward(Primitive, abstract=True):
         raise NotImplementedError
 
 
-class SoftmaxBackward(NormalizationBackward):
+class SoftmaxBackward(SoftmaxLikeBackward):
     """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
 
     def pulled(self, ct, out):
-        return mul(out, beside_mean(ct, out, self.axes))
+        return mul(out, subtract_weighted_mean(ct, out, self.axes))
 
     def pushed(self, t, out):
         return self.pulled(t, out)
 
     def turned(self, ct, out, t):
         # With c = ct - mean: t c - out sum(t c) / sum(out)
-        return less_total(mul(t, beside_mean(ct, out, self.axes)), out, self.axes)
+        return subtract_weighted_total(
+            mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
+        )
 
     def turned_back(self, t, ct, out):
-        return mul(beside_mean(t, out, self.axes), beside_mean(ct, out, self.axes))
+        return mul(
+            subtract_weighted_mean(t, out, self.axes), subtract_weighted_mean(ct, out, self.axes)
+        )
 
 
-class LogSoftmaxBackward(NormalizationBackward):
+class LogSoftmaxBackward(SoftmaxLikeBackward):
     """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
     def pulled(self, ct, out):
-        return less_total(ct, exp(out), self.axes)
+        return subtract_weighted_total(ct, exp(out), self.axes)
 
     def pushed(self, t, out):
-        return centered(t, out, self.axes)
+        return log_softmax_tangent(t, out, self.axes)
 
     def turned(self, ct, out, t):
         p = exp(out)
-        p = div(p, weight_of(p, self.axes))
-        return neg(mul(mul(p, beside_mean(t, p, self.axes)), total_along(ct, self.axes)))
+        p = div(p, nonzero_total(p, self.axes))
+        return neg(
+            mul(mul(p, subtract_weighted_mean(t, p, self.axes)), sum_and_broadcast(ct, self.axes))
+        )
 
     def turned_back(self, t, ct, out):
         return self.turned(ct, out, t)
 
 
-def centered(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
+def log_softmax_tangent(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
     """t - mean of t: the tangent of the logarithms of probabilities `out`."""
-    return narrowed(beside_mean(widened(t), exp(widened(out)), axes), t)
+    return cast_like_input(subtract_weighted_mean(upcast_half(t), exp(upcast_half(out)), axes), t)
 
 
-def beside_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
     """`x` less its mean along `axes`, weighed by `weights`, whose sum is about 1.
 
     Taken twice, since that keeps the digits where one weight is almost all: its element is almost
     the mean, and the first difference is rounded. Of the differences the mean is almost 0.
     """
-    weight = weight_of(weights, axes)
-    x = sub(x, div(total_along(mul(weights, x), axes), weight))
-    return sub(x, div(total_along(mul(weights, x), axes), weight))
+    weight = nonzero_total(weights, axes)
+    x = sub(x, div(sum_and_broadcast(mul(weights, x), axes), weight))
+    return sub(x, div(sum_and_broadcast(mul(weights, x), axes), weight))
 
 
-def less_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
+def subtract_weighted_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
     """`x` less its total along `axes`, split by `shares`, whose sum is about 1.
 
     Taken twice, which keeps the digits in the same way: what the first leaves has almost the total 0.
     """
-    weight = weight_of(shares, axes)
-    x = sub(x, mul(shares, div(total_along(x, axes), weight)))
-    return sub(x, mul(shares, div(total_along(x, axes), weight)))
+    weight = nonzero_total(shares, axes)
+    x = sub(x, mul(shares, div(sum_and_broadcast(x, axes), weight)))
+    return sub(x, mul(shares, div(sum_and_broadcast(x, axes), weight)))
 
 
-def weight_of(weights: Any, axes: tuple[int, ...]) -> Any:
+def nonzero_total(weights: Any, axes: tuple[int, ...]) -> Any:
     """The sum of `weights` along `axes`; 1 where it is 0."""
-    total = total_along(weights, axes)
+    total = sum_and_broadcast(weights, axes)
     return select(eq(total, 0.0), 1.0, total)
 
 
-def repeated(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
+def broadcast_along(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
     """`x`, which lacks `axes` of the array `like`, repeated along them."""
-    return broadcast_in_dim(x, like.shape, without(range(like.ndim), axes))
+    return broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
 
 
-def total_along(x: Any, axes: tuple[int, ...]) -> Any:
+def sum_and_broadcast(x: Any, axes: tuple[int, ...]) -> Any:
     """The sum over `axes`, repeated along them."""
-    return repeated(reduce_sum(x, axes), x, axes)
+    return broadcast_along(reduce_sum(x, axes), x, axes)
 
 
 def logsumexp(x: Any, axes: Any = None) -> Any:
@@ -335,7 +357,9 @@ def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> An
     It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
     Raises ShapeError and DTypeError for operands that are not of one type.
     """
-    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), given_dtype(dtype))(ct, out)
+    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), canonical_dtype_or_none(dtype))(
+        ct, out
+    )
 
 
 def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
@@ -344,9 +368,11 @@ def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -
     It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
     Raises ShapeError and DTypeError for operands that are not of one type.
     """
-    return LogSoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), given_dtype(dtype))(ct, out)
+    return LogSoftmaxBackward(
+        canonical_axes(axes, aval_of(out).ndim), canonical_dtype_or_none(dtype)
+    )(ct, out)
 
 
-def given_dtype(dtype: Any) -> Any:
+def canonical_dtype_or_none(dtype: Any) -> Any:
     """`dtype` as a field holds it, None if there is none."""
     return None if dtype is None else canonical_dtype(dtype)

@@ -15,7 +15,7 @@ from functx.core.primitive import Primitive
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import check_same_dtype
-from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, without
+from functx.ops.operands import batch_size, canonical_axis, check_axes, literal, tuple_delete
 
 
 class Sort(Primitive):
@@ -82,7 +82,7 @@ class Sort(Primitive):
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
         size = batch_size(args, dims)
-        args = [batch_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         axis = self.axis + (self.axis >= dim)
         outs = Sort(axis, self.num_keys, self.stable, self.permutation)(*args)
         return outs, [dim] * len(outs)
@@ -146,7 +146,7 @@ def take_along_axis(x: Any, places: Any, axis: int) -> Any:
     """The elements of `x` at `places` along `axis`, which are in bounds and distinct."""
     if places.size == 0:
         return full(places.shape, literal(0, x.dtype))
-    beside = without(range(x.ndim), (axis,))
+    beside = tuple_delete(range(x.ndim), (axis,))
     numbers = GatherDimensionNumbers((), (axis,), (axis,), beside, beside)
     return gather(
         x,
@@ -165,7 +165,7 @@ def put_along_axis(updates: Any, places: Any, axis: int, size: int | None = None
     zeros = full(tuple(shape), literal(0, updates.dtype))
     if places.size == 0:
         return zeros
-    beside = without(range(places.ndim), (axis,))
+    beside = tuple_delete(range(places.ndim), (axis,))
     numbers = ScatterDimensionNumbers((), (axis,), (axis,), beside, beside)
     return scatter_add(
         zeros,
@@ -209,4 +209,4 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
 from functx.ops.gathering import gather
 from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
 from functx.ops.scattering import scatter_add
-from functx.ops.shaping import batch_at, expand_dims, full, moveaxis
+from functx.ops.shaping import batch_dim_at, expand_dims, full, moveaxis

@@ -18,9 +18,9 @@ from functx.ops.arithmetic import abs, add, div, mul, neg, sign, square, sub
 from functx.ops.comparison import eq, gt, lt
 from functx.ops.exponential import exp, log, log1p, sqrt
 from functx.ops.families import Binary, Inexact, check_same_dtype, elementwise_shape
-from functx.ops.half_floats import narrowed, widened
+from functx.ops.half_floats import cast_like_input, upcast_half
 from functx.ops.logical import bitwise_and
-from functx.ops.operands import match
+from functx.ops.operands import promote_scalars
 from functx.ops.selection import select
 from functx.ops.shaping import zeros_like
 from functx.ops.trigonometric import sin
@@ -163,7 +163,7 @@ class Xlogy(Binary):
 
     def partial(self, i, t, out, x, y):
         # x / y, which where both are 0 is 0, as along all lines towards y = 0.
-        return mul(t, log(y) if i == 0 else div(x, infinite_where_both(x, y)))
+        return mul(t, log(y) if i == 0 else div(x, infinity_where_both_zero(x, y)))
 
     def decompose(self, x, y):
         nothing = bitwise_and(eq(x, 0.0), eq(y, y))
@@ -187,7 +187,7 @@ class Xlog1py(Binary):
     )
 
     def partial(self, i, t, out, x, y):
-        return mul(t, log1p(y) if i == 0 else div(x, infinite_where_both(x, add(y, 1.0))))
+        return mul(t, log1p(y) if i == 0 else div(x, infinity_where_both_zero(x, add(y, 1.0))))
 
     def decompose(self, x, y):
         nothing = bitwise_and(eq(x, 0.0), eq(y, y))
@@ -208,7 +208,7 @@ class BesselI0(Inexact):
         return bessel_i1(x)
 
     def decompose(self, x):
-        return scaled_back(bessel_i0e, x, abs(x))
+        return undo_exponential_scaling(bessel_i0e, x, abs(x))
 
 
 class BesselI1(Inexact):
@@ -223,10 +223,10 @@ class BesselI1(Inexact):
 
     def derivative(self, out, x):
         # i0 - i1 / x, which where both overflow is infinite
-        return mul(bessel_i0(x), sub(1.0, order_ratio(x)))
+        return mul(bessel_i0(x), sub(1.0, bessel_ratio(x)))
 
     def decompose(self, x):
-        return scaled_back(bessel_i1e, x, x)
+        return undo_exponential_scaling(bessel_i1e, x, x)
 
 
 class BesselI0e(Inexact):
@@ -240,7 +240,7 @@ class BesselI0e(Inexact):
     )
 
     def derivative(self, out, x):
-        return neg(mul(sign(x), order_gap(abs(x))))
+        return neg(mul(sign(x), bessel_difference(abs(x))))
 
     def lower(self, ctx, x):
         return ctx.via_jax(lax.bessel_i0e, x)
@@ -257,21 +257,21 @@ class BesselI1e(Inexact):
     )
 
     def derivative(self, out, x):
-        return sub(order_gap(abs(x)), mul(order_ratio(x), bessel_i0e(x)))
+        return sub(bessel_difference(abs(x)), mul(bessel_ratio(x), bessel_i0e(x)))
 
     def lower(self, ctx, x):
         return ctx.via_jax(lax.bessel_i1e, x)
 
 
-def scaled_back(function: Any, x: Any, at_infinity: Any) -> Any:
+def undo_exponential_scaling(function: Any, x: Any, at_infinity: Any) -> Any:
     """exp(|x|) times `function` of x, which overflows where the product does."""
-    wide = widened(x)
+    wide = upcast_half(x)
     half = exp(mul(abs(wide), 0.5))
     out = mul(mul(function(wide), half), half)
-    return select(eq(abs(x), math.inf), at_infinity, narrowed(out, x))
+    return select(eq(abs(x), math.inf), at_infinity, cast_like_input(out, x))
 
 
-def order_ratio(x: Any) -> Any:
+def bessel_ratio(x: Any) -> Any:
     """i1(x) / (x i0(x)), which is 1/2 at 0 and 0 at infinity."""
     near = lt(abs(x), math.sqrt(finfo(x.dtype).eps))
     i0e = bessel_i0e(x)
@@ -279,25 +279,28 @@ def order_ratio(x: Any) -> Any:
     return select(near, sub(0.5, mul(square(x), 1 / 16)), div(bessel_i1e(x), below))
 
 
-def order_gap(x: Any) -> Any:
+def bessel_difference(x: Any) -> Any:
     """i0e(x) - i1e(x) for x not below 0, also where both are large beside it."""
     start, count = (100.0, 9) if x.dtype.itemsize > 4 else (30.0, 5)
     far = gt(x, start)
     large = select(far, x, start)
     total = zeros_like(large)
     for k in reversed(range(1, count)):
-        total = div(add(total, asymptotic_term(0, k) - asymptotic_term(1, k)), large)
+        total = div(
+            add(total, bessel_asymptotic_coefficient(0, k) - bessel_asymptotic_coefficient(1, k)),
+            large,
+        )
     series = div(total, mul(sqrt(large), math.sqrt(2.0 * math.pi)))
     return select(far, series, sub(bessel_i0e(x), bessel_i1e(x)))
 
 
-def asymptotic_term(order: int, k: int) -> float:
+def bessel_asymptotic_coefficient(order: int, k: int) -> float:
     """The factor of x**-k in sqrt(2 pi x) exp(-x) I(x) for large x, I of that order."""
     odds = [(2 * j - 1) ** 2 - 4 * order**2 for j in range(1, k + 1)]
     return math.prod(odds) / (math.factorial(k) * 8.0**k)
 
 
-def infinite_where_both(x: Any, y: Any) -> Any:
+def infinity_where_both_zero(x: Any, y: Any) -> Any:
     """`y` to divide x by, infinite where both are 0."""
     return select(bitwise_and(eq(x, 0.0), eq(y, 0.0)), math.inf, y)
 
@@ -307,7 +310,7 @@ def xlogy(x: Any, y: Any) -> Any:
 
     The derivative in `y` is 0 where both are 0.
     """
-    return Xlogy()(*match(x, y))
+    return Xlogy()(*promote_scalars(x, y))
 
 
 def xlog1py(x: Any, y: Any) -> Any:
@@ -315,7 +318,7 @@ def xlog1py(x: Any, y: Any) -> Any:
 
     The derivative in `y` is 0 where x is 0 and y is -1.
     """
-    return Xlog1py()(*match(x, y))
+    return Xlog1py()(*promote_scalars(x, y))
 
 
 def bessel_i0(x: Any) -> Any:
@@ -373,4 +376,4 @@ def polygamma(m: Any, x: Any) -> Any:
 
     Raises MissingRuleError when m is differentiated.
     """
-    return Polygamma()(*match(m, x))
+    return Polygamma()(*promote_scalars(m, x))

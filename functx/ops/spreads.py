@@ -14,16 +14,16 @@ from functx.ops.arithmetic import abs, add, div, integer_pow, mul, pow, sign, sq
 from functx.ops.comparison import eq
 from functx.ops.complexes import conj, imag, real
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import root_of_squares, sqrt
-from functx.ops.families import check_same_dtype, where_live
+from functx.ops.exponential import safe_sqrt, sqrt
+from functx.ops.families import apply_mask, check_same_dtype
 from functx.ops.logical import bitwise_or
-from functx.ops.operands import canonical_axes, check_axes, without
-from functx.ops.reductions import Reduction, batched_axes, reduce_max, reduce_min, reduce_sum
+from functx.ops.operands import canonical_axes, check_axes, tuple_delete
+from functx.ops.reductions import Reduction, reduce_max, reduce_min, reduce_sum, shift_reduced_axes
 from functx.ops.selection import select
-from functx.ops.statistics import average, repeated
+from functx.ops.statistics import broadcast_along, mean_along
 
 
-class Spread(Reduction, abstract=True):
+class RealReduction(Reduction, abstract=True):
     """A real number for all elements along `axes`; halves are computed with in single precision.
 
     A subclass gives `direction(x, out)`: the tangent of the output is the sum over the axes
@@ -42,16 +42,16 @@ class Spread(Reduction, abstract=True):
     def abstract_eval(self, x):
         check_same_dtype(self, (x,))
         check_axes(self.name, self.axes, x.ndim)
-        return x.update(shape=without(x.shape, self.axes), dtype=real_dtype(x.dtype))
+        return x.update(shape=tuple_delete(x.shape, self.axes), dtype=real_dtype(x.dtype))
 
     def decompose(self, x):
-        return convert_element_type(self.wide(widened(x)), real_dtype(x.dtype), x.weak_type)
+        return convert_element_type(self.wide(upcast_half(x)), real_dtype(x.dtype), x.weak_type)
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)
         direction = self.wide_direction(x, out)
-        t = reduce_sum(real_product(direction, widened(t)), self.axes)
+        t = reduce_sum(real_conj_product(direction, upcast_half(t)), self.axes)
         return out, convert_element_type(t, out.dtype, out.weak_type)
 
     def vjp(self, ct, out, args, active):
@@ -59,38 +59,38 @@ class Spread(Reduction, abstract=True):
         direction = self.wide_direction(x, out)
         # The transpose of the real part of a product, without conjugation.
         direction = conj(direction) if is_complex(x.dtype) else direction
-        ct = repeated(convert_element_type(widened(ct), direction.dtype), x, self.axes)
+        ct = broadcast_along(convert_element_type(upcast_half(ct), direction.dtype), x, self.axes)
         return (convert_element_type(mul(ct, direction), x.dtype, x.weak_type),)
 
     def vjp_where(self, live, ct, out, args, active):
         (found,), (there,) = self.vjp(ct, out, args, active), self.live_operands(live, args)
-        return [found if there is None else where_live(there, found)]
+        return [found if there is None else apply_mask(there, found)]
 
     def wide_direction(self, x: Any, out: Any) -> Any:
         """The direction, not of halves, whose output is too coarse to divide by."""
-        wide = widened(x)
+        wide = upcast_half(x)
         return self.direction(wide, out if wide is x else self.wide(wide))
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
-        axes, out_dim = batched_axes(self.axes, dim)
+        axes, out_dim = shift_reduced_axes(self.axes, dim)
         params = {**{f: getattr(self, f) for f in self.fields}, "axes": axes}
         return type(self)(**params)(x), out_dim
 
 
-VARIANCES: tuple[Sample, ...] = (
+VARIANCE_SAMPLES: tuple[Sample, ...] = (
     sample(f32[3, 4], axes=(0,)),
     sample(f32[4], axes=(0,), ddof=1.0, values={0: [2.0, 0.0, 3.0, 0.5]}),
     sample(c64[3], axes=(0,)),
 )
 
 
-class Variance(Spread):
+class Variance(RealReduction):
     """The average squared distance from the mean, of n elements as of n - `ddof`."""
 
     ddof: float = 0.0
     samples = (
-        *VARIANCES,
+        *VARIANCE_SAMPLES,
         sample(f32[3], axes=(0,), values={0: [2.0] * 3}),
     )
 
@@ -100,9 +100,9 @@ class Variance(Spread):
         # LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7).
         apart = self.centered(x)
         off = div(
-            squared(reduce_sum(apart, self.axes)), float(prod([x.shape[d] for d in self.axes]))
+            abs_squared(reduce_sum(apart, self.axes)), float(prod([x.shape[d] for d in self.axes]))
         )
-        total = arithmetic.max(sub(reduce_sum(squared(apart), self.axes), off), 0.0)
+        total = arithmetic.max(sub(reduce_sum(abs_squared(apart), self.axes), off), 0.0)
         return div(total, self.count(x))
 
     def direction(self, x, out):
@@ -110,7 +110,7 @@ class Variance(Spread):
         return div(mul(self.centered(x), 2.0), self.count(x))
 
     def centered(self, x: Any) -> Any:
-        return sub(x, repeated(average(x, self.axes), x, self.axes))
+        return sub(x, broadcast_along(mean_along(x, self.axes), x, self.axes))
 
     def count(self, x: Any) -> float:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
@@ -121,19 +121,22 @@ class StandardDeviation(Variance):
     """The square root of the variance; of equal elements its derivative is 0."""
 
     samples = (
-        *VARIANCES,
+        *VARIANCE_SAMPLES,
         sample(f32[3], axes=(0,), values={0: [2.0] * 3}, gradients={0: [0.0] * 3}),
     )
 
     def wide(self, x):
-        return root_of_squares(super().wide(x))
+        return safe_sqrt(super().wide(x))
 
     def direction(self, x, out):
         # d sqrt(v) = dv / (2 sqrt(v))
-        return div(super().direction(x, out), spread_over(mul(or_infinity(out), 2.0), x, self.axes))
+        return div(
+            super().direction(x, out),
+            broadcast_along_as(mul(replace_zero_by_infinity(out), 2.0), x, self.axes),
+        )
 
 
-class VectorNorm(Spread):
+class VectorNorm(RealReduction):
     """The root of order `ord` of the sum of the magnitudes to that power, over `axes`.
 
     For infinite orders the largest and the smallest magnitude. Its derivative at zero, and in
@@ -161,7 +164,7 @@ class VectorNorm(Spread):
 
     def wide(self, x):
         if self.ord == 2:
-            return sqrt(reduce_sum(squared(x), self.axes))
+            return sqrt(reduce_sum(abs_squared(x), self.axes))
         size = abs(x)
         if math.isinf(self.ord):
             return (reduce_max if self.ord > 0 else reduce_min)(size, self.axes)
@@ -171,17 +174,17 @@ class VectorNorm(Spread):
 
     def direction(self, x, out):
         if self.ord == 2:
-            return div(x, spread_over(or_infinity(out), x, self.axes))
+            return div(x, broadcast_along_as(replace_zero_by_infinity(out), x, self.axes))
         if self.ord == 1:
             return sign(x)
         size = abs(x)
         if math.isinf(self.ord):
-            chosen = eq(size, repeated(out, x, self.axes))
+            chosen = eq(size, broadcast_along(out, x, self.axes))
             share = reduce_sum(convert_element_type(chosen, out.dtype), self.axes)
-            weight = select(chosen, repeated(div(1.0, share), x, self.axes), 0.0)
+            weight = select(chosen, broadcast_along(div(1.0, share), x, self.axes), 0.0)
         else:
             # sign(x) (|x| / out)^(ord - 1)
-            beside = repeated(out, x, self.axes)
+            beside = broadcast_along(out, x, self.axes)
             nothing = bitwise_or(eq(size, 0.0), eq(beside, 0.0))
             share = div(select(nothing, 1.0, size), select(nothing, 1.0, beside))
             weight = select(nothing, 0.0, self.power(share, self.ord - 1))
@@ -191,29 +194,29 @@ class VectorNorm(Spread):
         return integer_pow(x, int(exponent)) if exponent == int(exponent) else pow(x, exponent)
 
 
-def widened(x: Any) -> Any:
+def upcast_half(x: Any) -> Any:
     """`x`, in single precision if it is of halves."""
     return convert_element_type(x, "float32") if x.dtype.itemsize < 4 else x
 
 
-def squared(x: Any) -> Any:
+def abs_squared(x: Any) -> Any:
     """The squared magnitude."""
     return add(square(real(x)), square(imag(x))) if is_complex(x.dtype) else square(x)
 
 
-def real_product(x: Any, y: Any) -> Any:
+def real_conj_product(x: Any, y: Any) -> Any:
     """The real part of conj(x) y."""
     return real(mul(conj(x), y)) if is_complex(x.dtype) else mul(x, y)
 
 
-def or_infinity(x: Any) -> Any:
+def replace_zero_by_infinity(x: Any) -> Any:
     """`x` to divide by, with infinity in place of 0."""
     return select(eq(x, 0.0), math.inf, x)
 
 
-def spread_over(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
+def broadcast_along_as(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
     """The real `x` in the dtype of the array `like`, repeated along `axes` of it."""
-    return repeated(convert_element_type(x, like.dtype), like, axes)
+    return broadcast_along(convert_element_type(x, like.dtype), like, axes)
 
 
 def variance(x: Any, axes: Any = None, ddof: float = 0.0) -> Any:

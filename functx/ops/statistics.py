@@ -15,7 +15,7 @@ from functx.ops.arithmetic import add, div, mul, square, sub
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import rsqrt
 from functx.ops.gradients import stop_gradient
-from functx.ops.operands import canonical_axes, without
+from functx.ops.operands import canonical_axes, tuple_delete
 from functx.ops.reductions import reduce_sum
 from functx.ops.shaping import broadcast_in_dim, reshape
 
@@ -47,12 +47,12 @@ def check_real(op: str, *avals: ShapedArray) -> None:
         )
 
 
-def repeated(x: Any, like: Any, axes: Shape) -> Any:
+def broadcast_along(x: Any, like: Any, axes: Shape) -> Any:
     """`x`, which lacks `axes` of the array `like`, repeated along them."""
-    return broadcast_in_dim(x, like.shape, without(range(like.ndim), axes))
+    return broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
 
 
-def average(x: Any, axes: Shape) -> Any:
+def mean_along(x: Any, axes: Shape) -> Any:
     """The mean of `x` over `axes`; nan of nothing."""
     return div(reduce_sum(x, axes), float(prod([x.shape[d] for d in axes])))
 
@@ -64,16 +64,16 @@ def standardize(
 
     Without `eps` it is the one that gave `rstd` before, held constant.
     """
-    mean = average(x, axes) if centered else None
-    rest = sub(x, repeated(mean, x, axes)) if centered else x
-    variance = average(square(rest), axes)
+    mean = mean_along(x, axes) if centered else None
+    rest = sub(x, broadcast_along(mean, x, axes)) if centered else x
+    variance = mean_along(square(rest), axes)
     if eps is None:
         # Rounding may leave it negative, and yet the sum below is right to the last digits.
         recovered = stop_gradient(sub(div(1.0, square(rstd)), variance))
         rstd = rsqrt(add(variance, recovered))
     else:
         rstd = rsqrt(add(variance, eps))
-    return Standardized(mul(rest, repeated(rstd, x, axes)), mean, variance, rstd)
+    return Standardized(mul(rest, broadcast_along(rstd, x, axes)), mean, variance, rstd)
 
 
 def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
@@ -82,9 +82,9 @@ def standardize_jacobian(t: Any, out: Standardized, axes: Shape) -> Any:
     The Jacobian is symmetric.
     """
     # r (t - mean(t) - out mean(out t))
-    along = repeated(average(mul(out.x, t), axes), t, axes)
-    rest = t if out.mean is None else sub(t, repeated(average(t, axes), t, axes))
-    return mul(sub(rest, mul(out.x, along)), repeated(out.rstd, t, axes))
+    along = broadcast_along(mean_along(mul(out.x, t), axes), t, axes)
+    rest = t if out.mean is None else sub(t, broadcast_along(mean_along(t, axes), t, axes))
+    return mul(sub(rest, mul(out.x, along)), broadcast_along(out.rstd, t, axes))
 
 
 def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tuple[Any, Any]:
@@ -97,7 +97,7 @@ def recompute_mean_var(x: Any, rstd: Any, dims: Any, keepdim: bool = True) -> tu
     aval, dtype = aval_of(x), aval_of(rstd).dtype
     axes = canonical_axes(dims, aval.ndim)
     work = working_dtype(aval, aval_of(rstd))
-    saved = reshape(convert_element_type(rstd, work), without(aval.shape, axes))
+    saved = reshape(convert_element_type(rstd, work), tuple_delete(aval.shape, axes))
     found = standardize(convert_element_type(x, work), axes, None, rstd=saved)
     shape = tuple([1 if d in axes else n for d, n in enumerate(aval.shape)])
     mean, rstd = [

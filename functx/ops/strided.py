@@ -10,7 +10,7 @@ import numpy as np
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import f32, sample
-from functx.core.strides import Strides, contiguous
+from functx.core.strides import Strides, row_major_strides
 from functx.ops.arithmetic import add, mul
 from functx.ops.creation import broadcasted_iota
 from functx.ops.gathering import Gather
@@ -19,14 +19,14 @@ from functx.ops.joining import concatenate
 from functx.ops.operands import literal
 from functx.ops.scatter_set import scatter
 from functx.ops.shaping import expand_dims, full, permute_dims, reshape, rev
-from functx.ops.slicing import put_slice, slice
+from functx.ops.slicing import slice, update_strided_slice
 
-PLACE = np.dtype("int32")
-_STACKED = 16
+INDEX_DTYPE = np.dtype("int32")
+_MAX_STACKED = 16
 """Up to so many windows are cut out one by one; more are gathered."""
 
 
-class Strided(Primitive):
+class AsStrided(Primitive):
     """An array of `shape` whose element at `i` is that of `x` at `start + sum(i[k] * steps[k])`.
 
     There is a step along every dimension of `x` for each dimension of the result.
@@ -65,7 +65,7 @@ class Strided(Primitive):
 
     def flat(self, shape: tuple[int, ...]) -> tuple[int, Strides]:
         """Where in the elements of an array of `shape` in a row the result begins, and its strides."""
-        along = contiguous(shape)
+        along = row_major_strides(shape)
         first, *steps = [
             sum([k * n for k, n in zip(step, along, strict=True)])
             for step in (self.start, *self.steps)
@@ -75,19 +75,19 @@ class Strided(Primitive):
     def places(self, shape: tuple[int, ...]) -> Any:
         """Where in the elements of an array of `shape` in a row each element lies."""
         first, strides = self.flat(shape)
-        found = full(self.shape, literal(first, PLACE))
+        found = full(self.shape, literal(first, INDEX_DTYPE))
         for d, step in enumerate(strides):
-            along = broadcasted_iota(PLACE, self.shape, d)
-            found = add(found, mul(along, full(self.shape, literal(step, PLACE))))
+            along = broadcasted_iota(INDEX_DTYPE, self.shape, d)
+            found = add(found, mul(along, full(self.shape, literal(step, INDEX_DTYPE))))
         return found
 
     def decompose(self, x):
         if 0 in self.shape:
             return full(self.shape, literal(0, x.dtype))
         first, strides = self.flat(x.shape)
-        if strides == contiguous(self.shape):
+        if strides == row_major_strides(self.shape):
             size = prod(self.shape)
-            return reshape(slice(_row(x), [first], [first + size]), self.shape)
+            return reshape(slice(_flatten(x), [first], [first + size]), self.shape)
         for way in (self.sliced, self.diagonal, self.stacked):
             found = way(x)
             if found is not None:
@@ -98,7 +98,7 @@ class Strided(Primitive):
             slice_sizes=(1,),
             mode="promise_in_bounds",
         )
-        return read(_row(x), reshape(self.places(x.shape), (*self.shape, 1)))
+        return read(_flatten(x), reshape(self.places(x.shape), (*self.shape, 1)))
 
     def sliced(self, x: Any) -> Any:
         """The result as a slice, if each of its dimensions goes along one of `x` of its own."""
@@ -128,7 +128,7 @@ class Strided(Primitive):
             or any(self.start[d] or last[d] for d in kept)
         ):
             return None
-        places = contiguous([x.shape[d] for d in others])
+        places = row_major_strides([x.shape[d] for d in others])
         first = sum([self.start[d] * n for d, n in zip(others, places, strict=True)])
         step = sum([last[d] * n for d, n in zip(others, places, strict=True)])
         if step <= 0:
@@ -143,23 +143,23 @@ class Strided(Primitive):
     def stacked(self, x: Any) -> Any:
         """The result as a stack of views without its last dimension, if that is short."""
         last = self.shape[-1]
-        if last > _STACKED:
+        if last > _MAX_STACKED:
             return None
         starts = [
             tuple([a + i * k for a, k in zip(self.start, self.steps[-1], strict=True)])
             for i in range(last)
         ]
         axis = len(self.shape) - 1
-        parts = [Strided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
+        parts = [AsStrided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
         return concatenate([expand_dims(part, axis) for part in parts], axis)
 
     def put_back(self, part, index, x):
         if not part.size:
             return x
-        row, (first, strides) = _row(x), self.flat(x.shape)
-        if strides == contiguous(self.shape):
+        row, (first, strides) = _flatten(x), self.flat(x.shape)
+        if strides == row_major_strides(self.shape):
             bounds = [(first, first + part.size, 1)]
-            return reshape(put_slice(row, reshape(part, (part.size,)), bounds), x.shape)
+            return reshape(update_strided_slice(row, reshape(part, (part.size,)), bounds), x.shape)
         numbers = ScatterDimensionNumbers((), (0,), (0,))
         places = reshape(self.places(x.shape), (part.size, 1))
         values = reshape(part, (part.size,))
@@ -179,10 +179,10 @@ class Strided(Primitive):
         return sum([k * n for k, n in zip(self.start, strides, strict=True)])
 
 
-def _row(x: Any) -> Any:
+def _flatten(x: Any) -> Any:
     return reshape(x, (x.size,))
 
 
-def element(x: Any, place: tuple[int, ...]) -> Any:
+def element_view(x: Any, place: tuple[int, ...]) -> Any:
     """The element of `x` at `place`, as a view without dimensions."""
-    return Strided((), place, ())(x)
+    return AsStrided((), place, ())(x)

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.ops.arithmetic import add
 from functx.ops.joining import concatenate, pad
-from functx.ops.operands import literal, without
+from functx.ops.operands import literal, tuple_delete
 from functx.ops.shaping import full, zeros_like
 
 Shape = tuple[int, ...]
 
 
-class Tile(NamedTuple):
+class SliceTile(NamedTuple):
     """The values of the part of an array from `start` to before `limit`.
 
     Tiles of the same `use` come from one place in the user's code.
@@ -27,7 +27,7 @@ class Tile(NamedTuple):
     use: Any
 
 
-def put_together(tiles: Sequence[Tile], aval: ShapedArray) -> Any:
+def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
     """The sum of `tiles` as an array that is zero elsewhere.
 
     Those that lie beside one another are joined: to add each in a pass over the whole array
@@ -36,39 +36,45 @@ def put_together(tiles: Sequence[Tile], aval: ShapedArray) -> Any:
     """
     for use in (lambda tile: tile.use), (lambda tile: None):
         for axis in reversed(range(aval.ndim)):
-            tiles = wider(tiles, axis, aval.shape[axis], use)
-        tiles = summed(tiles)
+            tiles = join_tiles_along(tiles, axis, aval.shape[axis], use)
+        tiles = add_coinciding_tiles(tiles)
     if not tiles:
         return zeros_like(aval)
-    total, *rest = [padded(tile, aval.shape) for tile in tiles]
+    total, *rest = [pad_tile(tile, aval.shape) for tile in tiles]
     for each in rest:
         total = add(total, each)
     return total
 
 
-def wider(tiles: Sequence[Tile], axis: int, length: int, use: Callable[[Tile], Any]) -> list[Tile]:
+def join_tiles_along(
+    tiles: Sequence[SliceTile], axis: int, length: int, use: Callable[[SliceTile], Any]
+) -> list[SliceTile]:
     """Tiles for `tiles`, of which those of one use that lie beside one another along `axis` are one."""
-    lanes: dict[Any, list[Tile]] = {}
+    lanes: dict[Any, list[SliceTile]] = {}
     for tile in tiles:
-        across = without(tile.start, (axis,)), without(tile.limit, (axis,))
+        across = tuple_delete(tile.start, (axis,)), tuple_delete(tile.limit, (axis,))
         lanes.setdefault((across, use(tile)), []).append(tile)
-    return [joined(row, axis, length) for lane in lanes.values() for row in disjoint(lane, axis)]
+    return [
+        concatenate_tiles(row, axis, length)
+        for lane in lanes.values()
+        for row in partition_disjoint(lane, axis)
+    ]
 
 
-def summed(tiles: Sequence[Tile]) -> list[Tile]:
+def add_coinciding_tiles(tiles: Sequence[SliceTile]) -> list[SliceTile]:
     """`tiles` with those of the same place added up."""
-    found: dict[Any, Tile] = {}
+    found: dict[Any, SliceTile] = {}
     for tile in tiles:
         place = tile.start, tile.limit
         if place in found:
-            tile = Tile(*place, add(found[place].values, tile.values), tile.use)
+            tile = SliceTile(*place, add(found[place].values, tile.values), tile.use)
         found[place] = tile
     return list(found.values())
 
 
-def disjoint(lane: Sequence[Tile], axis: int) -> list[list[Tile]]:
+def partition_disjoint(lane: Sequence[SliceTile], axis: int) -> list[list[SliceTile]]:
     """`lane` in as few rows as can be of tiles that do not overlap along `axis`, in order."""
-    rows: list[list[Tile]] = []
+    rows: list[list[SliceTile]] = []
     ends: list[tuple[int, int]] = []
     for tile in sorted(lane, key=lambda tile: tile.start[axis]):
         if ends and ends[0][0] <= tile.start[axis]:
@@ -81,7 +87,7 @@ def disjoint(lane: Sequence[Tile], axis: int) -> list[list[Tile]]:
     return rows
 
 
-def joined(row: Sequence[Tile], axis: int, length: int) -> Tile:
+def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> SliceTile:
     """One tile for those of a row, which reaches along all of `axis` if they are several."""
     if len(row) == 1:
         return row[0]
@@ -98,10 +104,10 @@ def joined(row: Sequence[Tile], axis: int, length: int) -> Tile:
             end = tile.limit[axis]
     start, limit = list(first.start), list(first.limit)
     start[axis], limit[axis] = 0, length
-    return Tile(tuple(start), tuple(limit), concatenate(pieces, axis), first.use)
+    return SliceTile(tuple(start), tuple(limit), concatenate(pieces, axis), first.use)
 
 
-def padded(tile: Tile, shape: Shape) -> Any:
+def pad_tile(tile: SliceTile, shape: Shape) -> Any:
     """The values of a tile with zeros around."""
     if tile.values.shape == shape:
         return tile.values

@@ -15,7 +15,7 @@ from functx.ops.comparison import eq
 from functx.ops.exponential import rsqrt
 from functx.ops.families import Binary, Inexact
 from functx.ops.logical import bitwise_and, bitwise_or
-from functx.ops.operands import match
+from functx.ops.operands import promote_scalars
 from functx.ops.selection import select
 
 
@@ -256,7 +256,7 @@ def atan2(x: Any, y: Any) -> Any:
 
     The derivatives at the origin, where there is no angle, are 0.
     """
-    return Atan2()(*match(x, y))
+    return Atan2()(*promote_scalars(x, y))
 
 
 def sinh(x: Any) -> Any:

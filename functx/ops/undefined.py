@@ -13,17 +13,17 @@ from functx.core.samples import bool_, f32, sample
 from functx.core.tracing import aval_of
 from functx.ops.arithmetic import abs, div, mul, sub
 from functx.ops.comparison import eq, le
-from functx.ops.families import Elementwise, both, check_same_dtype, elementwise_shape
+from functx.ops.families import Elementwise, check_same_dtype, combine_masks, elementwise_shape
 from functx.ops.logical import bitwise_and, bitwise_not, bitwise_or
-from functx.ops.matrices import cast_like, places_where, widened
+from functx.ops.matrices import cast_like, insert_matrix_dim, position_mask
 from functx.ops.operands import literal
 from functx.ops.reductions import reduce_max, reduce_or
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim
-from functx.ops.shaping import spread as mask_of
+from functx.ops.shaping import instantiate_mask as mask_of
 
 
-class Undefined(Elementwise):
+class UndefinedDerivative(Elementwise):
     """`x`, but nan where `which` holds and `x` is not 0.
 
     A cotangent is nan wherever `which` holds: its being 0 does not show that the output has
@@ -63,58 +63,58 @@ class Undefined(Elementwise):
         return stablehlo.select(stablehlo.and_(which, nonzero), ctx.constant(nan, aval), x)
 
 
-class Inverses(NamedTuple):
+class MaskedReciprocal(NamedTuple):
     """1 / x, or 0 where x is zero up to rounding errors; `undefined` is the mask of those places."""
 
     factors: Any
     undefined: Any
 
     @staticmethod
-    def of(x: Any, scale: Any) -> Inverses:
+    def of(x: Any, scale: Any) -> MaskedReciprocal:
         """The inverses of `x`, which counts as 0 within rounding error of the largest of `scale`."""
         largest = reduce_max(abs(scale), (scale.ndim - 1,))
         least = mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
         small = le(abs(x), broadcast_in_dim(least, x.shape, tuple(range(largest.ndim))))
         inverse = div(literal(1, x.dtype), select(small, literal(1, x.dtype), x))
-        return Inverses(select(small, literal(0, x.dtype), inverse), small)
+        return MaskedReciprocal(select(small, literal(0, x.dtype), inverse), small)
 
     @staticmethod
-    def of_gaps(x: Any, y: Any) -> Inverses:
+    def of_gaps(x: Any, y: Any) -> MaskedReciprocal:
         """The inverses of x_j - y_i, in row i and column j."""
         shape = (*x.shape, x.shape[-1])
-        return Inverses.of(sub(columns(x, shape), rows(y, shape)), x)
+        return MaskedReciprocal.of(sub(broadcast_columns(x, shape), broadcast_rows(y, shape)), x)
 
     @property
-    def off_diagonal(self) -> Inverses:
+    def off_diagonal(self) -> MaskedReciprocal:
         """These, of square matrices, with a diagonal that is 0 because nothing varies along it."""
-        elsewhere = bitwise_not(places_where(self.factors.shape, eq))
-        return Inverses(self.factors, bitwise_and(self.undefined, elsewhere))
+        elsewhere = bitwise_not(position_mask(self.factors.shape, eq))
+        return MaskedReciprocal(self.factors, bitwise_and(self.undefined, elsewhere))
 
-    def along(self, lay: Any, shape: tuple[int, ...]) -> Inverses:
-        """These repeated to matrices of `shape` by `lay`, which is `rows` or `columns`."""
-        return Inverses(lay(self.factors, shape), lay(self.undefined, shape))
+    def along(self, lay: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
+        """These repeated to matrices of `shape` by `lay`, which is `broadcast_rows` or `broadcast_columns`."""
+        return MaskedReciprocal(lay(self.factors, shape), lay(self.undefined, shape))
 
     def times(self, t: Any) -> Any:
         """The products with a tangent; nan where one that is not 0 meets an undefined factor."""
-        return mul(cast_like(self.factors, t), Undefined()(self.undefined, t))
+        return mul(cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
 
     def pull(self, ct: Any, live: Any = None) -> Any:
         """The products with a cotangent; nan where the factor is undefined and the mask `live` is True."""
         found = mul(cast_like(self.factors, ct), ct)
-        return select(both(live, self.undefined), literal(nan, ct.dtype), found)
+        return select(combine_masks(live, self.undefined), literal(nan, ct.dtype), found)
 
 
-def rows(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_rows(x: Any, shape: tuple[int, ...]) -> Any:
     """Matrices of `shape` with the elements of `x` each along a whole row."""
-    return widened(x, shape, drop=1)
+    return insert_matrix_dim(x, shape, drop=1)
 
 
-def columns(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_columns(x: Any, shape: tuple[int, ...]) -> Any:
     """Matrices of `shape` with the elements of `x` each along a whole column."""
-    return widened(x, shape, drop=2)
+    return insert_matrix_dim(x, shape, drop=2)
 
 
-def live_vectors(live: Any, shape: tuple[int, ...], drop: int) -> Any:
+def vector_mask(live: Any, shape: tuple[int, ...], drop: int) -> Any:
     """Which columns (`drop` 2) or rows (`drop` 1) of matrices have an element where `live` holds.
 
     None where that is anywhere.
@@ -122,9 +122,9 @@ def live_vectors(live: Any, shape: tuple[int, ...], drop: int) -> Any:
     return None if live is None else reduce_or(mask_of(live, shape), (len(shape) - drop,))
 
 
-def live_pairs(live: Any) -> Any:
+def vector_pair_mask(live: Any) -> Any:
     """Where the vector of the row or that of the column is among the `live`; None for anywhere."""
     if live is None:
         return None
     shape = (*live.shape, live.shape[-1])
-    return bitwise_or(rows(live, shape), columns(live, shape))
+    return bitwise_or(broadcast_rows(live, shape), broadcast_columns(live, shape))

@@ -29,7 +29,7 @@ class Window(NamedTuple):
         """How many places the windows have on an array of `shape`."""
         return tuple(
             [
-                max((extent(n, hole) + low + high - extent(size, apart)) // stride + 1, 0)
+                max((dilate_dim(n, hole) + low + high - dilate_dim(size, apart)) // stride + 1, 0)
                 for n, size, stride, (low, high), hole, apart in zip(shape, *self, strict=True)
             ]
         )
@@ -58,7 +58,7 @@ class Window(NamedTuple):
         return Window(*[insert(field, n) for field, n in zip(self, new, strict=True)])
 
 
-def extent(n: int, step: int) -> int:
+def dilate_dim(n: int, step: int) -> int:
     """The length of `n` elements that lie `step` apart."""
     return (n - 1) * step + 1 if n else 0
 
@@ -69,20 +69,22 @@ def check_window(what: str, shape: Shape, window: Window) -> None:
     for name, numbers in fields:
         if len(numbers) != len(shape):
             raise ShapeError(
-                f"{what}: {_LONG_NAMES[name]} must have an entry for each of {len(shape)} "
+                f"{what}: {_ARGUMENT_NAMES[name]} must have an entry for each of {len(shape)} "
                 f"dimensions; got {numbers} for shape {shape}"
             )
         if name != "padding" and any(n < 1 for n in numbers):
-            raise ValueRangeError(f"{what}: {_LONG_NAMES[name]} must be positive; got {numbers}")
+            raise ValueRangeError(
+                f"{what}: {_ARGUMENT_NAMES[name]} must be positive; got {numbers}"
+            )
     for n, (low, high), hole in zip(shape, window.padding, window.base_dilation, strict=True):
-        if extent(n, hole) + low + high < 0:
+        if dilate_dim(n, hole) + low + high < 0:
             raise ShapeError(
                 f"{what}: padding must not make a length negative; got {window.padding} for "
                 f"shape {shape}"
             )
 
 
-_LONG_NAMES = {
+_ARGUMENT_NAMES = {
     "sizes": "window_dimensions",
     "strides": "window_strides",
     "padding": "padding",
@@ -110,21 +112,21 @@ def make_window(
     given = (window_dimensions, window_strides, base_dilation, window_dilation)
     names = ("sizes", "strides", "base_dilation", "window_dilation")
     sizes, strides, holes, apart = [
-        ones if numbers is None else _integers(what, _LONG_NAMES[name], numbers)
+        ones if numbers is None else _canonical_ints(what, _ARGUMENT_NAMES[name], numbers)
         for name, numbers in zip(names, given, strict=True)
     ]
     pairs = ((0, 0),) * len(shape)
     window = Window(sizes, strides, pairs, holes, apart)
     check_window(what, shape, window)
     if not isinstance(padding, str):
-        return window._replace(padding=pairs_of(what, padding))
+        return window._replace(padding=canonical_padding(what, padding))
     if padding.upper() not in ("SAME", "SAME_LOWER", "VALID"):
         raise ValueRangeError(
             f'{what}: padding must be "SAME", "SAME_LOWER", "VALID" or pairs; got {padding!r}'
         )
     if padding.upper() != "VALID":
         missing = [
-            max((-(-n // stride) - 1) * stride + extent(k, step) - n, 0)
+            max((-(-n // stride) - 1) * stride + dilate_dim(k, step) - n, 0)
             for n, k, stride, step in zip(shape, sizes, strides, apart, strict=True)
         ]
         less = [(total // 2, total - total // 2) for total in missing]
@@ -132,7 +134,7 @@ def make_window(
     return window._replace(padding=pairs)
 
 
-def _integers(what: str, name: str, numbers: Any) -> Dims:
+def _canonical_ints(what: str, name: str, numbers: Any) -> Dims:
     try:
         return tuple([index(n) for n in numbers])
     except TypeError:
@@ -141,7 +143,7 @@ def _integers(what: str, name: str, numbers: Any) -> Dims:
         ) from None
 
 
-def pairs_of(what: str, padding: Any) -> Pairs:
+def canonical_padding(what: str, padding: Any) -> Pairs:
     """`padding` as a pair for each dimension; ArgumentError, which begins with `what`, for others."""
     try:
         return tuple([(index(low), index(high)) for low, high in padding])

@@ -16,14 +16,14 @@ from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
 from functx.ops.gathering import Gather
-from functx.ops.half_floats import wide_aval
+from functx.ops.half_floats import upcast_aval
 from functx.ops.joining import pad
-from functx.ops.reductions import first_extremum, highest, lowest
+from functx.ops.reductions import highest, lowest, select_first_extremum
 from functx.ops.shaping import moveaxis, reshape, zeros_like
-from functx.ops.window_shapes import Dims, Pairs, Window, check_window, extent, make_window
+from functx.ops.window_shapes import Dims, Pairs, Window, check_window, dilate_dim, make_window
 
 
-class Windowed(Primitive, abstract=True):
+class WindowReduction(Primitive, abstract=True):
     """One operand, combined within each place of a window; see `Window` for the fields."""
 
     sizes: Dims
@@ -60,7 +60,7 @@ class Windowed(Primitive, abstract=True):
         return lower_window(ctx, self.window, [x], [start], combine, out and [out])[0]
 
 
-def _places(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
+def _vector_window(size: int, stride: int = 1, **changes: Any) -> dict[str, Any]:
     """The parameters of windows on a vector."""
     fields: dict[str, Any] = {
         "sizes": (size,),
@@ -88,15 +88,15 @@ _DILATED: dict[str, Any] = {
 }
 
 
-class ReduceWindowSum(Windowed, Linear):
+class ReduceWindowSum(WindowReduction, Linear):
     """The sum of the elements in each window; padding counts as zero."""
 
     accepts = "iufc"
     samples = (
         sample(f32[3, 4], **_PLAIN),
         sample(f32[3, 4], **_DILATED),
-        sample(c64[5], **_places(2)),
-        sample(f32[0], **_places(2, padding=((2, 1),))),
+        sample(c64[5], **_vector_window(2)),
+        sample(f32[0], **_vector_window(2, padding=((2, 1),))),
     )
 
     def transpose(self, ct, x):
@@ -108,8 +108,14 @@ class ReduceWindowSum(Windowed, Linear):
         for n, count, size, stride, (low, _), hole, apart in zip(
             x.shape, ct.shape, *self.window, strict=True
         ):
-            before = extent(size, apart) - 1 - low
-            after = extent(n, hole) + extent(size, apart) - 1 - before - extent(count, stride)
+            before = dilate_dim(size, apart) - 1 - low
+            after = (
+                dilate_dim(n, hole)
+                + dilate_dim(size, apart)
+                - 1
+                - before
+                - dilate_dim(count, stride)
+            )
             config.append((before, after, stride - 1))
         ones = (1,) * x.ndim
         flat = self.window._replace(
@@ -119,22 +125,24 @@ class ReduceWindowSum(Windowed, Linear):
 
     def lower(self, ctx, x):
         (aval,), (out_aval,) = ctx.avals_in, ctx.avals_out
-        wide, wide_out = wide_aval(aval), wide_aval(out_aval)
+        wide, wide_out = upcast_aval(aval), upcast_aval(out_aval)
         if wide is aval:
             return self.reduce(ctx, x, stablehlo.AddOp, 0)
         x = ctx.convert(x, aval, wide)
         return ctx.convert(self.reduce(ctx, x, stablehlo.AddOp, 0, wide_out), wide_out, out_aval)
 
 
-class WindowExtremum(Windowed, abstract=True):
+class WindowExtremum(WindowReduction, abstract=True):
     """The largest or smallest element in each window; of those that tie the first counts."""
 
     samples = (
         sample(f32[3, 4], distinct=True, **_PLAIN),
         sample(f32[3, 4], distinct=True, **_DILATED),
-        sample(f32[4], values={0: [2.0] * 4}, gradients={0: [1.0, 1.0, 1.0, 0.0]}, **_places(2)),
-        sample(i32[5], **_places(2, 2)),
-        sample(bool_[5], **_places(3)),
+        sample(
+            f32[4], values={0: [2.0] * 4}, gradients={0: [1.0, 1.0, 1.0, 0.0]}, **_vector_window(2)
+        ),
+        sample(i32[5], **_vector_window(2, 2)),
+        sample(bool_[5], **_vector_window(3)),
     )
 
     def jvp(self, primals, tangents):
@@ -178,7 +186,7 @@ class ReduceWindowMin(WindowExtremum):
         return self.reduce(ctx, x, stablehlo.MinOp, highest(ctx.avals_in[0].dtype))
 
 
-class WindowArgExtremum(Windowed, abstract=True):
+class WindowArgExtremum(WindowReduction, abstract=True):
     """The place of the first extremum in each window, in row-major order of the operand.
 
     It is the number of elements where a window has none. The first `lanes` dimensions are not
@@ -193,7 +201,7 @@ class WindowArgExtremum(Windowed, abstract=True):
         sample(f32[3, 4], **_PLAIN),
         sample(f32[3, 4], **_DILATED),
         sample(f32[3, 4], lanes=1, **_PLAIN),
-        sample(i32[5], **_places(2, padding=((2, 0),))),
+        sample(i32[5], **_vector_window(2, padding=((2, 0),))),
     )
 
     def abstract_eval(self, x):
@@ -218,7 +226,7 @@ class WindowArgExtremum(Windowed, abstract=True):
         worst = lowest(aval.dtype) if self.direction == "GT" else highest(aval.dtype)
 
         def combine(pairs: Sequence[Any]) -> list[Any]:
-            return first_extremum(ctx, self.direction, pairs, value, place)
+            return select_first_extremum(ctx, self.direction, pairs, value, place)
 
         starts = [worst, lane.size]
         avals = [out.update(dtype=aval.dtype), out]
@@ -262,7 +270,7 @@ def lower_window(
     ]
     if any(amount < 0 for pair in window.padding for amount in pair):
         # XLA for CPU aborts on windows of one element with negative padding.
-        operands, window = padded(ctx, window, operands, starts), window.without_padding()
+        operands, window = pad_for_window(ctx, window, operands, starts), window.without_padding()
     padding = np.array(window.padding, np.int64).reshape(len(window.sizes), 2)
     op = stablehlo.ReduceWindowOp(
         [ctx.type(aval) for aval in avals],
@@ -281,13 +289,13 @@ def lower_window(
     return list(op.results)
 
 
-def padded(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence[Any]) -> list[Any]:
+def pad_for_window(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence[Any]) -> list[Any]:
     """The values `xs` with the holes and the padding of `window`, which consist of `starts`."""
     low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
     return [stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)]
 
 
-def lower_any_window(
+def lower_window_program(
     ctx: Any,
     window: Window,
     xs: Sequence[Any],
@@ -300,7 +308,7 @@ def lower_any_window(
     `begin` does to the scalars and all results, as vectors, what `program` does to elements.
     """
     n, flag = len(xs), ShapedArray((), np.dtype("bool"))
-    xs = padded(ctx, window, xs, starts)
+    xs = pad_for_window(ctx, window, xs, starts)
     there = ctx.constant(True, flag.update(shape=tuple(xs[0].type.shape)))
 
     # XLA takes what a reduction begins with for neutral, and counts it as often as it likes: so

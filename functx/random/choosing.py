@@ -23,8 +23,8 @@ from functx.ops.reductions import argmax
 from functx.ops.shaping import full, moveaxis, reshape
 from functx.ops.slicing import slice_in_dim
 from functx.ops.sorting import top_k
-from functx.random.draws import fits, gumbel, randint, uniform
-from functx.random.keys import one_key
+from functx.random.draws import gumbel, is_broadcastable, randint, uniform
+from functx.random.keys import check_single_key
 
 
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
@@ -32,14 +32,14 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 
     With `independent`, each vector along `axis` gets an order of its own.
     """
-    key, x = one_key("permutation", key), operand(x)
+    key, x = check_single_key("permutation", key), operand(x)
     aval = aval_of(x)
     axis = canonical_axis(axis, aval.ndim or 1)
     if not aval.ndim:
-        return RandomShuffle(0)(key, _numbers(_length("permutation", x)))
+        return RandomShuffle(0)(key, _iota(_check_bound("permutation", x)))
     if independent or aval.ndim == 1:
         return RandomShuffle(axis)(key, x)
-    order = RandomShuffle(0)(key, _numbers(aval.shape[axis]))
+    order = RandomShuffle(0)(key, _iota(aval.shape[axis]))
     return take(x, order, axis, mode="clip", unique_indices=True)
 
 
@@ -57,14 +57,14 @@ def choice(
     `p` gives the probability of each. With `replace=False` no slice is taken twice, so
     there must be enough of them, and with `p` enough of which the probability is not zero.
     """
-    key, a, shape = one_key("choice", key), operand(a), canonical_shape(shape)
+    key, a, shape = check_single_key("choice", key), operand(a), canonical_shape(shape)
     aval = aval_of(a)
     if aval.ndim:
         axis = canonical_axis(axis, aval.ndim)
         count = aval.shape[axis]
         out_shape = (*aval.shape[:axis], *shape, *aval.shape[axis + 1 :])
     else:
-        count, out_shape = _length("choice", a), shape
+        count, out_shape = _check_bound("choice", a), shape
     drawn = prod(shape)
     if not drawn:
         dtype = aval.dtype if aval.ndim else canonical_dtype(int)
@@ -75,7 +75,7 @@ def choice(
             f"{'or more ' if replace else ''}draws with replace={replace}"
         )
     if p is not None:
-        places = _weighted(key, p, shape, count, replace, mode)
+        places = _weighted_indices(key, p, shape, count, replace, mode)
     elif replace:
         places = randint(key, shape, 0, count)
     else:
@@ -84,7 +84,9 @@ def choice(
     return reshape(take(a, places, axis, mode="clip") if aval.ndim else places, out_shape)
 
 
-def _weighted(key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None) -> Any:
+def _weighted_indices(
+    key: Any, p: Any, shape: Any, count: int, replace: bool, mode: str | None
+) -> Any:
     """The places chosen when the one at i has the probability `p[i]`."""
     (p,) = promote_inexact(p)
     aval = aval_of(p)
@@ -125,7 +127,7 @@ def categorical(
     shape = lanes if shape is None else canonical_shape(shape)
     lead = len(shape) - len(lanes)
     wide = shape[max(lead, 0) :]
-    if lead < 0 or not fits(lanes, wide):
+    if lead < 0 or not is_broadcastable(lanes, wide):
         raise ShapeError(
             f"categorical: shape must end in the shape {lanes} of the logits without the axis; "
             f"got {shape}"
@@ -145,11 +147,11 @@ def categorical(
     return reshape(moveaxis(chosen, aval.ndim - 1, 0), shape)
 
 
-def _numbers(count: int) -> Any:
+def _iota(count: int) -> Any:
     return iota(canonical_dtype(int), count)
 
 
-def _length(name: str, x: Any) -> int:
+def _check_bound(name: str, x: Any) -> int:
     aval = aval_of(x)
     if is_inexact(aval.dtype):
         raise DTypeError(f"{name}: a number to choose below must be an integer; got {aval!r}")

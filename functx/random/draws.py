@@ -39,7 +39,7 @@ from functx.ops.distributions import (
 )
 from functx.ops.operands import PYTHON_SCALARS, canonical_shape, literal
 from functx.ops.selection import clamp, select
-from functx.random.keys import low_bits, one_key
+from functx.random.keys import check_single_key, wrapping_literal
 
 
 def uniform(
@@ -49,9 +49,9 @@ def uniform(
 
     `minval` and `maxval` may be arrays that broadcast to `shape`.
     """
-    key, shape, dtype = _arguments("uniform", key, shape, dtype)
+    key, shape, dtype = _check_arguments("uniform", key, shape, dtype)
     if type(minval) not in PYTHON_SCALARS or type(maxval) not in PYTHON_SCALARS:
-        minval, maxval = [_parameter("uniform", x, shape, dtype) for x in (minval, maxval)]
+        minval, maxval = [_as_parameter("uniform", x, shape, dtype) for x in (minval, maxval)]
         return random_uniform(key, shape, dtype, minval, maxval)
     return random_uniform(key, shape, dtype, float(minval), float(maxval))
 
@@ -64,39 +64,39 @@ def normal(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_inexact(dtype):
         raise DTypeError(f"normal: dtype must be a float or complex type; got {dtype}")
-    return RandomNormal(canonical_shape(shape), dtype)(one_key("normal", key))
+    return RandomNormal(canonical_shape(shape), dtype)(check_single_key("normal", key))
 
 
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None) -> Any:
     """Numbers with the standard normal distribution, given that they lie in (lower, upper)."""
     lower, upper = operand(lower), operand(upper)
-    shape = _shape_for("truncated_normal", shape, lower, upper)
-    key, shape, dtype = _arguments("truncated_normal", key, shape, dtype)
-    bounds = [_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
+    shape = _result_shape("truncated_normal", shape, lower, upper)
+    key, shape, dtype = _check_arguments("truncated_normal", key, shape, dtype)
+    bounds = [_as_parameter("truncated_normal", x, shape, dtype) for x in (lower, upper)]
     return RandomTruncatedNormal(shape)(key, *bounds)
 
 
 def exponential(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Numbers with the density exp(-x) for x >= 0."""
-    key, shape, dtype = _arguments("exponential", key, shape, dtype)
+    key, shape, dtype = _check_arguments("exponential", key, shape, dtype)
     return RandomExponential(shape, dtype)(key)
 
 
 def laplace(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Numbers with the density exp(-|x|) / 2."""
-    key, shape, dtype = _arguments("laplace", key, shape, dtype)
+    key, shape, dtype = _check_arguments("laplace", key, shape, dtype)
     return RandomLaplace(shape, dtype)(key)
 
 
 def logistic(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Numbers whose distribution function is the logistic sigmoid."""
-    key, shape, dtype = _arguments("logistic", key, shape, dtype)
+    key, shape, dtype = _check_arguments("logistic", key, shape, dtype)
     return RandomLogistic(shape, dtype)(key)
 
 
 def cauchy(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     """Numbers with the density 1 / (pi (1 + x^2))."""
-    key, shape, dtype = _arguments("cauchy", key, shape, dtype)
+    key, shape, dtype = _check_arguments("cauchy", key, shape, dtype)
     return RandomCauchy(shape, dtype)(key)
 
 
@@ -105,8 +105,8 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
 
     With `mode="high"` each takes two draws, so that large ones are as fine as small ones.
     """
-    key, shape, dtype = _arguments("gumbel", key, shape, dtype)
-    return RandomGumbel(shape, dtype, _is_fine("gumbel", mode))(key)
+    key, shape, dtype = _check_arguments("gumbel", key, shape, dtype)
+    return RandomGumbel(shape, dtype, _is_high_precision("gumbel", mode))(key)
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> Any:
@@ -118,9 +118,11 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low") -> A
     aval = aval_of(p)
     if not is_floating(aval.dtype):
         raise DTypeError(f"bernoulli: the probability p must be a float; got {aval!r}")
-    shape = _shape_for("bernoulli", shape, p)
-    p = _parameter("bernoulli", p, shape, aval.dtype)
-    return RandomBernoulli(shape, _is_fine("bernoulli", mode))(one_key("bernoulli", key), p)
+    shape = _result_shape("bernoulli", shape, p)
+    p = _as_parameter("bernoulli", p, shape, aval.dtype)
+    return RandomBernoulli(shape, _is_high_precision("bernoulli", mode))(
+        check_single_key("bernoulli", key), p
+    )
 
 
 def rademacher(key: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -141,31 +143,33 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None) -
         raise DTypeError(f"randint: dtype must be an integer type; got {dtype}")
     drawn = dtype if dtype.itemsize >= 4 else np.dtype("int32")
     if type(minval) is int and type(maxval) is int:
-        low, count = _range_of_numbers(minval, maxval, dtype, drawn)
+        low, count = _static_integer_range(minval, maxval, dtype, drawn)
     else:
-        minval, maxval = [_broadcast("randint", operand(x), shape) for x in (minval, maxval)]
-        low, count = _range_of(minval, maxval, dtype, drawn)
-    integers = RandomIntegers(shape)(one_key("randint", key), low, count)
+        minval, maxval = [
+            _broadcast_parameter("randint", operand(x), shape) for x in (minval, maxval)
+        ]
+        low, count = _traced_integer_range(minval, maxval, dtype, drawn)
+    integers = RandomIntegers(shape)(check_single_key("randint", key), low, count)
     return convert_element_type(integers, dtype)
 
 
 @lru_cache(maxsize=1024)
-def _range_of_numbers(minval: int, maxval: int, dtype: DType, drawn: DType) -> tuple[Any, Any]:
+def _static_integer_range(minval: int, maxval: int, dtype: DType, drawn: DType) -> tuple[Any, Any]:
     """The smallest of the integers, and how many they are, as far as the bits of `drawn` go."""
     info = np.iinfo(dtype)
     low = min(max(minval, info.min), info.max)
     count = max(min(maxval, info.max + 1) - low, 1)
-    return low_bits(low, drawn), low_bits(count, drawn)
+    return wrapping_literal(low, drawn), wrapping_literal(count, drawn)
 
 
-def _range_of(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:
+def _traced_integer_range(minval: Any, maxval: Any, dtype: DType, drawn: DType) -> tuple[Any, Any]:
     """The same, worked out on arrays, without a number that `drawn` cannot hold."""
-    (low, _), (high, beyond) = [_clipped(x, np.iinfo(dtype), drawn) for x in (minval, maxval)]
+    (low, _), (high, beyond) = [_clip_bound(x, np.iinfo(dtype), drawn) for x in (minval, maxval)]
     span = add(sub(high, low), convert_element_type(beyond, drawn))
     return low, select(gt(high, low), span, 1)
 
 
-def _clipped(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
+def _clip_bound(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
     """A bound as `drawn`, within the range that `info` gives, and whether it lay above it."""
     if type(x) in PYTHON_SCALARS or not is_integer(aval_of(x).dtype):
         x = convert_element_type(x, np.int64)
@@ -175,49 +179,49 @@ def _clipped(x: Any, info: Any, drawn: DType) -> tuple[Any, Any]:
     return clipped, gt(x, highest)
 
 
-def _arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:
+def _check_arguments(name: str, key: Any, shape: Any, dtype: Any) -> tuple[Any, Shape, DType]:
     """The words of the key, the shape and the dtype of floating point numbers."""
     dtype = canonical_dtype(float if dtype is None else dtype)
     if not is_floating(dtype):
         raise DTypeError(f"{name}: dtype must be a float type; got {dtype}")
-    return one_key(name, key), canonical_shape(shape), dtype
+    return check_single_key(name, key), canonical_shape(shape), dtype
 
 
-def _shape_for(name: str, shape: Any, *parameters: Any) -> Shape:
+def _result_shape(name: str, shape: Any, *parameters: Any) -> Shape:
     """`shape`, or where that is None the one that the parameters broadcast to."""
     if shape is None:
         return broadcast_shapes(*[aval_of(x).shape for x in parameters])
     return canonical_shape(shape)
 
 
-def _parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
+def _as_parameter(name: str, x: Any, shape: Shape, dtype: DType) -> Any:
     """A parameter of a distribution in `dtype`: a scalar, or of `shape`."""
     if type(x) in PYTHON_SCALARS:
         return literal(x, dtype)
     x = operand(x)
     if is_complex(aval_of(x).dtype):
         raise DTypeError(f"{name}: parameters must be real; got {aval_of(x)!r}")
-    return _broadcast(name, convert_element_type(x, dtype), shape)
+    return _broadcast_parameter(name, convert_element_type(x, dtype), shape)
 
 
-def _broadcast(name: str, x: Any, shape: Shape) -> Any:
+def _broadcast_parameter(name: str, x: Any, shape: Shape) -> Any:
     own = aval_of(x).shape
     if own in ((), shape):
         return x
-    if not fits(own, shape):
+    if not is_broadcastable(own, shape):
         raise ShapeError(
             f"{name}: parameters must broadcast to the shape {shape}; got {aval_of(x)!r}"
         )
     return broadcast_to(x, shape)
 
 
-def fits(own: Shape, shape: Shape) -> bool:
+def is_broadcastable(own: Shape, shape: Shape) -> bool:
     """Whether an array of the shape `own` broadcasts to `shape`."""
     lead = len(shape) - len(own)
     return lead >= 0 and all(n in (1, m) for n, m in zip(own, shape[lead:], strict=True))
 
 
-def _is_fine(name: str, mode: str | None) -> bool:
+def _is_high_precision(name: str, mode: str | None) -> bool:
     if mode not in (None, "low", "high"):
         raise ValueRangeError(f"{name}: mode must be 'low' or 'high'; got {mode!r}")
     return mode == "high"

@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.arrays import wrapped
+from functx.core.arrays import as_ndarray
 from functx.core.dtypes import canonical_dtype, is_integer, x64_enabled
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
 from functx.core.tracing import Tracer, aval_of, current_builder
-from functx.lowering.keys import words_to_draw
+from functx.lowering.keys import threefry_key_data
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_shape, literal
 from functx.ops.random_bits import (
-    WORD,
+    UINT32,
     random_bits,
     random_fold_in,
     random_seed,
     random_split,
 )
 
-GENERATOR = "threefry2x32"
+PRNG_IMPL = "threefry2x32"
 
 
 def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
@@ -30,9 +30,9 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
     It holds the words of the key that `jax.random.key(seed)` makes.
     """
-    _check_generator("key", impl if dtype is None else dtype)
+    _check_impl("key", impl if dtype is None else dtype)
     if isinstance(seed, int):
-        return _key_of_number(seed)
+        return _key_from_int(seed)
     aval = aval_of(seed)
     if aval.ndim or not is_integer(aval.dtype):
         raise DTypeError(
@@ -46,16 +46,16 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:  # noqa: N802 - the name tha
     return key(seed, impl=impl)
 
 
-def _key_of_number(seed: int) -> Any:
+def _key_from_int(seed: int) -> Any:
     if not -(2**63) <= seed < 2**63:
         raise ValueRangeError(f"key: a seed must fit 64 bits with a sign; got {seed}")
     if current_builder.get() is not None:
-        return random_seed(low_bits(seed, canonical_dtype(np.int64)))
+        return random_seed(wrapping_literal(seed, canonical_dtype(np.int64)))
     high = seed >> 32 if x64_enabled() else 0
-    return wrapped(np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], WORD))
+    return as_ndarray(np.array([high & 0xFFFFFFFF, seed & 0xFFFFFFFF], UINT32))
 
 
-def low_bits(value: int, dtype: Any) -> Any:
+def wrapping_literal(value: int, dtype: Any) -> Any:
     """The literal of the integer of `dtype` whose bits are the lowest of `value`."""
     return literal(int(np.array([value % 2**64], np.uint64).astype(dtype)[0]), dtype)
 
@@ -65,12 +65,12 @@ def split(key: Any, num: Any = 2) -> Any:
 
     They are typed keys if `key` is one.
     """
-    return _as_given(key, random_split(one_key("split", key), canonical_shape(num, "num")))
+    return _like_key(key, random_split(check_single_key("split", key), canonical_shape(num, "num")))
 
 
-def _as_given(key: Any, words: Any) -> Any:
+def _like_key(key: Any, words: Any) -> Any:
     """Keys of these words, of the kind of `key`: typed ones of JAX, or the words."""
-    return words if tree.Keys.words(key) is key else tree.Keys.typed(words, key.dtype)
+    return words if tree.PRNGKeyNode.words(key) is key else tree.PRNGKeyNode.typed(words, key.dtype)
 
 
 def fold_in(key: Any, data: Any) -> Any:
@@ -78,17 +78,17 @@ def fold_in(key: Any, data: Any) -> Any:
 
     It is a typed key if `key` is one.
     """
-    given, key = key, one_key("fold_in", key)
+    given, key = key, check_single_key("fold_in", key)
     if isinstance(data, int):
         if not 0 <= data < 2**32:
             raise ValueRangeError(f"fold_in: the number must fit 32 bits; got {data}")
-        return _as_given(given, random_fold_in(key, literal(data, WORD)))
+        return _like_key(given, random_fold_in(key, literal(data, UINT32)))
     aval = aval_of(data)
     if aval.ndim or not is_integer(aval.dtype):
         raise DTypeError(
             f"fold_in: data must be one integer; got {aval!r}", fix="Use vmap for many keys."
         )
-    return _as_given(given, random_fold_in(key, convert_element_type(data, WORD)))
+    return _like_key(given, random_fold_in(key, convert_element_type(data, UINT32)))
 
 
 def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -96,12 +96,12 @@ def bits(key: Any, shape: Any = (), dtype: Any = None) -> Any:
     dtype = canonical_dtype(np.uint64 if dtype is None else dtype)
     if dtype.kind != "u":
         raise DTypeError(f"bits: dtype must be an unsigned integer type; got {dtype}")
-    return random_bits(one_key("bits", key), canonical_shape(shape), dtype)
+    return random_bits(check_single_key("bits", key), canonical_shape(shape), dtype)
 
 
 def key_data(keys: Any) -> Any:
     """The words of `keys`, uint32 of shape (..., 2): functx's own keys as they are."""
-    keys = words_to_draw(keys)
+    keys = threefry_key_data(keys)
     aval = _key_aval("key_data", keys)
     if aval.shape[-1:] != (2,):
         raise ShapeError(f"key_data: keys must have the shape (..., 2); got {aval!r}")
@@ -110,14 +110,14 @@ def key_data(keys: Any) -> Any:
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     """The keys that hold the words given, uint32 of shape (..., 2): that array itself."""
-    _check_generator("wrap_key_data", impl if dtype is None else dtype)
+    _check_impl("wrap_key_data", impl if dtype is None else dtype)
     return key_data(key_bits_array)
 
 
 def key_impl(keys: Any) -> str:
     """The name of the generator of `keys`, which is `threefry2x32`."""
     key_data(keys)
-    return GENERATOR
+    return PRNG_IMPL
 
 
 def clone(key: Any) -> Any:
@@ -125,10 +125,10 @@ def clone(key: Any) -> Any:
     return key_data(key)
 
 
-def one_key(name: str, key: Any) -> Any:
+def check_single_key(name: str, key: Any) -> Any:
     """The words of `key`, which must be a single key; `name` is the function it is given to."""
     if type(key) is not Tracer:
-        key = words_to_draw(key)
+        key = threefry_key_data(key)
     aval = _key_aval(name, key)
     if aval.shape != (2,):
         raise ShapeError(
@@ -143,7 +143,7 @@ def _key_aval(name: str, key: Any) -> Any:
         aval = aval_of(key)
     except ArgumentError:
         aval = None
-    if aval is None or aval.dtype != WORD:
+    if aval is None or aval.dtype != UINT32:
         raise DTypeError(
             f"{name}: a key must be an array of uint32; got {type_name(key)}",
             fix="Make keys with functx.random.key(seed), split and fold_in.",
@@ -151,6 +151,6 @@ def _key_aval(name: str, key: Any) -> Any:
     return aval
 
 
-def _check_generator(name: str, impl: Any) -> None:
-    if impl not in (None, GENERATOR):
-        raise ValueRangeError(f"{name}: the generator must be {GENERATOR!r}; got {impl!r}")
+def _check_impl(name: str, impl: Any) -> None:
+    if impl not in (None, PRNG_IMPL):
+        raise ValueRangeError(f"{name}: the generator must be {PRNG_IMPL!r}; got {impl!r}")

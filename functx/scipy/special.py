@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_dtypes import finfo
 
-from functx.core.dtypes import is_integer, wide_dtype
+from functx.core.dtypes import accumulation_dtype, is_integer
 from functx.core.errors import ArgumentError
 from functx.core.tracing import aval_of
 from functx.nn.activations import sigmoid as expit
@@ -199,38 +199,38 @@ def betaln(a: Any, b: Any) -> Any:
     """log(|beta(a, b)|), without the loss of digits of its three terms where an argument is large."""
     a, b = _floats(a, b)
     own = aval_of(a).dtype
-    if wide_dtype(own) != own:
-        wide = [convert_element_type(x, wide_dtype(own)) for x in (a, b)]
+    if accumulation_dtype(own) != own:
+        wide = [convert_element_type(x, accumulation_dtype(own)) for x in (a, b)]
         return convert_element_type(betaln(*wide), own)
     plain = sub(add(special.lgamma(a), special.lgamma(b)), special.lgamma(add(a, b)))
     # Not by min and max, whose second derivatives are wrong where a is b.
     swapped = gt(a, b)
     a, b = select(swapped, b, a), select(swapped, a, b)
     total, ratio = add(a, b), div(a, b)
-    rest = sub(_stirling_rest(b), _stirling_rest(total))
+    rest = sub(_stirling_remainder(b), _stirling_remainder(total))
     # log gamma(b) - log gamma(a + b), by Stirling's formula for both
     change = add(sub(a, mul(sub(total, 0.5), log1p(ratio))), sub(rest, mul(a, log(b))))
     of_one = add(special.lgamma(a), change)
     terms = add(mul(sub(a, 0.5), log1p(div(b, a))), mul(b, log1p(ratio)))
     half = mul(0.5, sub(math.log(2 * math.pi), log(b)))
-    of_both = add(sub(half, terms), add(_stirling_rest(a), rest))
-    large = bitwise_and(ge(b, _LARGE), ge(total, _LARGE))
-    return select(large, select(ge(a, _LARGE), of_both, of_one), plain)
+    of_both = add(sub(half, terms), add(_stirling_remainder(a), rest))
+    large = bitwise_and(ge(b, _STIRLING_MIN), ge(total, _STIRLING_MIN))
+    return select(large, select(ge(a, _STIRLING_MIN), of_both, of_one), plain)
 
 
-_LARGE = 10.0
+_STIRLING_MIN = 10.0
 """From where on Stirling's series has all digits of double precision."""
-_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+_STIRLING_COEFFICIENTS = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
-def _stirling_rest(z: Any) -> Any:
+def _stirling_remainder(z: Any) -> Any:
     """log gamma(z) - ((z - 1/2) log(z) - z + log(2 pi) / 2) for large z."""
     inverse = div(1.0, z)
     square = mul(inverse, inverse)
-    total = mul(square, _STIRLING[-1])
-    for term in reversed(_STIRLING[1:-1]):
+    total = mul(square, _STIRLING_COEFFICIENTS[-1])
+    for term in reversed(_STIRLING_COEFFICIENTS[1:-1]):
         total = mul(square, add(term, total))
-    return mul(inverse, add(_STIRLING[0], total))
+    return mul(inverse, add(_STIRLING_COEFFICIENTS[0], total))
 
 
 def beta(a: Any, b: Any) -> Any:

@@ -20,14 +20,14 @@ from functx.core.samples import (
     u32,
     u64,
 )
-from functx.core.tracing import execution
+from functx.core.tracing import backend
 from functx.testing.derivatives import check_grads
 from functx.testing.gradcheck import gradcheck, gradgradcheck
 from functx.testing.opcheck import opcheck
 from functx.testing.rules import check_rules
 
 if TYPE_CHECKING:
-    from functx.testing.reference import interpret
+    from functx.testing.reference import interpret_in_numpy
     from functx.testing.verification import verify
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
     "i16",
     "i32",
     "i64",
-    "interpret",
+    "interpret_in_numpy",
     "opcheck",
     "sample",
     "u8",
@@ -60,9 +60,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # They need scipy.special, which takes as long to load as half of functx.
     if name == "interpret":
-        from functx.testing.reference import interpret
+        from functx.testing.reference import interpret_in_numpy
 
-        return interpret
+        return interpret_in_numpy
     if name == "verify":
         from functx.testing.verification import verify
 
@@ -71,9 +71,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _verify_new(program: Any, args: Any) -> None:
-    from functx.testing.verification import verify_new
+    from functx.testing.verification import verify_before_compile
 
-    verify_new(program, args)
+    verify_before_compile(program, args)
 
 
-execution.verify = _verify_new
+backend.verify = _verify_new

@@ -9,18 +9,18 @@ from functx.core.axes import AxisNames
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import Sample, f32, sample
 from functx.core.tracing import aval_of, trace
 from functx.ops.collectives import Psum
-from functx.ops.shaping import batch_at
-from functx.transforms.batching import Batch, NaturalBatch
-from functx.transforms.call import TransposeIn
-from functx.transforms.forward_mode import PushForward
+from functx.ops.shaping import batch_dim_at
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
+from functx.transforms.call import TransposeLinearInputs
+from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
 
 
-class Across(Primitive):
+class NamedAxisMap(Primitive):
     """The outputs of `primitive`, mapped over named axes: the first dimensions of all operands.
 
     Each rule asks the rule of the primitive, and maps what that gives.
@@ -59,14 +59,14 @@ class Across(Primitive):
         return out.update(shape=(*lengths, *out.shape))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        push = PushForward(tuple([t is not None for t in tangents]))
-        program = rewritten(push, self.program(*[aval_of(x) for x in primals]))
+        push = JVPRewrite(tuple([t is not None for t in tangents]))
+        program = cached_rewrite(push, self.program(*[aval_of(x) for x in primals]))
         given = [*primals, *[t for t in tangents if t is not None]]
         outs = self.mapped(program, given)
         return outs[0], outs[1] if len(outs) > 1 else None
 
     def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
-        forward, backward = rewritten(
+        forward, backward = cached_rewrite(
             SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
         )
         residuals = self.mapped(forward, args)[1:]
@@ -75,8 +75,8 @@ class Across(Primitive):
 
     def transpose(self, ct: Any, *args: Any) -> Any:
         linear = tuple([type(x) is LinearInput for x in args])
-        program = rewritten(
-            TransposeIn(linear),
+        program = cached_rewrite(
+            TransposeLinearInputs(linear),
             self.program(
                 *[x.aval if on else aval_of(x) for x, on in zip(args, linear, strict=True)]
             ),
@@ -89,12 +89,12 @@ class Across(Primitive):
             for x, d in zip(args, dims, strict=True)
         ]
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-        batch = NaturalBatch(size, (0,) * len(args), names=AxisNames())
-        program, (dim,) = rewritten(batch, self.program(*lanes))
+        batch = BatchWithInferredOutDims(size, (0,) * len(args), names=AxisNames())
+        program, (dim,) = cached_rewrite(batch, self.program(*lanes))
         assert dim is not None
         # The batch goes in front in each place, behind the places.
         n = len(self.axes)
-        moved = [batch_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
+        moved = [batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
         (out,) = self.mapped(program, moved)
         return out, dim + n
 
@@ -102,7 +102,7 @@ class Across(Primitive):
         return self.mapped(self.program(*[aval_of(x) for x in args]), args)[0]
 
 
-def primitive_of(cls: Callable[..., Any], one: Sample) -> Any:
+def primitive_under_test(cls: Callable[..., Any], one: Sample) -> Any:
     """The primitive to check on a sample: across its named axes, if it has any."""
     primitive = cls(**one.params)
-    return Across(primitive, one.across) if one.across else primitive
+    return NamedAxisMap(primitive, one.across) if one.across else primitive

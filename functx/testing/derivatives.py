@@ -12,8 +12,8 @@ from functx.core import tree
 from functx.core.dtypes import complex_dtype, is_complex, is_inexact
 from functx.core.errors import ValueRangeError
 from functx.core.tracing import aval_of
-from functx.ops.parameters import whole
-from functx.testing.jacobians import unshared
+from functx.ops.parameters import as_int
+from functx.testing.jacobians import copy_arrays
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
 
@@ -41,7 +41,7 @@ def check_grads(
     >>> from functx.testing import check_grads
     >>> check_grads(lambda x: x * x * x, (2.0,), order=2)
     """
-    order = whole("check_grads: order", order)
+    order = as_int("check_grads: order", order)
     if order < 1 or not set(modes) <= {"fwd", "rev"}:
         raise ValueRangeError(
             f"check_grads: order must be at least 1, and modes among 'fwd' and 'rev'; got {order} "
@@ -49,9 +49,9 @@ def check_grads(
         )
     with jax.enable_x64():
         leaves, in_tree = tree.flatten(tuple(args))
-        wide = [_widened(x) for x in leaves]
+        wide = [_widen_leaf(x) for x in leaves]
         varying = [i for i, x in enumerate(wide) if is_inexact(x.dtype)]
-        checker = _Checker(
+        checker = _GradientChecker(
             tuple(modes),
             1e-6 if atol is None else atol,
             1e-6 if rtol is None else rtol,
@@ -62,13 +62,13 @@ def check_grads(
             every = list(wide)
             for i, x in zip(varying, moving, strict=True):
                 every[i] = x
-            outs = tree.leaves(f(*tree.unflatten(in_tree, unshared(every))))
+            outs = tree.leaves(f(*tree.unflatten(in_tree, copy_arrays(every))))
             return [out for out in outs if is_inexact(aval_of(out).dtype)]
 
         checker.check(flat, [wide[i] for i in varying], order, getattr(f, "__name__", "f"))
 
 
-class _Checker:
+class _GradientChecker:
     """The modes, tolerances and step of one call of `check_grads`."""
 
     def __init__(self, modes: Sequence[str], atol: float, rtol: float, eps: float):
@@ -132,7 +132,7 @@ def central_difference(at: Callable[[float], Sequence[Array]], step: float) -> l
     """The derivative of the arrays `at(s)` at s = 0, with an error of the order of `step**4`."""
 
     def slopes(h: float) -> list[Array]:
-        pairs = [(widest(x), widest(y)) for x, y in zip(at(h), at(-h), strict=True)]
+        pairs = [(widen(x), widen(y)) for x, y in zip(at(h), at(-h), strict=True)]
         # Not inf - inf where a value stays infinite.
         return [np.subtract(x, y, out=np.zeros_like(x), where=x != y) / (2 * h) for x, y in pairs]
 
@@ -142,15 +142,15 @@ def central_difference(at: Callable[[float], Sequence[Array]], step: float) -> l
 
 def real_inner_product(xs: Sequence[Array], ys: Sequence[Array]) -> float:
     """The real part of the sum of products, without conjugation: what transposing keeps."""
-    return float(sum(np.sum((widest(x) * widest(y)).real) for x, y in zip(xs, ys, strict=True)))
+    return float(sum(np.sum((widen(x) * widen(y)).real) for x, y in zip(xs, ys, strict=True)))
 
 
-def widest(x: Array) -> Array:
+def widen(x: Array) -> Array:
     """`x` in float64, or complex128."""
     return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
 
 
-def _widened(x: Any) -> Array:
+def _widen_leaf(x: Any) -> Array:
     x = np.asarray(x)
     if not is_inexact(x.dtype):
         return x

@@ -14,9 +14,9 @@ from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.ops.parameters import real
+from functx.ops.parameters import as_float
 from functx.testing import jacobians
-from functx.testing.jacobians import Array, parts
+from functx.testing.jacobians import Array, real_vector
 from functx.transforms.calls import check_callable
 from functx.transforms.jvp import jvp
 from functx.transforms.vjp import vjp
@@ -24,7 +24,7 @@ from functx.transforms.vmap import vmap
 
 
 @dataclass(frozen=True)
-class _Options:
+class _GradcheckOptions:
     eps: float
     atol: float
     rtol: float
@@ -77,18 +77,18 @@ def gradcheck(
     True
     """
     eps, atol, rtol, nondet_tol = [
-        real(f"gradcheck: {what}", x)
+        as_float(f"gradcheck: {what}", x)
         for what, x in (("eps", eps), ("atol", atol), ("rtol", rtol), ("nondet_tol", nondet_tol))
     ]
     if not 0 < eps < float("inf"):
         raise ValueRangeError(f"gradcheck: eps must be positive and finite; got {eps}")
-    options = _Options(
+    options = _GradcheckOptions(
         eps, atol, rtol, nondet_tol, check_undefined_grad, check_grad_dtypes, check_batched_grad,
         check_batched_forward_grad, check_forward_ad, check_backward_ad, fast_mode,
     )  # fmt: skip
     _check_modes(options)
     with jax.enable_x64():
-        checked = _Checked(func, inputs, options)
+        checked = _GradientCheck(func, inputs, options)
         try:
             checked.run()
         except GradcheckError:
@@ -113,12 +113,12 @@ def gradgradcheck(
     True
     """
     with jax.enable_x64():
-        first = _Checked(func, inputs, None)
+        first = _GradientCheck(func, inputs, None)
         if not first.numbers:
             raise ArgumentError(
                 f"gradgradcheck({first.name}): at least one output must be inexact; got none"
             )
-        cts = [_random(out, seed) for seed, out in enumerate(first.flat(*first.xs))]
+        cts = [_random_like(out, seed) for seed, out in enumerate(first.flat(*first.xs))]
         if grad_outputs is not None:
             cts = [np.asarray(x) for x in tree.leaves(grad_outputs)]
         count = len(first.xs)
@@ -130,7 +130,7 @@ def gradgradcheck(
         return gradcheck(gradients, (*first.xs, *cts), **options)
 
 
-def _check_modes(options: _Options) -> None:
+def _check_modes(options: _GradcheckOptions) -> None:
     """Raise GradcheckModeError for switches that contradict each other."""
     needed = [("check_batched_grad", "check_backward_ad")]
     needed.append(("check_batched_forward_grad", "check_forward_ad"))
@@ -145,7 +145,7 @@ def _check_modes(options: _Options) -> None:
         )
 
 
-def _random(like: Any, seed: int) -> Array:
+def _random_like(like: Any, seed: int) -> Array:
     """Numbers between -1 and 1 of the shape and the dtype of `like`."""
     like = np.asarray(like)
     draw = np.random.default_rng(seed).uniform
@@ -155,13 +155,13 @@ def _random(like: Any, seed: int) -> Array:
     return np.asarray(x, like.dtype)
 
 
-class _Checked:
+class _GradientCheck:
     """A function of its varying leaves, and the checks of it."""
 
     def __init__(self, func: Callable[..., Any], inputs: Any, options: Any):
         check_callable(func, "gradcheck")
         self.name = getattr(func, "__name__", "the function")
-        self.options: _Options = options
+        self.options: _GradcheckOptions = options
         leaves, in_tree = tree.flatten(
             tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         )
@@ -177,7 +177,7 @@ class _Checked:
             given = list(leaves)
             for i, x in zip(self.varying, moving, strict=True):
                 given[i] = x
-            return tree.leaves(func(*tree.unflatten(in_tree, jacobians.unshared(given))))
+            return tree.leaves(func(*tree.unflatten(in_tree, jacobians.copy_arrays(given))))
 
         self.all_outputs = all_outputs
         kinds = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
@@ -242,7 +242,7 @@ class _Checked:
         """Outputs that have no derivative must not vary either."""
         outs = range(len(self.all_outputs(*self.xs)))
         for i in range(len(self.xs)):
-            found = jacobians.numerical(self.all_outputs, self.xs, i, self.options.eps)
+            found = jacobians.numerical_jacobian(self.all_outputs, self.xs, i, self.options.eps)
             for k in outs:
                 if found[k].any():
                     raise self.fail(
@@ -252,15 +252,15 @@ class _Checked:
 
     def jacobians(self, mode: str) -> None:
         """Each Jacobian by `mode` against differences."""
-        pulled = jacobians.reverse(self.flat, self.xs) if mode == "reverse" else None
+        pulled = jacobians.reverse_jacobians(self.flat, self.xs) if mode == "reverse" else None
         for i in range(len(self.xs)):
-            wanted = jacobians.numerical(self.flat, self.xs, i, self.options.eps)
+            wanted = jacobians.numerical_jacobian(self.flat, self.xs, i, self.options.eps)
             if pulled is not None:
                 got = [of_output[i] for of_output in pulled]
             else:
                 batched = mode == "batched forward"
                 try:
-                    got = jacobians.forward(self.flat, self.xs, i, batched)
+                    got = jacobians.forward_jacobian(self.flat, self.xs, i, batched)
                 except Exception as error:
                     if not batched:
                         raise
@@ -276,22 +276,29 @@ class _Checked:
 
     def along_a_direction(self, mode: str) -> None:
         """u J v for random u and v; if that is off, whole Jacobians to explain it."""
-        moves = [_random(x, i) for i, x in enumerate(self.xs)]
+        moves = [_random_like(x, i) for i, x in enumerate(self.xs)]
         eps = self.options.eps
         near, far = [
             self.flat(*[x + step * v for x, v in zip(self.xs, moves, strict=True)])
             for step in (eps, -eps)
         ]
-        weights = [_random(out, 100 + k) for k, out in enumerate(near)]
-        slopes = [(parts(a) - parts(b)) / (2 * eps) for a, b in zip(near, far, strict=True)]
-        wanted = sum(parts(u) @ s for u, s in zip(weights, slopes, strict=True))
+        weights = [_random_like(out, 100 + k) for k, out in enumerate(near)]
+        slopes = [
+            (real_vector(a) - real_vector(b)) / (2 * eps) for a, b in zip(near, far, strict=True)
+        ]
+        wanted = sum(real_vector(u) @ s for u, s in zip(weights, slopes, strict=True))
         if mode == "forward":
             tangents = jvp(self.flat, self.xs, moves)[1]
-            got = sum(parts(u) @ parts(t) for u, t in zip(weights, tangents, strict=True))
+            got = sum(
+                real_vector(u) @ real_vector(t) for u, t in zip(weights, tangents, strict=True)
+            )
         else:
             # Re(conj(u) y) is the sum of products of the parts of u and y.
             pulled = vjp(self.flat, *self.xs)[1]([np.conj(u) for u in weights])
-            got = sum(jacobians.row_of(g) @ parts(v) for g, v in zip(pulled, moves, strict=True))
+            got = sum(
+                jacobians.gradient_row(g) @ real_vector(v)
+                for g, v in zip(pulled, moves, strict=True)
+            )
         # As many errors of single elements are added up as there are elements.
         scale = max(1, *[x.size for x in self.xs]) * max([1, *[u.size for u in weights]])
         if not np.allclose(got, wanted, rtol=self.options.rtol, atol=self.options.atol * scale):
@@ -302,7 +309,7 @@ class _Checked:
 
     def reentrant(self) -> None:
         """Reverse mode gives the same when it is run again."""
-        first, second = [jacobians.reverse(self.flat, self.xs) for _ in range(2)]
+        first, second = [jacobians.reverse_jacobians(self.flat, self.xs) for _ in range(2)]
         for k, (xs, ys) in enumerate(zip(first, second, strict=True)):
             for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
                 if np.max(np.abs(x - y), initial=0.0) > self.options.nondet_tol:
@@ -364,7 +371,7 @@ class _Checked:
             cts = [
                 np.stack(
                     [
-                        _random(out, seed) if j == k else np.zeros(out.shape, out.dtype)
+                        _random_like(out, seed) if j == k else np.zeros(out.shape, out.dtype)
                         for seed in (k, k + 100)
                     ]
                 )

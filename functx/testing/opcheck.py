@@ -19,13 +19,13 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.registrations import rules_changed
+from functx.core.registrations import invalidate_caches
 from functx.core.tracing import aval_of
 from functx.custom.function import CustomFunction
 from functx.custom.operators import choice, registry
-from functx.custom.operators.composites import Composite
-from functx.custom.operators.derivatives import JVP
-from functx.custom.operators.formulas import formula_of
+from functx.custom.operators.composites import CompositeBody
+from functx.custom.operators.derivatives import JVP_RULE
+from functx.custom.operators.formulas import backward_rule_of
 from functx.custom.operators.kernels import run_kernel
 from functx.custom.operators.operator import Operator
 from functx.lowering.jit import jit
@@ -34,7 +34,7 @@ from functx.transforms.vjp import vjp
 SUCCESS = "SUCCESS"
 
 
-class Trial(NamedTuple):
+class OpcheckCase(NamedTuple):
     """An operator and arguments to check it on: its operation and the arrays among the arguments."""
 
     op: Operator
@@ -55,7 +55,7 @@ class Trial(NamedTuple):
         args, kwargs = self.op.arguments.called(self.call, operands)
         return self.op(*args, **kwargs)
 
-    def of(self, operands: list[Any]) -> Trial:
+    def of(self, operands: list[Any]) -> OpcheckCase:
         """The same on other arrays."""
         return self._replace(operands=operands)
 
@@ -91,7 +91,7 @@ def opcheck(
     ('SUCCESS', 'OpCheckError')
     >>> functx.library.destroy("doc::tripled")
     """
-    operator = registry.find(op, "opcheck")
+    operator = registry.resolve_operator(op, "opcheck")
     names = [test_utils] if isinstance(test_utils, str) else list(test_utils or CHECKS)
     for name in names:
         if name not in CHECKS:
@@ -101,7 +101,7 @@ def opcheck(
     if not isinstance(args, tuple | list):
         raise ArgumentError(f"opcheck: args must be a tuple of arguments; got {type_name(args)}")
     operands, parameters = operator.arguments.bind(tuple(args), kwargs or {})
-    trial = Trial(operator, operator.primitive(**parameters), operands, (atol, rtol))
+    trial = OpcheckCase(operator, operator.primitive(**parameters), operands, (atol, rtol))
     results: dict[str, Any] = {}
     for name in names:
         try:
@@ -121,16 +121,16 @@ def opcheck(
     return results
 
 
-def writes_and_results_are_those_of_the_schema(trial: Trial) -> None:
+def check_schema(trial: OpcheckCase) -> None:
     """What an implementation writes to is named, and what it returns is its own."""
     op, call = trial.op, trial.call
     given = [np.array(x) for x in trial.operands]
     before = [x.copy() for x in given]
-    rule = choice.chosen_kernel(call, trial.operands)
+    rule = choice.select_kernel(call, trial.operands)
     if rule is None and op.composite is None:
-        choice.refuse(call, trial.operands)
+        choice.raise_missing_kernel(call, trial.operands)
     elif rule is None:
-        assert isinstance(op.composite, Composite)
+        assert isinstance(op.composite, CompositeBody)
         op.composite.leaves(call, given)
     elif rule.details == "numpy":
         run_kernel(call, rule, given)
@@ -147,17 +147,17 @@ def writes_and_results_are_those_of_the_schema(trial: Trial) -> None:
             )
 
 
-def derivatives_are_those_of_the_operator(trial: Trial) -> None:
+def check_autograd_registration(trial: OpcheckCase) -> None:
     """No implementation has a derivative rule, which nothing would ask for."""
     op, call = trial.op, trial.call
     if op.composite is not None:
         return
-    if formula_of(call) is not None or registry.rule_of(op, JVP) is not None:
+    if backward_rule_of(call) is not None or registry.get_rule(op, JVP_RULE) is not None:
         return
     if not any(is_inexact(aval_of(x).dtype) for x in trial.operands):
         return
-    for rule in registry.rules_of(op, choice.KIND).values():
-        if _has_a_rule(trial, rule):
+    for rule in registry.get_rules(op, choice.KERNEL_RULE).values():
+        if _has_derivative_rule(trial, rule):
             raise OpCheckError(
                 f"{op.qualname}: a derivative rule must be registered for the operator; its "
                 f"{rule.kind}, registered at {rule.place}, has one of its own, which no transform sees",
@@ -165,7 +165,7 @@ def derivatives_are_those_of_the_operator(trial: Trial) -> None:
             )
 
 
-def _has_a_rule(trial: Trial, rule: registry.Registration) -> bool:
+def _has_derivative_rule(trial: OpcheckCase, rule: registry.Registration) -> bool:
     fun: Any = rule.fun
     while fun is not None:
         if isinstance(fun, (CustomFunction, jax.custom_jvp, jax.custom_vjp)):
@@ -181,7 +181,7 @@ def _has_a_rule(trial: Trial, rule: registry.Registration) -> bool:
     return any("custom_vjp" in eqn.primitive.name for eqn in made.eqns)
 
 
-def types_are_those_that_the_abstract_rule_states(trial: Trial) -> None:
+def check_abstract_rule(trial: OpcheckCase) -> None:
     """The abstract rule is right about shapes and dtypes."""
     op = trial.op
     given = trial.copies()
@@ -215,7 +215,7 @@ def types_are_those_that_the_abstract_rule_states(trial: Trial) -> None:
             )
 
 
-def programs_give_what_calls_give(trial: Trial) -> None:
+def check_compiled_program(trial: OpcheckCase) -> None:
     """A compiled program gives the values that a call gives, and the same gradients."""
     called, traced = trial.copies(), trial.copies()
     try:
@@ -227,15 +227,17 @@ def programs_give_what_calls_give(trial: Trial) -> None:
     padded = trial.call.results(tuple([aval_of(x) for x in called])).padded
     if padded:
         return
-    _agree(trial, "a program must give the results of a call", program_out, out)
-    _agree(trial, "a program must write what a call writes", traced, called)
+    _check_close(trial, "a program must give the results of a call", program_out, out)
+    _check_close(trial, "a program must write what a call writes", traced, called)
     _check_gradients(trial)
 
 
-def _check_gradients(trial: Trial) -> None:
+def _check_gradients(trial: OpcheckCase) -> None:
     op = trial.op
     inexact = [i for i, x in enumerate(trial.operands) if is_inexact(aval_of(x).dtype)]
-    known = op.composite is not None or registry.rule_of(op, JVP) or formula_of(trial.call)
+    known = (
+        op.composite is not None or registry.get_rule(op, JVP_RULE) or backward_rule_of(trial.call)
+    )
     if not inexact or not known or op.schema.mutated:
         return
 
@@ -254,13 +256,15 @@ def _check_gradients(trial: Trial) -> None:
         return
     called = gradients(*given)
     # Else the rule would not run again.
-    rules_changed()
-    _agree(trial, "a program must give the gradients of a call", jit(gradients)(*given), called)
+    invalidate_caches()
+    _check_close(
+        trial, "a program must give the gradients of a call", jit(gradients)(*given), called
+    )
 
 
-def programs_give_what_calls_give_for_other_sizes(trial: Trial) -> None:
+def check_compiled_program_for_other_sizes(trial: OpcheckCase) -> None:
     """The same for arrays with every first axis twice as long, where the operator takes them."""
-    programs_give_what_calls_give(trial)
+    check_compiled_program(trial)
     longer = [
         np.concatenate([x, x]) if np.ndim(x) else np.asarray(x)
         for x in map(np.asarray, trial.operands)
@@ -274,10 +278,10 @@ def programs_give_what_calls_give_for_other_sizes(trial: Trial) -> None:
     except Exception:
         # It takes no arrays of those shapes.
         return
-    programs_give_what_calls_give(other)
+    check_compiled_program(other)
 
 
-def _agree(trial: Trial, what: str, got: Any, wanted: Any) -> None:
+def _check_close(trial: OpcheckCase, what: str, got: Any, wanted: Any) -> None:
     atol, rtol = trial.tolerance
     for i, (x, y) in enumerate(zip(tree.leaves(got), tree.leaves(wanted), strict=True)):
         a, b = np.asarray(x), np.asarray(y)
@@ -297,10 +301,10 @@ def _agree(trial: Trial, what: str, got: Any, wanted: Any) -> None:
             )
 
 
-CHECKS: dict[str, Callable[[Trial], None]] = {
-    "test_schema": writes_and_results_are_those_of_the_schema,
-    "test_autograd_registration": derivatives_are_those_of_the_operator,
-    "test_faketensor": types_are_those_that_the_abstract_rule_states,
-    "test_aot_dispatch_static": programs_give_what_calls_give,
-    "test_aot_dispatch_dynamic": programs_give_what_calls_give_for_other_sizes,
+CHECKS: dict[str, Callable[[OpcheckCase], None]] = {
+    "test_schema": check_schema,
+    "test_autograd_registration": check_autograd_registration,
+    "test_faketensor": check_abstract_rule,
+    "test_aot_dispatch_static": check_compiled_program,
+    "test_aot_dispatch_dynamic": check_compiled_program_for_other_sizes,
 }

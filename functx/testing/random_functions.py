@@ -20,7 +20,7 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, is_complex, is_inexact, kind
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
-from functx.core.samples import Sample, draw, retyped
+from functx.core.samples import Sample, avals_with_dtype, draw_operands
 from functx.core.tracing import aval_of
 from functx.ops.mutation import Copy
 
@@ -41,7 +41,7 @@ DTYPES = ("f32",) * 8 + (
 )
 SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4), (2, 3, 2), (0, 3))
 
-LEFT_OUT = frozenset(
+EXCLUDED_PRIMITIVES = frozenset(
     {
         *("across", "psum", "pmax", "pmin", "all_gather", "all_to_all", "psum_scatter", "ppermute"),
         *("axis_index", "vary", "boundary", "shard_map", "sharding_constraint"),
@@ -54,12 +54,12 @@ LEFT_OUT = frozenset(
 
 
 @cache
-def primitives() -> list[type[Primitive]]:
+def eligible_primitives() -> list[type[Primitive]]:
     """Every primitive that can stand anywhere, on its samples."""
     return [
         cls
         for name, cls in sorted(Primitive.registry.items())
-        if cls.__module__.startswith("functx.") and name not in LEFT_OUT
+        if cls.__module__.startswith("functx.") and name not in EXCLUDED_PRIMITIVES
     ]
 
 
@@ -69,10 +69,12 @@ def random_arguments(seed: int) -> list[Any]:
     main = DTYPES[random.randint(len(DTYPES))]
     names = [main, *[str(random.choice([main, *DTYPES])) for _ in range(random.randint(3))]]
     shapes = [SHAPES[random.randint(len(SHAPES))] for _ in names]
-    return [array(random, DTYPES_BY_SHORT_NAME[n], s) for n, s in zip(names, shapes, strict=True)]
+    return [
+        random_array(random, DTYPES_BY_SHORT_NAME[n], s) for n, s in zip(names, shapes, strict=True)
+    ]
 
 
-def array(random: Any, dtype: Any, shape: Sequence[int]) -> Any:
+def random_array(random: Any, dtype: Any, shape: Sequence[int]) -> Any:
     """A random array of small numbers."""
     x = random.uniform(-2.0, 2.0, shape)
     if is_complex(dtype):
@@ -85,43 +87,43 @@ def array(random: Any, dtype: Any, shape: Sequence[int]) -> Any:
 
 
 @jax.custom_batching.custom_vmap
-def _itself(x: Any) -> Any:
+def _jax_identity(x: Any) -> Any:
     return x
 
 
-_itself.def_vmap(lambda size, batched, x: (x, batched[0]))
+_jax_identity.def_vmap(lambda size, batched, x: (x, batched[0]))
 
 
 @functx.custom_jvp
-def itself(x: Any) -> Any:
+def identity_through_jax(x: Any) -> Any:
     """`x` as a function of JAX gives it back: the same value in the compiled program."""
-    return functx.from_jax(_itself)(x)
+    return functx.from_jax(_jax_identity)(x)
 
 
-@itself.defjvp
+@identity_through_jax.defjvp
 def _(primals: Any, tangents: Any) -> Any:
-    return itself(*primals), tangents[0]
+    return identity_through_jax(*primals), tangents[0]
 
 
 @functx.custom_jvp
-def ruled_forward(x: Any) -> Any:
+def with_jvp_rule(x: Any) -> Any:
     """x sin x, with a rule for its tangent."""
     return x * fnp.sin(x)
 
 
-@ruled_forward.defjvp
+@with_jvp_rule.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     (x,), (t,) = primals, tangents
     return x * fnp.sin(x), t * (fnp.sin(x) + x * fnp.cos(x))
 
 
 @functx.custom_vjp
-def ruled_backward(x: Any) -> Any:
+def with_vjp_rule(x: Any) -> Any:
     """x cos x, with a rule for its cotangent."""
     return x * fnp.cos(x)
 
 
-ruled_backward.defvjp(
+with_vjp_rule.defvjp(
     lambda x: (x * fnp.cos(x), x),
     lambda x, ct: (ct * (fnp.cos(x) - x * fnp.sin(x)),),
 )
@@ -142,27 +144,45 @@ class RandomFunction:
         self.__name__ = f"random_{seed}"
 
     def __call__(self, *args: Any) -> list[Any]:
-        draft = Draft(np.random.RandomState(self.seed), args, self)
+        draft = RandomFunctionRun(np.random.RandomState(self.seed), args, self)
         for _ in range(self.steps):
             draft.step()
         made = draft.values[len(args) :] or draft.values
         return made[-3:]
 
 
-class Draft:
+class RandomFunctionRun:
     """A random function while it runs: the values that it has so far."""
 
     def __init__(self, random: Any, args: Sequence[Any], function: RandomFunction):
         self.random, self.smooth = random, function.smooth
         self.values: list[Any] = list(args)
         # A function of part of the steps on its own.
-        nested = (call, called_twice, loop, scanned, while_loop, branches, switched, checkpointed)
-        plain = (arithmetic, literals, used_twice, shapes, reduced, wrapped, wrapped, ruled)
-        self.kinds = [*plain, *[primitive] * 8]
+        nested = (
+            call_step,
+            repeated_call_step,
+            fori_loop_step,
+            scan_step,
+            while_loop_step,
+            cond_step,
+            switch_step,
+            checkpoint_step,
+        )
+        plain = (
+            arithmetic_step,
+            literal_step,
+            reuse_step,
+            shape_step,
+            reduction_step,
+            jax_function_step,
+            jax_function_step,
+            custom_rule_step,
+        )
+        self.kinds = [*plain, *[primitive_step] * 8]
         if function.depth:
-            self.kinds += [*nested, mapped, mapped]
+            self.kinds += [*nested, vmap_step, vmap_step]
         if function.writes:
-            self.kinds += [written, written_through_views]
+            self.kinds += [write_step, view_write_step]
 
     def step(self) -> None:
         """Take one random step; one that the types do not allow is none."""
@@ -188,7 +208,7 @@ class Draft:
 
     def like(self, aval: ShapedArray) -> Any:
         """One of the values with its elements in an array of `aval`."""
-        return fitted(self.value(), aval)
+        return fit_to_aval(self.value(), aval)
 
     def inner(self) -> RandomFunction:
         """A small function."""
@@ -197,10 +217,10 @@ class Draft:
     def body(self, aval: ShapedArray) -> Callable[..., Any]:
         """A small function whose first result fits `aval`, and does not grow."""
         function = self.inner()
-        return lambda *xs: bounded(fitted(function(*xs)[-1], aval))
+        return lambda *xs: bound_by_sine(fit_to_aval(function(*xs)[-1], aval))
 
 
-def fitted(x: Any, aval: ShapedArray) -> Any:
+def fit_to_aval(x: Any, aval: ShapedArray) -> Any:
     """The elements of `x`, as many as there are, in an array of `aval`."""
     given = aval_of(x)
     x = fnp.asarray(x)
@@ -220,31 +240,33 @@ def fitted(x: Any, aval: ShapedArray) -> Any:
     return x if aval_of(x).dtype == aval.dtype else x.astype(aval.dtype)
 
 
-def bounded(x: Any) -> Any:
+def bound_by_sine(x: Any) -> Any:
     return fnp.sin(x) if kind(aval_of(x).dtype) == "f" else x
 
 
 # The steps.
 
 
-def primitive(draft: Draft) -> Any:
+def primitive_step(draft: RandomFunctionRun) -> Any:
     """A primitive on one of its samples, in any dtype, on values so far where it takes any."""
-    cls = draft.choice(primitives())
+    cls = draft.choice(eligible_primitives())
     one = draft.choice(cls.samples)
     avals = one.avals
     dtype = DTYPES_BY_SHORT_NAME[draft.choice(DTYPES)]
     main = next((a.dtype for a in avals if is_inexact(a.dtype)), None)
     if main is not None and one.dtypes is None and kind(dtype) == kind(main):
-        avals = retyped(one, dtype)
+        avals = avals_with_dtype(one, dtype)
     operands = []
-    constants = zip(avals, draw(one._replace(avals=avals), draft.random.randint(1000)), strict=True)
+    constants = zip(
+        avals, draw_operands(one._replace(avals=avals), draft.random.randint(1000)), strict=True
+    )
     for i, (aval, constant) in enumerate(constants):
         taken = draft.random.rand() < 0.8 and i not in (one.values or {})
-        operands.append(within(draft.like(aval), one, i) if taken else constant)
+        operands.append(clip_to_domain(draft.like(aval), one, i) if taken else constant)
     return cls(**one.params)(*operands)
 
 
-def within(x: Any, one: Sample, i: int) -> Any:
+def clip_to_domain(x: Any, one: Sample, i: int) -> Any:
     """`x` between the bounds of operand `i` of a sample."""
     low, high = one.domain_of(i)
     of = kind(aval_of(x).dtype)
@@ -260,15 +282,15 @@ def within(x: Any, one: Sample, i: int) -> Any:
     return x
 
 
-def arithmetic(draft: Draft) -> Any:
+def arithmetic_step(draft: RandomFunctionRun) -> Any:
     x, y = draft.value(), draft.value()
-    y = fitted(y, aval_of(y).update(shape=aval_of(x).shape))
+    y = fit_to_aval(y, aval_of(y).update(shape=aval_of(x).shape))
     operations = (fnp.add, fnp.subtract, fnp.multiply, fnp.divide, fnp.maximum, fnp.minimum)
     others = (fnp.hypot, fnp.arctan2, fnp.greater, fnp.equal, fnp.logaddexp, fnp.heaviside)
     return draft.choice((*operations, *operations, *others))(x, y)
 
 
-def literals(draft: Draft) -> Any:
+def literal_step(draft: RandomFunctionRun) -> Any:
     """Numbers that stand in a program twice, and such that a simpler program has none of them."""
     x, n = draft.inexact(), draft.choice([0.0, 1.0, -1.0, 2.0, 0.3, -0.7, 1e-3])
     forms = (
@@ -283,7 +305,7 @@ def literals(draft: Draft) -> Any:
     return draft.choice(forms)()
 
 
-def used_twice(draft: Draft) -> Any:
+def reuse_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     y = fnp.negative(x) if kind(aval_of(x).dtype) != "b" else ~x
     forms = (
@@ -295,7 +317,7 @@ def used_twice(draft: Draft) -> Any:
     return draft.choice(forms)()
 
 
-def shapes(draft: Draft) -> Any:
+def shape_step(draft: RandomFunctionRun) -> Any:
     x = fnp.asarray(draft.value())
     forms = [lambda: x.reshape(-1), lambda: x.T, lambda: x[None], lambda: x.reshape(x.shape[::-1])]
     if x.ndim:
@@ -304,18 +326,18 @@ def shapes(draft: Draft) -> Any:
     return draft.choice(forms)()
 
 
-def reduced(draft: Draft) -> Any:
+def reduction_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     functions = (fnp.sum, fnp.mean, fnp.prod, fnp.max, fnp.min, fnp.var, fnp.cumsum, fnp.argmax)
     axis = None if not aval_of(x).shape else draft.random.randint(len(aval_of(x).shape))
     return draft.choice(functions)(x, axis=axis)
 
 
-def wrapped(draft: Draft) -> Any:
+def jax_function_step(draft: RandomFunctionRun) -> Any:
     """Values that functions of JAX give back."""
     x = draft.inexact()
     # JAX has no reverse derivative of its own custom_vmap.
-    same = itself if draft.smooth else functx.from_jax(_itself)
+    same = identity_through_jax if draft.smooth else functx.from_jax(_jax_identity)
     forms = (
         lambda: [same(x) + x, fnp.sin(x) + x],
         lambda: [same(x) * x, x * same(x), x * x[::-1] if aval_of(x).shape else x * 2],
@@ -324,33 +346,33 @@ def wrapped(draft: Draft) -> Any:
     return draft.choice(forms)()
 
 
-def ruled(draft: Draft) -> Any:
+def custom_rule_step(draft: RandomFunctionRun) -> Any:
     """A function with a rule of its own for its derivative."""
-    return draft.choice((ruled_forward, ruled_backward))(draft.inexact())
+    return draft.choice((with_jvp_rule, with_vjp_rule))(draft.inexact())
 
 
-def call(draft: Draft) -> Any:
+def call_step(draft: RandomFunctionRun) -> Any:
     return functx.jit(draft.inner())(draft.value(), draft.value())
 
 
-def called_twice(draft: Draft) -> Any:
+def repeated_call_step(draft: RandomFunctionRun) -> Any:
     """One program that is called twice, the second time on the first result."""
     x = draft.value()
     function = functx.jit(draft.body(aval_of(x)))
     return function(function(x))
 
 
-def checkpointed(draft: Draft) -> Any:
+def checkpoint_step(draft: RandomFunctionRun) -> Any:
     return functx.checkpoint(draft.inner())(draft.value())
 
 
-def loop(draft: Draft) -> Any:
+def fori_loop_step(draft: RandomFunctionRun) -> Any:
     x, other = draft.value(), draft.value()
     body = draft.body(aval_of(x))
     return lax.fori_loop(0, 3, lambda i, c: body(c, other, i), x)
 
 
-def scanned(draft: Draft) -> Any:
+def scan_step(draft: RandomFunctionRun) -> Any:
     x, xs = draft.value(), fnp.asarray(draft.value())
     xs = xs if xs.ndim and xs.shape[0] else fnp.stack([xs.sum()] * 3)
     body, kept = draft.body(aval_of(x)), draft.inner()
@@ -363,7 +385,7 @@ def scanned(draft: Draft) -> Any:
     return [carry, *stacks]
 
 
-def while_loop(draft: Draft) -> Any:
+def while_loop_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     body = draft.body(aval_of(x))
     end = draft.random.randint(4)
@@ -374,21 +396,21 @@ def while_loop(draft: Draft) -> Any:
     return state[1]
 
 
-def branches(draft: Draft) -> Any:
+def cond_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     aval = aval_of(x)
-    condition = fitted(draft.value(), ShapedArray((), np.dtype("bool")))
+    condition = fit_to_aval(draft.value(), ShapedArray((), np.dtype("bool")))
     return lax.cond(condition, draft.body(aval), draft.body(aval), x)
 
 
-def switched(draft: Draft) -> Any:
+def switch_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     aval = aval_of(x)
-    index = fitted(draft.value(), ShapedArray((), np.dtype("int32")))
+    index = fit_to_aval(draft.value(), ShapedArray((), np.dtype("int32")))
     return lax.switch(index, [draft.body(aval), draft.body(aval), draft.body(aval)], x)
 
 
-def mapped(draft: Draft) -> Any:
+def vmap_step(draft: RandomFunctionRun) -> Any:
     """A function over the first dimension, which has a name that it works across."""
     x = fnp.asarray(draft.inexact())
     x = x if x.ndim and x.shape[0] else fnp.stack([x.sum(), x.sum() + 1])
@@ -404,27 +426,27 @@ def mapped(draft: Draft) -> Any:
     return functx.vmap(draft.choice(forms), axis_name="i")(x)
 
 
-def written(draft: Draft) -> Any:
+def write_step(draft: RandomFunctionRun) -> Any:
     """An array that is changed in place after it was read."""
     x = Copy()(fnp.asarray(draft.value()))
     part = draft.value()
     aval = aval_of(x)
     if not aval.shape:
-        x[...] = fitted(part, aval)
+        x[...] = fit_to_aval(part, aval)
         return x
     read = x + x
-    x[1:] = fitted(part, aval.update(shape=(max(aval.shape[0] - 1, 0), *aval.shape[1:])))
+    x[1:] = fit_to_aval(part, aval.update(shape=(max(aval.shape[0] - 1, 0), *aval.shape[1:])))
     if kind(aval.dtype) != "b":
         x[..., 0] += x[..., -1]
     return [read, x]
 
 
-def written_through_views(draft: Draft) -> Any:
+def view_write_step(draft: RandomFunctionRun) -> Any:
     """An array that is written and read through its views."""
     x = Copy()(fnp.asarray(draft.value()))
     views = [x.T, x.reshape(-1), x[...], x[::-1] if x.ndim else x[None]]
     view, other = draft.choice(views), draft.choice(views)
-    view[...] = fitted(draft.value(), aval_of(view))
+    view[...] = fit_to_aval(draft.value(), aval_of(view))
     if kind(aval_of(x).dtype) in "fc":
         other *= 0.5
     return [other + other if kind(aval_of(other).dtype) != "b" else other, x]

@@ -19,7 +19,7 @@ import numpy as np
 import functx
 import functx.numpy as fnp
 from functx.core.dtypes import is_complex, is_inexact, kind
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.errors import (
     DecompositionError,
     FunctxError,
@@ -30,23 +30,33 @@ from functx.core.errors import (
 from functx.core.program import Program
 from functx.core.tracing import aval_of
 from functx.testing.derivatives import real_inner_product
-from functx.testing.random_functions import RandomFunction, array, random_arguments
-from functx.testing.reference.interpreter import Array, Interpreter, TooLong, own_copies, widened
-from functx.testing.verification.bounds import Expected
-from functx.testing.verification.reduction import Case
-from functx.testing.verification.slopes import (
-    CONVENTIONS,
-    DirectionalDerivative,
-    additive_slopes,
-    closeness,
-    finite,
-    is_far,
-    run_moved,
-    slopes,
-    states_derivatives,
+from functx.testing.random_functions import RandomFunction, random_arguments, random_array
+from functx.testing.reference.interpreter import (
+    Array,
+    NumpyInterpreter,
+    StepLimitExceeded,
+    copy_arguments,
+    widen_array,
 )
-from functx.testing.verification.verify import shown, verify_derivatives, verify_ways
-from functx.testing.verification.ways import Ways
+from functx.testing.verification.bounds import ExpectedOutputs
+from functx.testing.verification.reduction import ProgramCase
+from functx.testing.verification.slopes import (
+    CONVENTIONAL_DERIVATIVES,
+    DirectionalDerivative,
+    additive_directional_derivatives,
+    all_finite,
+    derivative_tolerance,
+    differs_where_smooth,
+    directional_derivatives,
+    has_explicit_derivatives,
+    run_perturbed,
+)
+from functx.testing.verification.verify import (
+    describe_case,
+    verify_derivatives,
+    verify_execution_paths,
+)
+from functx.testing.verification.ways import ExecutionPaths
 from functx.transforms.make_ir import make_ir
 
 Function = Callable[..., list[Any]]
@@ -55,7 +65,7 @@ DEEPEST, LONGEST, STEPS = 5, 400, 200_000
 """The most transforms, the most equations of a program, and the most steps of a run."""
 
 
-NAMES = [way.name for way in Ways().all()]
+NAMES = [way.name for way in ExecutionPaths().all()]
 FULL_STRENGTH = NAMES.index("lowered with all passes at full strength")
 
 
@@ -71,66 +81,66 @@ class Stage(NamedTuple):
         return Stage(function, args, make_ir(function)(*args))
 
     @property
-    def case(self) -> Case:
+    def case(self) -> ProgramCase:
         """The program and its arguments, those that it captured too."""
-        program = like(self.program, captured=())
-        return Case(program, [*self.args, *self.program.captured])
+        program = replace_program_fields(self.program, captured=())
+        return ProgramCase(program, [*self.args, *self.program.captured])
 
     def run(self, args: Sequence[Any]) -> list[Array]:
         """The outputs on other arguments, by the reference interpreter, as wide as it has them."""
-        values = own_copies(self.program, [*args, *self.program.captured])
-        return Interpreter(limit=STEPS).run(self.program, values)
+        values = copy_arguments(self.program, [*args, *self.program.captured])
+        return NumpyInterpreter(limit=STEPS).run(self.program, values)
 
     def moved(self, tangents: Sequence[Any], step: float) -> list[Array]:
         """The outputs on arguments moved along `tangents`, None for those that stay."""
-        wide = own_copies(self.program, [*self.args, *self.program.captured])
-        along = [t if t is None else widened(t) for t in tangents]
+        wide = copy_arguments(self.program, [*self.args, *self.program.captured])
+        along = [t if t is None else widen_array(t) for t in tangents]
         along += [None] * len(self.program.captured)
-        return run_moved(self.program, wide, along, step, STEPS)
+        return run_perturbed(self.program, wide, along, step, STEPS)
 
 
-def same(before: Stage, after: Stage) -> None:
+def check_unchanged(before: Stage, after: Stage) -> None:
     """Check that the outputs are those of the stage before."""
     compare_arrays(after, before.run(before.args))
 
 
 def compare_arrays(stage: Stage, wanted: Sequence[Array]) -> None:
     """Check the outputs of a stage, by the reference interpreter, against arrays."""
-    expected = Expected(*stage.case)
+    expected = ExpectedOutputs(*stage.case)
     for k, x in enumerate(wanted):
         if np.shape(x) != expected.values[k].shape or expected.beyond(k, x).any():
-            contradicted(stage, f"output {k} must be\n{x}\ngot\n{expected.values[k]}")
+            raise_contradiction(stage, f"output {k} must be\n{x}\ngot\n{expected.values[k]}")
 
 
-def contradicted(stage: Stage, said: str) -> None:
+def raise_contradiction(stage: Stage, said: str) -> None:
     raise VerificationError(
         f"{stage.program.name}: a transform must give what its definition says; {said}",
-        *shown(stage.case),
+        *describe_case(stage.case),
     )
 
 
 # The transforms, each with its definition.
 
 
-def jitted(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    return Stage.of(functx.jit(stage.function), stage.args), same
+def apply_jit(random: Any, stage: Stage) -> tuple[Stage, Any]:
+    return Stage.of(functx.jit(stage.function), stage.args), check_unchanged
 
 
-def checkpointed(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    return Stage.of(functx.checkpoint(stage.function), stage.args), same
+def apply_checkpoint(random: Any, stage: Stage) -> tuple[Stage, Any]:
+    return Stage.of(functx.checkpoint(stage.function), stage.args), check_unchanged
 
 
-def functionalized(random: Any, stage: Stage) -> tuple[Stage, Any]:
-    return Stage.of(functx.functionalize(stage.function), stage.args), same
+def apply_functionalize(random: Any, stage: Stage) -> tuple[Stage, Any]:
+    return Stage.of(functx.functionalize(stage.function), stage.args), check_unchanged
 
 
-def vmapped(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_vmap(random: Any, stage: Stage) -> tuple[Stage, Any]:
     """A batch of two, of some of the arguments along their first or last dimension."""
     axes: list[int | None] = []
     batched = []
     for i, x in enumerate(stage.args):
         axis = [None, 0, -1][random.randint(3)] if i else 0
-        other = array(random, aval_of(x).dtype, np.shape(x))
+        other = random_array(random, aval_of(x).dtype, np.shape(x))
         axes.append(axis)
         batched.append(x if axis is None else np.stack([x, other], axis))
 
@@ -147,16 +157,16 @@ def vmapped(random: Any, stage: Stage) -> tuple[Stage, Any]:
     return Stage.of(functx.vmap(stage.function, in_axes=tuple(axes)), batched), check
 
 
-def directions(random: Any, stage: Stage) -> tuple[list[int], list[Any]]:
+def random_tangents(random: Any, stage: Stage) -> tuple[list[int], list[Any]]:
     """The arguments that vary, and where to."""
     varying = [i for i, x in enumerate(stage.args) if is_inexact(aval_of(x).dtype)]
     tangents = [
-        array(random, aval_of(stage.args[i]).dtype, np.shape(stage.args[i])) for i in varying
+        random_array(random, aval_of(stage.args[i]).dtype, np.shape(stage.args[i])) for i in varying
     ]
     return varying, tangents
 
 
-def varied(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Function:
+def restrict_to_varying(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Function:
     """The inexact outputs as a function of the arguments that vary; the others are `args`."""
 
     def function(*xs: Any) -> list[Any]:
@@ -167,7 +177,7 @@ def varied(stage: Stage, varying: Sequence[int], args: Sequence[Any]) -> Functio
     return function
 
 
-def check_changes(
+def check_directional_derivatives(
     before: Stage,
     after: Stage,
     varying: Sequence[int],
@@ -179,7 +189,7 @@ def check_changes(
     `against(changes)` says how they contradict it, if they do. Nothing is checked where a
     derivative is only stated.
     """
-    if states_derivatives(before.program, CONVENTIONS):
+    if has_explicit_derivatives(before.program, CONVENTIONAL_DERIVATIVES):
         return
     along: list[Any] = [None] * len(before.args)
     for i, t in zip(varying, tangents, strict=True):
@@ -190,20 +200,20 @@ def check_changes(
         outs = before.moved(tangents, step)
         return [outs[k] for k in kept]
 
-    said = against(slopes(at, along))
+    said = against(directional_derivatives(at, along))
     if said is not None:
-        said = against(additive_slopes(at, along))
+        said = against(additive_directional_derivatives(at, along))
     if said is not None:
-        contradicted(after, said)
+        raise_contradiction(after, said)
 
 
-def pushed(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_jvp(random: Any, stage: Stage) -> tuple[Stage, Any]:
     """The tangents of all inexact outputs, by `jvp` or `linearize`."""
-    varying, tangents = directions(random, stage)
+    varying, tangents = random_tangents(random, stage)
     linear = random.randint(2)
 
     def function(*args: Any) -> list[Any]:
-        f, primals = varied(stage, varying, args), [args[i] for i in varying]
+        f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         if linear:
             return list(functx.linearize(f, *primals)[1](*tangents))
         return list(functx.jvp(f, primals, tangents)[1])
@@ -213,25 +223,25 @@ def pushed(random: Any, stage: Stage) -> tuple[Stage, Any]:
 
         def against(changes: list[DirectionalDerivative]) -> str | None:
             for k, (wanted, smooth) in enumerate(changes):
-                if is_far(after.program, got[k], wanted, smooth):
+                if differs_where_smooth(after.program, got[k], wanted, smooth):
                     return f"tangent {k} must be\n{wanted}\ngot\n{got[k]}"
             return None
 
-        check_changes(before, after, varying, tangents, against)
+        check_directional_derivatives(before, after, varying, tangents, against)
 
     return Stage.of(function, stage.args), check
 
 
-def pulled(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_vjp(random: Any, stage: Stage) -> tuple[Stage, Any]:
     """The cotangents of all inexact arguments, by `vjp`, or by `grad` of a sum."""
-    varying, tangents = directions(random, stage)
+    varying, tangents = random_tangents(random, stage)
     outs = [a for a in stage.program.out_avals if is_inexact(a.dtype)]
-    cts = [array(random, a.dtype, a.shape) for a in outs]
+    cts = [random_array(random, a.dtype, a.shape) for a in outs]
     real = all(kind(aval_of(stage.args[i]).dtype) == "f" for i in varying)
     by_grad = real and not any(is_complex(a.dtype) for a in outs) and random.randint(2)
 
     def function(*args: Any) -> list[Any]:
-        f, primals = varied(stage, varying, args), [args[i] for i in varying]
+        f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         if not by_grad:
             return list(functx.vjp(f, *primals)[1](cts))
 
@@ -244,58 +254,58 @@ def pulled(random: Any, stage: Stage) -> tuple[Stage, Any]:
         got = after.run(after.args)
 
         def against(changes: list[DirectionalDerivative]) -> str | None:
-            if not all(smooth.all() for _, smooth in changes) or not finite(got):
+            if not all(smooth.all() for _, smooth in changes) or not all_finite(got):
                 return None
             left = real_inner_product(got, tangents)
             right = real_inner_product(cts, [b for b, _ in changes])
             scale = sum(float(np.sum(np.abs(b))) for b, _ in changes)
             scale += sum(float(np.sum(np.abs(x))) for x in got)
-            if abs(left - right) <= 4 * closeness(after.program) * (1 + scale):
+            if abs(left - right) <= 4 * derivative_tolerance(after.program) * (1 + scale):
                 return None
             return f"<J* c, t> must be <c, J t>, {right!r}; got {left!r}"
 
-        check_changes(before, after, varying, tangents, against)
+        check_directional_derivatives(before, after, varying, tangents, against)
 
     return Stage.of(function, stage.args), check
 
 
-def jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_jacobian(random: Any, stage: Stage) -> tuple[Stage, Any]:
     """The Jacobian of the first inexact output, row by row or column by column."""
-    varying, tangents = directions(random, stage)
+    varying, tangents = random_tangents(random, stage)
     transform = functx.jacfwd if random.randint(2) else functx.jacrev
 
     def function(*args: Any) -> list[Any]:
-        f, primals = varied(stage, varying, args), [args[i] for i in varying]
+        f, primals = restrict_to_varying(stage, varying, args), [args[i] for i in varying]
         return [transform(lambda x: f(x, *primals[1:])[0])(primals[0])]
 
     def check(before: Stage, after: Stage) -> None:
         (got,), t = after.run(after.args), tangents[0]
-        product = np.tensordot(got, widened(t), np.ndim(t))
+        product = np.tensordot(got, widen_array(t), np.ndim(t))
 
         def against(changes: list[DirectionalDerivative]) -> str | None:
-            far = is_far(after.program, product, *changes[0])
+            far = differs_where_smooth(after.program, product, *changes[0])
             return f"J t must be\n{changes[0].change}\ngot\n{product}" if far else None
 
-        check_changes(before, after, varying[:1], tangents[:1], against)
+        check_directional_derivatives(before, after, varying[:1], tangents[:1], against)
 
     return Stage.of(function, stage.args), check
 
 
-def is_real(stage: Stage) -> bool:
+def is_real_valued(stage: Stage) -> bool:
     """Whether all arguments that vary and all outputs are real, and some of both there are."""
     ins = [a for a in map(aval_of, stage.args) if is_inexact(a.dtype)]
     outs = [a for a in stage.program.out_avals if is_inexact(a.dtype)]
     return bool(ins and outs) and not any(is_complex(a.dtype) for a in (*ins, *outs))
 
 
-def transformed(random: Any, stage: Stage) -> tuple[Stage, Any]:
+def apply_random_transform(random: Any, stage: Stage) -> tuple[Stage, Any]:
     """The stage under one more transform, and the check of that."""
-    choices = [jitted, checkpointed, functionalized, vmapped]
+    choices = [apply_jit, apply_checkpoint, apply_functionalize, apply_vmap]
     ins = any(is_inexact(aval_of(x).dtype) for x in stage.args)
     if ins and any(is_inexact(a.dtype) for a in stage.program.out_avals):
-        choices += [pushed, pushed, pulled, pulled, pulled]
-    if is_real(stage) and sum(np.size(x) for x in stage.args) <= 12:
-        choices += [jacobian]
+        choices += [apply_jvp, apply_jvp, apply_vjp, apply_vjp, apply_vjp]
+    if is_real_valued(stage) and sum(np.size(x) for x in stage.args) <= 12:
+        choices += [apply_jacobian]
     return choices[random.randint(len(choices))](random, stage)
 
 
@@ -309,36 +319,36 @@ def verify_seed(seed: int, ways: int | None = None) -> str | None:
     depth = [0, 0, 0, 1, 1, 2, 3, 4, DEEPEST][random.randint(9)]
     with jax.enable_x64(bool(seed % 2)):
         try:
-            stage, refused = built(random, seed, depth)
+            stage, refused = build_stage(random, seed, depth)
             others = [i for i in random.permutation(len(NAMES)) if i != FULL_STRENGTH]
             chosen = None if ways is None else [FULL_STRENGTH, *others][:ways]
-            case = verify_ways(stage.case, chosen)
-            if is_smooth(seed, depth) and not depth:
+            case = verify_execution_paths(stage.case, chosen)
+            if is_differentiated(seed, depth) and not depth:
                 verify_derivatives(case)
-        except TooLong:
+        except StepLimitExceeded:
             return None
         except FunctxError as error:
             raise error.add(f"seed {seed}") from None
     return refused
 
 
-def is_smooth(seed: int, depth: int) -> bool:
+def is_differentiated(seed: int, depth: int) -> bool:
     """Whether derivatives of the random function of a seed are asked for."""
     return depth > 0 or seed % 3 > 0
 
 
-def built(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
+def build_stage(random: Any, seed: int, depth: int) -> tuple[Stage, str | None]:
     """The random function of a seed under `depth` transforms, each checked by its definition.
 
     And why one more transform was refused, if it was.
     """
     steps = 8 if not depth else max(6 - depth, 2)
-    smooth = is_smooth(seed, depth)
+    smooth = is_differentiated(seed, depth)
     function = RandomFunction(seed, steps, 1 if depth > 1 else 2, writes=depth < 2, smooth=smooth)
     stage = Stage.of(function, random_arguments(seed))
     for _ in range(depth):
         try:
-            after, check = transformed(random, stage)
+            after, check = apply_random_transform(random, stage)
         except (RuleError, ProgramError, DecompositionError):
             raise
         except FunctxError as error:

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.decompositions import registered
+from functx.core.decompositions import registered_decompositions
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, canonical_dtype, is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.core.samples import Sample, retyped
+from functx.core.rewriting import cached_rewrite
+from functx.core.samples import Sample, avals_with_dtype
 from functx.core.tracing import trace
-from functx.lowering.call import executable
-from functx.testing.derivatives import Array, central_difference, widest
-from functx.testing.sections import harness, inline
-from functx.testing.trials import Trial, close, moved, trials
+from functx.lowering.call import jit_program
+from functx.testing.derivatives import Array, central_difference, widen
+from functx.testing.sections import checked_tracing, inline
+from functx.testing.trials import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
 from functx.transforms.batching import Batch, add_axis
-from functx.transforms.forward_mode import PushForward
+from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
 
 
@@ -41,7 +41,7 @@ def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = 
         samples = [samples[sample] if isinstance(sample, int) else sample]
     problems = []
     for number, one in enumerate(samples):
-        for trial in trials(primitive_class, one, complex_too=number == 0):
+        for trial in make_rule_cases(primitive_class, one, complex_too=number == 0):
             for check in CHECKS:
                 try:
                     check(trial)
@@ -53,11 +53,11 @@ def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = 
         raise AssertionError("\n".join(problems))
 
 
-def abstract_eval_states_the_types_that_lower_produces(trial: Trial) -> None:
+def abstract_eval_states_the_types_that_lower_produces(trial: RuleCase) -> None:
     """1. In every dtype that the sample can have."""
-    with harness():
+    with checked_tracing():
         programs = {
-            name: trial.trace_primitive(retyped(trial.sample, DTYPES_BY_SHORT_NAME[name]))
+            name: trial.trace_primitive(avals_with_dtype(trial.sample, DTYPES_BY_SHORT_NAME[name]))
             for name in trial.dtype_names
         }
         try:
@@ -69,27 +69,29 @@ def abstract_eval_states_the_types_that_lower_produces(trial: Trial) -> None:
                     _lower([program])
                 except Exception as error:
                     raise AssertionError(
-                        f"{trial.primitive!r} on {_list(program.in_avals)}: `lower` must produce "
-                        f"{_list(program.out_avals)}, as `abstract_eval` states; it gives "
+                        f"{trial.primitive!r} on {_describe_types(program.in_avals)}: `lower` must produce "
+                        f"{_describe_types(program.out_avals)}, as `abstract_eval` states; it gives "
                         f"{type(error).__name__}: {error}"
                     ) from error
 
 
-def types_stay_narrow_where_the_64_bit_switch_is_off(trial: Trial) -> None:
+def types_stay_narrow_where_the_64_bit_switch_is_off(trial: RuleCase) -> None:
     """1, in JAX's default mode: a sample of narrow types gives narrow types, which lower."""
     avals = trial.sample.avals
-    with harness(x64=False):
+    with checked_tracing(x64=False):
         if any(canonical_dtype(a.dtype) != a.dtype for a in avals):
             return
         program = trial.trace_primitive(avals)
         wide = [a for a in program.out_avals if canonical_dtype(a.dtype) != a.dtype]
-        assert not wide, f"{trial.primitive!r} on {_list(avals)}: got {_list(wide)} in 32-bit mode"
+        assert not wide, (
+            f"{trial.primitive!r} on {_describe_types(avals)}: got {_describe_types(wide)} in 32-bit mode"
+        )
         try:
             _lower([program])
         except Exception as error:
             raise AssertionError(
-                f"{trial.primitive!r} on {_list(avals)}: `lower` must produce "
-                f"{_list(program.out_avals)} in 32-bit mode; it gives {type(error).__name__}: {error}"
+                f"{trial.primitive!r} on {_describe_types(avals)}: `lower` must produce "
+                f"{_describe_types(program.out_avals)} in 32-bit mode; it gives {type(error).__name__}: {error}"
             ) from error
 
 
@@ -101,11 +103,11 @@ def _lower(programs: Sequence[Program]) -> None:
         rest = iter(xs)
         return [out for p in programs for out in inline(p, [next(rest) for _ in p.inputs])]
 
-    compiled: Any = executable(trace(body, avals)[0])
+    compiled: Any = jit_program(trace(body, avals)[0])
     compiled.lower(*[np.zeros(a.shape, a.dtype) for a in avals])
 
 
-def jvp_matches_differences(trial: Trial) -> None:
+def jvp_matches_differences(trial: RuleCase) -> None:
     """2. For every set of operands that vary.
 
     A difference is linear in what varies, so those along single operands add up.
@@ -115,10 +117,12 @@ def jvp_matches_differences(trial: Trial) -> None:
     values = trial.evaluate(trial.args)
     for chosen in trial.subsets:
         results = trial.result(("jvp", chosen))
-        agree(trial, "the outputs of `jvp` must be the primitive's", results[: len(values)], values)
+        assert_close(
+            trial, "the outputs of `jvp` must be the primitive's", results[: len(values)], values
+        )
         if not trial.kinked:
             along = zip(*[trial.differences[i] for i in chosen], strict=True)
-            agree(
+            assert_close(
                 trial,
                 f"`jvp` must match differences when operands {chosen} vary",
                 results[len(values) :],
@@ -127,7 +131,7 @@ def jvp_matches_differences(trial: Trial) -> None:
             )
 
 
-def gradients_at_kinks_are_those_stated(trial: Trial) -> None:
+def gradients_at_kinks_are_those_stated(trial: RuleCase) -> None:
     """2, at kinks: where the sample states gradients, they take the place of differences."""
     if not trial.kinked or not trial.inexact_outs:
         return
@@ -135,7 +139,7 @@ def gradients_at_kinks_are_those_stated(trial: Trial) -> None:
     trial.result(everything)
     pulled = trial.compiled(trial.args, [np.ones_like(ct) for ct in trial.cts])[everything]
     for i, stated in (trial.sample.gradients or {}).items():
-        agree(
+        assert_close(
             trial,
             f"`vjp` must give the gradient stated for operand {i}",
             [pulled[trial.inexact.index(i)]],
@@ -143,7 +147,7 @@ def gradients_at_kinks_are_those_stated(trial: Trial) -> None:
         )
 
 
-def vjp_is_the_transpose_of_jvp(trial: Trial) -> None:
+def vjp_is_the_transpose_of_jvp(trial: RuleCase) -> None:
     """3. <ct, J t> = <J* ct, t>, for every set of operands that vary."""
     if not trial.inexact or not trial.inexact_outs:
         return
@@ -155,7 +159,7 @@ def vjp_is_the_transpose_of_jvp(trial: Trial) -> None:
             map(_aval, pulled),
             [trial.avals[i] for i in chosen],
         )
-        agree_inner(
+        assert_inner_products_close(
             trial,
             f"`vjp` must be the transpose of `jvp` when operands {chosen} vary",
             (trial.cts, trial.result(("jvp", chosen))[len(trial.out_avals) :]),
@@ -163,7 +167,7 @@ def vjp_is_the_transpose_of_jvp(trial: Trial) -> None:
         )
     if len(trial.inexact_outs) > 1:
         alone = [trial.result(("vjp of output", k)) for k in range(len(trial.inexact_outs))]
-        agree(
+        assert_close(
             trial,
             "the cotangents that single outputs give must add up to those of all",
             [np.asarray(sum(parts)) for parts in zip(*alone, strict=True)],
@@ -171,7 +175,7 @@ def vjp_is_the_transpose_of_jvp(trial: Trial) -> None:
         )
 
 
-def transpose_receives_and_returns_what_is_linear(trial: Trial) -> None:
+def transpose_matches_the_linear_map(trial: RuleCase) -> None:
     """4. For every set of operands that the primitive is linear in."""
     tangents = dict(zip(trial.inexact, trial.tangents, strict=True))
     for chosen, zero in trial.linear_sets:
@@ -183,7 +187,7 @@ def transpose_receives_and_returns_what_is_linear(trial: Trial) -> None:
         )
         args = trial.fixed(chosen, zero)
         pushed = trial.evaluate([tangents[i] if i in chosen else x for i, x in enumerate(args)])
-        agree_inner(
+        assert_inner_products_close(
             trial,
             f"`transpose` must be that of the primitive in operands {chosen}",
             (trial.cts, [pushed[k] for k in trial.inexact_outs]),
@@ -191,7 +195,7 @@ def transpose_receives_and_returns_what_is_linear(trial: Trial) -> None:
         )
 
 
-def cotangents_vanish_where_nothing_lives(trial: Trial) -> None:
+def cotangents_are_zero_outside_their_masks(trial: RuleCase) -> None:
     """3a. Where `live_operands` says that a cotangent is zero, it is."""
     for name in (("live", "anywhere"), ("live", "somewhere")):
         if name not in trial.results:
@@ -206,17 +210,17 @@ def cotangents_vanish_where_nothing_lives(trial: Trial) -> None:
             )
 
 
-def batch_matches_a_loop(trial: Trial) -> None:
+def batch_matches_a_loop(trial: RuleCase) -> None:
     """5. For every choice of batch dimensions, and for two batches nested."""
     for dims in trial.batchings:
-        agree(
+        assert_close(
             trial,
             f"`batch` must match a loop for dims {dims}",
             trial.result(("batch", dims)),
             trial.looped(dims),
         )
     for inner, outer in trial.nested_batchings:
-        agree(
+        assert_close(
             trial,
             f"`batch` must match two loops for dims {inner} within {outer}",
             trial.result(("batch", inner, outer)),
@@ -224,25 +228,27 @@ def batch_matches_a_loop(trial: Trial) -> None:
         )
 
 
-def overridden_rules_agree_with_the_derived(trial: Trial) -> None:
+def overridden_rules_match_derived_rules(trial: RuleCase) -> None:
     """6. `decompose` with `lower`, what is registered with both, `vjp` with the transpose of `jvp`."""
-    others = registered(type(trial.primitive))
+    others = registered_decompositions(type(trial.primitive))
     if others or "decompose" in trial.results:
         # Where one is registered that is what runs, and `decompose` is what it must agree with.
         own = "decompose" in trial.results
         values = trial.result("decompose") if own and others else trial.evaluate(trial.args)
         for entry in others:
             found = trial.result(("decompose", entry.table))
-            agree(
+            assert_close(
                 trial,
                 f"the decomposition at {entry.place} must agree with the primitive",
                 found,
                 values,
             )
         if own and not others:
-            agree(trial, "`decompose` must agree with `lower`", trial.result("decompose"), values)
+            assert_close(
+                trial, "`decompose` must agree with `lower`", trial.result("decompose"), values
+            )
     if "vjp from jvp" in trial.results:
-        agree(
+        assert_close(
             trial,
             "`vjp` must agree with the transpose of `jvp`",
             trial.result(("vjp", tuple(trial.inexact))),
@@ -250,7 +256,7 @@ def overridden_rules_agree_with_the_derived(trial: Trial) -> None:
         )
 
 
-def second_derivatives_match_differences(trial: Trial) -> None:
+def second_derivatives_match_differences(trial: RuleCase) -> None:
     """7. `jvp` of `vjp` against differences of `vjp`; `vjp` of `vjp` against that `jvp`."""
     if "jvp of vjp" not in trial.results:
         return
@@ -259,18 +265,20 @@ def second_derivatives_match_differences(trial: Trial) -> None:
     pushed = trial.result("jvp of vjp")[count:]
 
     def at(step: float) -> Sequence[Array]:
-        cts = [moved(ct, d, step) for ct, d in zip(trial.cts, trial.ct_tangents, strict=True)]
+        cts = [
+            perturb_array(ct, d, step) for ct, d in zip(trial.cts, trial.ct_tangents, strict=True)
+        ]
         found: list[Array] = trial.compiled(trial.moved(trial.inexact, step), cts)[everything]
         return found
 
-    agree(
+    assert_close(
         trial,
         "`jvp` of `vjp` must match differences of `vjp`",
         pushed,
         central_difference(at, trial.step),
         10 * trial.difference_tolerance,
     )
-    agree_inner(
+    assert_inner_products_close(
         trial,
         "`vjp` of `vjp` must be the transpose of its `jvp`",
         (trial.second_cts, pushed),
@@ -278,32 +286,32 @@ def second_derivatives_match_differences(trial: Trial) -> None:
     )
 
 
-def dtypes_survive_each_transform(trial: Trial) -> None:
+def dtypes_survive_each_transform(trial: RuleCase) -> None:
     """7, without values: tangents, cotangents and batches have their dtype in all dtypes."""
     for name in trial.dtype_names:
-        avals = retyped(trial.sample, DTYPES_BY_SHORT_NAME[name])
+        avals = avals_with_dtype(trial.sample, DTYPES_BY_SHORT_NAME[name])
         mask = tuple([is_inexact(a.dtype) for a in avals])
-        with harness():
+        with checked_tracing():
             program = trial.trace_primitive(avals)
             for dims in trial.batchings[-1:]:
-                batched = rewritten(Batch(2, dims, (0,) * len(program.outputs)), program)
+                batched = cached_rewrite(Batch(2, dims, (0,) * len(program.outputs)), program)
                 wanted = [add_axis(a, 0, 2) for a in program.out_avals]
                 _same_types(f"{trial!r} in {name}: a batch", batched.out_avals, wanted)
             outs = [a for a in program.out_avals if is_inexact(a.dtype)]
             if not any(mask) or not outs:
                 continue
-            pushed = rewritten(PushForward(mask), program).out_avals[len(program.outputs) :]
+            pushed = cached_rewrite(JVPRewrite(mask), program).out_avals[len(program.outputs) :]
             _same_types(f"{trial!r} in {name}: the tangents", pushed, outs)
-            pulled = rewritten(SplitVJP(mask), program)[1].out_avals  # type: ignore[index]
+            pulled = cached_rewrite(SplitVJP(mask), program)[1].out_avals  # type: ignore[index]
             varying = [a for a in avals if is_inexact(a.dtype)]
             _same_types(f"{trial!r} in {name}: the cotangents", pulled, varying)
 
 
-def programs_are_well_formed_and_print_and_hash_stably(trial: Trial) -> None:
+def programs_are_well_formed_and_print_and_hash_stably(trial: RuleCase) -> None:
     """8. Every program made is checked where it is made; here, that made again it is equal."""
     for name in trial.results:
         trial.result(name)
-    with harness():
+    with checked_tracing():
         for rewrite, source, result in trial.made:
             again = rewrite(source)
             if isinstance(result, tuple):
@@ -313,39 +321,39 @@ def programs_are_well_formed_and_print_and_hash_stably(trial: Trial) -> None:
                 _check_stable(trial, result, again)
 
 
-def _check_stable(trial: Trial, one: Program, other: Program) -> None:
+def _check_stable(trial: RuleCase, one: Program, other: Program) -> None:
     assert one == other and hash(one) == hash(other), (
         f"{trial!r}: a program made twice must be equal and hash alike; got\n{one}\nand\n{other}"
     )
-    text, other_text = str(_unlocated(one)), str(_unlocated(other))
+    text, other_text = str(_without_sources(one)), str(_without_sources(other))
     assert text == other_text, f"{trial!r}: a program must print stably; got\n{text}\nand\n{other}"
     assert Program.parse(str(one)) == one, f"{trial!r}: a program must parse back; got\n{text}"
 
 
-def _unlocated(program: Program) -> Program:
+def _without_sources(program: Program) -> Program:
     """`program` without its source lines, which depend on who asked for it."""
     equations = [eqn.replace(source=None) for eqn in program.equations]
     return Program(program.name, program.inputs, equations, program.outputs)
 
 
-CHECKS: tuple[Callable[[Trial], None], ...] = (
+CHECKS: tuple[Callable[[RuleCase], None], ...] = (
     abstract_eval_states_the_types_that_lower_produces,
     types_stay_narrow_where_the_64_bit_switch_is_off,
     jvp_matches_differences,
     gradients_at_kinks_are_those_stated,
     vjp_is_the_transpose_of_jvp,
-    cotangents_vanish_where_nothing_lives,
-    transpose_receives_and_returns_what_is_linear,
+    cotangents_are_zero_outside_their_masks,
+    transpose_matches_the_linear_map,
     batch_matches_a_loop,
-    overridden_rules_agree_with_the_derived,
+    overridden_rules_match_derived_rules,
     second_derivatives_match_differences,
     dtypes_survive_each_transform,
     programs_are_well_formed_and_print_and_hash_stably,
 )
 
 
-def agree(
-    trial: Trial,
+def assert_close(
+    trial: RuleCase,
     what: str,
     got: Sequence[Array],
     wanted: Sequence[Array],
@@ -355,11 +363,13 @@ def agree(
     assert len(got) == len(wanted), f"{trial!r}: {what}; got {len(got)} for {len(wanted)} values"
     for x, y in zip(got, wanted, strict=True):
         assert x.shape == y.shape, f"{trial!r}: {what}; got shape {x.shape} for {y.shape}"
-        assert close(x, y, tolerance or trial.tolerance), f"{trial!r}: {what}; got\n{x}\nfor\n{y}"
+        assert is_within_tolerance(x, y, tolerance or trial.tolerance), (
+            f"{trial!r}: {what}; got\n{x}\nfor\n{y}"
+        )
 
 
-def agree_inner(
-    trial: Trial,
+def assert_inner_products_close(
+    trial: RuleCase,
     what: str,
     left: tuple[Sequence[Array], Sequence[Array]],
     right: tuple[Sequence[Array], Sequence[Array]],
@@ -370,7 +380,7 @@ def agree_inner(
     is not finite says nothing.
     """
     terms = [
-        [(widest(x) * widest(y)).real.ravel() for x, y in zip(*pair, strict=True)]
+        [(widen(x) * widen(y)).real.ravel() for x, y in zip(*pair, strict=True)]
         for pair in (left, right)
     ]
     (a, b), scale = (
@@ -391,9 +401,9 @@ def _aval(x: Array) -> ShapedArray:
 def _same_types(what: str, got: Any, wanted: Sequence[ShapedArray]) -> None:
     got = list(got)
     assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in wanted], (
-        f"{what} must be {_list(wanted)}; got {_list(got)}"
+        f"{what} must be {_describe_types(wanted)}; got {_describe_types(got)}"
     )
 
 
-def _list(avals: Sequence[ShapedArray]) -> str:
+def _describe_types(avals: Sequence[ShapedArray]) -> str:
     return ", ".join([f"{SHORT_NAMES[a.dtype]}{list(a.shape)}" for a in avals])

@@ -13,52 +13,52 @@ import jax
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.decompositions import registered
+from functx.core.decompositions import registered_decompositions
 from functx.core.dtypes import x64_enabled
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Program
-from functx.core.tracing import checking, current_builder, trace
-from functx.lowering.call import executable
-from functx.ops.families import where_live
+from functx.core.tracing import current_builder, program_checks, trace
+from functx.lowering.call import jit_program
+from functx.ops.families import apply_mask
 from functx.ops.shaping import zeros_like
 from functx.testing.derivatives import Array
 from functx.transforms.batching import Batch
-from functx.transforms.expand import made
-from functx.transforms.forward_mode import PushForward
-from functx.transforms.reverse_mode import SplitVJP, transposed_jvp
+from functx.transforms.expand import trace_decomposition
+from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.reverse_mode import SplitVJP, transpose_jvp_rule
 
 if TYPE_CHECKING:
-    from functx.testing.trials import Trial
+    from functx.testing.trials import RuleCase
 
 Dims = tuple[int | None, ...]
-Section = Callable[["Given"], Sequence[Any]]
+RuleEvaluation = Callable[["Given"], Sequence[Any]]
 
-QUICKLY = {
+FAST_COMPILE_OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 """Options for XLA where its own optimizations are not at issue: what runs once need not run fast."""
 
-SIZES = 2, 3
+BATCH_SIZES = 2, 3
 """The lengths of the inner and of the outer batch."""
 
 
 @contextmanager
-def harness(x64: bool = True) -> Iterator[None]:
+def checked_tracing(x64: bool = True) -> Iterator[None]:
     """64-bit types on, or off, and every program checked."""
-    enabled, checking.enabled = checking.enabled, True
+    enabled, program_checks.enabled = program_checks.enabled, True
     try:
         with jax.enable_x64(x64):
             yield
     finally:
-        checking.enabled = enabled
+        program_checks.enabled = enabled
 
 
-class Given:
+class TracedInputs:
     """What a section is computed from, traced."""
 
-    def __init__(self, trial: Trial, values: Sequence[Any]):
+    def __init__(self, trial: RuleCase, values: Sequence[Any]):
         rest = iter(values)
         self.args = [next(rest) for _ in trial.args]
         self.tangents = [next(rest) for _ in trial.tangents]
@@ -67,12 +67,12 @@ class Given:
         self.second_cts = [next(rest) for _ in trial.second_cts]
 
 
-class Compiled:
+class CompiledRules:
     """All sections of a trial in one compiled program."""
 
-    def __init__(self, trial: Trial):
+    def __init__(self, trial: RuleCase):
         self.trial = trial
-        named = sections(trial)
+        named = rule_evaluations(trial)
         self.parts = [self._compile(named)]
         try:
             self._run(self.parts[0], trial.args, trial.cts)
@@ -83,7 +83,7 @@ class Compiled:
     def __call__(self, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
         """The arrays of each section, or the exception that it raised."""
         found: dict[Any, Any] = {}
-        with harness():
+        with checked_tracing():
             for part in self.parts:
                 try:
                     found |= self._run(part, args, cts)
@@ -91,12 +91,12 @@ class Compiled:
                     found |= dict.fromkeys(part[2], error)
         return found
 
-    def _compile(self, named: dict[Any, Section]) -> Any:
+    def _compile(self, named: dict[Any, RuleEvaluation]) -> Any:
         trial = self.trial
         places: dict[Any, Any] = {}
 
         def body(*values: Any) -> list[Any]:
-            given = Given(trial, values)
+            given = TracedInputs(trial, values)
             outs: list[Any] = []
             for name, section in named.items():
                 try:
@@ -112,7 +112,7 @@ class Compiled:
         for group in (trial.tangents, trial.cts, trial.ct_tangents, trial.second_cts):
             avals += [ShapedArray(x.shape, x.dtype) for x in group]
         program, captured = trace(body, avals, name=trial.primitive.name)
-        return executable(program, compiler_options=QUICKLY), captured, places
+        return jit_program(program, compiler_options=FAST_COMPILE_OPTIONS), captured, places
 
     def _run(self, part: Any, args: Sequence[Array], cts: Sequence[Array]) -> dict[Any, Any]:
         trial = self.trial
@@ -125,92 +125,102 @@ class Compiled:
         }
 
 
-def sections(trial: Trial) -> dict[Any, Section]:
+def rule_evaluations(trial: RuleCase) -> dict[Any, RuleEvaluation]:
     """What the checks need computed, by name."""
     primitive = trial.primitive
-    found: dict[Any, Section] = {}
-    others = registered(type(primitive))
+    found: dict[Any, RuleEvaluation] = {}
+    others = registered_decompositions(type(primitive))
     for entry in others:
         found["decompose", entry.table] = lambda given, entry=entry: inline(
-            made(entry, primitive, tuple(trial.avals), x64_enabled()), given.args
+            trace_decomposition(entry, primitive, tuple(trial.avals), x64_enabled()), given.args
         )
     if primitive.decompose is not None and (primitive.has_rule("lower") or others):
-        found["decompose"] = lambda given: listed(primitive, primitive.decompose(*given.args))  # type: ignore[misc]
+        found["decompose"] = lambda given: as_list(primitive, primitive.decompose(*given.args))  # type: ignore[misc]
     for dims in trial.batchings:
-        found["batch", dims] = lambda _, dims=dims: _batched(trial, dims)
+        found["batch", dims] = lambda _, dims=dims: _evaluate_batch(trial, dims)
     for inner, outer in trial.nested_batchings:
-        found["batch", inner, outer] = lambda _, i=inner, o=outer: _batched(trial, i, o)
+        found["batch", inner, outer] = lambda _, i=inner, o=outer: _evaluate_batch(trial, i, o)
     if not trial.inexact or not trial.inexact_outs:
         return found
     for chosen in trial.subsets:
-        found["jvp", chosen] = lambda given, s=chosen: _pushed(trial, given, s)
-        found["vjp", chosen] = lambda given, s=chosen: _pulled(trial, given, s)
+        found["jvp", chosen] = lambda given, s=chosen: _evaluate_jvp(trial, given, s)
+        found["vjp", chosen] = lambda given, s=chosen: _evaluate_vjp(trial, given, s)
     for chosen, zero in trial.linear_sets:
-        found["transpose", chosen] = lambda given, s=chosen, z=zero: _transposed(trial, given, s, z)
+        found["transpose", chosen] = lambda given, s=chosen, z=zero: _evaluate_transpose(
+            trial, given, s, z
+        )
     if primitive.vjp is not None and primitive.has_rule("jvp") and primitive.differentiable:
         found["vjp from jvp"] = lambda given: _derived_vjp(trial, given)
     if len(trial.inexact_outs) > 1:
         for i in range(len(trial.inexact_outs)):
-            found["vjp of output", i] = lambda given, i=i: _pulled_alone(trial, given, i)
+            found["vjp of output", i] = lambda given, i=i: _vjp_of_one_output(trial, given, i)
     if primitive.has_rule("live_operands") and len(trial.out_avals) == 1:
-        found["live", "anywhere"] = lambda given: _live(trial, given, None)
+        found["live", "anywhere"] = lambda given: _masked_cotangents(trial, given, None)
         # Places of the output, at random.
         live = np.asarray(np.random.RandomState(3).rand(*trial.out_avals[0].shape) < 0.5)
-        found["live", "somewhere"] = lambda given: _live(trial, given, live)
+        found["live", "somewhere"] = lambda given: _masked_cotangents(trial, given, live)
     if not trial.kinked:
-        found["jvp of vjp"] = lambda given: _pushed_pullback(trial, given)
-        found["vjp of vjp"] = lambda given: _pulled_pullback(trial, given)
+        found["jvp of vjp"] = lambda given: _jvp_of_vjp(trial, given)
+        found["vjp of vjp"] = lambda given: _vjp_of_vjp(trial, given)
     return found
 
 
-def _batched(trial: Trial, inner: Dims, outer: Dims | None = None) -> Sequence[Any]:
+def _evaluate_batch(trial: RuleCase, inner: Dims, outer: Dims | None = None) -> Sequence[Any]:
     outs = (0,) * len(trial.out_avals)
-    program = trial.rewritten(Batch(SIZES[0], inner, outs), trial.program)
+    program = trial.rewritten(Batch(BATCH_SIZES[0], inner, outs), trial.program)
     if outer is not None:
-        program = trial.rewritten(Batch(SIZES[1], outer, outs), program)
+        program = trial.rewritten(Batch(BATCH_SIZES[1], outer, outs), program)
     stacked = []
     for i, (d, e) in enumerate(zip(inner, outer or [None] * len(inner), strict=True)):
-        lanes = [[trial.lane(m, n)[i] for m in range(SIZES[0])] for n in range(SIZES[1])]
+        lanes = [
+            [trial.lane(m, n)[i] for m in range(BATCH_SIZES[0])] for n in range(BATCH_SIZES[1])
+        ]
         stacked.append(_stack(lanes, d, e))
     return inline(program, stacked)
 
 
-def _pushed(trial: Trial, given: Given, chosen: Sequence[int]) -> Sequence[Any]:
+def _evaluate_jvp(trial: RuleCase, given: TracedInputs, chosen: Sequence[int]) -> Sequence[Any]:
     flags = tuple([i in chosen for i in range(len(trial.avals))])
-    program = trial.rewritten(PushForward(flags), trial.program)
+    program = trial.rewritten(JVPRewrite(flags), trial.program)
     tangents = [t for i, t in zip(trial.inexact, given.tangents, strict=True) if i in chosen]
     return inline(program, [*given.args, *tangents])
 
 
-def _pulled(trial: Trial, given: Given, chosen: Sequence[int]) -> list[Any]:
+def _evaluate_vjp(trial: RuleCase, given: TracedInputs, chosen: Sequence[int]) -> list[Any]:
     flags = tuple([i in chosen for i in range(len(trial.avals))])
-    return _pull(trial, trial.program, flags, given.args, given.cts)
+    return _run_vjp(trial, trial.program, flags, given.args, given.cts)
 
 
-def _pull(
-    trial: Trial, program: Program, flags: tuple[bool, ...], args: Sequence[Any], cts: Sequence[Any]
+def _run_vjp(
+    trial: RuleCase,
+    program: Program,
+    flags: tuple[bool, ...],
+    args: Sequence[Any],
+    cts: Sequence[Any],
 ) -> list[Any]:
     forward, backward = trial.rewritten(SplitVJP(flags), program)
     outs = inline(forward, args)
     return inline(backward, [*cts, *outs[len(program.outputs) :]])
 
 
-def _pulled_alone(trial: Trial, given: Given, output: int) -> list[Any]:
+def _vjp_of_one_output(trial: RuleCase, given: TracedInputs, output: int) -> list[Any]:
     """The pullback when the other outputs are unused."""
     k = trial.inexact_outs[output]
     alone, _ = trace(lambda *xs: [trial.bind(*xs)[k]], trial.avals)
-    return _pull(trial, alone, trial.mask, given.args, [given.cts[output]])
+    return _run_vjp(trial, alone, trial.mask, given.args, [given.cts[output]])
 
 
-def _derived_vjp(trial: Trial, given: Given) -> list[Any]:
+def _derived_vjp(trial: RuleCase, given: TracedInputs) -> list[Any]:
     """The cotangents that `jvp` gives, in place of those of an overridden `vjp`."""
     cts = dict(zip(trial.inexact_outs, given.cts, strict=True))
     every = [cts.get(k) for k in range(len(trial.out_avals))]
-    found = transposed_jvp(trial.primitive, every, given.args, trial.mask)
+    found = transpose_jvp_rule(trial.primitive, every, given.args, trial.mask)
     return [_or_zeros(found[i], trial.avals[i]) for i in trial.inexact]
 
 
-def _transposed(trial: Trial, given: Given, chosen: Sequence[int], zero: bool) -> list[Any]:
+def _evaluate_transpose(
+    trial: RuleCase, given: TracedInputs, chosen: Sequence[int], zero: bool
+) -> list[Any]:
     args = []
     for i, x in enumerate(given.args):
         if i in chosen:
@@ -232,12 +242,12 @@ def _transposed(trial: Trial, given: Given, chosen: Sequence[int], zero: bool) -
     return [_or_zeros(results[i], trial.avals[i]) for i in chosen]
 
 
-def _live(trial: Trial, given: Given, live: Any) -> list[Any]:
+def _masked_cotangents(trial: RuleCase, given: TracedInputs, live: Any) -> list[Any]:
     """The cotangents when that of the output is zero but where `live`, and where they live."""
     (ct,) = given.cts
     args = given.args
-    cts = _pull(
-        trial, trial.program, trial.mask, args, [ct if live is None else where_live(live, ct)]
+    cts = _run_vjp(
+        trial, trial.program, trial.mask, args, [ct if live is None else apply_mask(live, ct)]
     )
     lives = trial.primitive.live_operands(live, args)
     found = []
@@ -250,26 +260,26 @@ def _live(trial: Trial, given: Given, live: Any) -> list[Any]:
     return found
 
 
-def pullback(trial: Trial) -> Program:
+def pullback_program(trial: RuleCase) -> Program:
     """The program of the cotangents of all operands, from the operands and cotangents."""
     n = len(trial.avals)
     return trace(
-        lambda *xs: _pull(trial, trial.program, trial.mask, xs[:n], xs[n:]),
+        lambda *xs: _run_vjp(trial, trial.program, trial.mask, xs[:n], xs[n:]),
         [*trial.avals, *[trial.out_avals[k] for k in trial.inexact_outs]],
         name=f"vjp_{trial.primitive.name}",
     )[0]
 
 
-def _pushed_pullback(trial: Trial, given: Given) -> Sequence[Any]:
+def _jvp_of_vjp(trial: RuleCase, given: TracedInputs) -> Sequence[Any]:
     flags = (*trial.mask, *[True] * len(given.cts))
-    program = trial.rewritten(PushForward(flags), trial.pullback)
+    program = trial.rewritten(JVPRewrite(flags), trial.pullback)
     tangents = [*given.tangents, *given.ct_tangents]
     return inline(program, [*given.args, *given.cts, *tangents])
 
 
-def _pulled_pullback(trial: Trial, given: Given) -> list[Any]:
+def _vjp_of_vjp(trial: RuleCase, given: TracedInputs) -> list[Any]:
     flags = (*trial.mask, *[True] * len(given.cts))
-    return _pull(trial, trial.pullback, flags, [*given.args, *given.cts], given.second_cts)
+    return _run_vjp(trial, trial.pullback, flags, [*given.args, *given.cts], given.second_cts)
 
 
 def inline(program: Program, args: Sequence[Any]) -> list[Any]:
@@ -279,7 +289,7 @@ def inline(program: Program, args: Sequence[Any]) -> list[Any]:
     return builder.inline(program, args)
 
 
-def listed(primitive: Primitive, out: Any) -> list[Any]:
+def as_list(primitive: Primitive, out: Any) -> list[Any]:
     return list(out) if primitive.multiple_results else [out]
 
 

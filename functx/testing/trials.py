@@ -20,12 +20,19 @@ from functx.core.dtypes import (
 from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.core.samples import Sample, draw, retyped
-from functx.core.tracing import execution, trace
-from functx.testing.across import primitive_of
-from functx.testing.derivatives import Array, central_difference, widest
-from functx.testing.sections import SIZES, Compiled, Dims, harness, listed, pullback
+from functx.core.rewriting import cached_rewrite
+from functx.core.samples import Sample, avals_with_dtype, draw_operands
+from functx.core.tracing import backend, trace
+from functx.testing.across import primitive_under_test
+from functx.testing.derivatives import Array, central_difference, widen
+from functx.testing.sections import (
+    BATCH_SIZES,
+    CompiledRules,
+    Dims,
+    as_list,
+    checked_tracing,
+    pullback_program,
+)
 
 TOLERANCES = {
     "f64": 1e-9,
@@ -37,10 +44,10 @@ TOLERANCES = {
 }
 """How far two ways to compute the same thing may differ, relative to the largest value."""
 
-STEPS = {"f64": (2e-4, 1e-7), "f32": (3e-2, 1e-2), "f16": (0.1, 0.2), "bf16": (0.2, 0.5)}
+DIFFERENCE_STEPS = {"f64": (2e-4, 1e-7), "f32": (3e-2, 1e-2), "f16": (0.1, 0.2), "bf16": (0.2, 0.5)}
 """The step of a central difference, and how far a derivative may be from it."""
 
-ACCEPTED = {
+CANDIDATE_DTYPES = {
     "f": ("f64", "f32", "bf16", "f16", "c128", "c64", "i32", "i8", "u32", "bool"),
     "c": ("c128", "c64"),
     "i": ("i32", "i8", "i64", "u8", "u32", "bool"),
@@ -50,11 +57,13 @@ ACCEPTED = {
 """The dtypes to try, by the kind of a sample's main dtype; rules are checked in the first."""
 
 
-def trials(primitive_class: type[Primitive], one: Sample, complex_too: bool = False) -> list[Trial]:
+def make_rule_cases(
+    primitive_class: type[Primitive], one: Sample, complex_too: bool = False
+) -> list[RuleCase]:
     """The sample in float64, or the widest dtype it can have; and in complex128 if asked."""
-    with harness():
-        primitive = primitive_of(primitive_class, one)
-        names = accepted(primitive, one)
+    with checked_tracing():
+        primitive = primitive_under_test(primitive_class, one)
+        names = accepted_dtypes(primitive, one)
         if not names:
             raise AssertionError(
                 f"{primitive!r}: `abstract_eval` must accept a sample's operands; got a "
@@ -63,10 +72,10 @@ def trials(primitive_class: type[Primitive], one: Sample, complex_too: bool = Fa
         chosen = names[:1]
         if complex_too and "c128" in names[1:]:
             chosen.append("c128")
-        return [Trial(primitive, one, name, names) for name in chosen]
+        return [RuleCase(primitive, one, name, names) for name in chosen]
 
 
-def accepted(primitive: Primitive, one: Sample) -> list[str]:
+def accepted_dtypes(primitive: Primitive, one: Sample) -> list[str]:
     """The dtypes that `primitive` takes in place of the main one of the sample."""
     if not one.avals:
         return ["f32"]
@@ -74,15 +83,15 @@ def accepted(primitive: Primitive, one: Sample) -> list[str]:
 
     def takes(name: str) -> bool:
         try:
-            primitive.out_types(retyped(one, DTYPES_BY_SHORT_NAME[name]))
+            primitive.out_types(avals_with_dtype(one, DTYPES_BY_SHORT_NAME[name]))
         except DTypeError:
             return False
         return True
 
-    return [name for name in one.dtypes or ACCEPTED[kind(main)] if takes(name)]
+    return [name for name in one.dtypes or CANDIDATE_DTYPES[kind(main)] if takes(name)]
 
 
-class Trial:
+class RuleCase:
     """A primitive on one sample in one dtype: its operands, and what its rules make of them.
 
     `results` and `compiled` hold that by the name of a section; all else is prepared on the
@@ -93,7 +102,7 @@ class Trial:
     def __init__(self, primitive: Primitive, one: Sample, name: str, names: Sequence[str]):
         self.primitive, self.sample, self.dtype_names = primitive, one, names
         self.dtype = DTYPES_BY_SHORT_NAME[name]
-        self.avals = retyped(one, self.dtype)
+        self.avals = avals_with_dtype(one, self.dtype)
         self.args = self._draw(0)
         self.kinked = one.gradients is not None
         self.made: list[tuple[Any, Program, Any]] = []
@@ -102,9 +111,9 @@ class Trial:
         self.mask = tuple([is_inexact(a.dtype) for a in self.avals])
         self.inexact = [i for i, on in enumerate(self.mask) if on]
         self.inexact_outs = [i for i, a in enumerate(self.out_avals) if is_inexact(a.dtype)]
-        coarse, tolerance = _coarsest([*self.avals, *self.out_avals])
+        coarse, tolerance = _least_precise([*self.avals, *self.out_avals])
         factor = one.tolerance[0] if one.tolerance else 1.0
-        self.step, slack = STEPS[coarse]
+        self.step, slack = DIFFERENCE_STEPS[coarse]
         self.tolerance, self.difference_tolerance = factor * tolerance, factor * slack
         random = np.random.RandomState(7)
         in_avals = [self.avals[i] for i in self.inexact]
@@ -119,7 +128,7 @@ class Trial:
         return f"{self.primitive!r} on {', '.join(map(repr, self.avals))}"
 
     def _draw(self, seed: int) -> list[Array]:
-        return draw(self.sample, seed, self.dtype if self.avals else None)
+        return draw_operands(self.sample, seed, self.dtype if self.avals else None)
 
     def trace_primitive(self, avals: Sequence[ShapedArray]) -> Program:
         """The program of one equation: the primitive on operands of `avals`."""
@@ -127,18 +136,18 @@ class Trial:
 
     def bind(self, *args: Any) -> list[Any]:
         """The outputs of the primitive on traced operands."""
-        return listed(self.primitive, self.primitive(*args))
+        return as_list(self.primitive, self.primitive(*args))
 
     def rewritten(self, rewrite: Any, program: Program) -> Any:
         """The rewrite of a program, kept for the check of every program made."""
-        result = rewritten(rewrite, program)
+        result = cached_rewrite(rewrite, program)
         self.made.append((rewrite, program, result))
         return result
 
     @cached_property
     def pullback(self) -> Program:
         """The program of the cotangents of all operands, from the operands and cotangents."""
-        return pullback(self)
+        return pullback_program(self)
 
     @property
     def subsets(self) -> list[tuple[int, ...]]:
@@ -207,7 +216,9 @@ class Trial:
             left = at(mixed)
             # An output that is zero or empty shows nothing, at most for one operand alone.
             shows = any(np.any(x) for x in left) or (not zero and len(chosen) == 1)
-            return shows and all(map(close, left, right, [self.tolerance] * len(left)))
+            return shows and all(
+                map(is_within_tolerance, left, right, [self.tolerance] * len(left))
+            )
 
     def fixed(self, chosen: Sequence[int], zero: bool) -> list[Array]:
         """The operands, those not chosen replaced by zeros where `zero`."""
@@ -217,10 +228,10 @@ class Trial:
         ]
 
     @cached_property
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledRules:
         """All sections, for any operands and cotangents."""
-        with harness():
-            return Compiled(self)
+        with checked_tracing():
+            return CompiledRules(self)
 
     @cached_property
     def results(self) -> dict[Any, Any]:
@@ -239,14 +250,14 @@ class Trial:
 
     def evaluate(self, args: Sequence[Array]) -> list[Array]:
         """The primitive itself, run."""
-        with harness():
-            return [np.asarray(x) for x in execution.run(None, self.program, args)]
+        with checked_tracing():
+            return [np.asarray(x) for x in backend.run(None, self.program, args)]
 
     def looped(self, inner: Dims, outer: Dims | None = None) -> list[Array]:
         """What a batch must be, by Python loops."""
         rows = [
-            [self._at(inner, m, outer, n) for m in range(SIZES[0])]
-            for n in range(SIZES[1] if outer else 1)
+            [self._at(inner, m, outer, n) for m in range(BATCH_SIZES[0])]
+            for n in range(BATCH_SIZES[1] if outer else 1)
         ]
         stacked = [
             np.stack([np.stack([lane[k] for lane in row]) for row in rows])
@@ -273,11 +284,11 @@ class Trial:
 
     def lane(self, m: int, n: int) -> list[Array]:
         """The operands at one index of the inner and of the outer batch."""
-        return self._lanes[m + SIZES[0] * n]
+        return self._lanes[m + BATCH_SIZES[0] * n]
 
     @cached_property
     def _lanes(self) -> list[list[Array]]:
-        return [self._draw(20 + k) for k in range(SIZES[0] * SIZES[1])]
+        return [self._draw(20 + k) for k in range(BATCH_SIZES[0] * BATCH_SIZES[1])]
 
     @cached_property
     def differences(self) -> dict[int, list[Array]]:
@@ -296,23 +307,24 @@ class Trial:
         """The operands, those chosen moved along their tangents."""
         directions = dict(zip(self.inexact, self.tangents, strict=True))
         return [
-            moved(x, directions[i], step) if i in chosen else x for i, x in enumerate(self.args)
+            perturb_array(x, directions[i], step) if i in chosen else x
+            for i, x in enumerate(self.args)
         ]
 
 
-def close(x: Array, y: Array, tolerance: float) -> bool:
+def is_within_tolerance(x: Array, y: Array, tolerance: float) -> bool:
     """Whether `x` is `y`, up to `tolerance` of the largest finite element."""
-    x, y = widest(x), widest(y)
+    x, y = widen(x), widen(y)
     scale = max(1.0, float(np.max(np.abs(y), initial=0.0, where=np.isfinite(y))))
     return np.allclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
-def moved(x: Array, direction: Array, step: float) -> Array:
+def perturb_array(x: Array, direction: Array, step: float) -> Array:
     """`x + step * direction`, in the dtype of `x`."""
-    return np.asarray(widest(x) + step * widest(direction)).astype(x.dtype)
+    return np.asarray(widen(x) + step * widen(direction)).astype(x.dtype)
 
 
-def _coarsest(avals: Sequence[ShapedArray]) -> tuple[str, float]:
+def _least_precise(avals: Sequence[ShapedArray]) -> tuple[str, float]:
     """The least precise real dtype among them, by name, and its tolerance."""
     real = {"c128": "f64", "c64": "f32"}
     names = [SHORT_NAMES[a.dtype] for a in avals if SHORT_NAMES[a.dtype] in TOLERANCES]

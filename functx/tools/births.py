@@ -17,7 +17,7 @@ Index = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Birth:
+class NonFiniteOrigin:
     """The equation that made a nan of numbers that were none, or an infinity of finite ones.
 
     `values` are those of its operands and outputs by name, at `index` where they have the shape
@@ -39,16 +39,16 @@ class Birth:
         if self.equation:
             part = "the derivative of " if self.derivative else ""
             lines.append(f"  {part}{self.equation}{place}")
-        lines += [f"    {name} = {text_of(x)}" for name, x in self.values.items()]
+        lines += [f"    {name} = {format_value(x)}" for name, x in self.values.items()]
         lines += [
-            f"    local derivative in {name} = {text_of(x)}" for name, x in self.local.items()
+            f"    local derivative in {name} = {format_value(x)}" for name, x in self.local.items()
         ]
         if self.derivative:
-            lines.append(f"    cotangent = {text_of(self.cotangent)}")
+            lines.append(f"    cotangent = {format_value(self.cotangent)}")
         return "\n".join(lines)
 
 
-class Run:
+class EvaluatedProgram:
     """A program without control flow, and the values of its variables."""
 
     def __init__(self, program: Program, values: dict[Var, Any]):
@@ -61,7 +61,7 @@ class Run:
         found = []
         while True:
             eqn, value = self.makers.get(var), self.values[var]
-            index = where_bad(value)
+            index = first_nonfinite_index(value)
             bad = [] if eqn is None else self.bad_operands(eqn, index, value)
             worst = [v for v in bad if np.isnan(self.values[v]).any()]
             handed_on = worst if np.isnan(value[index]) else bad
@@ -73,7 +73,11 @@ class Run:
 
     def bad_operands(self, eqn: Equation, index: Index, value: Any) -> list[Var]:
         """The operands that are not finite, first those that are not at `index`."""
-        bad = [a for a in eqn.inputs if type(a) is Var and where_bad(self.values[a]) is not None]
+        bad = [
+            a
+            for a in eqn.inputs
+            if type(a) is Var and first_nonfinite_index(self.values[a]) is not None
+        ]
 
         def elsewhere(v: Var) -> bool:
             x = self.values[v]
@@ -81,16 +85,18 @@ class Run:
 
         return sorted(dict.fromkeys(bad), key=elsewhere)
 
-    def birth(self, var: Var) -> Birth:
+    def birth(self, var: Var) -> NonFiniteOrigin:
         """What there is to tell of `var`, where something was born."""
         eqn, value = self.makers.get(var), self.values[var]
-        index = where_bad(value)
+        index = first_nonfinite_index(value)
         if eqn is None:
-            return Birth(
+            return NonFiniteOrigin(
                 f"the argument {self.names[var]}", "", index, {self.names[var]: value[index]}
             )
         shown = self.at([*eqn.inputs, var], index, value.shape)
-        return Birth(source_line(eqn.source), equation_text(self.program, eqn), index, shown)
+        return NonFiniteOrigin(
+            source_line(eqn.source), equation_text(self.program, eqn), index, shown
+        )
 
     def at(self, atoms: Sequence[Any], index: Index, shape: Any) -> dict[str, Any]:
         """The values of `atoms` by name, at `index` if they have `shape`."""
@@ -102,7 +108,7 @@ class Run:
         return found
 
 
-def where_bad(x: Any) -> Any:
+def first_nonfinite_index(x: Any) -> Any:
     """The first place where `x` is nan, or else infinite; None if it is finite."""
     if not is_inexact(x.dtype):
         return None
@@ -112,7 +118,7 @@ def where_bad(x: Any) -> Any:
     return None
 
 
-def text_of(x: Any) -> str:
+def format_value(x: Any) -> str:
     """A number, or the type and the range of an array."""
     x = np.asarray(x)
     if x.ndim == 0:

@@ -12,18 +12,18 @@ from functx.core import tree
 from functx.core.dtypes import is_inexact
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
-from functx.core.program import Program, Var, padded
+from functx.core.program import Program, Var, pad_input_names
 from functx.core.provenance import source_line
 from functx.core.tracing import Tracer, current_builder, trace_closed
 from functx.ops.families import Elementwise
 from functx.ops.shaping import full_like
-from functx.tools.births import Birth, Run, where_bad
-from functx.tools.straight_line import straight_line, values_of
-from functx.transforms.calls import avals_of, check_callable, name_of, trace_call
-from functx.transforms.grad import argument_leaves, canonical_argnums
+from functx.tools.births import EvaluatedProgram, NonFiniteOrigin, first_nonfinite_index
+from functx.tools.straight_line import evaluate_variables, unroll_control_flow
+from functx.transforms.calls import avals_of, check_callable, function_name, trace_function
+from functx.transforms.grad import argnums_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
-from functx.transforms.norms import expand_to_differentiate
-from functx.transforms.reverse_mode import Cotangents, Step, backward_sweep, forward_sweep
+from functx.transforms.norms import canonicalize_for_ad
+from functx.transforms.reverse_mode import Cotangents, TapeEntry, backward_sweep, forward_sweep
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Explanation:
     """
 
     what: str
-    births: tuple[Birth, ...] = ()
+    births: tuple[NonFiniteOrigin, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.births)
@@ -71,18 +71,22 @@ def explain_nan(
     check_callable(fun, "explain_nan")
     if argnums is not None:
         argnums = canonical_argnums(argnums, "explain_nan")
-    name = name_of(fun)
+    name = function_name(fun)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         leaves, in_tree = tree.flatten((args, kwargs))
         avals = avals_of(leaves, "explain_nan", fun, in_tree)
-        traced = trace_call(fun, in_tree, avals, "explain_nan", values=leaves)
+        traced = trace_function(fun, in_tree, avals, "explain_nan", values=leaves)
         operands = [*leaves, *traced.captured]
-        program = straight_line(traced.program, operands)
+        program = unroll_control_flow(traced.program, operands)
         outputs = program.outputs[: len(traced.out_avals)]
         return (
-            of_values(name, Run(program, values_of(program, operands)), outputs)
-            or of_derivative(name, program, operands, outputs, _marks(fun, args, kwargs, argnums))
+            explain_values(
+                name, EvaluatedProgram(program, evaluate_variables(program, operands)), outputs
+            )
+            or explain_derivative(
+                name, program, operands, outputs, _differentiated_leaves(fun, args, kwargs, argnums)
+            )
             or Explanation(f"the results and the derivative of {name} are finite")
         )
 
@@ -90,7 +94,7 @@ def explain_nan(
     return explained
 
 
-def _marks(fun: Any, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
+def _differentiated_leaves(fun: Any, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
     """For each leaf of the arguments, whether it is one that a derivative is asked for."""
     count = len(tree.leaves((args, kwargs)))
     if argnums is None:
@@ -99,36 +103,36 @@ def _marks(fun: Any, args: Any, kwargs: Any, argnums: Any) -> list[bool]:
     # Beyond the positional arguments are those that were given by name.
     named = [n for n in numbers if len(args) <= n < len(args) + len(kwargs)]
     numbers = tuple([n for n in numbers if n not in named])
-    positions = argument_leaves(args, numbers, "explain_nan", fun)[0] if numbers else []
+    positions = argnums_leaves(args, numbers, "explain_nan", fun)[0] if numbers else []
     start = len(tree.leaves(args))
     return [i in positions or (bool(named) and i >= start) for i in range(count)]
 
 
-def of_values(name: str, run: Run, outputs: Sequence[Any]) -> Explanation | None:
+def explain_values(name: str, run: EvaluatedProgram, outputs: Sequence[Any]) -> Explanation | None:
     """What there is to explain about the results; None if they are finite."""
     for i, v in enumerate(outputs):
-        if type(v) is Var and where_bad(run.values[v]) is not None:
+        if type(v) is Var and first_nonfinite_index(run.values[v]) is not None:
             which = f"result {i} of {name}" if len(outputs) > 1 else f"the result of {name}"
             births = [run.birth(origin) for origin in run.origins(v)]
-            return Explanation(f"{which} is {_kind(run.values[v])}", tuple(births))
+            return Explanation(f"{which} is {_describe_nonfinite(run.values[v])}", tuple(births))
     return None
 
 
-def _kind(x: Any) -> str:
+def _describe_nonfinite(x: Any) -> str:
     """`nan in 2 of 3 elements`."""
     nans = int(np.isnan(x).sum())
     kind, count = ("nan", nans) if nans else ("infinite", int((~np.isfinite(x)).sum()))
     return f"{kind} in {count} of {x.size} elements" if x.ndim else kind
 
 
-def of_derivative(
+def explain_derivative(
     name: str, program: Program, args: Sequence[Any], outputs: Sequence[Any], asked: Sequence[bool]
 ) -> Explanation | None:
     """What there is to explain about the derivative of the sum of `outputs`; None if it is finite."""
-    program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
+    program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
     given = [*asked, *[False] * (len(program.inputs) - len(asked))]
     active = [on and is_inexact(v.aval.dtype) for on, v in zip(given, program.inputs, strict=True)]
-    watched = Watched()
+    watched = RecordingCotangents()
 
     def body(*tracers: Tracer) -> list[Tracer]:
         outs, watched.tape = forward_sweep(program, tracers, active)
@@ -137,23 +141,23 @@ def of_derivative(
         return backward_sweep(program, watched.tape, seeds, active, watched)
 
     joint = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
-    run = Run(joint, values_of(joint, args))
-    names = padded(program.input_names() or [], len(program.inputs))
+    run = EvaluatedProgram(joint, evaluate_variables(joint, args))
+    names = pad_input_names(program.input_names() or [], len(program.inputs))
     inputs = [names[i] for i, on in enumerate(active) if on]
     for wanted, ct in zip(inputs, joint.outputs, strict=True):
-        if type(ct) is Var and where_bad(run.values[ct]) is not None:
+        if type(ct) is Var and first_nonfinite_index(run.values[ct]) is not None:
             births = [watched.birth(program, run, origin) for origin in run.origins(ct)]
-            what = f"the derivative of {name} in {wanted} is {_kind(run.values[ct])}"
+            what = f"the derivative of {name} in {wanted} is {_describe_nonfinite(run.values[ct])}"
             return Explanation(what, tuple(births))
     return None
 
 
-class Watched(Cotangents):
+class RecordingCotangents(Cotangents):
     """Cotangents that note which equation's derivative each equation of the sweep belongs to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tape: list[Step] = []
+        self.tape: list[TapeEntry] = []
         self.handed: list[list[Any]] = []
         self.owner: dict[Var, int] = {}
         self.seen = 0
@@ -179,14 +183,14 @@ class Watched(Cotangents):
                 self.owner.update(dict.fromkeys(eqn.outputs, step))
         self.seen = len(builder.equations)
 
-    def birth(self, program: Program, run: Run, var: Var) -> Birth:
+    def birth(self, program: Program, run: EvaluatedProgram, var: Var) -> NonFiniteOrigin:
         """What there is to tell of `var` of the sweep, in the words of `program`."""
         if var not in self.owner:
             return run.birth(var)
         number = self.owner[var]
         eqn, args, saved, active = self.tape[len(self.tape) - 1 - number]
         value = run.values[var]
-        index = where_bad(value)
+        index = first_nonfinite_index(value)
 
         def at(x: Any) -> Any:
             found = run.values[x.atom] if type(x.atom) is Var else np.asarray(x.atom.value)
@@ -197,7 +201,7 @@ class Watched(Cotangents):
         outs = map(at, saved) if eqn.primitive.forward is None else []
         known = zip([*eqn.inputs, *eqn.outputs], [*operands, *outs], strict=False)
         slopes = zip(eqn.inputs, local_derivatives(eqn.primitive, operands, active), strict=False)
-        return Birth(
+        return NonFiniteOrigin(
             source_line(eqn.source),
             equation_text(program, eqn),
             index,

@@ -8,19 +8,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from functx.core.budgets import size_text
-from functx.core.editing import like, run_flat
+from functx.core.budgets import format_bytes
+from functx.core.editing import call_program_flat, replace_program_fields
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Equation, Program
-from functx.core.provenance import describe, pulled
+from functx.core.provenance import backward_source, describe_source
 from functx.core.tracing import current_builder
-from functx.tools.memory_picture import picture
-from functx.tools.memory_values import Value, inside_of, is_late, name_of, value_of
-from functx.transforms.call import Call, Rerun
+from functx.tools.memory_picture import render_svg
+from functx.tools.memory_values import (
+    LiveArray,
+    describe_array,
+    describe_scratch,
+    is_backward_equation,
+    operation_name,
+)
+from functx.transforms.call import Call, RematerializedCall
 from functx.transforms.functionalize import functionalize
 from functx.transforms.make_ir import make_ir
 from functx.transforms.planning.costs import bytes_of
-from functx.transforms.planning.peak import Timeline
+from functx.transforms.planning.peak import MemoryTimeline
 
 
 def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
@@ -42,12 +48,12 @@ def memory(fun: Callable[..., Any]) -> Callable[..., MemoryUse]:
         raise ArgumentError(f"memory: the argument must be a function; got {type_name(fun)}")
 
     def wrapper(*args: Any, **kwargs: Any) -> MemoryUse:
-        return MemoryUse(opened(make_ir(functionalize(fun))(*args, **kwargs)))
+        return MemoryUse(inline_memory_calls(make_ir(functionalize(fun))(*args, **kwargs)))
 
     return wrapper
 
 
-class Moment(NamedTuple):
+class TimelineEntry(NamedTuple):
     """One equation of a program, and the bytes in memory while it is computed.
 
     `inside` of them are what the operation needs for itself.
@@ -66,8 +72,8 @@ class MemoryUse:
     program: Program
 
     @cached_property
-    def _timeline(self) -> Timeline:
-        return Timeline(self.program, results=True)
+    def _timeline(self) -> MemoryTimeline:
+        return MemoryTimeline(self.program, results=True)
 
     @property
     def argument_bytes(self) -> int:
@@ -80,12 +86,12 @@ class MemoryUse:
         return sum(map(bytes_of, self.program.out_avals))
 
     @cached_property
-    def saved(self) -> list[Value]:
+    def saved(self) -> list[LiveArray]:
         """What is saved for backward computations, arguments aside, the largest first."""
-        backward = [eqn for eqn in self.program if is_late(eqn)]
+        backward = [eqn for eqn in self.program if is_backward_equation(eqn)]
         wanted = {a for eqn in backward for a in eqn.inputs}
-        early = [eqn for eqn in self.program if not is_late(eqn)] if backward else []
-        found = [value_of(eqn, v) for eqn in early for v in eqn.outputs if v in wanted]
+        early = [eqn for eqn in self.program if not is_backward_equation(eqn)] if backward else []
+        found = [describe_array(eqn, v) for eqn in early for v in eqn.outputs if v in wanted]
         return sorted(found, key=lambda value: -value.bytes)
 
     @property
@@ -94,11 +100,11 @@ class MemoryUse:
         return sum([value.bytes for value in self.saved])
 
     @cached_property
-    def timeline(self) -> list[Moment]:
+    def timeline(self) -> list[TimelineEntry]:
         """What is in memory at each equation, in order."""
         line = self._timeline
         return [
-            Moment(name_of(eqn.primitive), describe(eqn.source), total, inside)
+            TimelineEntry(operation_name(eqn.primitive), describe_source(eqn.source), total, inside)
             for eqn, total, inside in zip(self.program, line.totals, line.inside, strict=True)
         ]
 
@@ -110,39 +116,39 @@ class MemoryUse:
     @property
     def temporary_bytes(self) -> int:
         """About the most that is in memory at once besides arguments and results."""
-        return Timeline(self.program).most
+        return MemoryTimeline(self.program).most
 
     @cached_property
-    def alive(self) -> list[Value]:
+    def alive(self) -> list[LiveArray]:
         """What is in memory when it is most, the largest first."""
         line = self._timeline
         if not self.program.equations:
             return []
         at = line.peak
         found = [
-            value_of(self.program.equations[span.start], span.var)
+            describe_array(self.program.equations[span.start], span.var)
             for span in line.spans
             if span.start <= at <= span.end
         ]
         if line.inside[at]:
-            found.append(inside_of(self.program.equations[at], line.inside[at]))
+            found.append(describe_scratch(self.program.equations[at], line.inside[at]))
         return sorted(found, key=lambda value: -value.bytes)
 
     def __str__(self) -> str:
         at = f", at {self.timeline[self._timeline.peak].operation}" if self.timeline else ""
         head = [
-            f"memory of {self.program.name}: at most about {size_text(self.peak_bytes)}{at}",
-            f"arguments {size_text(self.argument_bytes)}, results {size_text(self.result_bytes)}, "
-            f"saved for the backward computation {size_text(self.saved_bytes)}",
+            f"memory of {self.program.name}: at most about {format_bytes(self.peak_bytes)}{at}",
+            f"arguments {format_bytes(self.argument_bytes)}, results {format_bytes(self.result_bytes)}, "
+            f"saved for the backward computation {format_bytes(self.saved_bytes)}",
         ]
-        lines = [*head, "", "saved:", *table(self.saved), "", "in memory at the peak:"]
-        return "\n".join([*lines, *table(self.alive)])
+        lines = [*head, "", "saved:", *format_table(self.saved), "", "in memory at the peak:"]
+        return "\n".join([*lines, *format_table(self.alive)])
 
     __repr__ = __str__
 
     def svg(self) -> str:
         """The timeline as a picture: an area for each array, over the equations, the peak marked."""
-        return picture(self)
+        return render_svg(self)
 
     def save(self, path: Any) -> None:
         """Write the picture to a file."""
@@ -151,25 +157,27 @@ class MemoryUse:
     _repr_svg_ = svg
 
 
-def table(values: Sequence[Value], most: int = 20) -> list[str]:
+def format_table(values: Sequence[LiveArray], most: int = 20) -> list[str]:
     """A line for each kind of value, those alike on one line, the largest first."""
-    counts: dict[Value, int] = {}
+    counts: dict[LiveArray, int] = {}
     for value in values:
         counts[value] = counts.get(value, 0) + 1
     rows = sorted(counts.items(), key=lambda item: -item[0].bytes * item[1])
     lines = [f"{count:4} x {value}" if count > 1 else f"{'':7}{value}" for value, count in rows]
     if len(lines) > most:
         rest = sum([value.bytes * count for value, count in rows[most:]])
-        lines[most:] = [f"{'':7}{size_text(rest):>10}  in {len(rows) - most} others"]
+        lines[most:] = [f"{'':7}{format_bytes(rest):>10}  in {len(rows) - most} others"]
     return lines or ["       nothing"]
 
 
-def late(program: Program) -> Program:
+def mark_backward(program: Program) -> Program:
     """`program` as one of a backward computation."""
-    return like(program, equations=[e.replace(source=pulled(e.source)) for e in program])
+    return replace_program_fields(
+        program, equations=[e.replace(source=backward_source(e.source)) for e in program]
+    )
 
 
-def opened(program: Program, again: bool = True) -> Program:
+def inline_memory_calls(program: Program, again: bool = True) -> Program:
     """`program` with the calls opened up but for its repeats; with `again` those done again too.
 
     What these do is all late.
@@ -177,11 +185,13 @@ def opened(program: Program, again: bool = True) -> Program:
 
     def rule(eqn: Equation, *args: Any) -> Any:
         call: Any = eqn.primitive
-        if not (again and type(call) is Rerun) and (type(call) is not Call or call.apart):
+        if not (again and type(call) is RematerializedCall) and (
+            type(call) is not Call or call.apart
+        ):
             return NotImplemented
         # The equations of the body keep their own lines.
         current_builder.here().source = None
-        body = late(call.program) if type(call) is Rerun else call.program
-        return run_flat(opened(body, again and type(call) is Call), args)
+        body = mark_backward(call.program) if type(call) is RematerializedCall else call.program
+        return call_program_flat(inline_memory_calls(body, again and type(call) is Call), args)
 
     return program.rewrite(rule)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from functx.core.budgets import size_text
-from functx.tools.memory_values import value_of
+from functx.core.budgets import format_bytes
+from functx.tools.memory_values import describe_array
 
 if TYPE_CHECKING:
     from functx.tools.memory import MemoryUse
 
 WIDTH, HEIGHT = 960, 440
 LEFT, RIGHT, TOP, BOTTOM = 80, 20, 56, 40
-MOST = 200
+MAX_AREAS = 200
 """So many arrays get an area of their own; the smaller ones share one."""
-_EARLY = "#4c78a8", "#6f9bc8", "#9ecae9", "#3b6a96", "#88b4d8"
-_LATE = "#f58518", "#ffbf79", "#e0761a", "#f9a55b", "#d96b0b"
-_INSIDE, _REST = "#bab0ac", "#d8d3cf"
+_FORWARD_COLORS = "#4c78a8", "#6f9bc8", "#9ecae9", "#3b6a96", "#88b4d8"
+_BACKWARD_COLORS = "#f58518", "#ffbf79", "#e0761a", "#f9a55b", "#d96b0b"
+_SCRATCH_COLOR, _OTHERS_COLOR = "#bab0ac", "#d8d3cf"
 
 
-def picture(use: MemoryUse) -> str:
+def render_svg(use: MemoryUse) -> str:
     """The picture of what is in memory over the equations of a program."""
     moments = use.timeline
     most = max(use.peak_bytes, 1)
-    areas = stacked(use)
+    areas = stack_areas(use)
     across = (WIDTH - LEFT - RIGHT) / max(len(moments), 1)
     up = (HEIGHT - TOP - BOTTOM) / most
 
@@ -37,7 +37,7 @@ def picture(use: MemoryUse) -> str:
     drawn = [
         f'<g stroke="#ffffff" stroke-width="0.3">{"".join([a.drawn(x, y) for a in areas])}</g>'
     ]
-    parts = [*head(use), *grid(most, y), *drawn, *marks(use, x, y), "</svg>"]
+    parts = [*svg_header(use), *svg_grid(most, y), *drawn, *svg_annotations(use, x, y), "</svg>"]
     return "\n".join(parts) + "\n"
 
 
@@ -57,25 +57,28 @@ class Area:
             return ""
         upper = [p for i, _, high in self.steps for p in ((x(i), y(high)), (x(i + 1), y(high)))]
         lower = [p for i, low, _ in self.steps for p in ((x(i), y(low)), (x(i + 1), y(low)))]
-        points = [f"{a:.1f},{b:.1f}" for a, b in (*corners(upper), *corners(lower)[::-1])]
+        points = [
+            f"{a:.1f},{b:.1f}"
+            for a, b in (*simplify_polyline(upper), *simplify_polyline(lower)[::-1])
+        ]
         return (
             f'<polygon points="{" ".join(points)}" fill="{self.colour}">'
             f"<title>{escape(self.title)}</title></polygon>"
         )
 
 
-def corners(points: list[Point]) -> list[Point]:
+def simplify_polyline(points: list[Point]) -> list[Point]:
     """The points of a line without those on the way between two others of the same height."""
     inner = zip(points, points[1:], points[2:], strict=False)
     turns = [b for a, b, c in inner if not a[1] == b[1] == c[1]]
     return [points[0], *turns, points[-1]]
 
 
-def stacked(use: MemoryUse) -> list[Area]:
+def stack_areas(use: MemoryUse) -> list[Area]:
     """The areas of all values, one on top of the other at each equation."""
     line, equations = use._timeline, use.program.equations
     heights = [0] * len(equations)
-    large = {s.var for s in sorted(line.spans, key=lambda span: -span.bytes)[:MOST]}
+    large = {s.var for s in sorted(line.spans, key=lambda span: -span.bytes)[:MAX_AREAS]}
     rest = [0] * len(equations)
     areas: list[Area] = []
     for span in line.spans:
@@ -83,31 +86,37 @@ def stacked(use: MemoryUse) -> list[Area]:
             for i in range(span.start, span.end + 1):
                 rest[i] += span.bytes
             continue
-        value = value_of(equations[span.start], span.var)
-        palette = _LATE if value.late else _EARLY
+        value = describe_array(equations[span.start], span.var)
+        palette = _BACKWARD_COLORS if value.late else _FORWARD_COLORS
         colour = palette[len(areas) % len(palette)]
         areas.append(Area(" ".join(str(value).split()), colour))
-        lay(areas[-1], heights, range(span.start, span.end + 1), [span.bytes] * len(equations))
+        add_layer(
+            areas[-1], heights, range(span.start, span.end + 1), [span.bytes] * len(equations)
+        )
     for title, colour, counts in (
-        ("smaller arrays", _REST, rest),
-        ("what the operation needs for itself", _INSIDE, line.inside),
+        ("smaller arrays", _OTHERS_COLOR, rest),
+        ("what the operation needs for itself", _SCRATCH_COLOR, line.inside),
     ):
         areas.append(Area(title, colour))
-        lay(areas[-1], heights, range(len(equations)), counts)
+        add_layer(areas[-1], heights, range(len(equations)), counts)
     return areas
 
 
-def lay(area: Area, heights: list[int], steps: range, counts: list[int]) -> None:
+def add_layer(area: Area, heights: list[int], steps: range, counts: list[int]) -> None:
     """Lay `area` on what is there at `steps`, so many bytes high at each."""
     for i in steps:
         area.steps.append((i, heights[i], heights[i] + counts[i]))
         heights[i] += counts[i]
 
 
-def head(use: MemoryUse) -> list[str]:
+def svg_header(use: MemoryUse) -> list[str]:
     """The frame of the picture, its title, and what the colours mean."""
-    text = f"memory of {use.program.name}: at most about {size_text(use.peak_bytes)}"
-    legend = [("forward", _EARLY[0]), ("backward", _LATE[0]), ("inside an operation", _INSIDE)]
+    text = f"memory of {use.program.name}: at most about {format_bytes(use.peak_bytes)}"
+    legend = [
+        ("forward", _FORWARD_COLORS[0]),
+        ("backward", _BACKWARD_COLORS[0]),
+        ("inside an operation", _SCRATCH_COLOR),
+    ]
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
@@ -121,7 +130,7 @@ def head(use: MemoryUse) -> list[str]:
     return lines
 
 
-def grid(most: int, y: Any) -> list[str]:
+def svg_grid(most: int, y: Any) -> list[str]:
     """Lines at quarters of the most, with the bytes."""
     lines = []
     for quarter in range(5):
@@ -130,12 +139,12 @@ def grid(most: int, y: Any) -> list[str]:
         lines.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e4e4e4"/>'
             f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#555555">'
-            f"{size_text(count)}</text>"
+            f"{format_bytes(count)}</text>"
         )
     return lines
 
 
-def marks(use: MemoryUse, x: Any, y: Any) -> list[str]:
+def svg_annotations(use: MemoryUse, x: Any, y: Any) -> list[str]:
     """The peak, and what the horizontal axis counts."""
     moments, bottom = use.timeline, HEIGHT - BOTTOM
     lines = [

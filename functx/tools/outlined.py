@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functx.core.checking import check_is_program
-from functx.core.config import OUTLINE, check_word
+from functx.core.checking import check_program_argument
+from functx.core.config import OUTLINE_MODES, check_choice
 from functx.core.program import Program
 from functx.transforms.outlining.outline import Outline
 
@@ -23,7 +23,7 @@ def outlined(program: Program, mode: str = "auto") -> Program:
     >>> len(program), len(functx.tools.outlined(program))
     (200, 1)
     """
-    check_word("outlined: mode", mode, OUTLINE)
-    check_is_program("outlined", program)
+    check_choice("outlined: mode", mode, OUTLINE_MODES)
+    check_program_argument("outlined", program)
     found = Outline(mode)(program)
     return found.map_subprograms(lambda nested: outlined(nested, mode))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functx.core.checking import check_is_program
-from functx.core.config import SIMPLIFY, check_word
+from functx.core.checking import check_program_argument
+from functx.core.config import SIMPLIFY_MODES, check_choice
 from functx.core.program import Program
 from functx.transforms.simplify.simplify import Simplify
 
@@ -19,6 +19,6 @@ def simplified(program: Program, mode: str = "always") -> Program:
     >>> len(program), len(functx.tools.simplified(program))
     (4, 1)
     """
-    check_word("simplified: mode", mode, SIMPLIFY)
-    check_is_program("simplified", program)
+    check_choice("simplified: mode", mode, SIMPLIFY_MODES)
+    check_program_argument("simplified", program)
     return Simplify(mode, deep=True)(program)

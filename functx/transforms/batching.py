@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from functx.core.avals import ShapedArray
-from functx.core.axes import Axis, AxisNames, batched_axis, batched_names, batching_over
+from functx.core.axes import Axis, AxisNames, batched_axis, batched_axis_names, set_batched_axis
 from functx.core.errors import RuleError
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.program import Equation, Program
 from functx.core.records import Rewrite, field
-from functx.core.rewriting import user_rules
+from functx.core.rewriting import user_rule_runs
 from functx.core.tracing import trace_closed
 from functx.ops.shaping import broadcast_in_dim, moveaxis
-from functx.transforms.expand import expand
-from functx.transforms.rule_checks import checked_batch
+from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.rule_checks import check_batch_result
 
 
 class Batch(Rewrite[Program]):
@@ -31,14 +31,14 @@ class Batch(Rewrite[Program]):
     size: int
     in_dims: tuple[int | None, ...]
     out_dims: tuple[int | None, ...]
-    names: AxisNames = field(default_factory=batched_names, kw_only=True)
+    names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def __call__(self, program: Program) -> Program:
-        return trace_batch(partial(self.emit, program), program, self.size, self.in_dims)
+        return trace_batched(partial(self.emit, program), program, self.size, self.in_dims)
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        outs = on_batches(program, args, self.in_dims, self.names.of(self.size))
+        outs = interpret_batched(program, args, self.in_dims, self.names.of(self.size))
         return [
             self.lay_out(i, x, dim, wanted)
             for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
@@ -47,7 +47,7 @@ class Batch(Rewrite[Program]):
     def lay_out(self, i: int, x: Any, dim: int | None, wanted: int | None) -> Any:
         if wanted is None:
             if dim is not None:
-                raise BatchedOutput(i)
+                raise BatchedOutputError(i)
             return x
         if dim is None:
             shape = list(x.shape)
@@ -57,25 +57,25 @@ class Batch(Rewrite[Program]):
         return moveaxis(x, dim, wanted)
 
 
-class NaturalBatch(Rewrite[tuple[Program, tuple[int | None, ...]]]):
+class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):
     """As `Batch`, for outputs laid out as they come: the program, and their batch dimensions."""
 
     size: int
     in_dims: tuple[int | None, ...]
-    names: AxisNames = field(default_factory=batched_names, kw_only=True)
+    names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def __call__(self, program: Program) -> tuple[Program, tuple[int | None, ...]]:
         out_dims: list[int | None] = []
 
         def body(*args: Any) -> list[Any]:
-            outs = on_batches(program, args, self.in_dims, self.names.of(self.size))
+            outs = interpret_batched(program, args, self.in_dims, self.names.of(self.size))
             out_dims.extend(dim for _, dim in outs)
             return [x for x, _ in outs]
 
-        return trace_batch(body, program, self.size, self.in_dims), tuple(out_dims)
+        return trace_batched(body, program, self.size, self.in_dims), tuple(out_dims)
 
 
-def trace_batch(
+def trace_batched(
     body: Callable[..., list[Any]], program: Program, size: int, in_dims: Sequence[int | None]
 ) -> Program:
     """The program of `body`, which takes the inputs of `program` in batches along `in_dims`."""
@@ -83,7 +83,7 @@ def trace_batch(
     return trace_closed(body, avals, name=f"vmap_{program.name}", in_names=program.in_names)
 
 
-def on_batches(
+def interpret_batched(
     program: Program,
     args: Sequence[Any],
     in_dims: Sequence[int | None],
@@ -94,12 +94,12 @@ def on_batches(
     `axis` is what the batches run over, by default what the rule at work batches over.
     """
     pairs = zip(args, in_dims, strict=True)
-    program = expand(program, "batch")
-    with batching_over(axis or batched_axis()):
+    program = decompose_missing_rules(program, "batch")
+    with set_batched_axis(axis or batched_axis()):
         return interpret(program, pairs, batch_equation, constant=lambda c: (c, None))
 
 
-class BatchedOutput(Exception):
+class BatchedOutputError(Exception):
     """Output `args[0]` depends on the batch, and was asked for without a batch dimension."""
 
 
@@ -108,8 +108,8 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
     args = [x for x, _ in operands]
     dims = [dim for _, dim in operands]
     primitive = eqn.primitive
-    if all(dim is None for dim in dims) and batched_names().name not in primitive.named_axes:
-        return [(out, None) for out in forward(eqn, *args)]
+    if all(dim is None for dim in dims) and batched_axis_names().name not in primitive.named_axes:
+        return [(out, None) for out in bind_equation(eqn, *args)]
     result = primitive.batch(args, dims)
     try:
         out, out_dim = result
@@ -119,9 +119,9 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
             f"got {result!r}"
         ) from None
     if primitive.by_user:
-        user_rules.ran()
+        user_rule_runs.ran()
         size = next((x.shape[dim] for x, dim in operands if dim is not None), 0)
-        checked_batch(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
+        check_batch_result(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
     return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]
 
 

@@ -9,27 +9,27 @@ from functx.core.errors import DTypeError
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import Mul
 from functx.ops.operands import batch_size
-from functx.ops.shaping import spread as mask_of
+from functx.ops.shaping import instantiate_mask as mask_of
 from functx.ops.trigonometric import Sin
-from functx.transforms.batching import NaturalBatch
+from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.marks import (
-    chosen,
+    indices_where,
     inexact_cotangents,
-    inexact_marks,
-    linear_marks,
-    others,
-    places_of,
-    spread,
+    inexact_mask,
+    linear_mask,
+    scatter_where,
+    select_where,
+    select_where_not,
 )
-from functx.transforms.masked_split import SplitMasked, pulled_back, with_masks
-from functx.transforms.parts import Between, depends, part_of
-from functx.transforms.planning.planned import computes_again, planned
+from functx.transforms.masked_split import SplitMaskedVJP, select_pullback, unpack_masked_cotangents
+from functx.transforms.parts import Subprogram, active_outputs, dce_program
+from functx.transforms.planning.planned import recomputes_forward, with_rematerialization
 from functx.transforms.reverse_mode import Transpose
 from functx.transforms.zeros import programs_run, with_programs
 
@@ -68,7 +68,9 @@ class Call(Primitive):
     def later(self, backward: Program, split: Any) -> Call:
         """A call of `backward`, made by `split`, which may compute again what came before."""
         return (
-            Rerun(backward, True) if computes_again(split, self.program) else self.again(backward)
+            RematerializedCall(backward, True)
+            if recomputes_forward(split, self.program)
+            else self.again(backward)
         )
 
     def results(self, program: Program, args: Sequence[Any]) -> list[Any]:
@@ -79,18 +81,18 @@ class Call(Primitive):
         own = tuple([n for n, at in enumerate(passed) if at is None])
         if len(own) == len(passed):
             return self.again(program)(*args)  # type: ignore[no-any-return]
-        outs = iter(self.again(rewritten(Between(outputs=own), program))(*args))
+        outs = iter(self.again(cached_rewrite(Subprogram(outputs=own), program))(*args))
         return [next(outs) if at is None else args[at] for at in passed]
 
     def trim(self, used):
         if all(used):
             return None
-        outputs = places_of(used)
-        program, inputs = part_of(self.program, outputs)
+        outputs = indices_where(used)
+        program, inputs = dce_program(self.program, outputs)
         return self.again(program), inputs, outputs
 
     def varying_outputs(self, avals, active):
-        return depends(self.program, active)
+        return active_outputs(self.program, active)
 
     def jvp(self, primals, tangents):
         lives = [False if t is None else None for t in tangents]
@@ -100,10 +102,10 @@ class Call(Primitive):
         varying = tuple([t is not None for t in tangents])
         masked = tuple([live is not None and live is not False for live in lives])
         split = Linearize(varying, masked)
-        values, tangent_program = rewritten(split, self.program)
+        values, tangent_program = cached_rewrite(split, self.program)
         masks = [mask_of(m, x.shape) for m, x, on in zip(lives, primals, masked, strict=True) if on]
         found = self.results(values, [*primals, *masks])
-        inexact = inexact_marks(self.program.out_avals)
+        inexact = inexact_mask(self.program.out_avals)
         count, end = len(inexact), len(inexact) + sum(inexact)
         given = [t for t in tangents if t is not None]
         pushed = self.again(tangent_program)(*given, *found[end:])
@@ -111,10 +113,12 @@ class Call(Primitive):
             None if type(atom) is Literal else mask
             for atom, mask in zip(values.outputs[count:end], found[count:end], strict=True)
         ]
-        return found[:count], spread(pushed, inexact), spread(masks, inexact)
+        return found[:count], scatter_where(pushed, inexact), scatter_where(masks, inexact)
 
     def forward(self, args, active):
-        values = rewritten(planned(SplitMasked(tuple(active))), self.program).values
+        values = cached_rewrite(
+            with_rematerialization(SplitMaskedVJP(tuple(active))), self.program
+        ).values
         outs = self.results(values, args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
@@ -123,19 +127,21 @@ class Call(Primitive):
         return self.vjp_masked(cts, [None] * len(cts), residuals, args, active)[0]
 
     def vjp_masked(self, cts, lives, residuals, args, active):
-        backward, given = pulled_back(active, self.program, cts, lives)
-        pull = self.later(backward, planned(SplitMasked(tuple(active))))
-        return with_masks(active, backward, pull(*given, *residuals))
+        backward, given = select_pullback(active, self.program, cts, lives)
+        pull = self.later(backward, with_rematerialization(SplitMaskedVJP(tuple(active))))
+        return unpack_masked_cotangents(active, backward, pull(*given, *residuals))
 
     def transpose(self, cts, *args):
-        linear = linear_marks(args)
-        program = rewritten(TransposeIn(linear), self.program)
+        linear = linear_mask(args)
+        program = cached_rewrite(TransposeLinearInputs(linear), self.program)
         given = inexact_cotangents(cts, self.program.out_avals)
-        return spread(self.again(program)(*given, *others(args, linear)), linear)
+        return scatter_where(self.again(program)(*given, *select_where_not(args, linear)), linear)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        program, out_dims = rewritten(NaturalBatch(size, tuple(dims)), self.program)
+        program, out_dims = cached_rewrite(
+            BatchWithInferredOutDims(size, tuple(dims)), self.program
+        )
         return self.again(program)(*args), out_dims
 
     def hoist(self, programs, extras, operands):
@@ -145,7 +151,7 @@ class Call(Primitive):
         return ctx.call(self.program, values, self.apart)
 
 
-class Rerun(Call):
+class RematerializedCall(Call):
     """A call that computes again what ran before it.
 
     It is not merged with that, and does not begin before all its operands are there.
@@ -154,19 +160,22 @@ class Rerun(Call):
     samples = (sample(f64[3], f64[3], program=_example(), apart=True),)
 
     def again(self, program):
-        return Rerun(program, True)
+        return RematerializedCall(program, True)
 
     def lower(self, ctx, *values):
         return ctx.call(self.program, ctx.barrier(values), True)
 
 
-class TransposeIn(Rewrite[Program]):
+class TransposeLinearInputs(Rewrite[Program]):
     """The rewrite to the transpose of a program that is linear in the inputs marked `linear`."""
 
     linear: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        inputs = [*chosen(program.inputs, self.linear), *others(program.inputs, self.linear)]
+        inputs = [
+            *select_where(program.inputs, self.linear),
+            *select_where_not(program.inputs, self.linear),
+        ]
         first = Program(program.name, inputs, program.equations, program.outputs)
         return Transpose(sum(self.linear))(first)
 

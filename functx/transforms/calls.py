@@ -13,9 +13,9 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.axes import counted_axes
+from functx.core.axes import tracked_mesh_axes
 from functx.core.dtypes import canonical_dtype, is_complex
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -25,30 +25,41 @@ from functx.core.errors import (
     TangentError,
     type_name,
 )
-from functx.core.program import Program, padded
-from functx.core.provenance import line_text, raises_itself, source_in, source_line, unwrapped
-from functx.core.rewriting import rewritten
+from functx.core.program import Program, pad_input_names
+from functx.core.provenance import (
+    is_raise_instruction,
+    line_text,
+    source_line,
+    traceback_source,
+    unwrap_function,
+)
+from functx.core.rewriting import cached_rewrite
 from functx.core.storage import (
-    Pure,
-    Purify,
-    ask_layout,
+    Functionalize,
+    FunctionalizedProgram,
     is_computed,
-    layout_of,
-    root_of,
-    write_arrays,
+    noncontiguous_strides,
+    record_layout_dependence,
+    storage_base,
+    write_to_numpy_arrays,
 )
 from functx.core.strides import Strides
-from functx.core.tracebacks import nameless_boundary
-from functx.core.tracing import Tracer, aval_of, current_builder, execution, trace
-from functx.ops.boundaries import Boundary
+from functx.core.tracebacks import unnamed_api_boundary
+from functx.core.tracing import Tracer, aval_of, backend, current_builder, trace
+from functx.ops.boundaries import DerivativeBoundary
 from functx.ops.conversion import convert_element_type
 from functx.ops.mutation import Copy, Write
-from functx.transforms.sharing import Block, blocks_of, refuse_around, traced_pair
+from functx.transforms.sharing import (
+    SharedBuffer,
+    check_captures_not_aliased,
+    find_aliased_pair,
+    written_shared_buffers,
+)
 
-Layouts = Sequence[Strides | None]
+ArgumentStrides = Sequence[Strides | None]
 
 
-class TracedCall(NamedTuple):
+class TracedFunction(NamedTuple):
     """The pure program of one call, what it captured, and the structure of its result.
 
     Behind the leaves of the result it returns new values for the inputs at `written`. If it is
@@ -61,10 +72,10 @@ class TracedCall(NamedTuple):
     written: tuple[int, ...] = ()
     by_layout: bool = False
 
-    def without_writes(self, what: str) -> TracedCall:
+    def without_writes(self, what: str) -> TracedFunction:
         """The call itself; ArgumentWriteError if the function writes to an argument."""
         if self.written:
-            names = padded(self.program.in_names(), len(self.program.inputs))
+            names = pad_input_names(self.program.in_names(), len(self.program.inputs))
             raise ArgumentWriteError(
                 f"{what}: the function must not write to its arguments; got one that writes to "
                 + ", ".join([f"`{names[i]}`" for i in self.written]),
@@ -72,7 +83,7 @@ class TracedCall(NamedTuple):
             )
         return self
 
-    def carrying_writes(self) -> tuple[TracedCall, list[Any]]:
+    def carrying_writes(self) -> tuple[TracedFunction, list[Any]]:
         """The call of a body that is run again and again, and the arrays around it that it writes to.
 
         They come last among what it captured, and the body returns their new values first.
@@ -85,7 +96,9 @@ class TracedCall(NamedTuple):
         kept = [i for i in range(own, len(self.program.inputs)) if i not in new]
         inputs = [self.program.inputs[i] for i in (*range(own), *kept, *moved)]
         captured = [self.captured[i - own] for i in (*kept, *moved)]
-        program = like(self.program, inputs=inputs, outputs=[*[new[i] for i in moved], *results])
+        program = replace_program_fields(
+            self.program, inputs=inputs, outputs=[*[new[i] for i in moved], *results]
+        )
         return self._replace(program=program, captured=captured, written=()), captured[len(kept) :]
 
     def own_tree(self, has_aux: bool) -> Any:
@@ -106,13 +119,13 @@ class TracedCall(NamedTuple):
         Inside a trace, a result that is one of the operands, or shows one, gets memory of its own.
         """
         own = len(outs) - len(self.written)
-        results = (transform_results if of_transform else fresh)(outs[:own], args)
+        results = (copy_transform_results if of_transform else copy_if_aliased)(outs[:own], args)
         if self.written:
-            write_all_back(args, dict(zip(self.written, outs[own:], strict=True)))
+            write_back_arguments(args, dict(zip(self.written, outs[own:], strict=True)))
         return results
 
 
-def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def copy_if_aliased(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """`values`, copied where they are operands among `args` or views, so that writes keep them apart."""
     given = {x.atom for x in args if type(x) is Tracer}
     if not given:
@@ -123,19 +136,19 @@ def fresh(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def copy_transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """`values`, fresh, as a transform of operands `args` returns them.
 
     Outside a trace they are arrays of JAX. So inside one, `x += y` gives the name a new value too.
     """
-    found = fresh(values, args)
+    found = copy_if_aliased(values, args)
     for x in found:
         if type(x) is Tracer:
             x.builder.note_of_jax(x.atom)
     return found
 
 
-def called_plainly(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_outside_trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`fun(*args, **kwargs)` outside a trace; results that alias a NumPy argument are copied."""
     given = [x for x in tree.leaves((args, kwargs)) if isinstance(x, np.ndarray)]
 
@@ -146,22 +159,22 @@ def called_plainly(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return tree.map(apart, fun(*args, **kwargs)) if given else fun(*args, **kwargs)
 
 
-def write_all_back(args: Sequence[Any], new: dict[int, Any]) -> None:
+def write_back_arguments(args: Sequence[Any], new: dict[int, Any]) -> None:
     """Let the arguments at the keys of `new` take the values that a call wrote to them.
 
     Raises ImmutableArrayError, before any is changed, if one is a read-only NumPy array.
     """
-    write_arrays(args, new)
+    write_to_numpy_arrays(args, new)
     traced = [i for i in new if type(args[i]) is Tracer]
     values = [new[i] for i in traced]
     if len(traced) > 1:
         # One may show what another is about to overwrite.
-        values = fresh(values, [args[i] for i in traced])
+        values = copy_if_aliased(values, [args[i] for i in traced])
     for i, value in zip(traced, values, strict=True):
         Write()(args[i], value)
 
 
-class InNames(NamedTuple):
+class InputNames(NamedTuple):
     """The names of the leaves of a call's arguments, worked out only when they are shown."""
 
     code: Any
@@ -176,23 +189,23 @@ class InNames(NamedTuple):
             else ()
         )
         names = []
-        for kind, argument, *rest in paths_of(self.in_tree, self.leaves):
+        for kind, argument, *rest in key_paths(self.in_tree, self.leaves):
             if kind.idx:
                 base = argument.key
             else:
                 i = argument.idx
                 base = positional[i] if i < len(positional) else f"args[{i}]"
-            names.append(base + tree.path_text(rest))
+            names.append(base + tree.keystr(rest))
         return names
 
 
-def paths_of(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+def key_paths(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
     """The path of each leaf of a structure.
 
     Only an instance knows the names of the parts of a class of the user's; it is made of
     `leaves`, traced values in place of avals, if these are given. Else such parts are numbered.
     """
-    if leaves is None or not any(tree.in_user_nodes(structure)):
+    if leaves is None or not any(tree.leaves_in_user_nodes(structure)):
         return tree.paths(structure)
     found: list[Any] = []
 
@@ -200,7 +213,7 @@ def paths_of(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple[
         rest = iter(tracers)
         given = [next(rest) if type(x) is ShapedArray else x for x in leaves]
         made = structure.unflatten(given)
-        static = structure.fixed if isinstance(structure, tree.WithStatic) else ()
+        static = structure.fixed if isinstance(structure, tree.TreeDefWithStatic) else ()
         paths = [path for path, _ in tree.leaves_with_path(made)]
         found.extend([path for i, path in enumerate(paths) if i not in static])
         return []
@@ -211,26 +224,28 @@ def paths_of(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple[
     return found if len(found) == len(leaves) else tree.paths(structure)
 
 
-def leaf_paths(structure: Any, leaves: Sequence[Any] | None = None) -> list[str]:
-    """The paths of the leaves of a structure, as messages show them; see `paths_of`."""
-    return [tree.path_text(path) for path in paths_of(structure, leaves)]
+def key_path_strings(structure: Any, leaves: Sequence[Any] | None = None) -> list[str]:
+    """The paths of the leaves of a structure, as messages show them; see `key_paths`."""
+    return [tree.keystr(path) for path in key_paths(structure, leaves)]
 
 
-def names_of(fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any] | None = None) -> InNames:
+def argument_names(
+    fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any] | None = None
+) -> InputNames:
     """The names of the leaves of a call of `fun` with arguments of structure `in_tree`.
 
     `leaves` are those of the call, or their avals.
     """
     skip = 0
-    fun = unwrapped(fun)
+    fun = unwrap_function(fun)
     if type(fun) is MethodType:
         fun, skip = fun.__func__, 1
     elif type(fun) is not FunctionType:
         fun, skip = getattr(type(fun), "__call__", fun), 1  # noqa: B004
-    return InNames(getattr(fun, "__code__", None), skip, in_tree, leaves)
+    return InputNames(getattr(fun, "__code__", None), skip, in_tree, leaves)
 
 
-def name_of(fun: Callable[..., Any]) -> str:
+def function_name(fun: Callable[..., Any]) -> str:
     """The name that messages and programs use for `fun`."""
     name = getattr(fun, "__name__", None) or getattr(fun, "name", None) or type(fun).__name__
     return "lambda" if name == "<lambda>" else str(name)
@@ -244,7 +259,7 @@ def check_callable(fun: Any, transform: str) -> None:
         )
 
 
-def with_options(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
+def as_decorator(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
     """`transform` for a function that is yet to come: a decorator.
 
     `options` are its arguments, of which the function is the first.
@@ -253,22 +268,22 @@ def with_options(transform: Callable[..., Any], options: dict[str, Any]) -> Any:
     return partial(transform, **{name: options[name] for name in named})
 
 
-def named_after(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
+def copy_function_metadata(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
     """`wrapper` with the docstring, name and signature of `fun`."""
     for attribute in WRAPPER_ASSIGNMENTS:
         with suppress(AttributeError, TypeError):
             setattr(wrapper, attribute, getattr(fun, attribute))
-    wrapper.__name__ = f"{transform}_{name_of(fun)}"
+    wrapper.__name__ = f"{transform}_{function_name(fun)}"
     wrapper.__wrapped__ = fun
     return wrapper
 
 
-def transformed(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
+def wrap_transform(wrapper: Any, fun: Callable[..., Any], transform: str) -> Any:
     """`wrapper`, the result of `transform` of `fun`, with its name; a boundary of tracebacks."""
-    return named_after(nameless_boundary(wrapper), fun, transform)
+    return copy_function_metadata(unnamed_api_boundary(wrapper), fun, transform)
 
 
-def trace_call(
+def trace_function(
     fun: Callable[..., Any],
     in_tree: Any,
     avals: Sequence[ShapedArray],
@@ -277,11 +292,11 @@ def trace_call(
     values: Sequence[Any] | None = None,
     differentiated: Sequence[int] = (),
     has_aux: bool = False,
-    blocks: Sequence[Block] = (),
+    blocks: Sequence[SharedBuffer] = (),
     from_roots: bool = False,
-    layouts: Layouts | None = None,
+    layouts: ArgumentStrides | None = None,
     mapped: Any = None,
-) -> TracedCall:
+) -> TracedFunction:
     """Trace `fun(*args, **kwargs)`, where `(args, kwargs)` has the structure `in_tree`.
 
     With `has_aux`, `fun` returns a pair, whose parts are flattened one after the other. What is
@@ -300,10 +315,10 @@ def trace_call(
         leaves: list[Any] = list(tracers)
         for block in blocks:
             leaves = block.joined(leaves, differentiated)
-        on_devices = counted_axes() if differentiated else ()
+        on_devices = tracked_mesh_axes() if differentiated else ()
         marked = {i: leaves[i] for i in differentiated if on_devices}
         for i, x in marked.items():
-            leaves[i] = Boundary("argument", on_devices)(x, x)
+            leaves[i] = DerivativeBoundary("argument", on_devices)(x, x)
         args, kwargs = in_tree.unflatten(leaves)
         try:
             out = fun(*args, **kwargs)
@@ -311,8 +326,8 @@ def trace_call(
             if isinstance(error.__cause__, FunctxError) and not isinstance(error, FunctxError):
                 # NumPy wraps what its element asked of a traced value in an error of its own.
                 raise error.__cause__ from None
-            refuse_foreign(error)
-            note_line(error)
+            raise_foreign_code_error(error)
+            add_source_note(error)
             raise
         if has_aux and not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise ArgumentError(
@@ -320,19 +335,19 @@ def trace_call(
                 f"got {type_name(out)}"
             )
         outs: list[Any]
-        outs, out_tree = tree.flatten_words(tuple(out) if has_aux else out)
+        outs, out_tree = tree.flatten_with_key_data(tuple(out) if has_aux else out)
         if has_aux:
             own = out_tree.children()[0].num_leaves
             static = {i: x for i, x in enumerate(outs) if i >= own and type(x) is not Tracer}
             outs = [x for i, x in enumerate(outs) if i not in static]
-            out_tree = tree.with_static(out_tree, static)
+            out_tree = tree.treedef_with_static(out_tree, static)
         for x in outs:
             if type(x) is not Tracer:
                 check_output(x, out, kind, fun)
         if on_devices:
-            outs = [Boundary("result", on_devices)(x, x) for x in outs]
+            outs = [DerivativeBoundary("result", on_devices)(x, x) for x in outs]
         wrote, asked = builder.writes, builder.by_layout
-        for i in [i for i in marked if wrote and is_written(leaves[i])]:
+        for i in [i for i in marked if wrote and is_written_to(leaves[i])]:
             Write()(marked[i], leaves[i])
         for i in [i for block in blocks if wrote for i, _ in block.members]:
             Write()(tracers[i], leaves[i])
@@ -341,30 +356,30 @@ def trace_call(
     program, captured = trace(
         flat,
         avals,
-        name=name_of(fun),
+        name=function_name(fun),
         kind=kind,
         values=values,
         differentiated=differentiated,
-        in_names=names_of(fun, in_tree, avals),
+        in_names=argument_names(fun, in_tree, avals),
         from_roots=from_roots,
         layouts=layouts or (),
         mapped=mapped,
     )
     if not wrote or kind == "make_ir":
-        return TracedCall(program, captured, out_tree)
-    around = [layout_of(x) for x in captured]
-    own: Layouts = [None] * len(avals) if layouts is None else layouts
-    pure: Pure = rewritten(Purify((*own, *around)), program)
+        return TracedFunction(program, captured, out_tree)
+    around = [noncontiguous_strides(x) for x in captured]
+    own: ArgumentStrides = [None] * len(avals) if layouts is None else layouts
+    pure: FunctionalizedProgram = cached_rewrite(Functionalize((*own, *around)), program)
     by_layout = asked or pure.by_layout
     # What was found out only now may change what the function does.
-    found = blocks if blocks or values is None else blocks_of(values, pure.written)
-    roots = from_roots or _see_each_other(captured, [i - len(avals) for i in pure.written])
+    found = blocks if blocks or values is None else written_shared_buffers(values, pure.written)
+    roots = from_roots or _captures_alias(captured, [i - len(avals) for i in pure.written])
     if by_layout:
-        layouts_of(captured)
+        argument_strides(captured)
         if layouts is None and values is not None:
-            layouts = layouts_of(values)
+            layouts = argument_strides(values)
     if found != blocks or roots != from_roots or (layouts is not None and [*layouts] != [*own]):
-        return trace_call(
+        return trace_function(
             fun,
             in_tree,
             avals,
@@ -378,68 +393,72 @@ def trace_call(
             mapped=mapped,
         )
     if values is not None:
-        refuse_around(values, captured, pure.written)
-    return TracedCall(pure.program, captured, out_tree, pure.written, by_layout)
+        check_captures_not_aliased(values, captured, pure.written)
+    return TracedFunction(pure.program, captured, out_tree, pure.written, by_layout)
 
 
-def is_written(x: Tracer) -> bool:
+def is_written_to(x: Tracer) -> bool:
     """Whether something is written to `x`, or to what shows it, in the program being traced."""
     builder = x.builder
     return any(
-        type(eqn.primitive) is Write and root_of(Tracer(eqn.inputs[0], builder)).atom is x.atom
+        type(eqn.primitive) is Write and storage_base(Tracer(eqn.inputs[0], builder)).atom is x.atom
         for eqn in builder.equations
     )
 
 
-def layouts_of(values: Sequence[Any]) -> Layouts:
+def argument_strides(values: Sequence[Any]) -> ArgumentStrides:
     """The strides of arguments, on which a function depends; None for those in row-major order."""
     for x in values:
-        ask_layout(x, writes=True)
-    return [layout_of(x) for x in values]
+        record_layout_dependence(x, writes=True)
+    return [noncontiguous_strides(x) for x in values]
 
 
-def traced_together(trace: Callable[[bool], list[TracedCall]]) -> list[TracedCall]:
+def trace_with_shared_captures(
+    trace: Callable[[bool], list[TracedFunction]],
+) -> list[TracedFunction]:
     """The calls that `trace(from_roots)` gives, of functions that see what each other write."""
     calls = trace(False)
-    captured = {owner_of(x): x for call in calls for x in call.captured}
+    captured = {capture_key(x): x for call in calls for x in call.captured}
     places = {key: i for i, key in enumerate(captured)}
     written = set()
     for call in calls:
         own = len(call.program.inputs) - len(call.captured)
-        written |= {places[owner_of(call.captured[i - own])] for i in call.written if i >= own}
-    return trace(True) if _see_each_other(list(captured.values()), written) else calls
+        written |= {places[capture_key(call.captured[i - own])] for i in call.written if i >= own}
+    return trace(True) if _captures_alias(list(captured.values()), written) else calls
 
 
-def owner_of(x: Any) -> Any:
+def capture_key(x: Any) -> Any:
     """What two captured values share exactly when they are one."""
     return x.atom if type(x) is Tracer else id(x)
 
 
-def _see_each_other(captured: Sequence[Any], written: Collection[int]) -> bool:
+def _captures_alias(captured: Sequence[Any], written: Collection[int]) -> bool:
     """Whether a write to a captured array is seen by others around: it, or another, is a view."""
-    refuse_around([], [None if type(x) is Tracer else x for x in captured], written)
+    check_captures_not_aliased([], [None if type(x) is Tracer else x for x in captured], written)
     views = [
         x
         for x in [captured[i] for i in written if i >= 0]
-        if type(x) is Tracer and root_of(x).atom is not x.atom
+        if type(x) is Tracer and storage_base(x).atom is not x.atom
     ]
-    return bool(views) or traced_pair(captured, written) is not None
+    return bool(views) or find_aliased_pair(captured, written) is not None
 
 
-def refuse_foreign(error: Exception) -> None:
+def raise_foreign_code_error(error: Exception) -> None:
     """Raise ForeignCodeError if `error` comes from other code that was given a traced array."""
     text = str(error)
     # What NumPy says of `x.flat[i] = y` does not say what y is.
     flat = type(error) is ValueError and text.startswith("Error setting single item of array")
-    if isinstance(error, FunctxError) or not (flat or "Traced<" in text or _TRACER in text):
+    if isinstance(error, FunctxError) or not (
+        flat or "Traced<" in text or _TRACER_CLASS_NAME in text
+    ):
         return
     trail = error.__traceback__
     while trail is not None and trail.tb_next is not None:
         trail = trail.tb_next
-    if trail is not None and raises_itself(trail.tb_frame.f_code, trail.tb_lasti):
+    if trail is not None and is_raise_instruction(trail.tb_frame.f_code, trail.tb_lasti):
         # An exception that the user's code raises about a value, not an error of functx.
         return
-    line = source_in(error.__traceback__)
+    line = traceback_source(error.__traceback__)
     if flat:
         raise CapturedWriteError(
             "x.flat[...] =: an array from outside the function must not be written to while it is "
@@ -456,16 +475,16 @@ def refuse_foreign(error: Exception) -> None:
     ) from error
 
 
-def note_line(error: Exception) -> None:
+def add_source_note(error: Exception) -> None:
     """Say of an error in which JAX misses a value at which line of the user's that was."""
     if type(error).__module__ == "jax.errors" and not hasattr(error, "__notes__"):
-        error.add_note(f"  at {source_line(source_in(error.__traceback__))}")
+        error.add_note(f"  at {source_line(traceback_source(error.__traceback__))}")
 
 
-_TRACER = f"{Tracer.__module__}.{Tracer.__qualname__}"
+_TRACER_CLASS_NAME = f"{Tracer.__module__}.{Tracer.__qualname__}"
 
 
-def fitting(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Any:
+def check_tangent(x: Any, aval: ShapedArray, problem: Callable[[], tuple[str, str]]) -> Any:
     """`x` as a tangent or cotangent of `aval`; TangentError if it has another shape or dtype.
 
     `problem` says what must hold and names the value; a weak dtype, that of a Python number, fits any other.
@@ -495,8 +514,8 @@ def check_output(x: Any, out: Any, kind: str, fun: Callable[..., Any]) -> None:
     except ArgumentError:
         path = next(p for p, leaf in tree.leaves_with_path(out) if leaf is x)
         raise ArgumentError(
-            f"{kind}({name_of(fun)}): the function must return arrays, numbers or pytrees of "
-            f"them; got {type_name(x)} at output{tree.path_text(path)}",
+            f"{kind}({function_name(fun)}): the function must return arrays, numbers or pytrees of "
+            f"them; got {type_name(x)} at output{tree.keystr(path)}",
             fix="Return arrays, and make what is none outside of the function; or register its class "
             "as a pytree (jax.tree_util.register_dataclass).",
         ) from None
@@ -512,13 +531,13 @@ def avals_of(
     try:
         return [aval_of(x) for x in leaves]
     except ArgumentError:
-        leaves[:] = [execution.key_words(x) for x in leaves]
-        for name, x in zip(names_of(fun, in_tree, leaves)(), leaves, strict=True):
+        leaves[:] = [backend.key_words(x) for x in leaves]
+        for name, x in zip(argument_names(fun, in_tree, leaves)(), leaves, strict=True):
             try:
                 aval_of(x)
             except ArgumentError as error:
                 raise ArgumentError(
-                    f"{kind}({name_of(fun)}): arguments must be arrays, numbers or pytrees of "
+                    f"{kind}({function_name(fun)}): arguments must be arrays, numbers or pytrees of "
                     f"them; got {type_name(x)} for `{name}`",
                     fix=error.fix,
                 ) from None
@@ -537,7 +556,7 @@ class TracedArguments(NamedTuple):
     places: Sequence[Any]
 
 
-def arguments_of(
+def partition_static_arguments(
     leaves: list[Any],
     in_tree: Any,
     kind: str,
@@ -550,11 +569,11 @@ def arguments_of(
     """
     with suppress(ArgumentError):
         return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
-    leaves = [execution.key_words(x) for x in leaves]
+    leaves = [backend.key_words(x) for x in leaves]
     wanted = set(used)
     static = {i: x for i, x in enumerate(leaves) if i not in wanted and not has_aval(x)}
     places = [i for i in range(len(leaves)) if i not in static]
-    traced, structure = [leaves[i] for i in places], tree.with_static(in_tree, static)
+    traced, structure = [leaves[i] for i in places], tree.treedef_with_static(in_tree, static)
     avals = avals_of(traced, kind, fun, structure)
     new = {old: i for i, old in enumerate(places)}
     return TracedArguments(traced, structure, avals, [new[i] for i in used])
@@ -569,14 +588,14 @@ def has_aval(x: Any) -> bool:
     return True
 
 
-def abstract(x: Any) -> ShapedArray:
+def abstractify(x: Any) -> ShapedArray:
     """The aval of an array, a number, or anything with a shape and a dtype."""
     if type(x) is ShapedArray:
         return x
     try:
         return aval_of(x)
     except ArgumentError:
-        x = execution.key_words(x)
+        x = backend.key_words(x)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             weak = bool(getattr(x, "weak_type", False))
             return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)

@@ -11,7 +11,7 @@ from functx.core.avals import ShapedArray
 from functx.core.axes import AxisNames
 from functx.core.errors import ValueRangeError
 from functx.core.program import Program
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add, min, mul
 from functx.ops.comparison import eq
@@ -21,10 +21,10 @@ from functx.ops.joining import concatenate
 from functx.ops.operands import literal
 from functx.ops.shaping import expand_dims, moveaxis, reshape, zeros_like
 from functx.ops.slicing import DynamicUpdateSlice, slice_in_dim
-from functx.transforms.batching import Batch, BatchedOutput, NaturalBatch, add_axis
+from functx.transforms.batching import Batch, BatchedOutputError, BatchWithInferredOutDims, add_axis
 from functx.transforms.control.scan import Scan
-from functx.transforms.marks import chosen, others
-from functx.transforms.parts import rewired
+from functx.transforms.marks import select_where, select_where_not
+from functx.transforms.parts import with_io
 
 
 def check_chunk_size(what: str, chunk_size: Any) -> None:
@@ -36,7 +36,7 @@ def check_chunk_size(what: str, chunk_size: Any) -> None:
         )
 
 
-def in_chunks(chunk: int | None, size: int) -> TypeGuard[int]:
+def needs_chunking(chunk: int | None, size: int) -> TypeGuard[int]:
     """Whether `size` of something are to be taken `chunk` at a time."""
     return chunk is not None and (chunk < size or chunk == 1)
 
@@ -54,21 +54,21 @@ class ChunkedBatch(Batch):
             return super().emit(program, *args)
         mapped = [d is not None for d in self.in_dims]
         laid_out = [d is not None for d in self.out_dims]
-        lane = rewired(
+        lane = with_io(
             program,
-            [*others(program.inputs, mapped), *chosen(program.inputs, mapped)],
-            chosen(program.outputs, laid_out),
+            [*select_where_not(program.inputs, mapped), *select_where(program.inputs, mapped)],
+            select_where(program.outputs, laid_out),
         )
-        dims = chosen(self.in_dims, mapped)
-        rows = [moveaxis(x, d, 0) for x, d in zip(chosen(args, mapped), dims, strict=True)]
-        consts = others(args, mapped)
+        dims = select_where(self.in_dims, mapped)
+        rows = [moveaxis(x, d, 0) for x, d in zip(select_where(args, mapped), dims, strict=True)]
+        consts = select_where_not(args, mapped)
         whole = self.size - self.size % self.chunk
         parts = []
         if whole or self.chunk == 1:
             parts.append(self.loop(lane, consts, rows, whole))
         if whole < self.size or not parts:
             rest = [slice_in_dim(x, whole, self.size) for x in rows]
-            batch = batch_of(lane, len(consts), self.size - whole)
+            batch = batch_leading_axis(lane, len(consts), self.size - whole)
             parts.append(apply(batch, lane, [*consts, *rest]))
         found = iter([concatenate(ys, 0) for ys in zip(*parts, strict=True)])
         fixed = iter(self.shared_outputs(program, args))
@@ -82,25 +82,25 @@ class ChunkedBatch(Batch):
         rows = [slice_in_dim(x, 0, count) for x in rows]
         if self.chunk == 1:
             return Scan(lane, len(consts), 0, steps)(*consts, *rows)  # type: ignore[no-any-return]
-        batch = batch_of(lane, len(consts), self.chunk)
+        batch = batch_leading_axis(lane, len(consts), self.chunk)
         chunks = [reshape(x, (steps, self.chunk, *x.shape[1:])) for x in rows]
-        outs = Scan(rewritten(batch, lane), len(consts), 0, steps)(*consts, *chunks)
+        outs = Scan(cached_rewrite(batch, lane), len(consts), 0, steps)(*consts, *chunks)
         return [reshape(y, (count, *y.shape[2:])) for y in outs]
 
     def shared_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """The outputs that have no batch dimension; BatchedOutput for one that must have."""
+        """The outputs that have no batch dimension; BatchedOutputError for one that must have."""
         if None not in self.out_dims:
             return []
-        batched, dims = rewritten(NaturalBatch(self.size, self.in_dims), program)
+        batched, dims = cached_rewrite(BatchWithInferredOutDims(self.size, self.in_dims), program)
         shared = [i for i, d in enumerate(self.out_dims) if d is None]
         for i in shared:
             if dims[i] is not None:
-                raise BatchedOutput(i)
+                raise BatchedOutputError(i)
         outputs = [batched.outputs[i] for i in shared]
-        return apply(None, rewired(batched, batched.inputs, outputs), args)
+        return apply(None, with_io(batched, batched.inputs, outputs), args)
 
 
-def batch_of(lane: Program, consts: int, size: int) -> Batch:
+def batch_leading_axis(lane: Program, consts: int, size: int) -> Batch:
     """The rewrite to batches of `size`, which the inputs after the consts and the outputs have."""
     in_dims = (None,) * consts + (0,) * (len(lane.inputs) - consts)
     return Batch(size, in_dims, (0,) * len(lane.outputs))
@@ -128,7 +128,7 @@ def standard_basis(
     return parts
 
 
-def on_basis(
+def map_over_basis(
     program: Program,
     avals: Sequence[ShapedArray],
     rest: Sequence[Any],

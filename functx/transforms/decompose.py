@@ -8,21 +8,21 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.decompositions import (
-    Class,
     Decomposition,
-    found,
-    missing,
-    place_of,
-    primitives_in,
-    table_named,
+    PrimitiveClass,
+    decomposition_table,
+    find_decomposition,
+    function_location,
+    missing_decomposition_error,
+    resolve_primitives,
 )
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
-from functx.transforms.calls import avals_of, check_callable, trace_call, transformed
-from functx.transforms.expand import open_up
+from functx.core.rewriting import apply, cached_rewrite
+from functx.transforms.calls import avals_of, check_callable, trace_function, wrap_transform
+from functx.transforms.expand import apply_decompositions
 
 
 def decompose(
@@ -55,32 +55,38 @@ def decompose(
         raise ArgumentError(
             "decompose: it takes `only`, what to open up, or `keep`, what to leave; got both"
         )
-    rewrite = OpenUp(_entries(table), _named(only, "only"), _named(keep, "keep") or frozenset())
+    rewrite = DecomposeSelected(
+        _table_entries(table),
+        _primitive_set(only, "only"),
+        _primitive_set(keep, "keep") or frozenset(),
+    )
     for cls in rewrite.only or ():
         if rewrite.entry(cls) is None:
-            raise missing(cls, "decompose", table if isinstance(table, str) else "general")
+            raise missing_decomposition_error(
+                cls, "decompose", table if isinstance(table, str) else "general"
+            )
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_words((args, kwargs))
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         avals = avals_of(leaves, "decompose", fun, in_tree)
-        traced = trace_call(fun, in_tree, avals, "decompose", values=leaves)
+        traced = trace_function(fun, in_tree, avals, "decompose", values=leaves)
         operands = [*leaves, *traced.captured]
-        program = rewritten(rewrite, traced.program)
+        program = cached_rewrite(rewrite, traced.program)
         outs = traced.returned(operands, apply(None, program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    return transformed(wrapper, fun, "decompose")
+    return wrap_transform(wrapper, fun, "decompose")
 
 
-class OpenUp(Rewrite[Program]):
+class DecomposeSelected(Rewrite[Program]):
     """The rewrite to a program without the composites that are to be opened up.
 
     `entries` is the name of a table, or holds decompositions outright.
     """
 
     entries: str | tuple[Decomposition, ...]
-    only: frozenset[Class] | None
-    keep: frozenset[Class]
+    only: frozenset[PrimitiveClass] | None
+    keep: frozenset[PrimitiveClass]
 
     def choose(self, primitive: Primitive) -> Decomposition | None:
         """What `primitive` is to be opened up by; None to leave it."""
@@ -89,27 +95,27 @@ class OpenUp(Rewrite[Program]):
             return None
         return self.entry(cls)
 
-    def entry(self, cls: Class) -> Decomposition | None:
+    def entry(self, cls: PrimitiveClass) -> Decomposition | None:
         if isinstance(self.entries, str):
-            return found(cls, self.entries)
+            return find_decomposition(cls, self.entries)
         return next((entry for entry in self.entries if entry.cls is cls), None)
 
     def __call__(self, program: Program) -> Program:
-        return open_up(program.map_subprograms(self.inside), self, self.choose)
+        return apply_decompositions(program.map_subprograms(self.inside), self, self.choose)
 
     def inside(self, program: Program) -> Program:
         """A program within an equation, opened up."""
-        opened: Program = rewritten(self, program)
+        opened: Program = cached_rewrite(self, program)
         return opened
 
 
-def _entries(table: Any) -> Any:
+def _table_entries(table: Any) -> Any:
     if not isinstance(table, Mapping):
-        table_named(table, "decompose")
+        decomposition_table(table, "decompose")
         return table
-    named = [(cls, f) for op, f in table.items() for cls in primitives_in([op], "decompose")]
-    return tuple([Decomposition(cls, f, "general", place_of(f)) for cls, f in named])
+    named = [(cls, f) for op, f in table.items() for cls in resolve_primitives([op], "decompose")]
+    return tuple([Decomposition(cls, f, "general", function_location(f)) for cls, f in named])
 
 
-def _named(ops: Any, what: str) -> frozenset[Class] | None:
-    return None if ops is None else frozenset(primitives_in(ops, f"decompose: {what}"))
+def _primitive_set(ops: Any, what: str) -> frozenset[PrimitiveClass] | None:
+    return None if ops is None else frozenset(resolve_primitives(ops, f"decompose: {what}"))

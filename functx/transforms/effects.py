@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from functx.core.editing import like, with_subprograms
+from functx.core.editing import map_primitive_programs, replace_program_fields
 from functx.core.errors import EffectError
 from functx.core.program import Equation, Program, Var, subprograms
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 
 
-def with_effects_on(program: Program, inputs: Iterable[Var]) -> Program:
+def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Program:
     """`program` with those of its effects alone that need nothing but `inputs`.
 
     What is linear in the others has no effects when it is transposed.
@@ -25,13 +25,13 @@ def with_effects_on(program: Program, inputs: Iterable[Var]) -> Program:
         if all(type(a) is not Var or a in known for a in eqn.inputs):
             known.update(eqn.outputs)
         elif eqn.primitive.effects:
-            equations += WithoutEffects().quiet(eqn)
+            equations += RemoveEffects().quiet(eqn)
             continue
         equations.append(eqn)
-    return like(program, equations=equations)
+    return replace_program_fields(program, equations=equations)
 
 
-class WithoutEffects(Rewrite[Program]):
+class RemoveEffects(Rewrite[Program]):
     """The rewrite to the same outputs without the effects, for a second run of the same.
 
     Raises EffectError for an effect that gives something back, since that may differ then.
@@ -40,14 +40,16 @@ class WithoutEffects(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         if not program.effects:
             return program
-        return like(program, equations=[e for eqn in program.equations for e in self.quiet(eqn)])
+        return replace_program_fields(
+            program, equations=[e for eqn in program.equations for e in self.quiet(eqn)]
+        )
 
     def quiet(self, eqn: Equation) -> list[Equation]:
         """The equation without its effects, or none if it is nothing but an effect."""
         if not eqn.primitive.effects:
             return [eqn]
         if subprograms(eqn.primitive):
-            primitive = with_subprograms(eqn.primitive, self.of_held)
+            primitive = map_primitive_programs(eqn.primitive, self.of_held)
             return [eqn.replace(primitive=primitive)] if eqn.outputs else []
         if eqn.outputs:
             raise EffectError(
@@ -60,4 +62,4 @@ class WithoutEffects(Rewrite[Program]):
         return []
 
     def of_held(self, program: Program) -> Any:
-        return rewritten(self, program)
+        return cached_rewrite(self, program)

@@ -1,4 +1,4 @@
-"""Composites opened up: `expand` replaces what lacks a rule by its decomposition."""
+"""Composites opened up: `decompose_missing_rules` replaces what lacks a rule by its decomposition."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.captures import close_over
-from functx.core.config import in_context
-from functx.core.decompositions import Decomposition, own, stand_in
+from functx.core.config import contextual_key
+from functx.core.decompositions import Decomposition, class_decomposition, fallback_decomposition
 from functx.core.dtypes import x64_enabled
-from functx.core.editing import number_as
+from functx.core.editing import cast_scalar
 from functx.core.errors import ArgumentError, DecompositionError, FunctxError, type_name
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program
 from functx.core.records import Rewrite
-from functx.core.registrations import forgotten_with_rules
-from functx.core.rewriting import rewritten, user_rules
-from functx.core.tracing import aval_of, current_builder, execution, trace_closed
+from functx.core.registrations import clear_on_rule_change
+from functx.core.rewriting import cached_rewrite, user_rule_runs
+from functx.core.tracing import aval_of, backend, current_builder, trace_closed
 from functx.ops.conversion import convert_element_type
-from functx.transforms.calls import trace_call
+from functx.transforms.calls import trace_function
 
-Choice = Callable[[Primitive], Decomposition | None]
+FindDecomposition = Callable[[Primitive], Decomposition | None]
 
 
-class Expand(Rewrite[Program]):
+class DecomposeMissingRules(Rewrite[Program]):
     """The rewrite that decomposes every primitive that has none of `rules`.
 
     And what users have registered a decomposition for that replaces them.
@@ -39,24 +39,26 @@ class Expand(Rewrite[Program]):
     def choose(self, primitive: Primitive) -> Decomposition | None:
         """What `primitive` is to be opened up by; None to leave it."""
         # What never varies needs no rule for its derivative.
-        if not primitive.differentiable and _DERIVATIVES.issuperset(self.rules):
+        if not primitive.differentiable and _DERIVATIVE_RULES.issuperset(self.rules):
             return None
-        return stand_in(type(primitive), self.rules)
+        return fallback_decomposition(type(primitive), self.rules)
 
     def __call__(self, program: Program) -> Program:
-        return open_up(program, self, self.choose)
+        return apply_decompositions(program, self, self.choose)
 
 
-_DERIVATIVES = frozenset({"jvp", "vjp", "transpose"})
+_DERIVATIVE_RULES = frozenset({"jvp", "vjp", "transpose"})
 
 
-def expand(program: Program, *rules: str) -> Program:
+def decompose_missing_rules(program: Program, *rules: str) -> Program:
     """`program` with every primitive that has none of `rules` decomposed."""
-    expanded: Program = rewritten(Expand(rules), program)
+    expanded: Program = cached_rewrite(DecomposeMissingRules(rules), program)
     return expanded
 
 
-def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Choice) -> Program:
+def apply_decompositions(
+    program: Program, rewrite: Callable[[Program], Program], choose: FindDecomposition
+) -> Program:
     """`program` with what `choose` has a decomposition for opened up by that, and so on inside.
 
     `rewrite` is the rewrite that does this to any program.
@@ -69,8 +71,8 @@ def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Cho
     def step(eqn: Equation, *args: Any) -> Any:
         entry = chosen.get(eqn.primitive)
         if entry is None:
-            return forward(eqn, *args)
-        inner = opened(entry, eqn.primitive, tuple([aval_of(x) for x in args]), rewrite)
+            return bind_equation(eqn, *args)
+        inner = decomposed_program(entry, eqn.primitive, tuple([aval_of(x) for x in args]), rewrite)
         return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
 
     def body(*args: Any) -> list[Any]:
@@ -79,12 +81,12 @@ def open_up(program: Program, rewrite: Callable[[Program], Program], choose: Cho
     return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
-_Within = tuple[tuple[Primitive, tuple[ShapedArray, ...]], ...]
-_within: ContextVar[_Within] = ContextVar("within", default=())
-DEEPEST = 64
+_DecompositionStack = tuple[tuple[Primitive, tuple[ShapedArray, ...]], ...]
+_decomposition_stack: ContextVar[_DecompositionStack] = ContextVar("within", default=())
+MAX_DECOMPOSITION_DEPTH = 64
 
 
-def opened(
+def decomposed_program(
     entry: Decomposition,
     primitive: Primitive,
     avals: tuple[ShapedArray, ...],
@@ -94,93 +96,99 @@ def opened(
 
     Raises DecompositionError where that comes upon the same primitive and types again.
     """
-    around, here = _within.get(), (primitive, avals)
-    if here in around or len(around) == DEEPEST:
+    around, here = _decomposition_stack.get(), (primitive, avals)
+    if here in around or len(around) == MAX_DECOMPOSITION_DEPTH:
         first = around.index(here) if here in around else len(around) - 3
         names = [p.name for p, _ in (*around[first:], here)]
         raise DecompositionError(
             f"{primitive.name}: a decomposition must come to an end, and so not contain what it "
             f"decomposes; got {' in '.join(reversed(names))}",
-            f"{primitive!r} on {_list(avals)}, decomposed at {entry.place}",
+            f"{primitive!r} on {_avals_text(avals)}, decomposed at {entry.place}",
             fix="Write it with other primitives, or with the same on smaller operands.",
         )
-    token = _within.set((*around, here))
+    token = _decomposition_stack.set((*around, here))
     try:
-        program: Program = rewritten(
-            rewrite, made(entry, primitive, avals, in_context(x64_enabled()))
+        program: Program = cached_rewrite(
+            rewrite, trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
         )
         return program
     finally:
-        _within.reset(token)
+        _decomposition_stack.reset(token)
 
 
-class OpenUsers(Rewrite[Program]):
+class ApplyUserDecompositions(Rewrite[Program]):
     """The rewrite that opens up, at any depth, what the lowering opens up by a user's decomposition.
 
     It comes before an executable is looked up: what the decomposition reads may have changed.
     """
 
     def choose(self, primitive: Primitive) -> Decomposition | None:
-        entry = stand_in(type(primitive), ("lower",))
+        entry = fallback_decomposition(type(primitive), ("lower",))
         return entry if entry is not None and entry.by_user else None
 
     def __call__(self, program: Program) -> Program:
-        return open_up(program.map_subprograms(self.inside), self, self.choose)
+        return apply_decompositions(program.map_subprograms(self.inside), self, self.choose)
 
     def inside(self, program: Program) -> Program:
         """A program within an equation, opened up."""
-        opened: Program = rewritten(self, program)
+        opened: Program = cached_rewrite(self, program)
         return opened
 
 
-open_users = OpenUsers()
+apply_user_decompositions = ApplyUserDecompositions()
 
 
-def opened_to_lower(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
+def lowering_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
     """What the lowering emits in place of `primitive`; None for what it emits as it is."""
-    return _opened_to_lower(primitive, avals, in_context(x64_enabled()))
+    return _cached_lowering_decomposition(primitive, avals, contextual_key(x64_enabled()))
 
 
 @lru_cache(maxsize=4096)
-def _opened_to_lower(
+def _cached_lowering_decomposition(
     primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
 ) -> Program | None:
-    entry = stand_in(type(primitive), ("lower",))
-    return None if entry is None else opened(entry, primitive, avals, Expand(("lower",)))
+    entry = fallback_decomposition(type(primitive), ("lower",))
+    return (
+        None
+        if entry is None
+        else decomposed_program(entry, primitive, avals, DecomposeMissingRules(("lower",)))
+    )
 
 
-forgotten_with_rules(_opened_to_lower.cache_clear)
+clear_on_rule_change(_cached_lowering_decomposition.cache_clear)
 
 
-def decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+def builtin_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
     """What the class of `primitive` decomposes it into on operands of `avals`, as a program."""
-    entry = own(type(primitive))
+    entry = class_decomposition(type(primitive))
     assert entry is not None
-    program: Program = made(entry, primitive, avals, in_context(x64_enabled()))
+    program: Program = trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
     return program
 
 
-def made(
+def trace_decomposition(
     entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Any
 ) -> Program:
     """What `entry` makes of `primitive` on operands of `avals`; what functx defines is remembered."""
     if not entry.by_user:
-        return _remembered(entry, primitive, avals, context)
-    user_rules.ran()
-    return _traced(entry, primitive, avals)
+        return _cached_trace(entry, primitive, avals, context)
+    user_rule_runs.ran()
+    return _trace_checked(entry, primitive, avals)
 
 
 @lru_cache(maxsize=1024)
-def _remembered(
+def _cached_trace(
     entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
 ) -> Program:
-    return _traced(entry, primitive, avals)
+    return _trace_checked(entry, primitive, avals)
 
 
-forgotten_with_rules(_remembered.cache_clear)
+clear_on_rule_change(_cached_trace.cache_clear)
 
 
-def _traced(entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+def _trace_checked(
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...]
+) -> Program:
     """What `entry` makes of `primitive` on operands of `avals`: a program of the types stated.
 
     Raises DecompositionError for results of other types, and for what is not functional.
@@ -193,44 +201,46 @@ def _traced(entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray
         except FunctxError as error:
             error.add(f"in the decomposition: {entry.place}")
             raise
-        return fitted(entry, primitive, outs, stated)
+        return check_decomposition_results(entry, primitive, outs, stated)
 
     body.__name__ = primitive.name
     token = current_builder.set(None)
     try:
-        traced = trace_call(body, tree.structure((tuple(avals), {})), avals, "decompose")
+        traced = trace_function(body, tree.structure((tuple(avals), {})), avals, "decompose")
         program = traced.program
         if traced.written or program.effects - primitive.effects:
             if traced.written:
-                raise not_functional(
+                raise not_functional_error(
                     entry, primitive, "writes to one", "Write to a copy (x.copy())"
                 )
             fix = "Leave prints and callbacks to what calls the operation"
-            raise not_functional(entry, primitive, "has effects", fix)
+            raise not_functional_error(entry, primitive, "has effects", fix)
         if traced.captured:
-            if any(execution.known(x) is None for x in traced.captured):
+            if any(backend.known(x) is None for x in traced.captured):
                 fix = "Give what JAX traces to the operation, or make the decomposition without it"
-                raise not_functional(entry, primitive, "uses an array that JAX is tracing", fix)
+                raise not_functional_error(
+                    entry, primitive, "uses an array that JAX is tracing", fix
+                )
             program = close_over(program, traced.captured)
     finally:
         current_builder.reset(token)
     return program
 
 
-def fitted(
+def check_decomposition_results(
     entry: Decomposition, primitive: Primitive, outs: list[Any], stated: tuple[ShapedArray, ...]
 ) -> list[Any]:
     """The results of a decomposition as traced values of the types that are stated."""
     if len(outs) == len(stated):
-        outs = [number_as(x, aval) for x, aval in zip(outs, stated, strict=True)]
+        outs = [cast_scalar(x, aval) for x, aval in zip(outs, stated, strict=True)]
     try:
         avals: Any = [aval_of(x) for x in outs]
     except ArgumentError:
         avals = [type_name(x) for x in outs]
-    if [_plain(a) for a in avals] != [_plain(a) for a in stated]:
+    if [_without_weak_type(a) for a in avals] != [_without_weak_type(a) for a in stated]:
         raise DecompositionError(
-            f"{primitive!r}: a decomposition must return {_list(stated)}, as the primitive states; "
-            f"got {_list(avals)}",
+            f"{primitive!r}: a decomposition must return {_avals_text(stated)}, as the primitive states; "
+            f"got {_avals_text(avals)}",
             f"the decomposition: {entry.place}",
             fix="Convert with astype, or reshape, before it returns.",
         )
@@ -240,11 +250,11 @@ def fitted(
     ]
 
 
-def _plain(aval: Any) -> Any:
+def _without_weak_type(aval: Any) -> Any:
     return aval.update(weak_type=False) if type(aval) is ShapedArray else aval
 
 
-def not_functional(
+def not_functional_error(
     entry: Decomposition, primitive: Primitive, got: str, fix: str
 ) -> DecompositionError:
     return DecompositionError(
@@ -255,5 +265,5 @@ def not_functional(
     )
 
 
-def _list(avals: Any) -> str:
+def _avals_text(avals: Any) -> str:
     return ", ".join(map(str, avals)) or "nothing"

@@ -8,26 +8,32 @@ from typing import Any
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import Primitive
-from functx.core.program import Equation, Program, padded
+from functx.core.program import Equation, Program, pad_input_names
 from functx.core.records import Rewrite
-from functx.core.rewriting import user_rules
-from functx.core.tracing import LinearBuilder, aval_of, build, current_builder, trace_closed
+from functx.core.rewriting import user_rule_runs
+from functx.core.tracing import (
+    LinearBuilder,
+    aval_of,
+    current_builder,
+    run_and_finish,
+    trace_closed,
+)
 from functx.ops.arithmetic import BOOL
-from functx.ops.families import Elementwise, where_live
+from functx.ops.families import Elementwise, apply_mask
 from functx.ops.shaping import full_like, zeros_like
-from functx.ops.shaping import spread as mask_of
-from functx.transforms.marks import chosen, spread
-from functx.transforms.norms import expand_to_differentiate
-from functx.transforms.parts import varying_outputs
-from functx.transforms.rule_checks import checked_jvp
+from functx.ops.shaping import instantiate_mask as mask_of
+from functx.transforms.marks import scatter_where, select_where
+from functx.transforms.norms import canonicalize_for_ad
+from functx.transforms.parts import varying_output_mask
+from functx.transforms.rule_checks import check_jvp_result
 
-Moved = tuple[Any, Any, Any]
+MaskedDual = tuple[Any, Any, Any]
 """A value, its tangent (None for zero), and where that can be other than zero (None: anywhere)."""
 
 
-class PushForward(Rewrite[Program]):
+class JVPRewrite(Rewrite[Program]):
     """The rewrite to a program of values and tangents.
 
     `varying` marks the inputs that have tangents, which follow all the inputs. The outputs
@@ -37,7 +43,7 @@ class PushForward(Rewrite[Program]):
     varying: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        varying = chosen(program.in_avals, self.varying)
+        varying = select_where(program.in_avals, self.varying)
         names = tangent_names(program, self.varying, with_primals=True)
         avals = [*program.in_avals, *varying]
         body = partial(self.emit, program)
@@ -45,10 +51,10 @@ class PushForward(Rewrite[Program]):
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        program = expand_to_differentiate(program, "jvp")
-        tangents = spread(args[len(program.inputs) :], self.varying)
-        outs = push_program(program, args[: len(program.inputs)], tangents)
-        return [x for x, _, _ in outs] + tangents_of(outs)
+        program = canonicalize_for_ad(program, "jvp")
+        tangents = scatter_where(args[len(program.inputs) :], self.varying)
+        outs = jvp_program(program, args[: len(program.inputs)], tangents)
+        return [x for x, _, _ in outs] + output_tangents(outs)
 
 
 def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool) -> Any:
@@ -58,39 +64,39 @@ def tangent_names(program: Program, varying: Sequence[bool], with_primals: bool)
         return None
 
     def names() -> list[str]:
-        primals = padded(in_names(), len(varying))
-        tangents = [f"d{name}" for name in chosen(primals, varying)]
+        primals = pad_input_names(in_names(), len(varying))
+        tangents = [f"d{name}" for name in select_where(primals, varying)]
         return [*primals, *tangents] if with_primals else tangents
 
     return names
 
 
-def push_program(
+def jvp_program(
     program: Program,
     args: Sequence[Any],
     tangents: Sequence[Any],
     lives: Sequence[Any] | None = None,
-) -> list[Moved]:
+) -> list[MaskedDual]:
     """The outputs of `program` on values with tangents, which may have masks."""
     moved = list(zip(args, tangents, lives or [None] * len(args), strict=True))
-    return interpret(program, moved, push_equation, constant=lambda c: (c, None, None))
+    return interpret(program, moved, jvp_equation, constant=lambda c: (c, None, None))
 
 
-def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
+def jvp_equation(eqn: Equation, *operands: MaskedDual) -> list[MaskedDual]:
     """What an equation makes of values with tangents."""
     primals = [x for x, _, _ in operands]
     tangents = [t for _, t, _ in operands]
     primitive = eqn.primitive
     if not primitive.differentiable or all([t is None for t in tangents]):
-        return [(out, None, None) for out in forward(eqn, *primals)]
+        return [(out, None, None) for out in bind_equation(eqn, *primals)]
     lives = [False if t is None else live for _, t, live in operands]
     if primitive.jvp_masked is not None:
         moved = list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
         return only_varying(eqn, primals, tangents, moved)
-    result = push(primitive, primals, tangents, lives)
+    result = apply_jvp_rule(primitive, primals, tangents, lives)
     if primitive.by_user:
-        user_rules.ran()
-        checked_jvp(primitive, [v.aval for v in eqn.outputs], result)
+        user_rule_runs.ran()
+        check_jvp_result(primitive, [v.aval for v in eqn.outputs], result)
     outs, out_tangents = result
     if primitive.multiple_results:
         moved = [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
@@ -101,18 +107,18 @@ def push_equation(eqn: Equation, *operands: Moved) -> list[Moved]:
 
 
 def only_varying(
-    eqn: Equation, primals: Sequence[Any], tangents: Sequence[Any], moved: list[Moved]
-) -> list[Moved]:
+    eqn: Equation, primals: Sequence[Any], tangents: Sequence[Any], moved: list[MaskedDual]
+) -> list[MaskedDual]:
     """The outputs of an equation, without the tangents of those that do not vary."""
     if eqn.primitive.varying_outputs is None:
         return moved
     flags = [t is not None for t in tangents]
     avals = [aval_of(x) for x in primals]
-    marks = varying_outputs(eqn.primitive, avals, flags, [v.aval for v in eqn.outputs])
+    marks = varying_output_mask(eqn.primitive, avals, flags, [v.aval for v in eqn.outputs])
     return [x if on else (x[0], None, None) for x, on in zip(moved, marks, strict=True)]
 
 
-def push(
+def apply_jvp_rule(
     primitive: Primitive, primals: Sequence[Any], tangents: Sequence[Any], lives: Sequence[Any]
 ) -> tuple[Any, Any]:
     """The output of one operation and its tangent, zero where those of the operands are."""
@@ -123,7 +129,7 @@ def push(
         return primitive.jvp_where(masks, primals, tangents)
     out, t = primitive.jvp(primals, tangents)
     live = None if primitive.bounded(0, *primals) else primitive.live_outputs(lives, primals)
-    return out, t if t is None or live is None else where_live(live, t)
+    return out, t if t is None or live is None else apply_mask(live, t)
 
 
 class Linearize(Rewrite[tuple[Program, Program]]):
@@ -140,7 +146,7 @@ class Linearize(Rewrite[tuple[Program, Program]]):
     masked: tuple[bool, ...] | None = None
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        program = expand_to_differentiate(program, "jvp")
+        program = canonicalize_for_ad(program, "jvp")
         linear: list[Program] = []
         count = len(self.varying)
         masked = self.masked or (False,) * count
@@ -148,28 +154,28 @@ class Linearize(Rewrite[tuple[Program, Program]]):
         def body(*given: Any) -> list[Any]:
             outs: list[Any] = []
             builder = LinearBuilder(f"linear_{program.name}", "linearize", current_builder.get())
-            args, lives = given[:count], spread(given[count:], masked)
+            args, lives = given[:count], scatter_where(given[count:], masked)
 
             def pushed(*tangents: Any) -> list[Any]:
-                results = push_program(program, args, spread(tangents, self.varying), lives)
+                results = jvp_program(program, args, scatter_where(tangents, self.varying), lives)
                 outs.extend(x for x, _, _ in results)
                 if self.masked is not None:
-                    outs.extend(masks_of(results))
-                return tangents_of(results)
+                    outs.extend(output_masks(results))
+                return output_tangents(results)
 
-            tangents = [builder.add_input(aval_of(x)) for x in chosen(args, self.varying)]
+            tangents = [builder.add_input(aval_of(x)) for x in select_where(args, self.varying)]
             builder.in_names = tangent_names(program, self.varying, with_primals=False)
-            tangent_program, residuals = build(builder, pushed, tangents)
+            tangent_program, residuals = run_and_finish(builder, pushed, tangents)
             linear.append(tangent_program)
             return [*outs, *residuals]
 
-        masks = [a.update(dtype=BOOL) for a in chosen(program.in_avals, masked)]
+        masks = [a.update(dtype=BOOL) for a in select_where(program.in_avals, masked)]
         avals = [*program.in_avals, *masks]
         values = trace_closed(body, avals, name=program.name, in_names=program.in_names)
         return values, linear[0]
 
 
-def masks_of(results: Sequence[Moved]) -> list[Any]:
+def output_masks(results: Sequence[MaskedDual]) -> list[Any]:
     """Where the tangents of the inexact outputs can be other than zero, a literal for anywhere."""
     anywhere = full_like(ShapedArray((), BOOL), True)
     return [
@@ -179,6 +185,6 @@ def masks_of(results: Sequence[Moved]) -> list[Any]:
     ]
 
 
-def tangents_of(results: Sequence[Moved]) -> list[Any]:
+def output_tangents(results: Sequence[MaskedDual]) -> list[Any]:
     """The tangents of the inexact outputs, zeros where there is none."""
     return [zeros_like(x) if t is None else t for x, t, _ in results if is_inexact(x.dtype)]

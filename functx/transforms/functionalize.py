@@ -8,23 +8,23 @@ from typing import Any
 
 from functx.core import tree
 from functx.core.errors import FunctionalizeError
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.program import Equation, Program
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
-from functx.core.tracebacks import boundary
+from functx.core.rewriting import apply, cached_rewrite
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, current_builder, trace_closed
 from functx.ops.mutation import Copy
 from functx.transforms.calls import (
-    TracedCall,
-    abstract,
+    TracedFunction,
+    abstractify,
     avals_of,
     check_callable,
-    named_after,
-    trace_call,
+    copy_function_metadata,
+    trace_function,
 )
 
-_WHAT_IS_REMOVED = {
+_REMOVE_OPTIONS = {
     "mutations": "writes become new values",
     "mutations_and_views": "and each view is copied as well",
 }
@@ -51,43 +51,43 @@ def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutat
     >>> float(functx.functionalize(double_first)(x)), x.tolist()
     (4.0, [2.0, 1.0, 1.0])
     """
-    if remove not in _WHAT_IS_REMOVED:
-        choices = " or ".join(f"{name!r} ({what})" for name, what in _WHAT_IS_REMOVED.items())
+    if remove not in _REMOVE_OPTIONS:
+        choices = " or ".join(f"{name!r} ({what})" for name, what in _REMOVE_OPTIONS.items())
         raise FunctionalizeError(f"functionalize: remove must be {choices}; got {remove!r}")
     if fun is None:
         return partial(functionalize, remove=remove)
     check_callable(fun, "functionalize")
-    return Functionalized(fun, remove)
+    return FunctionalizedFunction(fun, remove)
 
 
-class Functionalized:
+class FunctionalizedFunction:
     """What `functionalize` makes of a function."""
 
     def __init__(self, fun: Callable[..., Any], remove: str):
         self.fun, self.remove = fun, remove
-        named_after(self, fun, "functionalize")
+        copy_function_metadata(self, fun, "functionalize")
 
-    @boundary
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_words((args, kwargs))
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         traced = self.traced(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
         operands = [*leaves, *traced.captured]
         outs = traced.returned(operands, apply(None, traced.program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    def traced(self, leaves: Any, avals: Any, in_tree: Any) -> TracedCall:
+    def traced(self, leaves: Any, avals: Any, in_tree: Any) -> TracedFunction:
         """The pure program of a call."""
-        traced = trace_call(self.fun, in_tree, avals, "functionalize", values=leaves)
+        traced = trace_function(self.fun, in_tree, avals, "functionalize", values=leaves)
         if self.remove == "mutations":
             return traced
-        return traced._replace(program=rewritten(CopyViews(), traced.program))
+        return traced._replace(program=cached_rewrite(CopyViews(), traced.program))
 
-    @boundary
+    @api_boundary
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The pure program, which returns the result and the last values of what is written to."""
-        leaves, in_tree = tree.flatten_words((args, kwargs))
-        traced = self.traced(None, [abstract(x) for x in leaves], in_tree)
-        out_tree = tree.tuple_of([traced.out_tree, tree.structure((0,) * len(traced.written))])
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        traced = self.traced(None, [abstractify(x) for x in leaves], in_tree)
+        out_tree = tree.treedef_tuple([traced.out_tree, tree.structure((0,) * len(traced.written))])
         program = traced.program
         program.trees, program.captured = (in_tree, out_tree), traced.captured
         return program
@@ -98,7 +98,7 @@ class CopyViews(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         def step(eqn: Equation, *args: Tracer) -> list[Tracer]:
-            outs = forward(eqn, *args)
+            outs = bind_equation(eqn, *args)
             builder = current_builder.get()
             assert builder is not None
             return [builder.append(Copy(), [x]) for x in outs] if eqn.primitive.view else outs

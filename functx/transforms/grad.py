@@ -11,16 +11,16 @@ from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
 from functx.transforms.calls import (
-    arguments_of,
+    argument_names,
+    as_decorator,
     check_callable,
-    name_of,
-    names_of,
-    trace_call,
-    transform_results,
-    transformed,
-    with_options,
+    copy_transform_results,
+    function_name,
+    partition_static_arguments,
+    trace_function,
+    wrap_transform,
 )
-from functx.transforms.marks import tangent_tree
+from functx.transforms.marks import unflatten_tangents
 from functx.transforms.planning.gradients import gradient_rewrite
 
 Argnums = int | Sequence[int]
@@ -49,9 +49,9 @@ def grad(
     12.0
     """
     if fun is None:
-        return with_options(grad, locals())
+        return as_decorator(grad, locals())
     check_callable(fun, "grad")
-    return differentiated(fun, argnums, has_aux, holomorphic, allow_int)
+    return make_gradient_function(fun, argnums, has_aux, holomorphic, allow_int)
 
 
 def value_and_grad(
@@ -71,12 +71,14 @@ def value_and_grad(
     (8.0, 12.0)
     """
     if fun is None:
-        return with_options(value_and_grad, locals())
+        return as_decorator(value_and_grad, locals())
     check_callable(fun, "value_and_grad")
-    return differentiated(fun, argnums, has_aux, holomorphic, allow_int, kind="value_and_grad")
+    return make_gradient_function(
+        fun, argnums, has_aux, holomorphic, allow_int, kind="value_and_grad"
+    )
 
 
-def differentiated(
+def make_gradient_function(
     fun: Callable[..., Any],
     argnums: Argnums,
     has_aux: bool = False,
@@ -89,17 +91,19 @@ def differentiated(
     with_value = kind == "value_and_grad"
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_words((args, kwargs))
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         positions: Sequence[int]
-        positions, grad_trees = argument_leaves(args, argnums, kind, fun)
+        positions, grad_trees = argnums_leaves(args, argnums, kind, fun)
         if not allow_int:
-            floats_for_ints(leaves, positions)
-        leaves, in_tree, avals, positions = arguments_of(leaves, in_tree, kind, fun, positions)
+            convert_ints_to_floats(leaves, positions)
+        leaves, in_tree, avals, positions = partition_static_arguments(
+            leaves, in_tree, kind, fun, positions
+        )
         for i in positions:
             if not is_inexact(avals[i].dtype) or is_complex(avals[i].dtype) != holomorphic:
                 _check_input(avals, i, kind, fun, in_tree, holomorphic, allow_int)
         chosen = [i for i in positions if is_inexact(avals[i].dtype)]
-        traced = trace_call(
+        traced = trace_function(
             fun, in_tree, avals, kind, values=leaves, differentiated=chosen, has_aux=has_aux
         )
         _check_scalar(traced, kind, fun, has_aux, holomorphic)
@@ -109,7 +113,7 @@ def differentiated(
         outs = apply(gradient_rewrite(active, with_value), traced.program, operands)
         split = len(outs) - len(chosen)
         # Before the arguments are written to: a gradient may be one of them.
-        gradients = transform_results(outs[split:], operands)
+        gradients = copy_transform_results(outs[split:], operands)
         outs = traced.returned(operands, outs[:split]) + gradients
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.
@@ -124,7 +128,7 @@ def differentiated(
             return (primal, grads) if with_value else (grads, primal[1])
         return (outs[0], grads) if with_value else grads
 
-    return transformed(wrapper, fun, kind)
+    return wrap_transform(wrapper, fun, kind)
 
 
 def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
@@ -143,20 +147,20 @@ def canonical_argnums(argnums: Any, kind: str) -> int | tuple[int, ...]:
     return found if several else found[0]
 
 
-def argument_leaves(
+def argnums_leaves(
     args: Sequence[Any], argnums: Any, kind: str, fun: Callable[..., Any]
 ) -> tuple[list[int], list[Any]]:
     """The positions among all leaves of those of the arguments at `argnums`, and their trees."""
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     if any(not -len(args) <= n < len(args) for n in numbers):
         raise ArgnumsError(
-            f"{kind}({name_of(fun)}): argnums must name positional arguments of the call; "
+            f"{kind}({function_name(fun)}): argnums must name positional arguments of the call; "
             f"got {argnums} for {len(args)} positional arguments",
             fix="Pass the argument by position; positions count from 0.",
         )
     numbers = tuple([n % len(args) for n in numbers])
     if len(set(numbers)) != len(numbers):
-        raise ArgnumsError(f"{kind}({name_of(fun)}): argnums must be distinct; got {argnums}")
+        raise ArgnumsError(f"{kind}({function_name(fun)}): argnums must be distinct; got {argnums}")
     trees = [tree.structure(args[n]) for n in range(max(numbers) + 1)]
     starts = [0]
     for each in trees:
@@ -165,7 +169,7 @@ def argument_leaves(
     return positions, [trees[n] for n in numbers]
 
 
-def floats_for_ints(leaves: list[Any], positions: Sequence[int]) -> list[Any]:
+def convert_ints_to_floats(leaves: list[Any], positions: Sequence[int]) -> list[Any]:
     """`leaves`, in which Python ints at `positions` have become the floats that they stand for."""
     for i in positions:
         if type(leaves[i]) is int:
@@ -175,8 +179,8 @@ def floats_for_ints(leaves: list[Any], positions: Sequence[int]) -> list[Any]:
 
 def _unflatten_grads(grads: list[Any], avals: Sequence[Any], trees: list[Any], argnums: Any) -> Any:
     if not isinstance(argnums, tuple):
-        return tangent_tree(trees[0], avals, grads)
-    return tangent_tree(tree.tuple_of(trees), avals, grads)
+        return unflatten_tangents(trees[0], avals, grads)
+    return unflatten_tangents(tree.treedef_tuple(trees), avals, grads)
 
 
 def _check_input(
@@ -191,10 +195,10 @@ def _check_input(
     aval = avals[i]
     if (not is_inexact(aval.dtype) and allow_int) or (is_complex(aval.dtype) and not holomorphic):
         return
-    name = names_of(fun, in_tree, avals)()[i]
+    name = argument_names(fun, in_tree, avals)()[i]
     wanted = "complex (holomorphic=True)" if holomorphic else "of a floating point dtype"
     raise GradientError(
-        f"{kind}({name_of(fun)}): differentiated arguments must be {wanted}; "
+        f"{kind}({function_name(fun)}): differentiated arguments must be {wanted}; "
         f"got {aval!r} for `{name}`",
         fix=f"Convert it (`functx.numpy.asarray({name}, float)`), choose other argnums, or pass "
         "allow_int=True.",
@@ -205,7 +209,7 @@ def _check_scalar(
     traced: Any, kind: str, fun: Callable[..., Any], has_aux: bool, holomorphic: bool
 ) -> None:
     out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
-    what = f"{kind}({name_of(fun)}): the function must return a"
+    what = f"{kind}({function_name(fun)}): the function must return a"
     if out_tree.num_leaves != 1 or out_tree.num_nodes != 1:
         raise GradientError(
             f"{what} single scalar; got a pytree {out_tree}",

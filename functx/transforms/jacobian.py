@@ -13,35 +13,40 @@ from functx.core.errors import ArgumentError, GradientError, type_name
 from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, trace_closed
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
 from functx.transforms.batching import Batch
 from functx.transforms.calls import (
-    arguments_of,
+    argument_names,
+    as_decorator,
     check_callable,
-    leaf_paths,
-    name_of,
-    names_of,
-    trace_call,
-    transform_results,
-    transformed,
-    with_options,
+    copy_transform_results,
+    function_name,
+    key_path_strings,
+    partition_static_arguments,
+    trace_function,
+    wrap_transform,
 )
-from functx.transforms.chunking import check_chunk_size, in_chunks, on_basis, standard_basis
+from functx.transforms.chunking import (
+    check_chunk_size,
+    map_over_basis,
+    needs_chunking,
+    standard_basis,
+)
 from functx.transforms.forward_mode import Linearize
 from functx.transforms.grad import (
     Argnums,
-    argument_leaves,
+    argnums_leaves,
     canonical_argnums,
-    differentiated,
-    floats_for_ints,
+    convert_ints_to_floats,
+    make_gradient_function,
 )
 from functx.transforms.jvp import jvp
-from functx.transforms.marks import chosen, tangent_tree
-from functx.transforms.parts import first_outputs
-from functx.transforms.planning.gradients import split_in_two
+from functx.transforms.marks import select_where, unflatten_tangents
+from functx.transforms.parts import take_first_outputs
+from functx.transforms.planning.gradients import vjp_split
 
 
 def jacfwd(
@@ -71,7 +76,7 @@ def jacfwd(
     [[2.0, 0.0], [0.0, 4.0]]
     """
     if fun is None:
-        return with_options(jacfwd, locals())
+        return as_decorator(jacfwd, locals())
     return _jacobian(fun, argnums, has_aux, holomorphic, "jacfwd", ForwardJacobian, chunk_size)
 
 
@@ -96,7 +101,7 @@ def jacrev(
     [[2.0, 0.0], [0.0, 4.0]]
     """
     if fun is None:
-        return with_options(jacrev, locals())
+        return as_decorator(jacrev, locals())
     return _jacobian(
         fun,
         argnums,
@@ -127,13 +132,13 @@ def hessian(
     [[6.0, 0.0], [0.0, 12.0]]
     """
     if fun is None:
-        return with_options(hessian, locals())
+        return as_decorator(hessian, locals())
     options = argnums, has_aux, holomorphic, "hessian"
     inner = _jacobian(fun, *options, ReverseJacobian, chunk_size)
     return _jacobian(inner, *options, ForwardJacobian, chunk_size, shown=fun)
 
 
-@boundary
+@api_boundary
 def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """The Hessian of the scalar function `fun` at `primals`, times `tangents`.
 
@@ -148,11 +153,11 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     check_callable(fun, "hvp")
     if not isinstance(primals, (tuple, list)) or not primals:
         raise ArgumentError(
-            f"hvp({name_of(fun)}): primals must be a tuple, an entry for each argument; "
+            f"hvp({function_name(fun)}): primals must be a tuple, an entry for each argument; "
             f"got {type_name(primals)}"
         )
     numbers = tuple(range(len(primals)))
-    return jvp(differentiated(fun, numbers, kind="hvp"), primals, tangents)[1]
+    return jvp(make_gradient_function(fun, numbers, kind="hvp"), primals, tangents)[1]
 
 
 class ForwardJacobian(Rewrite[Program]):
@@ -172,11 +177,11 @@ class ForwardJacobian(Rewrite[Program]):
             outs = apply(None, values, args)
             count = len(program.outputs)
             outs, residuals = outs[:count], outs[count:]
-            avals = chosen(program.in_avals, self.active)
+            avals = select_where(program.in_avals, self.active)
             size = sum(a.size for a in avals)
-            if size and in_chunks(self.chunk, size):
-                own = first_outputs(tangent_program, self.outputs)
-                found = on_basis(own, avals, residuals, self.chunk, axis_last=True)
+            if size and needs_chunking(self.chunk, size):
+                own = take_first_outputs(tangent_program, self.outputs)
+                found = map_over_basis(own, avals, residuals, self.chunk, axis_last=True)
             else:
                 columns = standard_basis(avals)
                 in_dims = (0,) * len(avals) + (None,) * len(residuals)
@@ -189,7 +194,7 @@ class ForwardJacobian(Rewrite[Program]):
                 *[
                     block
                     for column in found[: self.outputs]
-                    for block in split_last(column, [a.shape for a in avals])
+                    for block in split_last_axis(column, [a.shape for a in avals])
                 ],
             ]
 
@@ -206,7 +211,7 @@ class ReverseJacobian(Rewrite[Program]):
     chunk: int | None = None
 
     def __call__(self, program: Program) -> Program:
-        forward, backward = split_in_two(self.active)(program)
+        forward, backward = vjp_split(self.active)(program)
 
         def body(*args: Any) -> list[Any]:
             outs = apply(None, forward, args)
@@ -216,14 +221,14 @@ class ReverseJacobian(Rewrite[Program]):
             own = inexact[: self.outputs]
             rest = [zeros_like(a) for a in inexact[self.outputs :]]
             size = sum(a.size for a in own)
-            if size and in_chunks(self.chunk, size):
-                found = on_basis(backward, own, [*rest, *residuals], self.chunk)
+            if size and needs_chunking(self.chunk, size):
+                found = map_over_basis(backward, own, [*rest, *residuals], self.chunk)
             else:
                 rows = standard_basis(own)
                 in_dims = (0,) * len(rows) + (None,) * (len(rest) + len(residuals))
                 batch = Batch(size, in_dims, (0,) * len(backward.outputs), names=AxisNames())
                 found = apply(None, batch(backward), [*rows, *rest, *residuals])
-            blocks = [split_first(x, [a.shape for a in own]) for x in found]
+            blocks = [split_first_axis(x, [a.shape for a in own]) for x in found]
             return [*outs, *[by_input[o] for o in range(self.outputs) for by_input in blocks]]
 
         return trace_closed(
@@ -231,7 +236,7 @@ class ReverseJacobian(Rewrite[Program]):
         )
 
 
-def split_last(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def split_last_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """The last axis of `x` cut into pieces, each laid out as one of `shapes`."""
     lead = x.shape[:-1]
     blocks, start = [], 0
@@ -245,7 +250,7 @@ def split_last(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     return blocks
 
 
-def split_first(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+def split_first_axis(x: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """The first axis of `x` cut into pieces, each laid out as one of `shapes`."""
     rest = x.shape[1:]
     blocks, start = [], 0
@@ -281,25 +286,27 @@ def _jacobian(
     takes, gives = (_is_real, is_inexact) if forward else (is_inexact, _is_real)
     if holomorphic:
         takes = gives = is_complex
-    what = f"{kind}({name_of(shown)})"
+    what = f"{kind}({function_name(shown)})"
     check_chunk_size(what, chunk_size)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_words((args, kwargs))
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         positions: Sequence[int]
-        positions, arg_trees = argument_leaves(args, argnums, kind, shown)
+        positions, arg_trees = argnums_leaves(args, argnums, kind, shown)
         if not allow_int:
-            floats_for_ints(leaves, positions)
-        leaves, in_tree, avals, positions = arguments_of(leaves, in_tree, kind, shown, positions)
+            convert_ints_to_floats(leaves, positions)
+        leaves, in_tree, avals, positions = partition_static_arguments(
+            leaves, in_tree, kind, shown, positions
+        )
         for i in positions:
             if not (takes(avals[i].dtype) or (allow_int and not is_inexact(avals[i].dtype))):
                 raise GradientError(
-                    f"{what}: differentiated arguments must be {_KINDS[takes]}; "
-                    f"got {avals[i]!r} for `{names_of(fun, in_tree, avals)()[i]}`",
+                    f"{what}: differentiated arguments must be {_DTYPE_DESCRIPTIONS[takes]}; "
+                    f"got {avals[i]!r} for `{argument_names(fun, in_tree, avals)()[i]}`",
                     fix="Convert it, or pass holomorphic=True for a complex function.",
                 )
         moving = [i for i in positions if is_inexact(avals[i].dtype)]
-        traced = trace_call(
+        traced = trace_function(
             fun, in_tree, avals, kind, values=leaves, differentiated=moving, has_aux=has_aux
         )
         out_tree = traced.own_tree(has_aux)
@@ -307,8 +314,8 @@ def _jacobian(
         for i, aval in enumerate(out_avals):
             if not gives(aval.dtype):
                 raise GradientError(
-                    f"{what}: outputs must be {_KINDS[gives]}; got {aval!r}, number {i}, "
-                    f"at output{leaf_paths(out_tree, out_avals)[i]}",
+                    f"{what}: outputs must be {_DTYPE_DESCRIPTIONS[gives]}; got {aval!r}, number {i}, "
+                    f"at output{key_path_strings(out_tree, out_avals)[i]}",
                     fix="Return real and imaginary parts, or pass holomorphic=True.",
                 )
         active = tuple([i in set(moving) for i in range(len(traced.program.inputs))])
@@ -316,14 +323,14 @@ def _jacobian(
         outs = apply(rewrite(active, out_tree.num_leaves, chunk_size), traced.program, operands)
         count = len(traced.program.outputs)
         order = sorted(moving)
-        blocks = iter(transform_results(outs[count:], operands))
+        blocks = iter(copy_transform_results(outs[count:], operands))
         outs = traced.returned(operands, outs[:count])
         rows = []
         for out in out_avals:
             by_input = dict(zip(order, [next(blocks) for _ in order], strict=True))
             block_avals = [avals[i].update(shape=out.shape + avals[i].shape) for i in positions]
-            parts = tangent_tree(
-                tree.tuple_of(arg_trees), block_avals, [by_input.get(i) for i in positions]
+            parts = unflatten_tangents(
+                tree.treedef_tuple(arg_trees), block_avals, [by_input.get(i) for i in positions]
             )
             rows.append(parts if isinstance(argnums, tuple) else parts[0])
         jacobian = tree.unflatten(out_tree, rows)
@@ -331,12 +338,16 @@ def _jacobian(
             return jacobian, tree.unflatten(traced.out_tree, outs)[1]
         return jacobian
 
-    return transformed(wrapper, shown, kind)
+    return wrap_transform(wrapper, shown, kind)
 
 
 def _is_real(dtype: Any) -> bool:
     return is_inexact(dtype) and not is_complex(dtype)
 
 
-_KINDS = {_is_real: "real floating point", is_inexact: "inexact", is_complex: "complex"}
+_DTYPE_DESCRIPTIONS = {
+    _is_real: "real floating point",
+    is_inexact: "inexact",
+    is_complex: "complex",
+}
 """The dtypes between which there are Jacobians, as messages name them."""

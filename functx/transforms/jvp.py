@@ -10,34 +10,34 @@ from functx.core import tree
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
-from functx.core.rewriting import apply, rewritten_alike
-from functx.core.tracebacks import boundary
+from functx.core.rewriting import apply, rewrite_by_structure
+from functx.core.tracebacks import api_boundary
 from functx.transforms.calls import (
-    TracedCall,
+    TracedFunction,
+    argument_names,
     avals_of,
     check_callable,
-    fitting,
-    fresh,
-    name_of,
-    names_of,
-    trace_call,
-    transform_results,
+    check_tangent,
+    copy_if_aliased,
+    copy_transform_results,
+    function_name,
+    trace_function,
 )
-from functx.transforms.forward_mode import Linearize, PushForward
-from functx.transforms.grad import floats_for_ints
+from functx.transforms.forward_mode import JVPRewrite, Linearize
+from functx.transforms.grad import convert_ints_to_floats
 from functx.transforms.marks import (
-    chosen,
-    inexact_marks,
+    indices_where,
+    inexact_mask,
+    instantiate_zeros,
     is_float0,
-    places_of,
-    spread,
-    tangent_tree,
-    zeros_for_none,
+    scatter_where,
+    select_where,
+    unflatten_tangents,
 )
-from functx.transforms.parts import reached_from
+from functx.transforms.parts import dependents_of
 
 
-@boundary
+@api_boundary
 def jvp(
     fun: Callable[..., Any],
     primals: Sequence[Any],
@@ -63,34 +63,36 @@ def jvp(
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, (tuple, list)):
             raise ArgumentError(
-                f"jvp({name_of(fun)}): {name} must be a tuple, an entry for each argument; "
+                f"jvp({function_name(fun)}): {name} must be a tuple, an entry for each argument; "
                 f"got {type_name(given)}",
                 fix="Write functx.jvp(f, (x,), (t,)) for a function of one argument.",
             )
     leaves, in_tree = tree.flatten((tuple(primals), {}))
-    what = f"jvp({name_of(fun)}): tangents"
-    given = tree.flatten_as(in_tree, (tuple(tangents), {}), what, "primals")
-    floats_for_ints(leaves, [i for i, t in enumerate(given) if t is not None and not is_float0(t)])
-    leaves, in_tree = tree.as_words(leaves, in_tree)
+    what = f"jvp({function_name(fun)}): tangents"
+    given = tree.flatten_up_to(in_tree, (tuple(tangents), {}), what, "primals")
+    convert_ints_to_floats(
+        leaves, [i for i, t in enumerate(given) if t is not None and not is_float0(t)]
+    )
+    leaves, in_tree = tree.keys_to_key_data(leaves, in_tree)
     avals = avals_of(leaves, "jvp", fun, in_tree)
-    tangent_leaves = _matching_tangents(fun, in_tree, avals, given, "jvp")
+    tangent_leaves = _check_tangents(fun, in_tree, avals, given, "jvp")
     varying = tuple([t is not None for t in tangent_leaves])
     positions = [i for i, v in enumerate(varying) if v]
-    traced = trace_call(
+    traced = trace_function(
         fun, in_tree, avals, "jvp", values=leaves, differentiated=positions, has_aux=has_aux
     )
     if strict:
-        _check_dependence(traced, varying, fun)
+        _check_outputs_depend(traced, varying, fun)
     operands = [*leaves, *traced.captured, *[t for t in tangent_leaves if t is not None]]
-    rewrite = PushForward(varying + (False,) * len(traced.captured))
+    rewrite = JVPRewrite(varying + (False,) * len(traced.captured))
     outs = apply(rewrite, traced.program, operands)
     count = len(traced.program.outputs)
-    tangent = _out_tangent(traced, transform_results(outs[count:], operands), has_aux)
+    tangent = _output_tangent(traced, copy_transform_results(outs[count:], operands), has_aux)
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (out[0], tangent, out[1]) if has_aux else (out, tangent)
 
 
-@boundary
+@api_boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """`(fun(*primals), push)`, where `push(*tangents)` is the output's tangent.
 
@@ -103,23 +105,23 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     12.0
     """
     check_callable(fun, "linearize")
-    given = at_primals(fun, primals, "linearize", has_aux)
+    given = trace_at_primals(fun, primals, "linearize", has_aux)
     in_tree, avals, traced = tree.structure((primals, {})), given.avals, given.traced
-    inexact = inexact_marks(avals)
-    values, tangent_program = rewritten_alike(Linearize(given.varying), traced.program)
+    inexact = inexact_mask(avals)
+    values, tangent_program = rewrite_by_structure(Linearize(given.varying), traced.program)
     operands = [*given.leaves, *traced.captured]
     outs = apply(None, values, operands)
     count = len(traced.program.outputs)
-    residuals = fresh(outs[count:], operands)
+    residuals = copy_if_aliased(outs[count:], operands)
 
     def push(residuals: Any, *tangents: Any) -> Any:
-        what = f"linearize({name_of(fun)}): tangents"
-        found = tree.flatten_as(in_tree, (tangents, {}), what, "primals")
-        found = _matching_tangents(fun, in_tree, avals, found, "linearize")
-        filled = zeros_for_none(chosen(found, inexact), chosen(avals, inexact))
+        what = f"linearize({function_name(fun)}): tangents"
+        found = tree.flatten_up_to(in_tree, (tangents, {}), what, "primals")
+        found = _check_tangents(fun, in_tree, avals, found, "linearize")
+        filled = instantiate_zeros(select_where(found, inexact), select_where(avals, inexact))
         found = apply(None, tangent_program, [*filled, *residuals])
-        found = transform_results(found, [*filled, *residuals])
-        return _out_tangent(traced, found, has_aux)
+        found = copy_transform_results(found, [*filled, *residuals])
+        return _output_tangent(traced, found, has_aux)
 
     out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
     return (
@@ -132,41 +134,41 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     )
 
 
-class AtPrimals(NamedTuple):
+class TracedAtPrimals(NamedTuple):
     """A function traced at primals, to be differentiated in all that are inexact."""
 
     leaves: list[Any]
     in_tree: Any
     avals: list[ShapedArray]
-    traced: TracedCall
+    traced: TracedFunction
 
     @property
     def varying(self) -> tuple[bool, ...]:
         """The inputs of the program that it is differentiated in."""
-        return (*inexact_marks(self.avals), *[False] * len(self.traced.captured))
+        return (*inexact_mask(self.avals), *[False] * len(self.traced.captured))
 
 
-def at_primals(
+def trace_at_primals(
     fun: Callable[..., Any], primals: tuple[Any, ...], kind: str, has_aux: bool
-) -> AtPrimals:
+) -> TracedAtPrimals:
     """`fun` traced at `primals`, for the transform `kind`."""
-    leaves, in_tree = tree.flatten_words((primals, {}))
+    leaves, in_tree = tree.flatten_with_key_data((primals, {}))
     avals = avals_of(leaves, kind, fun, in_tree)
-    inexact = places_of(inexact_marks(avals))
-    traced = trace_call(
+    inexact = indices_where(inexact_mask(avals))
+    traced = trace_function(
         fun, in_tree, avals, kind, values=leaves, differentiated=inexact, has_aux=has_aux
     )
-    return AtPrimals(leaves, in_tree, avals, traced)
+    return TracedAtPrimals(leaves, in_tree, avals, traced)
 
 
-def _out_tangent(traced: TracedCall, tangents: Sequence[Any], has_aux: bool) -> Any:
+def _output_tangent(traced: TracedFunction, tangents: Sequence[Any], has_aux: bool) -> Any:
     """The tangent of the output, aux left out, from the tangents of all inexact results."""
     own = traced.own_tree(has_aux)
-    found = spread(tangents, inexact_marks(traced.out_avals))
-    return tangent_tree(own, traced.out_avals[: own.num_leaves], found[: own.num_leaves])
+    found = scatter_where(tangents, inexact_mask(traced.out_avals))
+    return unflatten_tangents(own, traced.out_avals[: own.num_leaves], found[: own.num_leaves])
 
 
-def _matching_tangents(
+def _check_tangents(
     fun: Callable[..., Any],
     in_tree: Any,
     avals: Sequence[Any],
@@ -174,25 +176,29 @@ def _matching_tangents(
     kind: str,
 ) -> list[Any]:
     """The tangent of each primal leaf, None where it is zero."""
-    must = f"{kind}({name_of(fun)}): a tangent must have the shape and dtype of its primal"
+    must = f"{kind}({function_name(fun)}): a tangent must have the shape and dtype of its primal"
 
     def problem(i: int) -> tuple[str, str]:
-        return must, f"`{names_of(fun, in_tree, avals)()[i]}`"
+        return must, f"`{argument_names(fun, in_tree, avals)()[i]}`"
 
     return [
-        fitting(t, aval, partial(problem, i)) if t is not None and is_inexact(aval.dtype) else None
+        check_tangent(t, aval, partial(problem, i))
+        if t is not None and is_inexact(aval.dtype)
+        else None
         for i, (t, aval) in enumerate(zip(tangents, avals, strict=True))
     ]
 
 
-def _check_dependence(traced: TracedCall, varying: Sequence[bool], fun: Callable[..., Any]) -> None:
+def _check_outputs_depend(
+    traced: TracedFunction, varying: Sequence[bool], fun: Callable[..., Any]
+) -> None:
     program = traced.program
     own = program.outputs[: len(traced.out_avals)]
-    moving = chosen(program.inputs[: len(varying)], varying)
-    reached = reached_from(moving, program.equations)
+    moving = select_where(program.inputs[: len(varying)], varying)
+    reached = dependents_of(moving, program.equations)
     for i, atom in enumerate(own):
         if atom not in reached:
             raise GradientError(
-                f"jvp({name_of(fun)}): with strict=True every output must depend on the primals; "
+                f"jvp({function_name(fun)}): with strict=True every output must depend on the primals; "
                 f"got an output, number {i}, that does not: {atom.aval!r}"
             )

@@ -18,21 +18,21 @@ from functx.core.errors import (
 )
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten, rewritten_alike
-from functx.core.tracebacks import boundary
+from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
 from functx.ops.shaping import zeros_like
 from functx.transforms.calls import (
-    abstract,
+    abstractify,
+    argument_names,
     check_callable,
-    leaf_paths,
-    name_of,
-    names_of,
-    trace_call,
+    function_name,
+    key_path_strings,
+    trace_function,
 )
-from functx.transforms.expand import expand
+from functx.transforms.expand import decompose_missing_rules
 from functx.transforms.parts import varied
 from functx.transforms.refused import raise_refusal
 from functx.transforms.reverse_mode import (
@@ -41,10 +41,10 @@ from functx.transforms.reverse_mode import (
     evaluate_known,
     transpose_equations,
 )
-from functx.transforms.rule_checks import summands
+from functx.transforms.rule_checks import jointly_linear_operands
 
 
-@boundary
+@api_boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
     """The transpose of `fun`: it takes a cotangent like the output, and gives those of `primals`.
 
@@ -64,10 +64,10 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     [6.0, -3.0]
     """
     check_callable(fun, "linear_transpose")
-    what = f"linear_transpose({name_of(fun)})"
+    what = f"linear_transpose({function_name(fun)})"
     leaves, in_tree = tree.flatten((primals, {}))
-    avals = [_abstract(i, fun, in_tree, leaves) for i in range(len(leaves))]
-    traced = trace_call(fun, in_tree, avals, "linear_transpose").without_writes(what)
+    avals = [_abstractify_primal(i, fun, in_tree, leaves) for i in range(len(leaves))]
+    traced = trace_function(fun, in_tree, avals, "linear_transpose").without_writes(what)
     out_avals = traced.program.out_avals
     inexact = {is_inexact(a.dtype) for a in [*avals, *out_avals]}
     if len(inexact) > 1:
@@ -75,38 +75,42 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
             f"{what}: the function must map inexact arrays to inexact ones, or integers to "
             f"integers; got {', '.join(map(repr, avals))} -> {', '.join(map(repr, out_avals))}"
         )
-    pull = rewritten_alike(LinearTranspose(what, len(avals)), traced.program)
+    pull = rewrite_by_structure(LinearTranspose(what, len(avals)), traced.program)
 
     def transpose(captured: Any, ct: Any) -> Any:
-        cts = _matching(what, traced.out_tree, out_avals, ct)
+        cts = _check_output_cotangents(what, traced.out_tree, out_avals, ct)
         args, _ = tree.unflatten(in_tree, apply(None, pull, [*cts, *captured]))
         return args
 
     return tree.Partial(transpose, traced.captured)
 
 
-def _abstract(i: int, fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any]) -> Any:
+def _abstractify_primal(
+    i: int, fun: Callable[..., Any], in_tree: Any, leaves: Sequence[Any]
+) -> Any:
     x = leaves[i]
     try:
-        return abstract(x)
+        return abstractify(x)
     except ArgumentError:
         raise ArgumentError(
-            f"linear_transpose({name_of(fun)}): primals must be arrays, or have a shape and a "
-            f"dtype; got {type_name(x)} for `{names_of(fun, in_tree, leaves)()[i]}`"
+            f"linear_transpose({function_name(fun)}): primals must be arrays, or have a shape and a "
+            f"dtype; got {type_name(x)} for `{argument_names(fun, in_tree, leaves)()[i]}`"
         ) from None
 
 
-def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
+def _check_output_cotangents(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[Any]:
     """The cotangents of the outputs, zeros for None."""
-    leaves = tree.flatten_as(out_tree, ct, f"{what}: the cotangent", "the output")
+    leaves = tree.flatten_up_to(out_tree, ct, f"{what}: the cotangent", "the output")
     found = []
     for i, (x, aval) in enumerate(zip(leaves, avals, strict=True)):
         given = aval if x is None else aval_of(x)
-        weak = given.weak_type and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
+        weak = given.weak_type and _DTYPE_KIND_ORDER.index(
+            kind(given.dtype)
+        ) <= _DTYPE_KIND_ORDER.index(kind(aval.dtype))
         if given.shape != aval.shape or (given.dtype != aval.dtype and not weak):
             raise TangentError(
                 f"{what}: a cotangent must have the shape and dtype of its output; "
-                f"got {given!r} for output{leaf_paths(out_tree, avals)[i]}: {aval!r}"
+                f"got {given!r} for output{key_path_strings(out_tree, avals)[i]}: {aval!r}"
             )
         if x is None:
             x = zeros_like(aval)
@@ -116,7 +120,7 @@ def _matching(what: str, out_tree: Any, avals: Sequence[Any], ct: Any) -> list[A
     return found
 
 
-_KINDS = "buifc"
+_DTYPE_KIND_ORDER = "buifc"
 
 
 class LinearTranspose(Rewrite[Program]):
@@ -130,7 +134,7 @@ class LinearTranspose(Rewrite[Program]):
     linear: int
 
     def __call__(self, program: Program) -> Program:
-        program = expand(inline(program, ("call",)), "transpose")
+        program = decompose_missing_rules(inline(program, ("call",)), "transpose")
         self.check(program)
 
         def body(*args: Any) -> list[Any]:
@@ -168,7 +172,7 @@ class LinearTranspose(Rewrite[Program]):
             if operands and eqn.outputs and not eqn.primitive.differentiable:
                 raise self.broken(eqn, "its output does not vary smoothly")
             if operands:
-                if not all(map(fits, summands(eqn))):
+                if not all(map(fits, jointly_linear_operands(eqn))):
                     raise self.broken(eqn, "it adds a constant, which makes the function affine")
                 inexact = any(is_inexact(a.aval.dtype) for a in operands)
                 linear.update(varied(eqn, linear) if inexact else eqn.outputs)
@@ -188,13 +192,13 @@ class LinearTranspose(Rewrite[Program]):
         )
 
 
-def transposed(program: Program, linear: int, problem: str, fix: str = "") -> Program:
+def transpose_program(program: Program, linear: int, problem: str, fix: str = "") -> Program:
     """The transpose of `program` in its first `linear` inputs.
 
     Raises LinearityError with `problem` if it is not linear in them.
     """
     try:
-        found: Program = rewritten(Transpose(linear), program)
+        found: Program = cached_rewrite(Transpose(linear), program)
         raise_refusal(found.walk())
     except MissingRuleError:
         raise

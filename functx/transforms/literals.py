@@ -11,20 +11,20 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Equation, Literal, Program, ProgramKey, Var, subprograms
-from functx.core.unknown import Answer, Unknown
+from functx.core.unknown import Guard, SymbolicScalar
 from functx.ops.conversion import ConvertElementType
 from functx.ops.shaping import Reshape
 from functx.ops.slicing import Slice
 
-Places = frozenset[int]
+IndexSet = frozenset[int]
 
 
-def form_of(program: Program) -> ProgramKey:
+def literal_free_key(program: Program) -> ProgramKey:
     """What programs share that differ in their numbers alone."""
-    return ProgramKey(_form(program))
+    return ProgramKey(_literal_free_form(program))
 
 
-def _form(program: Program) -> tuple[Any, ...]:
+def _literal_free_form(program: Program) -> tuple[Any, ...]:
     number: dict[Any, Any] = {v: i for i, v in enumerate(program.inputs)}
     count = len(number)
     form: list[Any] = [count, *program.in_avals]
@@ -49,34 +49,34 @@ def _form(program: Program) -> tuple[Any, ...]:
 
 def _parameter_form(value: Any) -> Any:
     if type(value) is Program:
-        return _form(value)
+        return _literal_free_form(value)
     return tuple(map(_parameter_form, value)) if type(value) is tuple else value
 
 
-def literals_of(program: Program) -> list[Literal]:
+def collect_literals(program: Program) -> list[Literal]:
     """The literals of `program` and of the programs in it, in the order of the equations."""
     found: list[Literal] = []
     for eqn in program.equations:
         if eqn.primitive.hoist is not None:
             for sub in subprograms(eqn.primitive):
-                found += literals_of(sub)
+                found += collect_literals(sub)
         found += [a for a in eqn.inputs if type(a) is Literal]
     found += [a for a in program.outputs if type(a) is Literal]
     return found
 
 
-class Hoisted:
+class LiteralHoister:
     """Programs whose equations take some literals of the programs in them as operands."""
 
     def __init__(self) -> None:
         self.bodies: dict[Any, tuple[Program, Program, list[Literal]]] = {}
 
     def program(
-        self, program: Program, places: Places, mark: Callable[[Literal], Any]
+        self, program: Program, places: IndexSet, mark: Callable[[Literal], Any]
     ) -> tuple[list[Equation], list[Any]]:
         """The equations and outputs of `program`, the literals at `places` as `mark` has them.
 
-        The places are those of `literals_of`; literals from inside become operands.
+        The places are those of `collect_literals`; literals from inside become operands.
         """
         at = 0
 
@@ -92,7 +92,7 @@ class Hoisted:
             primitive, extras = eqn.primitive, []
             programs = [] if primitive.hoist is None else subprograms(primitive)
             for i, sub in enumerate(programs):
-                end = at + len(literals_of(sub))
+                end = at + len(collect_literals(sub))
                 inside = frozenset([k - at for k in range(at, end) if k in places])
                 programs[i], literals = self.body(sub, inside)
                 extras.append([mark(a) for a in literals])
@@ -103,7 +103,7 @@ class Hoisted:
             equations.append(eqn.replace(primitive=primitive, inputs=inputs))
         return equations, [read(a) for a in program.outputs]
 
-    def body(self, program: Program, places: Places) -> tuple[Program, list[Literal]]:
+    def body(self, program: Program, places: IndexSet) -> tuple[Program, list[Literal]]:
         """`program` with further inputs in front, for its literals at `places`, and these."""
         if not places:
             return program, []
@@ -123,55 +123,55 @@ class Hoisted:
         return known[1], known[2]
 
 
-class WithInputs(NamedTuple):
+class LiftedProgram(NamedTuple):
     """A program with numbers as its last inputs, and what making it asked about them."""
 
     program: Program
-    answers: Sequence[Answer]
+    answers: Sequence[Guard]
 
 
-def with_literals_as_inputs(
+def lift_literals(
     rewrite: Callable[[Program], Program], program: Program, places: Sequence[int]
-) -> WithInputs | None:
-    """`rewrite(program)` with the numbers at `places` in `literals_of(program)` as further inputs.
+) -> LiftedProgram | None:
+    """`rewrite(program)` with the numbers at `places` in `collect_literals(program)` as further inputs.
 
-    They come as `packed` gives them. None where it cannot be, since a number has to be known.
+    They come as `pack_literals` gives them. None where it cannot be, since a number has to be known.
     """
-    answers: list[Answer] = []
+    answers: list[Guard] = []
     numbers: list[Literal] = []
-    lift = next(_lifts)
+    lift = next(_lift_ids)
 
     def number(literal: Literal) -> Literal:
         numbers.append(literal)
-        unknown = Unknown(literal.value, len(numbers) - 1, lift, answers)
+        unknown = SymbolicScalar(literal.value, len(numbers) - 1, lift, answers)
         return Literal(unknown, literal.aval)
 
     # A rewrite knows how many inputs its program has, so literals become inputs after it.
-    equations, outputs = Hoisted().program(program, frozenset(places), number)
+    equations, outputs = LiteralHoister().program(program, frozenset(places), number)
     try:
         result = rewrite(Program(program.name, program.inputs, equations, outputs))
     except TypeError:
         return None
 
-    parts = _Parts([a.aval for a in numbers])
-    left = frozenset([i for i, a in enumerate(literals_of(result)) if _is_unknown(a)])
-    equations, outputs = Hoisted().program(result, left, parts.part)
+    parts = _PackedScalars([a.aval for a in numbers])
+    left = frozenset([i for i, a in enumerate(collect_literals(result)) if _is_symbolic(a)])
+    equations, outputs = LiteralHoister().program(result, left, parts.part)
     inputs = [*result.inputs, *parts.arrays.values()]
     final = Program(result.name, inputs, [*parts.equations, *equations], outputs)
     # Rules that hold programs which nothing can be hoisted out of.
-    if any([_is_unknown(a) for each in final.walk() for eqn in each for a in eqn.inputs]):
+    if any([_is_symbolic(a) for each in final.walk() for eqn in each for a in eqn.inputs]):
         return None
-    return WithInputs(final, tuple(dict.fromkeys(answers)))
+    return LiftedProgram(final, tuple(dict.fromkeys(answers)))
 
 
-_lifts = count()
+_lift_ids = count()
 
 
-def _is_unknown(atom: Any) -> bool:
-    return type(atom) is Literal and type(atom.value) is Unknown
+def _is_symbolic(atom: Any) -> bool:
+    return type(atom) is Literal and type(atom.value) is SymbolicScalar
 
 
-class _Parts:
+class _PackedScalars:
     """Scalars of types `avals`, as variables: parts of one array for each type."""
 
     def __init__(self, avals: Sequence[ShapedArray]):
@@ -202,7 +202,7 @@ class _Parts:
         return self.typed(self.variables[literal.value.place], literal.aval)
 
 
-def packed(literals: Sequence[Literal]) -> list[Any]:
+def pack_literals(literals: Sequence[Literal]) -> list[Any]:
     """One array of numbers for each type among `literals`."""
     groups: dict[ShapedArray, list[Any]] = {}
     for literal in literals:

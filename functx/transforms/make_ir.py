@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.arrays import NUMPY_ARRAYS
+from functx.core.arrays import HOST_ARRAY_TYPES
 from functx.core.program import Program
-from functx.core.tracebacks import boundary
-from functx.transforms.calls import abstract, check_callable, trace_call, transformed
+from functx.core.tracebacks import api_boundary
+from functx.transforms.calls import abstractify, check_callable, trace_function, wrap_transform
 from functx.transforms.decompose import decompose
-from functx.transforms.functionalize import Functionalized
+from functx.transforms.functionalize import FunctionalizedFunction
 
 
 def make_ir(
@@ -34,24 +34,26 @@ def make_ir(
         return partial(make_ir, decompositions=decompositions)
     check_callable(fun, "make_ir")
     if decompositions is not None:
-        return transformed(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
+        return wrap_transform(make_ir(decompose(fun, table=decompositions)), fun, "make_ir")
 
     def wrapper(*args: Any, **kwargs: Any) -> Program:
-        if isinstance(fun, Functionalized):
+        if isinstance(fun, FunctionalizedFunction):
             program = fun.program(*args, **kwargs)
         else:
-            leaves, in_tree = tree.flatten_words((args, kwargs))
-            traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "make_ir")
+            leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+            traced = trace_function(fun, in_tree, [abstractify(x) for x in leaves], "make_ir")
             program = traced.program
             program.trees, program.captured = (in_tree, traced.out_tree), traced.captured
         # A program is a value: what becomes of a captured NumPy array is nothing to it.
-        program.captured = [np.array(x) if type(x) in NUMPY_ARRAYS else x for x in program.captured]
+        program.captured = [
+            np.array(x) if type(x) in HOST_ARRAY_TYPES else x for x in program.captured
+        ]
         return program
 
-    return transformed(wrapper, fun, "make_ir")
+    return wrap_transform(wrapper, fun, "make_ir")
 
 
-@boundary
+@api_boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The result of `fun(*args, **kwargs)` with a `ShapedArray` in place of each array.
 
@@ -62,6 +64,6 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     f32[4]
     """
     check_callable(fun, "eval_shape")
-    leaves, in_tree = tree.flatten_words((args, kwargs))
-    traced = trace_call(fun, in_tree, [abstract(x) for x in leaves], "eval_shape")
+    leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+    traced = trace_function(fun, in_tree, [abstractify(x) for x in leaves], "eval_shape")
     return tree.unflatten(traced.out_tree, traced.out_avals)

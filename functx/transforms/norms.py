@@ -6,53 +6,53 @@ from typing import Any
 
 from functx.core.dtypes import is_floating
 from functx.core.program import Equation, Literal, Program, Var
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
-from functx.ops.exponential import RootOfSquares, Sqrt
+from functx.ops.exponential import SafeSqrt, Sqrt
 from functx.ops.factorizations import Eigh, Svd
 from functx.ops.joining import Concatenate, Pad
 from functx.ops.reductions import ReduceSum
 from functx.ops.selection import Select
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 from functx.ops.slicing import Slice
-from functx.transforms.expand import expand
+from functx.transforms.expand import decompose_missing_rules
 
-_SUMS = (
+_SUM_PRESERVING = (
     Add, ReduceSum, BroadcastInDim, Concatenate, ConvertElementType, Full, Pad, PermuteDims, Reshape,
     Slice,
 )  # fmt: skip
 
 
-def expand_to_differentiate(program: Program, *rules: str) -> Program:
+def canonicalize_for_ad(program: Program, *rules: str) -> Program:
     """`program` with what has none of `rules` decomposed, and roots of squares as such.
 
     Functions of matrices that are made of their spectra become operations, too.
     """
-    program = rewritten(name_norms, expand(program, *rules))
+    program = cached_rewrite(recognize_norms, decompose_missing_rules(program, *rules))
     if any([type(eqn.primitive) in (Eigh, Svd) for eqn in program]):
         # It takes derivatives of functions of eigenvalues, and so comes later.
-        from functx.transforms.spectral.recognition import name_spectral_functions
+        from functx.transforms.spectral.recognition import recognize_spectral_functions
 
-        program = rewritten(name_spectral_functions, program)
+        program = cached_rewrite(recognize_spectral_functions, program)
     return program
 
 
-def name_norms(program: Program) -> Program:
+def recognize_norms(program: Program) -> Program:
     """`program` with `root_of_squares` in place of each `sqrt` of a sum of squares."""
     if not any(type(eqn.primitive) is Sqrt for eqn in program):
         return program
-    squares = Squares(program)
+    squares = SumOfSquaresAnalysis(program)
     equations = [
-        eqn.replace(primitive=RootOfSquares()) if squares.is_norm(eqn) else eqn for eqn in program
+        eqn.replace(primitive=SafeSqrt()) if squares.is_norm(eqn) else eqn for eqn in program
     ]
     return Program(
         program.name, program.inputs, equations, program.outputs, in_names=program.in_names
     )
 
 
-class Squares:
+class SumOfSquaresAnalysis:
     """Which variables of a program are sums of squares, as their equations show it."""
 
     def __init__(self, program: Program):
@@ -73,7 +73,7 @@ class Squares:
         while pending:
             v = pending[-1]
             eqn = self.makers.get(v)
-            parts = [] if eqn is None else _parts(eqn)
+            parts = [] if eqn is None else _summed_operands(eqn)
             if v not in self.found and parts:
                 missing = [p for p in parts if type(p) is Var and p not in self.found]
                 if missing:
@@ -104,7 +104,7 @@ class Squares:
             return left == right and summed and self.same(*eqn.inputs)
         if primitive.name == "call":
             called: Program = primitive.program  # type: ignore[attr-defined]
-            return Squares(called).holds(called.outputs[eqn.outputs.index(v)])
+            return SumOfSquaresAnalysis(called).holds(called.outputs[eqn.outputs.index(v)])
         return False
 
     def same(self, x: Any, y: Any) -> bool:
@@ -122,10 +122,10 @@ class Squares:
         )
 
 
-def _parts(eqn: Equation) -> list[Any]:
+def _summed_operands(eqn: Equation) -> list[Any]:
     """The operands which must all be sums of squares for the output to be one; none if it cannot."""
     primitive, inputs = eqn.primitive, eqn.inputs
-    if isinstance(primitive, _SUMS):
+    if isinstance(primitive, _SUM_PRESERVING):
         return list(inputs)
     if isinstance(primitive, Select):
         return list(inputs[1:])

@@ -7,35 +7,35 @@ from typing import Any
 
 from functx.core.dtypes import is_inexact
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Equation, Program, Var, padded, remove_dead
+from functx.core.program import Atom, Equation, Program, Var, dce_equations, pad_input_names
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
-from functx.transforms.marks import chosen, inexact_marks
+from functx.core.rewriting import cached_rewrite
+from functx.transforms.marks import inexact_mask, select_where
 
-Places = tuple[int, ...]
+Indices = tuple[int, ...]
 
 
-def rewired(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
+def with_io(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
     """The equations of `program` between other inputs and outputs, without those not needed."""
-    equations = remove_dead(program.equations, outputs)
+    equations = dce_equations(program.equations, outputs)
     in_names, before = program.in_names, program.inputs
 
     def names() -> list[str]:
-        known = dict(zip(before, padded(in_names(), len(before)), strict=True))
+        known = dict(zip(before, pad_input_names(in_names(), len(before)), strict=True))
         return [known.get(v, "") for v in inputs]
 
     names_of_inputs = None if in_names is None else names
     return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
 
 
-class Between(Rewrite[Program]):
+class Subprogram(Rewrite[Program]):
     """The rewrite to the inputs and the outputs at some places, or to all where None is given.
 
     The outputs must need no other inputs.
     """
 
-    inputs: Places | None = None
-    outputs: Places | None = None
+    inputs: Indices | None = None
+    outputs: Indices | None = None
 
     def __call__(self, program: Program) -> Program:
         inputs, outputs = program.inputs, program.outputs
@@ -45,48 +45,48 @@ class Between(Rewrite[Program]):
             outputs = [outputs[i] for i in self.outputs]
         if inputs == program.inputs and outputs == program.outputs:
             return program
-        return rewired(program, inputs, outputs)
+        return with_io(program, inputs, outputs)
 
 
-class Needed(Rewrite[Places]):
+class UsedInputs(Rewrite[Indices]):
     """The analysis of a program that finds the places of the inputs that some outputs need.
 
     For all outputs it finds the inputs that are used at all.
     """
 
-    outputs: Places | None = None
+    outputs: Indices | None = None
 
-    def __call__(self, program: Program) -> Places:
+    def __call__(self, program: Program) -> Indices:
         equations, outputs = program.equations, program.outputs
         if self.outputs is not None:
             outputs = [outputs[i] for i in self.outputs]
-            equations = remove_dead(equations, outputs)
-        read = variables_read(equations, outputs)
+            equations = dce_equations(equations, outputs)
+        read = used_variables(equations, outputs)
         return tuple([i for i, v in enumerate(program.inputs) if v in read])
 
 
-def first_outputs(program: Program, count: int) -> Program:
+def take_first_outputs(program: Program, count: int) -> Program:
     """`program` without the outputs behind the first `count`."""
-    return rewritten(Between(outputs=tuple(range(count))), program)  # type: ignore[no-any-return]
+    return cached_rewrite(Subprogram(outputs=tuple(range(count))), program)  # type: ignore[no-any-return]
 
 
-def part_of(program: Program, outputs: Places | None = None) -> tuple[Program, Places]:
+def dce_program(program: Program, outputs: Indices | None = None) -> tuple[Program, Indices]:
     """`program` with the outputs at some places, or all, and the inputs that they need; whence those.
 
     It is `program` itself where that is all there is.
     """
-    kept = rewritten(Needed(outputs), program)
+    kept = cached_rewrite(UsedInputs(outputs), program)
     inputs = None if len(kept) == len(program.inputs) else kept
-    return rewritten(Between(inputs, outputs), program), kept
+    return cached_rewrite(Subprogram(inputs, outputs), program), kept
 
 
-def used(program: Program) -> list[bool]:
+def used_inputs(program: Program) -> list[bool]:
     """Which inputs the equations and outputs of `program` use."""
-    read = variables_read(program.equations, program.outputs)
+    read = used_variables(program.equations, program.outputs)
     return [v in read for v in program.inputs]
 
 
-def reached_from(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Any]:
+def dependents_of(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Any]:
     """`variables`, and those that the equations compute from any of them."""
     reached: set[Any] = set(variables)
     for eqn in equations:
@@ -95,22 +95,22 @@ def reached_from(variables: Iterable[Var], equations: Iterable[Equation]) -> set
     return reached
 
 
-class Dependence(Rewrite[tuple[bool, ...]]):
+class ActivityAnalysis(Rewrite[tuple[bool, ...]]):
     """The analysis that marks the outputs of a program that vary smoothly with its `active` inputs."""
 
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[bool, ...]:
-        reached = set(chosen(program.inputs, self.active))
+        reached = set(select_where(program.inputs, self.active))
         for eqn in program.equations:
             if eqn.primitive.differentiable and not reached.isdisjoint(eqn.inputs):
                 reached.update(varied(eqn, reached))
         return tuple([atom in reached for atom in program.outputs])
 
 
-def depends(program: Program, active: Sequence[bool]) -> list[bool]:
+def active_outputs(program: Program, active: Sequence[bool]) -> list[bool]:
     """Which outputs can vary smoothly with the inputs marked in `active`."""
-    return list(rewritten(Dependence(tuple(active)), program))
+    return list(cached_rewrite(ActivityAnalysis(tuple(active)), program))
 
 
 def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
@@ -120,20 +120,20 @@ def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
         return [v for v in eqn.outputs if is_inexact(v.aval.dtype)]
     flags = [a in active for a in eqn.inputs]
     avals, out_avals = ([a.aval for a in atoms] for atoms in (eqn.inputs, eqn.outputs))
-    return chosen(eqn.outputs, varying_outputs(primitive, avals, flags, out_avals))
+    return select_where(eqn.outputs, varying_output_mask(primitive, avals, flags, out_avals))
 
 
-def varying_outputs(
+def varying_output_mask(
     primitive: Primitive, avals: Sequence[Any], active: Sequence[bool], outs: Sequence[Any]
 ) -> list[bool]:
     """Which of the outputs of one operation can vary smoothly with its `active` operands."""
     if primitive.varying_outputs is None:
-        return inexact_marks(outs)
+        return inexact_mask(outs)
     marks = primitive.varying_outputs(avals, tuple(active))
-    return [on and inexact for on, inexact in zip(marks, inexact_marks(outs), strict=True)]
+    return [on and inexact for on, inexact in zip(marks, inexact_mask(outs), strict=True)]
 
 
-def variables_read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
+def used_variables(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
     """The variables that equations and outputs use."""
     read = {a for eqn in equations for a in eqn.inputs if type(a) is Var}
     read.update([a for a in outputs if type(a) is Var])

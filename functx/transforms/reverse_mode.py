@@ -8,26 +8,26 @@ from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
 from functx.core.errors import RuleError
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.program import Equation, Program, Var, remove_dead
-from functx.core.provenance import pulled, stretch
+from functx.core.program import Equation, Program, Var, dce_equations
+from functx.core.provenance import backward_source, expression_key
 from functx.core.records import Rewrite
-from functx.core.rewriting import user_rules
+from functx.core.rewriting import user_rule_runs
 from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
 from functx.ops.arithmetic import add
-from functx.ops.families import Elementwise, where_live
+from functx.ops.families import Elementwise, apply_mask
 from functx.ops.logical import bitwise_or
 from functx.ops.shaping import full_like, zeros_like
-from functx.transforms.effects import WithoutEffects
-from functx.transforms.marks import chosen, inexact_marks, spread, zeros_for_none
-from functx.transforms.norms import expand_to_differentiate
-from functx.transforms.parts import variables_read, varied, varying_outputs
-from functx.transforms.rule_checks import checked_jvp, linear_rule, refuse_affine
-from functx.transforms.zeros import none_for_zeros
+from functx.transforms.effects import RemoveEffects
+from functx.transforms.marks import inexact_mask, instantiate_zeros, scatter_where, select_where
+from functx.transforms.norms import canonicalize_for_ad
+from functx.transforms.parts import used_variables, varied, varying_output_mask
+from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
+from functx.transforms.zeros import symbolize_zeros
 
 
-class Step(NamedTuple):
+class TapeEntry(NamedTuple):
     """One equation on the path from the active inputs, with what it was applied to."""
 
     eqn: Equation
@@ -38,24 +38,24 @@ class Step(NamedTuple):
 
 def forward_sweep(
     program: Program, args: Sequence[Any], active: Sequence[bool]
-) -> tuple[list[Any], list[Step]]:
+) -> tuple[list[Any], list[TapeEntry]]:
     """The outputs of `program`, and the equations that a derivative goes through."""
-    tape: list[Step] = []
+    tape: list[TapeEntry] = []
 
     def step(eqn: Equation, *operands: tuple[Any, bool]) -> list[tuple[Any, bool]]:
         args = [x for x, _ in operands]
         flags = tuple([on for _, on in operands])
         primitive = eqn.primitive
         if not primitive.differentiable or not any(flags):
-            return [(out, False) for out in forward(eqn, *args)]
+            return [(out, False) for out in bind_equation(eqn, *args)]
         if primitive.forward is None:
-            outs = saved = forward(eqn, *args)
+            outs = saved = bind_equation(eqn, *args)
         else:
             outs, saved = primitive.forward(args, flags)
-        tape.append(Step(eqn, args, saved, flags))
+        tape.append(TapeEntry(eqn, args, saved, flags))
         if primitive.varying_outputs is None:
             return [(out, is_inexact(out.dtype)) for out in outs]
-        marks = varying_outputs(primitive, [aval_of(x) for x in args], flags, outs)
+        marks = varying_output_mask(primitive, [aval_of(x) for x in args], flags, outs)
         return list(zip(outs, marks, strict=True))
 
     pairs = zip(args, active, strict=True)
@@ -65,7 +65,7 @@ def forward_sweep(
 
 def backward_sweep(
     program: Program,
-    tape: Sequence[Step],
+    tape: Sequence[TapeEntry],
     out_cts: Sequence[Any],
     active: Sequence[bool],
     cts: Cotangents | None = None,
@@ -85,31 +85,33 @@ def backward_sweep(
             there = [cts.live.pop(v, None) for v in eqn.outputs]
         given, live = cts.take(eqn.outputs)
         if any(ct is not None for ct in given):
-            builder.source = pulled(eqn.source)
+            builder.source = backward_source(eqn.source)
             # What is more than half of an array lies beside no other part of its size.
             beside = primitive.together is not None and 2 * given[0].size <= args[0].size
             if beside or primitive.accumulate is not None:
                 whole = primitive.live_operands(live, args)[0]
-                cts.defer(eqn.inputs[0], Part(primitive, given[0], args, builder.source), whole)
+                cts.defer(
+                    eqn.inputs[0], SparseCotangent(primitive, given[0], args, builder.source), whole
+                )
                 continue
             start = len(builder.equations)
             if there is None:
-                found = pull(primitive, given, live, saved, args, flags)
+                found = apply_vjp_rule(primitive, given, live, saved, args, flags)
                 lives = primitive.live_operands(live, args)
             else:
                 found, lives = primitive.vjp_masked(given, there, saved, args, flags)
             if primitive.multiple_results:
-                found = none_for_zeros(found, builder.equations[start:])
+                found = symbolize_zeros(found, builder.equations[start:])
             for atom, on, ct, part in zip(eqn.inputs, flags, found, lives, strict=True):
                 if on:
                     cts.add(atom, ct, part)
     builder.source = outer
-    wanted = chosen(program.inputs, active)
+    wanted = select_where(program.inputs, active)
     totals = [cts.pop(v) for v in wanted]
-    return zeros_for_none(totals, [v.aval for v in wanted])
+    return instantiate_zeros(totals, [v.aval for v in wanted])
 
 
-class Part(NamedTuple):
+class SparseCotangent(NamedTuple):
     """A cotangent that touches a part of the total, by the equation that looked at that part."""
 
     primitive: Primitive
@@ -120,7 +122,7 @@ class Part(NamedTuple):
     @property
     def use(self) -> Any:
         """The place in the user's code that looks at the part."""
-        return None if self.source is None else stretch(self.source)
+        return None if self.source is None else expression_key(self.source)
 
     def added_to(self, total: Any) -> Any:
         """The total with this, None for zero."""
@@ -131,9 +133,11 @@ class Part(NamedTuple):
         return own if total is None else add(total, own)
 
 
-def by_kind(parts: Sequence[Part]) -> dict[type[Primitive], list[Part]]:
+def group_by_primitive(
+    parts: Sequence[SparseCotangent],
+) -> dict[type[Primitive], list[SparseCotangent]]:
     """The parts by the class of their primitives."""
-    kinds: dict[type[Primitive], list[Part]] = {}
+    kinds: dict[type[Primitive], list[SparseCotangent]] = {}
     for part in parts:
         kinds.setdefault(type(part.primitive), []).append(part)
     return kinds
@@ -149,7 +153,7 @@ class Cotangents:
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
         self.live: dict[Any, Any] = {}
-        self.parts: dict[Any, list[Part]] = {}
+        self.parts: dict[Any, list[SparseCotangent]] = {}
 
     def add(self, atom: Any, ct: Any, live: Any = None) -> None:
         """Add `ct`, which is zero wherever `live` does not hold, to the cotangent of `atom`."""
@@ -158,7 +162,7 @@ class Cotangents:
         self.note(atom, live)
         self.values[atom] = add(self.values[atom], ct) if atom in self.values else ct
 
-    def defer(self, atom: Any, part: Part, live: Any) -> None:
+    def defer(self, atom: Any, part: SparseCotangent, live: Any) -> None:
         """Let `part`, which is zero wherever `live` does not hold, be added to that of `atom`."""
         self.note(atom, live)
         self.parts.setdefault(atom, []).append(part)
@@ -180,7 +184,7 @@ class Cotangents:
             return total
         builder = current_builder.here()
         outer = builder.source
-        for kind, alike in by_kind(parts).items():
+        for kind, alike in group_by_primitive(parts).items():
             builder.source = alike[0].source
             if kind.together is not None and len(alike) > 1:
                 given = [(part.primitive, part.ct, part.use) for part in alike]
@@ -200,7 +204,7 @@ class Cotangents:
         return values, live
 
 
-def pull(
+def apply_vjp_rule(
     primitive: Primitive,
     cts: list[Any],
     live: Any,
@@ -210,7 +214,7 @@ def pull(
 ) -> Sequence[Any]:
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
-        return transposed_jvp(primitive, cts, args, active)
+        return transpose_jvp_rule(primitive, cts, args, active)
     if primitive.by_user:
         rule: Any = primitive.vjp
         several = primitive.multiple_results
@@ -218,7 +222,7 @@ def pull(
         def body(cts: Sequence[Any]) -> Any:
             return rule(cts if several else cts[0], saved if several else saved[0], args, active)
 
-        return linear_rule(primitive, "vjp", body, cts, args)
+        return apply_linear_rule(primitive, "vjp", body, cts, args)
     if primitive.multiple_results:
         return primitive.vjp(cts, saved, args, active)  # type: ignore[no-any-return]
     if live is None or primitive.vjp_where is None:
@@ -226,12 +230,12 @@ def pull(
     if not isinstance(primitive, Elementwise) or type(primitive).vjp is Elementwise.vjp:
         return primitive.vjp_where(live, cts[0], saved[0], args, active)  # type: ignore[no-any-return]
     return [
-        where_live(live, ct) if ct is not None and live.shape in ((), ct.shape) else ct
+        apply_mask(live, ct) if ct is not None and live.shape in ((), ct.shape) else ct
         for ct in primitive.vjp(cts[0], saved[0], args, active)
     ]
 
 
-def transposed_jvp(
+def transpose_jvp_rule(
     primitive: Primitive, cts: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
 ) -> list[Any]:
     """The cotangents of the operands: what the primitive's `jvp` computes, transposed."""
@@ -246,8 +250,8 @@ def transposed_jvp(
     finally:
         current_builder.reset(token)
     if primitive.by_user:
-        user_rules.ran()
-        checked_jvp(primitive, primitive.out_types(tuple(map(aval_of, args))), result)
+        user_rule_runs.ran()
+        check_jvp_result(primitive, primitive.out_types(tuple(map(aval_of, args))), result)
     _, out_tangents = result
     if not primitive.multiple_results:
         out_tangents = [out_tangents]
@@ -259,7 +263,9 @@ def transposed_jvp(
     known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
     if primitive.by_user or primitive.checks_rules:
         outs = [builder.atom(t) for t in out_tangents if t is not None]
-        refuse_affine(primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent")
+        check_rule_is_linear(
+            primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent"
+        )
     transpose_equations(builder.equations, known, found)
     return [None if t is None else found.values.get(t.atom) for t in tangents]
 
@@ -277,13 +283,13 @@ def transpose_equations(
         if all(ct is None for ct in given):
             continue
         primitive, start = eqn.primitive, len(builder.equations)
-        args = [operand(atom, known) for atom in eqn.inputs]
+        args = [transpose_operand(atom, known) for atom in eqn.inputs]
         if primitive.by_user:
 
             def rule(cts: Sequence[Any], primitive: Any = primitive, args: Any = args) -> Any:
                 return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
 
-            results: Sequence[Any] = linear_rule(primitive, "transpose", rule, given, args)
+            results: Sequence[Any] = apply_linear_rule(primitive, "transpose", rule, given, args)
         else:
             results = primitive.transpose(given if primitive.multiple_results else given[0], *args)
         if len(results) != len(args):
@@ -292,13 +298,13 @@ def transpose_equations(
                 f"got {len(results)} for {len(args)} operands"
             )
         if primitive.multiple_results:
-            results = none_for_zeros(results, builder.equations[start:])
+            results = symbolize_zeros(results, builder.equations[start:])
         for atom, x, ct in zip(eqn.inputs, args, results, strict=True):
             if type(x) is LinearInput:
                 cts.add(atom, ct)
 
 
-def operand(atom: Any, known: dict[Var, Any]) -> Any:
+def transpose_operand(atom: Any, known: dict[Var, Any]) -> Any:
     if type(atom) is not Var:
         return Tracer(atom, current_builder.here())
     return known[atom] if atom in known else LinearInput(atom.aval)
@@ -321,7 +327,7 @@ class ValueAndGrad(Rewrite[Program]):
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
+        program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
         outs, tape = forward_sweep(program, args, self.active)
         seeds = [full_like(outs[0], 1)] + [None] * (len(outs) - 1)
         grads = backward_sweep(program, tape, seeds, self.active)
@@ -338,17 +344,17 @@ class SplitVJP(Rewrite[tuple[Program, Program]]):
     active: tuple[bool, ...]
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        program = expand_to_differentiate(program, "vjp", "jvp", "transpose")
+        program = canonicalize_for_ad(program, "vjp", "jvp", "transpose")
         backward: list[Program] = []
 
         def body(*args: Any) -> list[Any]:
             outs, tape = forward_sweep(program, args, self.active)
-            inexact = inexact_marks(outs)
+            inexact = inexact_mask(outs)
 
             def pull_back(*given: Any) -> list[Any]:
-                return backward_sweep(program, tape, spread(given, inexact), self.active)
+                return backward_sweep(program, tape, scatter_where(given, inexact), self.active)
 
-            ct_avals = [aval_of(out) for out in chosen(outs, inexact)]
+            ct_avals = [aval_of(out) for out in select_where(outs, inexact)]
             names = ["ct"] if len(ct_avals) == 1 else [f"ct_{i}" for i in range(len(ct_avals))]
             pullback, residuals = trace(
                 pull_back, ct_avals, name=f"pullback_{program.name}", in_names=lambda: names
@@ -398,11 +404,11 @@ def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
     A loop, a branch or a call may compute both: the outputs that do not vary are computed apart.
     """
     linear = []
-    read = variables_read(program.equations, ())
+    read = used_variables(program.equations, ())
     for eqn in program.equations:
         if all(type(a) is not Var or a in known for a in eqn.inputs):
-            args = [operand(atom, known) for atom in eqn.inputs]
-            known.update(zip(eqn.outputs, forward(eqn, *args), strict=True))
+            args = [transpose_operand(atom, known) for atom in eqn.inputs]
+            known.update(zip(eqn.outputs, bind_equation(eqn, *args), strict=True))
             continue
         linear.append(eqn)
         if eqn.primitive.trim is None:
@@ -410,9 +416,9 @@ def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
         active = {a for a in eqn.inputs if type(a) is Var and a not in known}
         moving = varied(eqn, active)
         steady = [v for v in eqn.outputs if v in read and v not in moving]
-        part = Program(program.name, program.inputs, remove_dead([eqn], steady), steady)
-        for own in WithoutEffects()(part).equations:
+        part = Program(program.name, program.inputs, dce_equations([eqn], steady), steady)
+        for own in RemoveEffects()(part).equations:
             if all(type(a) is not Var or a in known for a in own.inputs):
-                args = [operand(atom, known) for atom in own.inputs]
-                known.update(zip(own.outputs, forward(own, *args), strict=True))
+                args = [transpose_operand(atom, known) for atom in own.inputs]
+                known.update(zip(own.outputs, bind_equation(own, *args), strict=True))
     return linear

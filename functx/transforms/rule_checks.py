@@ -11,7 +11,7 @@ from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal, Program
 from functx.core.provenance import Source
-from functx.core.rewriting import user_rules
+from functx.core.rewriting import user_rule_runs
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.contraction import DotGeneral
@@ -23,10 +23,14 @@ from functx.ops.slicing import DynamicUpdateSlice
 from functx.transforms.parts import varied
 
 
-def checked_jvp(primitive: Primitive, avals: Sequence[ShapedArray], result: Any) -> tuple[Any, Any]:
+def check_jvp_result(
+    primitive: Primitive, avals: Sequence[ShapedArray], result: Any
+) -> tuple[Any, Any]:
     """The outputs and tangents in `result`, which `jvp` returned for outputs of `avals`."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise wrong(primitive, "jvp", f"return a pair (output, tangent); got {type_name(result)}")
+        raise rule_error(
+            primitive, "jvp", f"return a pair (output, tangent); got {type_name(result)}"
+        )
     outs, tangents = result
     if not primitive.multiple_results:
         outs, tangents = [outs], [tangents]
@@ -47,7 +51,7 @@ def check_types(
     if not isinstance(values, (list, tuple)) or len(values) != len(avals):
         got = len(values) if isinstance(values, (list, tuple)) else type_name(values)
         each = f"one {what} an {of or 'output'}; got {got} for {len(avals)} {of or 'output'}s"
-        raise wrong(primitive, rule, f"return {each}")
+        raise rule_error(primitive, rule, f"return {each}")
     for i, (x, aval) in enumerate(zip(values, avals, strict=True)):
         if x is None or (of and not is_inexact(aval.dtype)):
             continue
@@ -55,17 +59,17 @@ def check_types(
         if given.shape != aval.shape or given.dtype != aval.dtype:
             place = f"{what} {i}" if len(avals) > 1 else f"the {what}"
             like = f"the shape and dtype of the {of}, {aval!r}" if of else f"type {aval!r}"
-            raise wrong(primitive, rule, f"give {place} {like}; got {given!r}")
+            raise rule_error(primitive, rule, f"give {place} {like}; got {given!r}")
 
 
-def checked_batch(
+def check_batch_result(
     primitive: Primitive, size: int, avals: Sequence[ShapedArray], outs: Any, dims: Any
 ) -> None:
     """Raise RuleError unless `outs` are batches of `size` along `dims` of outputs of `avals`."""
     if not primitive.multiple_results:
         outs, dims = [outs], [dims]
     if len(outs) != len(avals) or len(dims) != len(avals):
-        raise wrong(
+        raise rule_error(
             primitive,
             "batch",
             f"return {len(avals)} outputs and as many dimensions; got {len(outs)} and {len(dims)}",
@@ -74,18 +78,18 @@ def checked_batch(
         shape = aval.shape if dim is None else (*aval.shape[:dim], size, *aval.shape[dim:])
         given = aval_of(x)
         if given.shape != shape or given.dtype != aval.dtype:
-            raise wrong(
+            raise rule_error(
                 primitive,
                 "batch",
                 f"give {aval.update(shape=shape)!r} for a batch along {dim}; got {given!r}",
             )
 
 
-def linear_rule(
+def apply_linear_rule(
     primitive: Primitive, rule: str, body: Callable[..., Any], cts: Sequence[Any], args: Any
 ) -> list[Any]:
     """The cotangents of `args` that `body(*cts)` gives, which must be linear in `cts`."""
-    user_rules.ran()
+    user_rule_runs.ran()
     builder = current_builder.here()
     given = [ct for ct in cts if ct is not None]
     avals = [x.aval if type(x) is LinearInput else aval_of(x) for x in args]
@@ -101,12 +105,14 @@ def linear_rule(
     program, captured = trace(on_given, [aval_of(ct) for ct in given], name=primitive.name)
     known = dict(zip(program.inputs[len(given) :], captured, strict=True))
     linear = program.inputs[: len(given)]
-    refuse_affine(primitive, rule, program.equations, linear, program.outputs, known, "cotangent")
+    check_rule_is_linear(
+        primitive, rule, program.equations, linear, program.outputs, known, "cotangent"
+    )
     outs = dict(zip(places, builder.inline(program, [*given, *captured]), strict=True))
     return [outs.get(i) for i in range(len(args))]
 
 
-def refuse_affine(
+def check_rule_is_linear(
     primitive: Primitive,
     rule: str,
     equations: Sequence[Equation],
@@ -116,9 +122,9 @@ def refuse_affine(
     kind: str,
 ) -> None:
     """Raise RuleError if `outputs` are not linear in the variables `linear` for a constant term."""
-    found = constant_term(equations, linear, outputs, known)
+    found = find_constant_term(equations, linear, outputs, known)
     if found is not None:
-        error = wrong(
+        error = rule_error(
             primitive,
             rule,
             f"be linear in the {kind}s; got {found.description}",
@@ -136,8 +142,8 @@ def check_linear(
     fix: str = "",
     known: dict[Any, Any] | None = None,
 ) -> None:
-    """Raise LinearityError with `problem` if `outputs` have a constant term, as `constant_term` says."""
-    found = constant_term(program.equations, linear, outputs, known)
+    """Raise LinearityError with `problem` if `outputs` have a constant term, as `find_constant_term` says."""
+    found = find_constant_term(program.equations, linear, outputs, known)
     if found is not None:
         raise LinearityError(f"{problem}: {found.description}", fix=fix, source=found.source)
 
@@ -149,7 +155,7 @@ class ConstantTerm(NamedTuple):
     source: Source | None
 
 
-def constant_term(
+def find_constant_term(
     equations: Sequence[Equation],
     linear: Iterable[Any],
     outputs: Iterable[Any],
@@ -166,13 +172,13 @@ def constant_term(
         if type(atom) is Literal:
             return bool(atom.value == 0)
         if atom in makers:
-            return makes_zero(makers[atom], is_zero)
+            return outputs_are_zero(makers[atom], is_zero)
         value = (known or {}).get(atom)
-        return type(value) is Tracer and zero_outside(value)
+        return type(value) is Tracer and is_known_zero(value)
 
     for eqn in equations:
         if any(a in varying for a in eqn.inputs):
-            if any(a not in varying and not is_zero(a) for a in summands(eqn)):
+            if any(a not in varying and not is_zero(a) for a in jointly_linear_operands(eqn)):
                 return ConstantTerm(f"{eqn.primitive!r}, which adds a constant", eqn.source)
             varying.update(varied(eqn, varying))
         makers.update((v, eqn) for v in eqn.outputs)
@@ -183,7 +189,7 @@ def constant_term(
     return None
 
 
-def zero_outside(x: Tracer) -> bool:
+def is_known_zero(x: Tracer) -> bool:
     """Whether a traced value is known to be zero everywhere."""
     if type(x.atom) is Literal:
         return bool(x.atom.value == 0)
@@ -191,10 +197,10 @@ def zero_outside(x: Tracer) -> bool:
     if position is None:
         return False
     eqn = x.builder.equations[position]
-    return makes_zero(eqn, lambda atom: zero_outside(Tracer(atom, x.builder)))
+    return outputs_are_zero(eqn, lambda atom: is_known_zero(Tracer(atom, x.builder)))
 
 
-def makes_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
+def outputs_are_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
     """Whether the outputs of `eqn` are zero everywhere, given which of its operands are."""
     if isinstance(eqn.primitive, (Mul, DotGeneral)):
         return any(map(is_zero, eqn.inputs))
@@ -203,7 +209,7 @@ def makes_zero(eqn: Equation, is_zero: Callable[[Any], bool]) -> bool:
     return isinstance(eqn.primitive, (Linear, Full)) and all(map(is_zero, eqn.inputs))
 
 
-def summands(eqn: Equation) -> Sequence[Any]:
+def jointly_linear_operands(eqn: Equation) -> Sequence[Any]:
     """The operands of which all must be linear or zero for the equation to be linear."""
     primitive: Primitive = eqn.primitive
     if isinstance(primitive, Select):
@@ -215,6 +221,6 @@ def summands(eqn: Equation) -> Sequence[Any]:
     return eqn.inputs if isinstance(primitive, (Add, Sub, Linear)) else ()
 
 
-def wrong(primitive: Primitive, rule: str, problem: str, fix: str = "") -> RuleError:
+def rule_error(primitive: Primitive, rule: str, problem: str, fix: str = "") -> RuleError:
     """The error that `rule` of `primitive` must do something else."""
     return RuleError(f"{primitive.name}: `{rule}` must {problem}", fix=fix)

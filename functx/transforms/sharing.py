@@ -9,22 +9,22 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, type_name
 from functx.core.program import Var
-from functx.core.storage import Memory, memory_of, root_of
+from functx.core.storage import MemoryLocation, memory_location, storage_base
 from functx.core.strides import Strides
 from functx.core.tracing import Tracer
 from functx.ops.operands import literal
 from functx.ops.shaping import full
-from functx.ops.strided import Strided
+from functx.ops.strided import AsStrided
 
-Place = tuple[int, Strides]
+OffsetAndStrides = tuple[int, Strides]
 """Where an array begins in a block of memory, and its strides, in elements."""
 
 
-class Block(NamedTuple):
+class SharedBuffer(NamedTuple):
     """A block of `size` elements of memory, and the places in it of the arguments numbered."""
 
     size: int
-    members: tuple[tuple[int, Place], ...]
+    members: tuple[tuple[int, OffsetAndStrides], ...]
 
     def joined(self, args: list[Any], last: Sequence[int]) -> list[Any]:
         """`args` with the members as views of one array.
@@ -35,7 +35,7 @@ class Block(NamedTuple):
         first = args[members[0][0]]
         whole = full((self.size,), literal(0, first.dtype))
         views = {
-            i: Strided(args[i].shape, (start,), tuple([(step,) for step in steps]))
+            i: AsStrided(args[i].shape, (start,), tuple([(step,) for step in steps]))
             for i, (start, steps) in members
         }
         for i, view in views.items():
@@ -43,16 +43,18 @@ class Block(NamedTuple):
         return [views[i](whole) if i in views else x for i, x in enumerate(args)]
 
 
-def blocks_of(args: Sequence[Any], written: Collection[int]) -> tuple[Block, ...]:
+def written_shared_buffers(
+    args: Sequence[Any], written: Collection[int]
+) -> tuple[SharedBuffer, ...]:
     """The blocks that several of `args` lie in, of which one is `written` to.
 
     Raises ArgumentError for arguments that overlap there in elements of several dtypes, and for
     traced ones where that is not known.
     """
-    found = tuple([b for b in shared_blocks(args) if any(i in written for i, _ in b.members)])
+    found = tuple([b for b in shared_buffers(args) if any(i in written for i, _ in b.members)])
     for i, _ in [member for block in found for member in block.members]:
         x = args[i]
-        if type(x) is Tracer and memory_of(x.builder, x.atom).start is None:
+        if type(x) is Tracer and memory_location(x.builder, x.atom).start is None:
             raise ArgumentError(
                 "arguments that share memory and are written to must lie in it at places that are "
                 f"known while tracing; got {x.atom.aval!r}, a part of an array from a traced place on",
@@ -61,24 +63,24 @@ def blocks_of(args: Sequence[Any], written: Collection[int]) -> tuple[Block, ...
     return found
 
 
-def shared_blocks(args: Sequence[Any]) -> list[Block]:
+def shared_buffers(args: Sequence[Any]) -> list[SharedBuffer]:
     """The blocks that several arrays among `args` lie in, each overlapping another."""
     arrays = {i: x for i, x in enumerate(args) if isinstance(x, np.ndarray) and x.size}
-    arrays |= _stand_ins(args)
+    arrays |= _placeholder_arrays(args)
     groups: list[list[int]] = []
     for i, x in arrays.items():
-        touching = [g for g in groups if any(_overlap(x, arrays[j]) for j in g)]
+        touching = [g for g in groups if any(_overlaps(x, arrays[j]) for j in g)]
         groups = [g for g in groups if g not in touching]
         groups.append([*[j for g in touching for j in g], i])
-    return [_block({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
+    return [_shared_buffer({i: arrays[i] for i in group}) for group in groups if len(group) > 1]
 
 
-def _stand_ins(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
+def _placeholder_arrays(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
     """For traced arguments that may share memory, arrays that lie in memory as they do."""
-    roots: dict[Any, list[tuple[int, Tracer, Memory]]] = {}
+    roots: dict[Any, list[tuple[int, Tracer, MemoryLocation]]] = {}
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var and x.size:
-            memory = memory_of(x.builder, x.atom)
+            memory = memory_location(x.builder, x.atom)
             roots.setdefault(memory.root, []).append((i, x, memory))
     found: dict[int, np.ndarray[Any, Any]] = {}
     for root, members in roots.items():
@@ -96,7 +98,7 @@ def _stand_ins(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
     return found
 
 
-def _overlap(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+def _overlaps(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
     if not np.may_share_memory(x, y):
         return False
     try:
@@ -105,7 +107,7 @@ def _overlap(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
         return True
 
 
-def _block(arrays: dict[int, np.ndarray[Any, Any]]) -> Block:
+def _shared_buffer(arrays: dict[int, np.ndarray[Any, Any]]) -> SharedBuffer:
     bounds = [np.lib.array_utils.byte_bounds(x) for x in arrays.values()]
     low, high = min([b[0] for b in bounds]), max([b[1] for b in bounds])
     first = next(iter(arrays.values()))
@@ -123,13 +125,15 @@ def _block(arrays: dict[int, np.ndarray[Any, Any]]) -> Block:
     places = [
         (i, (begins[i] // size, tuple([s // size for s in x.strides]))) for i, x in arrays.items()
     ]
-    return Block((high - low) // size, tuple(places))
+    return SharedBuffer((high - low) // size, tuple(places))
 
 
-def refuse_around(args: Sequence[Any], captured: Sequence[Any], written: Collection[int]) -> None:
+def check_captures_not_aliased(
+    args: Sequence[Any], captured: Sequence[Any], written: Collection[int]
+) -> None:
     """Raise if one of `args` is written to that shares memory with an array from around."""
     values = [*args, *captured]
-    for block in blocks_of(values, written):
+    for block in written_shared_buffers(values, written):
         members = [i for i, _ in block.members]
         if max(members) >= len(args):
             raise ArgumentError(
@@ -140,13 +144,15 @@ def refuse_around(args: Sequence[Any], captured: Sequence[Any], written: Collect
             )
 
 
-def traced_pair(args: Sequence[Any], written: Collection[int]) -> tuple[Tracer, Tracer] | None:
+def find_aliased_pair(
+    args: Sequence[Any], written: Collection[int]
+) -> tuple[Tracer, Tracer] | None:
     """Two traced arguments that are views of one array, if one of them is written to."""
     roots: dict[Any, int] = {}
     for i, x in enumerate(args):
         if type(x) is not Tracer or type(x.atom) is not Var:
             continue
-        root = root_of(x).atom
+        root = storage_base(x).atom
         j = roots.setdefault(root, i)
         if j != i and (i in written or j in written):
             return args[j], x

@@ -8,37 +8,37 @@ import numpy as np
 
 from functx.core.axes import AxisNames
 from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
-from functx.core.rewriting import rewritten
-from functx.core.storage import pure_atom
-from functx.core.tracing import Builder, Tracer, current_builder, execution
-from functx.ops.callbacks import OnHost
+from functx.core.rewriting import cached_rewrite
+from functx.core.storage import functionalized_atom
+from functx.core.tracing import Builder, Tracer, backend, current_builder
+from functx.ops.callbacks import HostPrimitive
 from functx.transforms.batching import Batch
 from functx.transforms.call import Call
 
 
-class ShownValue(NamedTuple):
+class TracerValue(NamedTuple):
     """A value with an axis in front for each of `maps`, the `vmap`s that map it, outermost first."""
 
     value: Any
     maps: tuple[Builder, ...] = ()
 
 
-def shown(tracer: Tracer) -> ShownValue | None:
+def tracer_value(tracer: Tracer) -> TracerValue | None:
     """The value of a traced array, with all lanes; None where there is none to show.
 
     Nothing is appended to a program, and neither an effect nor a callback takes place.
     """
     # A print must not fail: the program raises the same error when it runs.
     try:
-        return _shown(tracer.builder, tracer.atom) if tracer.builder.open else None
+        return _evaluate_atom(tracer.builder, tracer.atom) if tracer.builder.open else None
     except Exception:
         return None
 
 
-def text_of(tracer: Tracer) -> str:
+def tracer_repr(tracer: Tracer) -> str:
     """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, the text of `print` and `repr`."""
     plain = tracer.described()
-    found = shown(tracer)
+    found = tracer_value(tracer)
     if found is None:
         return plain
     text = str(found.value)
@@ -47,9 +47,9 @@ def text_of(tracer: Tracer) -> str:
     return f"{plain} with {what}{chr(10) if chr(10) in text else ' '}{text}"
 
 
-def formatted(tracer: Tracer, spec: str) -> str:
+def format_tracer(tracer: Tracer, spec: str) -> str:
     """`Traced<1.500>`, the text in an f-string with a format; the type where there is no value."""
-    found = shown(tracer)
+    found = tracer_value(tracer)
     if found is None:
         return f"Traced<{tracer.atom.aval!r}>"
     value = np.asarray(found.value)
@@ -61,8 +61,8 @@ def formatted(tracer: Tracer, spec: str) -> str:
     return f"Traced<{text}>"
 
 
-def _shown(builder: Builder, atom: Atom) -> ShownValue | None:
-    builder, atom = pure_atom(builder, atom)
+def _evaluate_atom(builder: Builder, atom: Atom) -> TracerValue | None:
+    builder, atom = functionalized_atom(builder, atom)
     memo = builder.shown
     needed: set[Var] = set()
     positions: set[int] = set()
@@ -74,35 +74,35 @@ def _shown(builder: Builder, atom: Atom) -> ShownValue | None:
         needed.add(a)  # type: ignore[arg-type]
         position = builder.producer(a)
         if position is not None:
-            if not _is_quiet(eqn := builder.equations[position]):
+            if not _is_pure(eqn := builder.equations[position]):
                 return None
             positions.add(position)
             pending += eqn.inputs
             continue
-        found = _input(builder, a)
+        found = _input_value(builder, a)
         if found is None:
             return None
         memo[a] = found
     for position in sorted(positions):
         eqn = builder.equations[position]
-        memo.update(zip(eqn.outputs, _outputs(builder, eqn), strict=True))
-    return _read(memo, atom)
+        memo.update(zip(eqn.outputs, _output_values(builder, eqn), strict=True))
+    return _read_value(memo, atom)
 
 
-def _read(memo: dict[Any, ShownValue], atom: Atom) -> ShownValue:
+def _read_value(memo: dict[Any, TracerValue], atom: Atom) -> TracerValue:
     if type(atom) is Literal:
-        return ShownValue(np.asarray(atom.value, atom.aval.dtype)[()])
+        return TracerValue(np.asarray(atom.value, atom.aval.dtype)[()])
     return memo[atom]
 
 
-def _is_quiet(eqn: Equation) -> bool:
+def _is_pure(eqn: Equation) -> bool:
     """Whether an equation may be computed once more: it has no effect, and calls no Python."""
-    if eqn.primitive.effects or isinstance(eqn.primitive, OnHost):
+    if eqn.primitive.effects or isinstance(eqn.primitive, HostPrimitive):
         return False
-    return all(_is_quiet(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
+    return all(_is_pure(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
 
 
-def _input(builder: Builder, var: Any) -> ShownValue | None:
+def _input_value(builder: Builder, var: Any) -> TracerValue | None:
     """The value of an input or captured value; None for one that has none."""
     source, dim = builder.mapped.get(var, (None, None))
     if source is None:
@@ -110,24 +110,24 @@ def _input(builder: Builder, var: Any) -> ShownValue | None:
     if source is None:
         source = builder.captured(var)
     if type(source) is Tracer:
-        found = _shown(source.builder, source.atom)
+        found = _evaluate_atom(source.builder, source.atom)
     else:
-        source = execution.known(source)
-        found = None if source is None else ShownValue(np.asarray(source))
+        source = backend.known(source)
+        found = None if source is None else TracerValue(np.asarray(source))
     if found is None:
         return None
     value, maps = found
     # Python's numbers, and 64-bit values where there are none, have the type that was traced.
     value = np.asarray(value, var.aval.dtype)
     if dim is None:
-        return ShownValue(value, maps)
-    return ShownValue(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
+        return TracerValue(value, maps)
+    return TracerValue(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
 
 
-def _outputs(builder: Builder, eqn: Equation) -> list[ShownValue]:
+def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
     """The outputs of an equation, computed from the values of its operands in all their lanes."""
     primitive = eqn.primitive
-    operands = {a: _read(builder.shown, a) for a in eqn.inputs}
+    operands = {a: _read_value(builder.shown, a) for a in eqn.inputs}
     mapping = {b for x in operands.values() for b in x.maps}
     maps: tuple[Builder, ...] = ()
     around: Builder | None = builder
@@ -143,15 +143,15 @@ def _outputs(builder: Builder, eqn: Equation) -> list[ShownValue]:
             in_dims = tuple([0 if each in operands[a].maps else None for a in inputs])
             names = AxisNames(each.axis.name, each.axis.mesh_axes)
             batch = Batch(each.axis.size, in_dims, (0,) * len(eqn.outputs), names=names)
-            program = rewritten(batch, program)
+            program = cached_rewrite(batch, program)
         primitive = Call(program)
     else:
         args = [operands[a].value for a in eqn.inputs]
     token = current_builder.set(None)
     try:
-        outs = execution.evaluate_now(primitive, args)
+        outs = backend.evaluate_now(primitive, args)
     finally:
         current_builder.reset(token)
     if not primitive.multiple_results:
         outs = [outs]
-    return [ShownValue(np.asarray(out), maps) for out in outs]
+    return [TracerValue(np.asarray(out), maps) for out in outs]

@@ -7,7 +7,13 @@ from operator import index
 from typing import Any
 
 from functx.core import tree
-from functx.core.axes import AxisNames, axis_names_in, bound_axes, check_name, within
+from functx.core.axes import (
+    AxisNames,
+    bind_named_axes,
+    bound_axes,
+    canonical_axis_names,
+    check_axis_name,
+)
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -17,25 +23,25 @@ from functx.core.errors import (
     TreeError,
     type_name,
 )
-from functx.core.program import padded
+from functx.core.program import pad_input_names
 from functx.core.rewriting import apply
-from functx.core.storage import ask_layout, layout_of
-from functx.core.strides import contiguous, in_a_row
+from functx.core.storage import noncontiguous_strides, record_layout_dependence
+from functx.core.strides import is_row_major, row_major_strides
 from functx.core.tracing import aval_of
-from functx.transforms.batching import Batch, BatchedOutput
+from functx.transforms.batching import Batch, BatchedOutputError
 from functx.transforms.calls import (
-    Layouts,
-    TracedCall,
-    arguments_of,
+    ArgumentStrides,
+    TracedFunction,
+    argument_names,
+    as_decorator,
     check_callable,
-    leaf_paths,
-    name_of,
-    names_of,
-    trace_call,
-    transformed,
-    with_options,
+    function_name,
+    key_path_strings,
+    partition_static_arguments,
+    trace_function,
+    wrap_transform,
 )
-from functx.transforms.sharing import blocks_of
+from functx.transforms.sharing import written_shared_buffers
 
 
 def vmap(
@@ -68,38 +74,40 @@ def vmap(
     [0.0, 2.0, 4.0]
     """
     if fun is None:
-        return with_options(vmap, locals())
+        return as_decorator(vmap, locals())
     check_callable(fun, "vmap")
     # That is made of `scan`, beside which `lax.map` is made of vmap.
-    from functx.transforms.chunking import ChunkedBatch, check_chunk_size, in_chunks
+    from functx.transforms.chunking import ChunkedBatch, check_chunk_size, needs_chunking
 
-    check_chunk_size(f"vmap({name_of(fun)})", chunk_size)
+    check_chunk_size(f"vmap({function_name(fun)})", chunk_size)
     if axis_size is not None and (type(axis_size) is not int or axis_size < 0):
         raise AxisSizeError(
-            f"vmap({name_of(fun)}): axis_size must be a non-negative int; got {axis_size!r}"
+            f"vmap({function_name(fun)}): axis_size must be a non-negative int; got {axis_size!r}"
         )
     if axis_name is not None:
-        check_name(axis_name, f"vmap({name_of(fun)}): axis_name")
-    mesh_axes = () if spmd_axis_name is None else axis_names_in(spmd_axis_name)
+        check_axis_name(axis_name, f"vmap({function_name(fun)}): axis_name")
+    mesh_axes = () if spmd_axis_name is None else canonical_axis_names(spmd_axis_name)
     for name in mesh_axes:
-        check_name(name, f"vmap({name_of(fun)}): spmd_axis_name")
+        check_axis_name(name, f"vmap({function_name(fun)}): spmd_axis_name")
     names = AxisNames(axis_name, mesh_axes)
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
     if not isinstance(in_axes, (int, tuple, type(None))) or isinstance(in_axes, bool):
         raise InAxesError(
-            f"vmap({name_of(fun)}): in_axes must be an int, None or a tuple with an entry for "
+            f"vmap({function_name(fun)}): in_axes must be an int, None or a tuple with an entry for "
             f"each argument; got {type_name(in_axes)} {in_axes!r}"
         )
     _check_axis_leaves(in_axes, "in_axes", fun)
     _check_axis_leaves(out_axes, "out_axes", fun)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten_words((args, kwargs))
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
         axes = _in_axes_of_leaves(in_axes, args, kwargs, fun)
         found = _canonical_dims(leaves, axes, fun, in_tree)
         on_axes = {i: dim for i, dim in enumerate(found) if dim is not None}
-        leaves, in_tree, avals, places = arguments_of(leaves, in_tree, "vmap", fun, list(on_axes))
+        leaves, in_tree, avals, places = partition_static_arguments(
+            leaves, in_tree, "vmap", fun, list(on_axes)
+        )
         by_place = dict(zip(places, on_axes.values(), strict=True))
         dims = tuple([by_place.get(i) for i in range(len(leaves))])
         size = _common_size(avals, dims, axis_size, fun, in_tree)
@@ -109,14 +117,14 @@ def vmap(
         ]
         named = () if axis_name is None else (names.of(size),)
         mapped = names.of(size), [*zip(leaves, dims, strict=True)]
-        with within((*bound_axes(), *named)):
-            traced = trace_call(fun, in_tree, lanes, "vmap", mapped=mapped)
-            if traced.by_layout and any(layouts := _layouts_of_lanes(leaves, dims)):
-                traced = trace_call(fun, in_tree, lanes, "vmap", layouts=layouts, mapped=mapped)
+        with bind_named_axes((*bound_axes(), *named)):
+            traced = trace_function(fun, in_tree, lanes, "vmap", mapped=mapped)
+            if traced.by_layout and any(layouts := _element_strides(leaves, dims)):
+                traced = trace_function(fun, in_tree, lanes, "vmap", layouts=layouts, mapped=mapped)
         operands = [*leaves, *traced.captured]
-        if traced.written and blocks_of(operands, traced.written):
+        if traced.written and written_shared_buffers(operands, traced.written):
             raise ArgumentError(
-                f"vmap({name_of(fun)}): an argument that is written to must not share memory with "
+                f"vmap({function_name(fun)}): an argument that is written to must not share memory with "
                 "another; got arrays that overlap",
                 fix="Pass a copy of one of them.",
             )
@@ -124,27 +132,27 @@ def vmap(
         in_dims = dims + (None,) * len(traced.captured)
         out_dims += tuple([in_dims[i] for i in traced.written])
         batch: Any = Batch(size, in_dims, out_dims, names=names)
-        if in_chunks(chunk_size, size):
+        if needs_chunking(chunk_size, size):
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size, names=names)
         try:
             outs = traced.returned(operands, apply(batch, traced.program, operands))
-        except BatchedOutput as error:
-            raise _unmappable(error.args[0], traced, fun) from None
+        except BatchedOutputError as error:
+            raise _batched_output_error(error.args[0], traced, fun) from None
         return tree.unflatten(traced.out_tree, outs)
 
-    return transformed(wrapper, fun, "vmap")
+    return wrap_transform(wrapper, fun, "vmap")
 
 
-def _layouts_of_lanes(leaves: Sequence[Any], dims: Sequence[int | None]) -> Layouts:
+def _element_strides(leaves: Sequence[Any], dims: Sequence[int | None]) -> ArgumentStrides:
     """The strides of a lane of each argument; None for those in row-major order."""
     found: list[Any] = []
     for x, dim in zip(leaves, dims, strict=True):
-        ask_layout(x, writes=True)
-        shape, strides = aval_of(x).shape, layout_of(x)
+        record_layout_dependence(x, writes=True)
+        shape, strides = aval_of(x).shape, noncontiguous_strides(x)
         if dim is not None:
-            whole = strides or contiguous(shape)
+            whole = strides or row_major_strides(shape)
             shape, strides = shape[:dim] + shape[dim + 1 :], whole[:dim] + whole[dim + 1 :]
-        found.append(None if strides is None or in_a_row(shape, strides) else strides)
+        found.append(None if strides is None or is_row_major(shape, strides) else strides)
     return found
 
 
@@ -152,7 +160,7 @@ def _check_axis_leaves(axes: Any, what: str, fun: Callable[..., Any]) -> None:
     for axis in tree.leaves(axes):
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise InAxesError(
-                f"vmap({name_of(fun)}): the leaves of {what} must be ints or None; "
+                f"vmap({function_name(fun)}): the leaves of {what} must be ints or None; "
                 f"got {type_name(axis)} {axis!r} in {axes!r}"
             )
 
@@ -160,11 +168,11 @@ def _check_axis_leaves(axes: Any, what: str, fun: Callable[..., Any]) -> None:
 def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., Any]) -> list[Any]:
     if not args and not kwargs:
         raise AxisSizeError(
-            f"vmap({name_of(fun)}): there must be an argument to map over; got a call without any"
+            f"vmap({function_name(fun)}): there must be an argument to map over; got a call without any"
         )
     if isinstance(in_axes, tuple) and len(in_axes) != len(args):
         raise InAxesError(
-            f"vmap({name_of(fun)}): in_axes must have an entry for each positional argument; "
+            f"vmap({function_name(fun)}): in_axes must have an entry for each positional argument; "
             f"got {len(in_axes)} entries {in_axes!r} for {len(args)} arguments",
             fix="Give an entry for each, None for one that every call shares, or one int for all.",
         )
@@ -172,8 +180,8 @@ def _in_axes_of_leaves(in_axes: Any, args: Any, kwargs: Any, fun: Callable[..., 
         found = [in_axes] * tree.structure(args).num_leaves
     else:
         try:
-            found = tree.flatten_prefix(
-                in_axes, tree.structure(args), f"vmap({name_of(fun)}): in_axes"
+            found = tree.broadcast_prefix(
+                in_axes, tree.structure(args), f"vmap({function_name(fun)}): in_axes"
             )
         except TreeError as error:
             raise InAxesError(
@@ -190,22 +198,22 @@ def _canonical_dims(
 ) -> tuple[int | None, ...]:
     """The mapped axis of each leaf."""
     dims: list[int | None] = []
-    places = zip(leaves, axes, tree.keys_among(in_tree), strict=True)
+    places = zip(leaves, axes, tree.key_leaves(in_tree), strict=True)
     for i, (x, axis, is_key) in enumerate(places):
         if axis is None:
             dims.append(None)
             continue
-        name = f"vmap({name_of(fun)}): `{{}}`"
+        name = f"vmap({function_name(fun)}): `{{}}`"
         try:
             rank = aval_of(x).ndim - is_key
         except ArgumentError:
-            name = name.format(names_of(fun, in_tree, leaves)()[i])
+            name = name.format(argument_names(fun, in_tree, leaves)()[i])
             raise InAxesError(
                 f"{name} must be an array to be mapped on axis {axis}; got {type_name(x)}",
                 fix="Pass None in in_axes for it.",
             ) from None
         if not -rank <= index(axis) < rank:
-            name = name.format(names_of(fun, in_tree, leaves)()[i])
+            name = name.format(argument_names(fun, in_tree, leaves)()[i])
             legal = f"an axis in [{-rank}, {rank})" if rank else "at least one dimension"
             raise AxisError(
                 f"{name} must have {legal} to be mapped on axis {axis}; got {aval_of(x)!r}",
@@ -231,10 +239,10 @@ def _common_size(
         return sizes.pop()
     if not sizes:
         raise AxisSizeError(
-            f"vmap({name_of(fun)}): at least one argument must be mapped; got in_axes of None only",
+            f"vmap({function_name(fun)}): at least one argument must be mapped; got in_axes of None only",
             fix="Give an argument an axis, or pass axis_size.",
         )
-    names = names_of(fun, in_tree, avals)()
+    names = argument_names(fun, in_tree, avals)()
     rows = [
         f"{name}: {aval!r} mapped on axis {dim} ({aval.shape[dim]})"
         for name, aval, dim in zip(names, avals, dims, strict=True)
@@ -244,31 +252,31 @@ def _common_size(
         rows.append(f"axis_size={axis_size}")
     given = " and ".join(map(str, sorted(sizes)))
     raise AxisSizeError(
-        f"vmap({name_of(fun)}): mapped axes must have one length; got {given}",
+        f"vmap({function_name(fun)}): mapped axes must have one length; got {given}",
         *rows,
         fix="To share an argument between calls, give None for it in in_axes.",
     )
 
 
 def _out_dims_of_leaves(
-    out_axes: Any, traced: TracedCall, fun: Callable[..., Any]
+    out_axes: Any, traced: TracedFunction, fun: Callable[..., Any]
 ) -> tuple[int | None, ...]:
     out_tree = traced.out_tree
     if out_tree.num_nodes == 1 and isinstance(out_axes, (tuple, list)) and len(out_axes) == 1:
         out_axes = out_axes[0]
-    outermost = tree.outermost(out_tree)
+    outermost = tree.root_node_type(out_tree)
     if isinstance(out_axes, (tuple, list)) and outermost in (tuple, list):
         out_axes = outermost(out_axes)
     try:
-        axes = tree.flatten_prefix(out_axes, out_tree, f"vmap({name_of(fun)}): out_axes")
+        axes = tree.broadcast_prefix(out_axes, out_tree, f"vmap({function_name(fun)}): out_axes")
     except TreeError as error:
         raise OutAxesError(error.problem, *error.details) from None
     dims: list[int | None] = []
-    for axis, aval, is_key in zip(axes, traced.out_avals, tree.keys_among(out_tree), strict=True):
+    for axis, aval, is_key in zip(axes, traced.out_avals, tree.key_leaves(out_tree), strict=True):
         rank = aval.ndim + 1 - is_key
         if axis is not None and not -rank <= axis < rank:
             raise AxisError(
-                f"vmap({name_of(fun)}): out_axes must be in [{-rank}, {rank}) for a result "
+                f"vmap({function_name(fun)}): out_axes must be in [{-rank}, {rank}) for a result "
                 f"{aval!r} of each call; got {axis}",
                 fix="The result has one dimension more than that of a call.",
             )
@@ -276,20 +284,20 @@ def _out_dims_of_leaves(
     return tuple(dims)
 
 
-def _unmappable(i: int, traced: TracedCall, fun: Callable[..., Any]) -> OutAxesError:
+def _batched_output_error(i: int, traced: TracedFunction, fun: Callable[..., Any]) -> OutAxesError:
     own = len(traced.out_avals)
     if i >= own:
-        name = padded(traced.program.in_names(), len(traced.program.inputs))[
+        name = pad_input_names(traced.program.in_names(), len(traced.program.inputs))[
             traced.written[i - own]
         ]
         return OutAxesError(
-            f"vmap({name_of(fun)}): an argument with in_axes None must not depend on mapped "
+            f"vmap({function_name(fun)}): an argument with in_axes None must not depend on mapped "
             f"arguments; got `{name}`, to which such values are written",
             fix="Give it an axis in in_axes, or write to a copy of it.",
         )
-    path = leaf_paths(traced.out_tree, traced.out_avals)[i]
+    path = key_path_strings(traced.out_tree, traced.out_avals)[i]
     return OutAxesError(
-        f"vmap({name_of(fun)}): a result with out_axes None must not depend on mapped arguments; "
+        f"vmap({function_name(fun)}): a result with out_axes None must not depend on mapped arguments; "
         f"got output{path}: {traced.program.out_avals[i]!r}, which does",
         fix="Give it an axis in out_axes.",
     )

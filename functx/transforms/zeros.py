@@ -8,45 +8,45 @@ from typing import Any
 
 from functx.core.program import Atom, Equation, Literal, Program, scalar_literal
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.tracing import Tracer
 from functx.ops.arithmetic import Add, Sub
 from functx.ops.operands import literal
 from functx.ops.shaping import Full
-from functx.transforms.marks import chosen, others
-from functx.transforms.parts import rewired
+from functx.transforms.marks import select_where, select_where_not
+from functx.transforms.parts import with_io
 
 
-def is_number_zero(atom: Any) -> bool:
+def is_zero_literal(atom: Any) -> bool:
     """Whether `atom` is the number 0 of a program."""
     return type(atom) is Literal and atom.value == 0
 
 
-def made_zeros(equations: Iterable[Equation]) -> set[Any]:
+def zero_filled_variables(equations: Iterable[Equation]) -> set[Any]:
     """The variables that equations fill with the number 0."""
     return {
         eqn.outputs[0]
         for eqn in equations
-        if type(eqn.primitive) is Full and is_number_zero(eqn.inputs[0])
+        if type(eqn.primitive) is Full and is_zero_literal(eqn.inputs[0])
     }
 
 
-def none_for_zeros(values: Sequence[Any], equations: Iterable[Equation]) -> list[Any]:
+def symbolize_zeros(values: Sequence[Any], equations: Iterable[Equation]) -> list[Any]:
     """`values` with None in place of those that are 0, or that `equations` fill with 0."""
-    zeros = made_zeros(equations)
+    zeros = zero_filled_variables(equations)
     return [
-        None if type(x) is Tracer and (x.atom in zeros or is_number_zero(x.atom)) else x
+        None if type(x) is Tracer and (x.atom in zeros or is_zero_literal(x.atom)) else x
         for x in values
     ]
 
 
-def nonzero_outputs(program: Program) -> list[bool]:
+def nonzero_output_mask(program: Program) -> list[bool]:
     """Which outputs of `program` are not known to be zero."""
-    zeros = made_zeros(program.equations)
-    return [not (a in zeros or is_number_zero(a)) for a in program.outputs]
+    zeros = zero_filled_variables(program.equations)
+    return [not (a in zeros or is_zero_literal(a)) for a in program.outputs]
 
 
-class KnownZeros:
+class ZeroPropagation:
     """Equations without what is zero because some variables are.
 
     They are linear in the variables `linear`, of which `zeros` are zero. `equations` are those
@@ -88,7 +88,7 @@ class KnownZeros:
         whole = len(eqn.outputs) == 1 or self.several
         if moving and not left and whole and not eqn.primitive.effects:
             self.zeros.update(eqn.outputs)
-        elif len(moving) == 2 and len(left) == 1 and _is_sum(eqn, left[0]):
+        elif len(moving) == 2 and len(left) == 1 and _is_identity_sum(eqn, left[0]):
             self.same[eqn.outputs[0]] = self.read(left[0])
         elif len(left) < len(moving) and (inside := self.inside(eqn)) is not None:
             self.equations.append(inside)
@@ -103,10 +103,12 @@ class KnownZeros:
         first = len(eqn.inputs) - len(programs[0].inputs)
         zeros = tuple([a in self.zeros for a in eqn.inputs[first:]])
         linear = tuple([a in self.linear for a in eqn.inputs[first:]])
-        found = [rewritten(WithoutZeros(linear, zeros, self.several), each) for each in programs]
-        nonzero = zip(*map(nonzero_outputs, found), strict=True)
-        self.zeros.update(others(eqn.outputs, [any(on) for on in nonzero]))
-        kept = [*eqn.inputs[:first], *others(eqn.inputs[first:], zeros)]
+        found = [
+            cached_rewrite(WithoutZeros(linear, zeros, self.several), each) for each in programs
+        ]
+        nonzero = zip(*map(nonzero_output_mask, found), strict=True)
+        self.zeros.update(select_where_not(eqn.outputs, [any(on) for on in nonzero]))
+        kept = [*eqn.inputs[:first], *select_where_not(eqn.inputs[first:], zeros)]
         primitive = with_programs(eqn.primitive, found)
         return eqn.replace(primitive=primitive, inputs=[self.read(a) for a in kept])
 
@@ -123,7 +125,7 @@ def with_programs(primitive: Any, programs: Sequence[Program]) -> Any:
     raise NotImplementedError
 
 
-def _is_sum(eqn: Equation, left: Atom) -> bool:
+def _is_identity_sum(eqn: Equation, left: Atom) -> bool:
     """Whether `eqn` gives the operand `left` when its other one is zero."""
     primitive = type(eqn.primitive)
     adds = primitive is Add or (primitive is Sub and eqn.inputs[0] is left)
@@ -138,16 +140,19 @@ class WithoutZeros(Rewrite[Program]):
     several: bool
 
     def __call__(self, program: Program) -> Program:
-        linear, zeros = chosen(program.inputs, self.linear), chosen(program.inputs, self.zeros)
-        known = KnownZeros(program.equations, linear, zeros, self.several)
+        linear, zeros = (
+            select_where(program.inputs, self.linear),
+            select_where(program.inputs, self.zeros),
+        )
+        known = ZeroPropagation(program.equations, linear, zeros, self.several)
         outputs = [known.read(a) for a in program.outputs]
         whole = Program(
             program.name, program.inputs, known.equations, outputs, in_names=program.in_names
         )
-        return rewired(whole, others(program.inputs, self.zeros), outputs)
+        return with_io(whole, select_where_not(program.inputs, self.zeros), outputs)
 
 
-class WithZeros(Rewrite[Program]):
+class DropZeroInputs(Rewrite[Program]):
     """The rewrite of a program that is linear in its first inputs to one without some of them.
 
     `given` marks those of the first inputs that stay; the others are zero.
@@ -161,4 +166,4 @@ class WithZeros(Rewrite[Program]):
         count, rest = len(self.given), len(program.inputs) - len(self.given)
         zeros = (*[not on for on in self.given], *[False] * rest)
         without = WithoutZeros((True,) * count + (False,) * rest, zeros, several=True)
-        return rewritten(without, program)
+        return cached_rewrite(without, program)

@@ -9,15 +9,15 @@ import pytest
 import functx as fx
 import functx.numpy as np
 from functx.aot import (
-    Config,
-    Joint,
+    JointProgram,
+    MinCutConfig,
     default_partition,
     joint_program,
     min_cut_rematerialization_partition,
 )
 from functx.core.errors import ArgumentError, GradientError, ProgramError, ValueRangeError
 from functx.transforms.planning import partition
-from functx.transforms.planning.max_flow import UNLIMITED, FlowNetwork
+from functx.transforms.planning.max_flow import INFINITE_CAPACITY, FlowNetwork
 from functx.transforms.reverse_mode import SplitVJP
 
 X = onp.linspace(0.2, 0.9, 3, dtype=onp.float32)
@@ -28,10 +28,10 @@ PARTITIONS = {
     "default": default_partition,
     "min_cut": min_cut_rematerialization_partition,
     "aggressive": lambda joint: min_cut_rematerialization_partition(
-        joint, config=Config(aggressive=True)
+        joint, config=MinCutConfig(aggressive=True)
     ),
     "priced": lambda joint: min_cut_rematerialization_partition(
-        joint, config=Config(aggressive=True, price=0.0)
+        joint, config=MinCutConfig(aggressive=True, price=0.0)
     ),
 }
 
@@ -43,7 +43,7 @@ def counts(parts):
 
 def cut(f, *args, **config):
     joint = joint_program(f)(*args)
-    return min_cut_rematerialization_partition(joint, config=Config(**config))
+    return min_cut_rematerialization_partition(joint, config=MinCutConfig(**config))
 
 
 def names(program):
@@ -211,7 +211,9 @@ def test_random_numbers_are_not_drawn_again_unless_marked():
         joint = joint_program(f)(onp.ones(1000, "float32"))
         return [
             sum(n.startswith("random") for n in names(p))
-            for p in min_cut_rematerialization_partition(joint, config=Config(aggressive=True))
+            for p in min_cut_rematerialization_partition(
+                joint, config=MinCutConfig(aggressive=True)
+            )
         ]
 
     assert forward_and_backward(f) == [1, 0]
@@ -306,7 +308,7 @@ def test_without_gradients_there_is_nothing_to_save():
     for part in PARTITIONS.values():
         assert len(part(joint).forward.outputs) == 1
     plain = fx.make_ir(np.sin)(X)
-    parts = min_cut_rematerialization_partition(Joint(plain, 1, 1))
+    parts = min_cut_rematerialization_partition(JointProgram(plain, 1, 1))
     assert counts(parts) == ((1, 1), (0, 0))
 
 
@@ -330,7 +332,7 @@ def test_the_cheapest_cut_next_to_the_sink_is_found():
     # 0 -> 2 -> 3 -> 5 and 0 -> 4 -> 5 carry 3 and 2; the first is cut as late as it can be.
     assert network.sink_side(0, 1) == [False, True, False, False, True, True]
     chain = FlowNetwork(4)
-    for edge in ((0, 2, UNLIMITED), (2, 3, 5), (3, 1, UNLIMITED)):
+    for edge in ((0, 2, INFINITE_CAPACITY), (2, 3, 5), (3, 1, INFINITE_CAPACITY)):
         chain.add_edge(*edge)
     assert chain.sink_side(0, 1) == [False, True, False, True]
 
@@ -340,7 +342,7 @@ def test_a_cut_that_saves_too_little_names_what_is_missing():
     with pytest.raises(
         ProgramError, match=r"`x`: f32\[3\], made by an input, which is neither"
     ) as e:
-        partition.cut(joint, [])
+        partition.partition_at(joint, [])
     assert "saved: nothing" in str(e.value)
 
 
@@ -353,14 +355,18 @@ def test_a_cut_that_saves_too_little_names_what_is_missing():
         (
             lambda: min_cut_rematerialization_partition(joint_program(np.sin)(X), config="all"),
             ArgumentError,
-            "must be a functx.aot.Config; got str",
+            "must be a functx.aot.MinCutConfig; got str",
         ),
-        (lambda: Config(recomputable_ops="sin"), ArgumentError, "names of primitives; got str"),
-        (lambda: Config(recomputable_ops=[np.sin]), ArgumentError, "got function among them"),
-        (lambda: Config(recomputable_ops={"sine"}), ValueRangeError, "no primitive 'sine'"),
+        (
+            lambda: MinCutConfig(recomputable_ops="sin"),
+            ArgumentError,
+            "names of primitives; got str",
+        ),
+        (lambda: MinCutConfig(recomputable_ops=[np.sin]), ArgumentError, "got function among them"),
+        (lambda: MinCutConfig(recomputable_ops={"sine"}), ValueRangeError, "no primitive 'sine'"),
         (lambda: joint_program(lambda x: 1)(X), GradientError, "must be inexact"),
         (
-            lambda: default_partition(Joint(fx.make_ir(squares_in_place)(X), 1, 1)),
+            lambda: default_partition(JointProgram(fx.make_ir(squares_in_place)(X), 1, 1)),
             ArgumentError,
             "must have no writes",
         ),

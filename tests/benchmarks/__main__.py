@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import functx
-from functx.core.config import OUTLINE
+from functx.core.config import OUTLINE_MODES
 from tests.benchmarks.in_place import PAIRS
 from tests.benchmarks.measures import (
     HEADER,
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument(
         "--json", action="store_true", help="lines of JSON, the last of a task says it is done"
     )
-    parser.add_argument("--outline", choices=OUTLINE, help="functx.config.outline")
+    parser.add_argument("--outline", choices=OUTLINE_MODES, help="functx.config.outline")
     given = parser.parse_args()
     names = [name for word in given.tasks for name in SUITES.get(word, [word])]
     if unknown := [name for name in names if name not in MEASURES]:

@@ -6,7 +6,7 @@ from functx.core.checking import check_program
 from functx.core.errors import ProgramError
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.samples import f32, i32
-from functx.core.tracing import checking
+from functx.core.tracing import program_checks
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.reductions import ReduceSum
 from functx.ops.trigonometric import Sin, sin
@@ -35,7 +35,7 @@ def test_traced_programs_are_well_formed():
 
 
 def test_every_program_made_in_the_tests_is_checked():
-    assert checking.enabled
+    assert program_checks.enabled
 
 
 def test_a_variable_must_be_defined_before_its_use():
@@ -157,7 +157,7 @@ def test_a_program_within_several_equations_is_checked_once(monkeypatch):
     calls[0].primitive.program.memo.clear()
     looked = []
     monkeypatch.setattr(
-        "functx.core.checking._problem",
+        "functx.core.checking._equation_problem",
         lambda eqn, defined: looked.append(eqn) or defined.update(eqn.outputs) or "",
     )
     check_program(outer)

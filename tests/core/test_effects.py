@@ -8,8 +8,8 @@ import functx
 from functx import Program, debug, lax
 from functx.core.effects import NO_EFFECTS, Effect
 from functx.core.errors import EffectError, ParseError
-from functx.core.rewriting import rewritten
-from functx.transforms.effects import WithoutEffects, with_effects_on
+from functx.core.rewriting import cached_rewrite
+from functx.transforms.effects import RemoveEffects, keep_effects_depending_on
 
 CALLBACK, ORDERED, PROGRESS = (
     frozenset([effect]) for effect in (Effect.CALLBACK, Effect.ORDERED, Effect.PROGRESS)
@@ -131,10 +131,10 @@ def test_what_nobody_uses_is_dropped_unless_it_has_effects():
 
 def test_a_second_run_goes_without_effects():
     program = functx.make_ir(looped)(np.float32(2))
-    quiet = rewritten(WithoutEffects(), program)
+    quiet = cached_rewrite(RemoveEffects(), program)
     assert quiet.effects == NO_EFFECTS
     assert quiet.out_avals == program.out_avals
-    assert rewritten(WithoutEffects(), quiet) is quiet
+    assert cached_rewrite(RemoveEffects(), quiet) is quiet
 
 
 def test_a_second_run_of_an_effect_with_results_is_refused():
@@ -142,7 +142,7 @@ def test_a_second_run_of_an_effect_with_results_is_refused():
     with pytest.raises(
         EffectError, match="io_callback: an effect with results must not be in"
     ) as e:
-        WithoutEffects()(program)
+        RemoveEffects()(program)
     assert "in asks: return functx.io_callback(twice, x, x) + x" in str(e.value)
     assert "pure_callback" in e.value.fix
 
@@ -154,7 +154,7 @@ def test_only_effects_on_what_is_known_remain_where_the_rest_is_linear():
         return x * y
 
     program = functx.make_ir(f)(np.float32(2), np.float32(3))
-    known = with_effects_on(program, program.inputs[:1])
+    known = keep_effects_depending_on(program, program.inputs[:1])
     assert [eqn.primitive.name for eqn in known] == ["debug_callback", "mul", "mul"]
 
 

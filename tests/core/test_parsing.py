@@ -9,9 +9,9 @@ from functx.core.program import Program
 from functx.core.samples import f32
 from functx.ops.arithmetic import add
 from functx.ops.trigonometric import sin, tanh
-from functx.testing.across import primitive_of
+from functx.testing.across import primitive_under_test
 from functx.transforms.batching import Batch
-from functx.transforms.forward_mode import PushForward
+from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 from tests.ops.registry import SAMPLES, label
 
@@ -36,7 +36,7 @@ def test_every_primitive_is_read_as_printed(cls, number):
     sample = cls.samples[number]
 
     def f(*args):
-        outs = primitive_of(cls, sample)(*args)
+        outs = primitive_under_test(cls, sample)(*args)
         return outs if cls.multiple_results else [outs]
 
     check_round_trip(program_of(f, *sample.avals))
@@ -48,7 +48,7 @@ def test_every_primitive_is_read_as_printed(cls, number):
         loss_program(),
         network_program(),
         GRAD(loss_program()),
-        PushForward((True, False))(loss_program()),
+        JVPRewrite((True, False))(loss_program()),
         Batch(4, (0, None), (0,))(loss_program()),
         Batch(4, (0, None), (0, 0, 0))(GRAD(loss_program())),
         *SplitVJP((True, True))(network_program()),

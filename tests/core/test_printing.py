@@ -14,7 +14,7 @@ from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.trigonometric import Tanh, cos, sin, tanh
 from functx.transforms.batching import Batch
 from functx.transforms.call import Call
-from functx.transforms.forward_mode import Linearize, PushForward
+from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
 
 from .programs import (
@@ -82,7 +82,7 @@ def test_inputs_are_named_after_the_arguments():
 
 def test_tangents_and_cotangents_are_named_after_what_they_belong_to():
     program = loss_program()
-    header = lines(PushForward((True, True))(program))[0]
+    header = lines(JVPRewrite((True, True))(program))[0]
     assert header.endswith(
         "(x: f32[4,3], params_w_0: f32[3,5], dx: f32[4,3], dparams_w_0: f32[3,5]):"
     )
@@ -173,7 +173,7 @@ def test_an_equation_without_outputs_has_empty_parentheses():
 
 @pytest.mark.parametrize(
     "transform",
-    [PushForward((True,)), ValueAndGrad((True,), True), Batch(5, (0,), (0,))],
+    [JVPRewrite((True,)), ValueAndGrad((True,), True), Batch(5, (0,), (0,))],
     ids=["jvp", "grad", "vmap"],
 )
 def test_a_rewritten_program_names_what_the_user_named_and_nothing_else(transform):

@@ -5,7 +5,7 @@ from functx.core.avals import ShapedArray
 from functx.core.program import (
     Equation,
     Var,
-    remove_dead,
+    dce_equations,
     scalar_literal,
     subprograms,
 )
@@ -189,8 +189,8 @@ class TestEquations:
         for _ in range(20_000):
             equations.append(Equation.of(Sin(), [last]))
             last = equations[-1].outputs[0]
-        assert remove_dead(equations, [last]) == equations
-        assert remove_dead(equations, [x]) == []
+        assert dce_equations(equations, [last]) == equations
+        assert dce_equations(equations, [x]) == []
 
 
 def test_a_program_tells_the_types_of_its_inputs_and_outputs():

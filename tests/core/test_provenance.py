@@ -13,16 +13,16 @@ import pytest
 import functx
 from functx.core.errors import ShapeError
 from functx.core.provenance import (
-    LIBRARY,
-    OURS,
-    USERS,
-    Derived,
+    FUNCTX_OR_JAX,
+    INSTALLED_PACKAGE,
+    USER_CODE,
+    DerivedSource,
     assigned_names,
-    derived,
-    describe,
+    backward_source,
+    derived_source,
+    describe_source,
+    file_owner,
     line_number,
-    owner_of_file,
-    pulled,
     source_line,
     user_source,
 )
@@ -188,7 +188,7 @@ class TestLines:
         scope = {"sin": sin}
         exec(compile("def f(x):\n    return [sin(x)]", "<made>", "exec"), scope)
         (source,) = sources(scope["f"])
-        assert describe(source) == "<made>:2 in f"
+        assert describe_source(source) == "<made>:2 in f"
         assert source_line(source) == "<made>:2 in f"
 
     def test_the_innermost_function_of_the_user_counts(self):
@@ -217,11 +217,11 @@ class TestDescriptions:
         (source,) = sources(f)
         line = f.__code__.co_firstlineno + 1
         where = f"test_provenance.py:{line} in {f.__qualname__.replace('.<locals>', '')}"
-        assert describe(source) == where
+        assert describe_source(source) == where
         assert source_line(source) == f"{where}: y = sin(x)  # the line"
 
     def test_no_source_is_an_unknown_line(self):
-        assert describe(None) == source_line(None) == "unknown line"
+        assert describe_source(None) == source_line(None) == "unknown line"
 
     def test_the_caller_is_found(self):
         code, _ = user_source(1)
@@ -271,8 +271,8 @@ class TestInstalledPackages:
         name = f.__qualname__.replace(".<locals>", "")
         line = f.__code__.co_firstlineno + 1
         through = "through solvers/steps.py:2 in step"
-        for each in (source, derived(source), pulled(derived(source))):
-            assert describe(each) == f"test_provenance.py:{line} in {name}, {through}"
+        for each in (source, derived_source(source), backward_source(derived_source(source))):
+            assert describe_source(each) == f"test_provenance.py:{line} in {name}, {through}"
             assert source_line(each) == (
                 f"test_provenance.py:{line} in {name}: z = functools.partial(step, x)()\n"
                 f"    {through}: y = sin(x)"
@@ -294,14 +294,16 @@ class TestInstalledPackages:
         thread = threading.Thread(target=scope["main"])
         thread.start()
         thread.join()
-        assert describe(scope["found"]) == "solvers/steps.py:3 in main"
+        assert describe_source(scope["found"]) == "solvers/steps.py:3 in main"
 
     def test_whose_a_file_is(self):
         theirs = [functools.__file__, np.__file__, "<frozen runpy>", "/a/dist-packages/b.py"]
-        assert {owner_of_file[name] for name in theirs} == {LIBRARY}
+        assert {file_owner[name] for name in theirs} == {INSTALLED_PACKAGE}
         users_own = [__file__, "<string>", "<stdin>", cell_file(7), "/a/packages/b.py"]
-        assert {owner_of_file[name] for name in users_own} == {USERS}
-        assert {owner_of_file[name] for name in (functx.__file__, functx.tree.__file__)} == {OURS}
+        assert {file_owner[name] for name in users_own} == {USER_CODE}
+        assert {file_owner[name] for name in (functx.__file__, functx.tree.__file__)} == {
+            FUNCTX_OR_JAX
+        }
 
 
 def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
@@ -318,18 +320,18 @@ def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
     (source,) = sources(scope["f"])
     assert source_line(source) == "cell In[3], line 2 in f: y = sin(x)"
     (source,) = sources(lambda x: [sin(x)])
-    assert describe(source).startswith("test_provenance.py:")
+    assert describe_source(source).startswith("test_provenance.py:")
 
 
 class TestDerived:
     def test_a_derived_source_equals_the_plain_one(self):
         (source,) = sources(lambda x: [sin(x)])
-        mark = derived(source)
-        assert type(mark) is Derived
+        mark = derived_source(source)
+        assert type(mark) is DerivedSource
         assert mark == source
-        assert describe(mark) == describe(source)
-        assert derived(mark) is mark
-        assert derived(None) is None
+        assert describe_source(mark) == describe_source(source)
+        assert derived_source(mark) is mark
+        assert derived_source(None) is None
 
     def test_equations_of_a_program_in_an_equation_have_their_own_lines(self):
         def inner(x):

@@ -13,7 +13,7 @@ import pytest
 import functx
 import functx.numpy as xp
 from functx.core.errors import ShapeError, ValueRangeError
-from functx.core.tracebacks import MODES, UnfilteredTraceback
+from functx.core.tracebacks import TRACEBACK_FILTERING_MODES, UnfilteredTraceback
 from functx.lax import cond, fori_loop, map, scan, while_loop
 
 
@@ -107,7 +107,7 @@ def test_the_mode_says_what_becomes_of_the_frames():
         if not frame.f_locals.get("__tracebackhide__")
     ]
     assert shown == ["raised", "run", "loss", "step"]
-    assert functx.config.traceback_filtering in MODES
+    assert functx.config.traceback_filtering in TRACEBACK_FILTERING_MODES
     with pytest.raises(ValueRangeError, match="traceback_filtering"):
         functx.config.traceback_filtering = "none"
 

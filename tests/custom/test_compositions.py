@@ -39,7 +39,7 @@ def nested(m, xp, names, f):
 
 def value(names, f):
     program = fx.make_ir(nested(fx, np, names, f))(POINT)
-    return reference.interpret(program, POINT)[0]
+    return reference.interpret_in_numpy(program, POINT)[0]
 
 
 @cache

@@ -15,7 +15,7 @@ from functx.core.errors import (
     OperatorRuleError,
     SchemaError,
 )
-from functx.custom.operators.written import WrittenArray
+from functx.custom.operators.written import ArrayRef
 from tests.custom.operators import scope  # noqa: F401
 
 x = numpy.arange(4, dtype="float32")
@@ -168,7 +168,7 @@ def test_code_of_jax_reads_and_writes_places():
         given = x.copy()
         assert np.allclose(run(given, y), result, rtol=1e-5)
         assert given.tolist() == pytest.approx(expected.tolist())
-    assert repr(WrittenArray(1.0)) == "WrittenArray(1.0)"
+    assert repr(ArrayRef(1.0)) == "ArrayRef(1.0)"
 
 
 @pytest.mark.parametrize("read", [lambda x: jnp.sin(x), lambda x: np.sin(x)])

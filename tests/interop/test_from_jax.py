@@ -12,9 +12,9 @@ from jax.experimental import io_callback
 
 import functx as fx
 from functx.core.primitive import Primitive
-from functx.interop.from_jax import JaxCalls
+from functx.interop.from_jax import TracedJaxFunction
 from functx.interop.jax_call import JaxCall
-from functx.interop.snapshots import Changeable, snapshot
+from functx.interop.snapshots import MutableStateError, function_fingerprint
 
 X = onp.random.RandomState(0).uniform(0.2, 0.9, (4, 3)).astype("float32")
 KEY = onp.array([0, 3], "uint32")
@@ -294,7 +294,7 @@ def test_a_translation_is_remembered_while_it_stays_right():
     fx.make_ir(lambda x: g(x, 1))(X)
     assert len(seen) == 2
 
-    calls = JaxCalls(lambda x: jnp.sin(x) * scale)
+    calls = TracedJaxFunction(lambda x: jnp.sin(x) * scale)
     flat = calls.flattened("tree", [])
     assert calls.flattened("tree", []) is flat
     scale = 3.0
@@ -317,15 +317,23 @@ def test_a_snapshot_holds_what_a_function_reads():
     def reads(value):
         return lambda x: jnp.sin(x) * value
 
-    assert snapshot(reads(2.0)) == snapshot(reads(2.0)) != snapshot(reads(3.0))
-    assert snapshot(reads(-0.0)) != snapshot(reads(0.0))
+    assert (
+        function_fingerprint(reads(2.0))
+        == function_fingerprint(reads(2.0))
+        != function_fingerprint(reads(3.0))
+    )
+    assert function_fingerprint(reads(-0.0)) != function_fingerprint(reads(0.0))
     array = jnp.ones(3)
-    assert snapshot(reads(array)) == snapshot(reads(array)) != snapshot(reads(jnp.ones(3)))
-    assert snapshot(reads(jnp.cos)) == snapshot(reads(jnp.cos))
-    assert snapshot(reads(reads(1))) == snapshot(reads(reads(1)))
+    assert (
+        function_fingerprint(reads(array))
+        == function_fingerprint(reads(array))
+        != function_fingerprint(reads(jnp.ones(3)))
+    )
+    assert function_fingerprint(reads(jnp.cos)) == function_fingerprint(reads(jnp.cos))
+    assert function_fingerprint(reads(reads(1))) == function_fingerprint(reads(reads(1)))
     for changeable in ([1.0], {}, onp.ones(3), object(), fx, reads([1])):
-        with pytest.raises(Changeable):
-            snapshot(reads(changeable))
+        with pytest.raises(MutableStateError):
+            function_fingerprint(reads(changeable))
 
 
 def test_programs_go_with_the_caches():

@@ -12,13 +12,13 @@ import functx
 import functx.numpy as fnp
 from functx import grad, hessian, jit, jvp, vjp, vmap
 from functx.core.program import Literal
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.lowering import execution
 from functx.lowering.cache import Cache
 from functx.ops.arithmetic import Add
-from functx.transforms.batching import NaturalBatch
+from functx.transforms.batching import BatchWithInferredOutDims
 from functx.transforms.call import Call
-from functx.transforms.literals import literals_of, with_literals_as_inputs
+from functx.transforms.literals import collect_literals, lift_literals
 from tests.lowering.compiling import compilations
 
 X = np.array([0.5, -1.5, 2.0], "float32")
@@ -141,7 +141,7 @@ def test_numbers_that_stay_are_no_inputs():
     functx.clear_caches()
     for v in (2.0, 3.0, 4.0):
         grad(lambda x, v=v: (x * v + 7.0 * x).sum())(X)
-    (alike,) = execution.lifted.recent.values()
+    (alike,) = execution.specialization_cache.recent.values()
     (variant,) = alike.variants
     assert [None if a is None else a.value for a in variant.kept] == [None, 7.0]
     # Another one differs: once more.
@@ -176,13 +176,13 @@ def test_what_a_derivative_asks_of_a_number_holds_for_each(values):
 
 def test_a_rewrite_that_needs_a_number_keeps_it():
     program = functx.make_ir(lambda x: x * 2.5)(X)
-    assert [a.value for a in literals_of(program)] == [2.5]
+    assert [a.value for a in collect_literals(program)] == [2.5]
 
     def needs(program):
-        assert float(literals_of(program)[0].value)
+        assert float(collect_literals(program)[0].value)
 
-    assert with_literals_as_inputs(needs, program, [0]) is None
-    found = with_literals_as_inputs(lambda p: p, program, [0])
+    assert lift_literals(needs, program, [0]) is None
+    found = lift_literals(lambda p: p, program, [0])
     assert [v.aval.shape for v in found.program.inputs] == [(3,), (1,)]
     assert not any(type(a) is Literal for eqn in found.program for a in eqn.inputs)
 
@@ -315,12 +315,12 @@ def test_a_cache_keeps_what_is_asked_for():
 
 
 def test_programs_without_end_take_no_memory_without_end(monkeypatch):
-    monkeypatch.setattr(execution.programs, "limit", 8)
-    monkeypatch.setattr(execution.lifted, "limit", 8)
+    monkeypatch.setattr(execution.program_cache, "limit", 8)
+    monkeypatch.setattr(execution.specialization_cache, "limit", 8)
     functions = []
     for n in range(1, 25):
         grad(lambda x: (x * x).sum())(np.ones(n, "float32"))
-        functions += [weakref.ref(f) for f in execution.programs.recent.values()]
+        functions += [weakref.ref(f) for f in execution.program_cache.recent.values()]
     gc.collect()
     assert functx.cache_info()["programs"].size <= 8
     assert len({f for f in functions if f() is not None}) <= 8
@@ -332,7 +332,7 @@ def test_types_and_rewrites_that_are_remembered_are_few():
     assert len(Add().types) <= 1024
     program = functx.make_ir(lambda x: x + 1.0)(X)
     for n in range(600):
-        rewritten(NaturalBatch(n, (0,)), program)
+        cached_rewrite(BatchWithInferredOutDims(n, (0,)), program)
     assert len(program.memo) <= 512
 
 

@@ -559,7 +559,7 @@ def test_a_loop_shows_its_progress_once_and_ends_the_line(transform, capsys):
 
 
 def test_a_loop_is_shown_at_most_about_a_hundred_times_and_never_backwards(capsys, monkeypatch):
-    monkeypatch.setattr("functx.ops.progress._SECONDS", 0.0)
+    monkeypatch.setattr("functx.ops.progress._MIN_INTERVAL_SECONDS", 0.0)
     run(functx.jit(summing("many", 1050)), X)
     counts = [int(line.split("] ")[1].split("/")[0]) for line in steps(capsys.readouterr().err)]
     assert counts == [*range(0, 1050, 11), 1050]
@@ -567,7 +567,7 @@ def test_a_loop_is_shown_at_most_about_a_hundred_times_and_never_backwards(capsy
 
 
 def test_a_loop_of_unknown_length_shows_count_and_rate(capsys, monkeypatch):
-    monkeypatch.setattr("functx.ops.progress._SECONDS", 0.0)
+    monkeypatch.setattr("functx.ops.progress._MIN_INTERVAL_SECONDS", 0.0)
     f = lambda n: lax.while_loop(lambda c: c < n, lambda c: c + 1, 0, progress="up")  # noqa: E731
     assert run(functx.jit(f), 40) == 40
     counts = [int(line.split()[1]) for line in steps(capsys.readouterr().err)]

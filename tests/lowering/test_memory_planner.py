@@ -7,11 +7,11 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
-from functx.core.budgets import memory_mode
+from functx.core.budgets import parse_memory_mode
 from functx.core.errors import ArgumentError, MemoryBudgetWarning, ValueRangeError
-from functx.transforms.call import Rerun
+from functx.transforms.call import RematerializedCall
 from functx.transforms.planning.peak import temporary_bytes
-from functx.transforms.planning.sections import Sections
+from functx.transforms.planning.sections import SplitIntoSegments
 from tests.lowering.test_outlining import lines_run
 
 RANDOM = onp.random.RandomState(0)
@@ -203,9 +203,9 @@ def test_what_saves_nothing_stays_as_it_was():
         return np.sum(x @ w)
 
     program = fx.make_ir(fx.jit(fx.grad(f), memory="min_cut"))(X, W)
-    assert all(type(e.primitive) is not Rerun for p in program.walk() for e in p)
+    assert all(type(e.primitive) is not RematerializedCall for p in program.walk() for e in p)
     program = fx.make_ir(fx.jit(fx.grad(mlp), memory="min_cut"))(X, W, V)
-    assert any(type(e.primitive) is Rerun for p in program.walk() for e in p)
+    assert any(type(e.primitive) is RematerializedCall for p in program.walk() for e in p)
 
 
 def test_a_block_that_is_called_often_is_planned_once():
@@ -217,7 +217,9 @@ def test_a_block_that_is_called_often_is_planned_once():
         return np.sum(x)
 
     program = fx.make_ir(fx.jit(fx.grad(f), memory="min_cut"))(X, [W] * 5)
-    again = {e.primitive for p in program.walk() for e in p if type(e.primitive) is Rerun}
+    again = {
+        e.primitive for p in program.walk() for e in p if type(e.primitive) is RematerializedCall
+    }
     assert len([p for p in again if p.program.name.startswith("pullback_lambda")]) == 1
 
 
@@ -226,7 +228,7 @@ def test_a_plan_belongs_to_the_function_that_asks_for_it():
 
     def reruns(memory):
         program = fx.make_ir(fx.jit(lambda x: inner(x), memory=memory))(X)
-        return sum(type(e.primitive) is Rerun for p in program.walk() for e in p)
+        return sum(type(e.primitive) is RematerializedCall for p in program.walk() for e in p)
 
     assert [reruns(m) for m in ("off", "min_cut", "off", "min_cut")] == [0, 1, 0, 1]
     with fx.config.set(memory="min_cut"):
@@ -301,7 +303,7 @@ def test_what_is_no_budget_is_refused(given, error, text):
 
 
 def test_a_budget_may_be_as_large_as_one_likes():
-    assert memory_mode("jit", "9" * 400 + "TiB").of(0) > 10**400
+    assert parse_memory_mode("jit", "9" * 400 + "TiB").of(0) > 10**400
 
 
 def test_the_policy_min_cut_saves_what_is_slow_and_repeats_the_rest():
@@ -326,8 +328,8 @@ def test_the_effort_to_cut_into_sections_is_linear_in_the_length_of_the_program(
             return x
 
         program = fx.make_ir(f)(X)
-        found = Sections(count // 10)(program)
+        found = SplitIntoSegments(count // 10)(program)
         assert len(found) == count // 10
-        return lines_run(lambda: Sections(count // 10)(program)) / len(program)
+        return lines_run(lambda: SplitIntoSegments(count // 10)(program)) / len(program)
 
     assert effort(400) < 1.3 * effort(100)

@@ -13,7 +13,7 @@ from functx.core.errors import ArgumentError, ValueRangeError
 from functx.tools import outlined
 from functx.transforms.call import Call
 from functx.transforms.control.scan import Scan
-from functx.transforms.outlining.distinct import Distinct
+from functx.transforms.outlining.distinct import DeduplicateCalls
 from functx.transforms.outlining.outline import Outline
 
 random = np.random.RandomState(0)
@@ -618,7 +618,7 @@ program f(x: f32[2,3], y: f32[2,3]):
 def test_a_call_that_is_kept_apart_gets_and_gives_no_value_twice(text, optimised):
     program = functx.Program.parse(text)
     x, y = normal(2, 3), normal(2, 3)
-    once = Distinct()(program)
+    once = DeduplicateCalls()(program)
     (call,) = [eqn for eqn in once if type(eqn.primitive) is Call]
     assert len({*call.inputs}) == len(call.inputs)
     outputs = call.primitive.program.outputs

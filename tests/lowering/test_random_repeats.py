@@ -6,7 +6,7 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.checking import check_program
-from functx.testing.reference import interpret
+from functx.testing.reference import interpret_in_numpy
 from functx.transforms.outlining.outline import Outline
 
 OPERATIONS = (
@@ -95,7 +95,7 @@ def test_random_steps_mean_the_same_outlined_before_and_after(verb):
                 program = functx.make_ir(VERBS[verb](f))(*args)
             found += [program, Outline("always")(program)]
         leaves = functx.tree.leaves(args)
-        flat, *others = [interpret(p, *leaves[: len(p.inputs)]) for p in found]
+        flat, *others = [interpret_in_numpy(p, *leaves[: len(p.inputs)]) for p in found]
         for program, outs in zip(found[1:], others, strict=True):
             for nested in program.walk():
                 check_program(nested)

@@ -11,9 +11,9 @@ import functx
 import functx.numpy as fnp
 from functx import grad, jit, vjp, vmap
 from functx.core.errors import RecompilationWarning
-from functx.lowering.recompilation import HANDFUL
+from functx.lowering.recompilation import COMPILATIONS_BEFORE_WARNING
 
-TIMES = range(1, HANDFUL + 4)
+TIMES = range(1, COMPILATIONS_BEFORE_WARNING + 4)
 
 
 def ones(n):
@@ -168,7 +168,7 @@ def test_a_call_that_compiles_again_and_again_is_told_once(calls, what, differin
     (warning,) = caught
     text = str(warning.message)
     assert text.startswith(f"{what}: one call should compile a few times at most")
-    assert f"got {HANDFUL + 1} times" in text
+    assert f"got {COMPILATIONS_BEFORE_WARNING + 1} times" in text
     assert differing in text
     assert cure in text
     assert f"test_recompilation.py:{warning.lineno} in {calls.__name__}: " in text
@@ -196,7 +196,7 @@ def test_calls_that_compile_a_handful_of_times_are_not_told():
         for n in TIMES:
             grad(lambda x, v=float(n): fnp.log(x) * v)(0.5)
         f = jit(lambda x: x * 3.0)
-        for n in range(HANDFUL):
+        for n in range(COMPILATIONS_BEFORE_WARNING):
             f(ones(n))
         for _ in range(20):
             f(ones(2))

@@ -22,7 +22,7 @@ from functx.core.errors import (
     NonFiniteError,
     ShapeError,
 )
-from functx.lowering.call import call_in_jax, functx_call
+from functx.lowering.call import bind_functx_call, functx_call
 
 x = jnp.array([0.3, -0.7, 1.1])
 
@@ -95,7 +95,7 @@ def test_rewrites_are_made_once_for_a_program_that_is_traced_often():
 def test_what_is_remembered_of_a_program_goes_with_it():
     def traced():
         program = functx.make_ir(lambda x, y: xp.sin(x) * x)(x, x)
-        total = jax.vmap(jax.grad(lambda x: jnp.sum(call_in_jax(program, [x, x])[0])))
+        total = jax.vmap(jax.grad(lambda x: jnp.sum(bind_functx_call(program, [x, x])[0])))
         jax.make_jaxpr(total)(jnp.ones((2, 3)))
         return weakref.ref(program)
 

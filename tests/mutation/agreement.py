@@ -11,8 +11,8 @@ import numpy as np
 
 import functx
 import functx.numpy
-from functx.core.rewriting import rewritten
-from functx.core.tracing import execution
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracing import backend
 from functx.testing import reference
 from tests.mutation.programs import Flow, Program
 
@@ -36,17 +36,17 @@ class TracedFlow:
 @contextmanager
 def by_reference() -> Iterator[None]:
     """Programs run equation by equation in NumPy, so that nothing has to be compiled."""
-    before = execution.run
+    before = backend.run
 
     def run(rewrite: Any, program: Any, args: Sequence[Any]) -> list[Any]:
-        outs = reference.interpret(rewritten(rewrite, program), *args)
+        outs = reference.interpret_in_numpy(cached_rewrite(rewrite, program), *args)
         return [np.array(x) for x in outs]
 
-    execution.run = run
+    backend.run = run
     try:
         yield
     finally:
-        execution.run = before
+        backend.run = before
 
 
 class Outcome:

@@ -19,7 +19,7 @@ from functx.core.errors import (
 from functx.core.tracing import trace
 from functx.lowering.jit import jit
 from functx.numpy import conditions, indexing
-from functx.numpy.indexing import At, index
+from functx.numpy.indexing import At, getitem
 from functx.transforms.grad import grad
 from functx.transforms.jvp import jvp
 from functx.transforms.vmap import vmap
@@ -111,7 +111,7 @@ def test_reading_and_writing_agree_with_numpy(idx):
     ufuncs = {"set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum}
 
     def everything(x, values):
-        return [index(x, idx), *[getattr(At(x)[idx], name)(values) for name in ufuncs]]
+        return [getitem(x, idx), *[getattr(At(x)[idx], name)(values) for name in ufuncs]]
 
     read, *writes = jit(everything)(X, values)
     np.testing.assert_array_equal(read, expected)
@@ -127,7 +127,7 @@ def test_traced_integers_mean_what_known_ones_do(idx):
 
     def everything(x, values, integers):
         idx = tuple([integers.get(i, item) for i, item in enumerate(items)])
-        return index(x, idx), At(x)[idx].set(values), At(x)[idx].add(values)
+        return getitem(x, idx), At(x)[idx].set(values), At(x)[idx].add(values)
 
     read, put, added = jit(everything)(X, values, integers)
     np.testing.assert_array_equal(read, expected)
@@ -144,15 +144,15 @@ def equations(fun, *types):
 @pytest.mark.parametrize(
     ("fun", "names"),
     [
-        (lambda x, i: index(x, ...), []),
-        (lambda x, i: index(x, 2), ["slice", "reshape"]),
-        (lambda x, i: index(x, np.s_[1:]), ["slice"]),
-        (lambda x, i: index(x, np.s_[None]), ["reshape"]),
-        (lambda x, i: index(x, np.s_[::-2]), ["slice", "rev"]),
-        (lambda x, i: index(x, i), ["lt", "add", "select", "dynamic_slice", "reshape"]),
-        (lambda x, i: index(x, (i, 1)), ["lt", "add", "select", "dynamic_slice", "reshape"]),
-        (lambda x, i: index(x, np.array([1, 2])), ["gather"]),
-        (lambda x, i: index(x, (slice(1, 3), np.array([1, 2]))), ["gather"]),
+        (lambda x, i: getitem(x, ...), []),
+        (lambda x, i: getitem(x, 2), ["slice", "reshape"]),
+        (lambda x, i: getitem(x, np.s_[1:]), ["slice"]),
+        (lambda x, i: getitem(x, np.s_[None]), ["reshape"]),
+        (lambda x, i: getitem(x, np.s_[::-2]), ["slice", "rev"]),
+        (lambda x, i: getitem(x, i), ["lt", "add", "select", "dynamic_slice", "reshape"]),
+        (lambda x, i: getitem(x, (i, 1)), ["lt", "add", "select", "dynamic_slice", "reshape"]),
+        (lambda x, i: getitem(x, np.array([1, 2])), ["gather"]),
+        (lambda x, i: getitem(x, (slice(1, 3), np.array([1, 2]))), ["gather"]),
         (lambda x, i: At(x)[1].set(0.0), ["full", "dynamic_update_slice"]),
         (lambda x, i: At(x)[:].set(0.0), ["full"]),
         (lambda x, i: At(x)[1].add(1.0), ["slice", "add", "dynamic_update_slice"]),
@@ -179,7 +179,7 @@ def test_traced_indices_out_of_bounds_are_clipped_when_read_and_dropped_when_wri
     x = np.arange(4.0, dtype="f")
     for places in (np.array([7, -1, -9], "i"), np.array(9, "i"), np.array(-9, "i")):
         jx, at = jnp.asarray(x), jnp.asarray(places)
-        ours = jit(lambda x, i: (index(x, i), At(x)[i].set(5.0), At(x)[i].add(5.0)))(x, places)
+        ours = jit(lambda x, i: (getitem(x, i), At(x)[i].set(5.0), At(x)[i].add(5.0)))(x, places)
         theirs = jx[at], jx.at[at].set(5.0), jx.at[at].add(5.0)
         for found, expected in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(found, expected)
@@ -233,7 +233,7 @@ def test_traced_masks_of_some_axes():
 
 
 def test_masks_are_known_when_what_is_differentiated_has_a_value():
-    found = grad(lambda x: index(x, x > 0).sum() + At(x)[x < 0].set(x[x < 0] ** 2).sum())(X)
+    found = grad(lambda x: getitem(x, x > 0).sum() + At(x)[x < 0].set(x[x < 0] ** 2).sum())(X)
     np.testing.assert_allclose(found, np.where(X > 0, 2.0, 2 * X), 1e-6)
 
 
@@ -353,7 +353,7 @@ def test_along_axis_functions_agree_with_numpy(axis):
     expected = X.copy()
     np.put_along_axis(expected, order, np.sort(X, axis), axis)
     values = np.sort(X, axis)
-    ours = jit(lambda x, i, v: indexing.with_values_along_axis(x, i, v, axis))(X, order, values)
+    ours = jit(lambda x, i, v: indexing.scatter_along_axis(x, i, v, axis))(X, order, values)
     np.testing.assert_array_equal(ours, expected)
     theirs = jax.grad(lambda x: (jnp.take_along_axis(x, order, axis) ** 3).sum())(flat)
     found = grad(lambda x: (indexing.take_along_axis(x, order, axis) ** 3).sum())(flat)
@@ -371,7 +371,7 @@ def test_along_axis_functions_broadcast(shape):
     )
     put = X.copy()
     np.put_along_axis(put, places, 9.0, 1)
-    np.testing.assert_array_equal(indexing.with_values_along_axis(X, places, 9.0, 1), put)
+    np.testing.assert_array_equal(indexing.scatter_along_axis(X, places, 9.0, 1), put)
 
 
 def test_choose_and_compress_agree_with_numpy():
@@ -391,11 +391,11 @@ def test_choose_and_compress_agree_with_numpy():
 
 def test_empty_axes():
     x = np.zeros((0, 3), "f")
-    assert jit(index)(x, np.zeros((0,), "i")).shape == (0, 3)
+    assert jit(getitem)(x, np.zeros((0,), "i")).shape == (0, 3)
     assert jit(lambda x, i: At(x)[i].set(1.0))(x, np.zeros((2, 0), "i")).shape == (0, 3)
-    assert jit(index)(np.zeros((2, 0), "f"), np.zeros(5, "i")).shape == (5, 0)
+    assert jit(getitem)(np.zeros((2, 0), "f"), np.zeros(5, "i")).shape == (5, 0)
     with pytest.raises(IndexingError, match="an axis of length 0"):
-        jit(index)(x, np.zeros(2, "i"))
+        jit(getitem)(x, np.zeros(2, "i"))
 
 
 def test_wide_and_unsigned_indices(x64):
@@ -403,12 +403,12 @@ def test_wide_and_unsigned_indices(x64):
     for places in ([2**32 + 1], [-1], [3]):
         at = np.array(places, np.int64)
         clipped = np.clip(np.where(at < 0, at + 4, at), 0, 3)
-        np.testing.assert_array_equal(jit(index)(x, at), x[clipped])
-        twice = jit(lambda x, i: index(x[None], (0 * i, i)))(x, at)
+        np.testing.assert_array_equal(jit(getitem)(x, at), x[clipped])
+        twice = jit(lambda x, i: getitem(x[None], (0 * i, i)))(x, at)
         np.testing.assert_array_equal(twice, x[clipped])
     at = np.array([2**63 + 5, 1], np.uint64)
-    np.testing.assert_array_equal(jit(index)(x, at), [3, 1])
-    np.testing.assert_array_equal(jit(lambda x, i: index(x[None], (i * 0, i)))(x, at), [3, 1])
+    np.testing.assert_array_equal(jit(getitem)(x, at), [3, 1])
+    np.testing.assert_array_equal(jit(lambda x, i: getitem(x[None], (i * 0, i)))(x, at), [3, 1])
 
 
 @pytest.mark.parametrize(
@@ -431,20 +431,20 @@ def test_wide_and_unsigned_indices(x64):
 )
 def test_what_does_not_fit_is_said(idx, message):
     with pytest.raises(IndexError, match=message):
-        jit(lambda x: index(x, idx))(X)
+        jit(lambda x: getitem(x, idx))(X)
     with pytest.raises(IndexError, match=message):
         jit(lambda x: At(x)[idx].set(0.0))(X)
 
 
 def test_traced_items_that_cannot_index_are_said():
     with pytest.raises(IndexingError, match=r"known value[\s\S]*where\(mask[\s\S]*size="):
-        jit(index)(X, MASK)
+        jit(getitem)(X, MASK)
     with pytest.raises(IndexingError, match="known value"):
-        vmap(lambda x: index(x, x > 0))(X)
+        vmap(lambda x: getitem(x, x > 0))(X)
     with pytest.raises(IndexingError, match="must be made of integers"):
-        jit(index)(X, np.float32(1.0))
+        jit(getitem)(X, np.float32(1.0))
     with pytest.raises(ConcretizationError, match="A slice has a length known while tracing"):
-        jit(lambda x, i: index(x, slice(i, None)))(X, 1)
+        jit(lambda x, i: getitem(x, slice(i, None)))(X, 1)
     with pytest.raises(IndexingError, match="known value"):
         jit(lambda x, m: At(x)[m].set(np.ones((7, 3))))(X, MASK)
     with pytest.raises(IndexingError, match="mask must have the shape"):

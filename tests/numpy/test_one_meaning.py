@@ -14,7 +14,7 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx.core.arrays import on_host, wrapped
+from functx.core.arrays import as_ndarray, evaluate_on_host
 from functx.core.errors import (
     CapturedWriteError,
     DTypeError,
@@ -247,7 +247,7 @@ def operands(dtype, kind, count):
         values = numpy.append(values, [numpy.iinfo(dtype).min, numpy.iinfo(dtype).max]).astype(
             dtype
         )
-    return [wrapped(x.ravel().copy()) for x in numpy.meshgrid(*[values] * count)]
+    return [as_ndarray(x.ravel().copy()) for x in numpy.meshgrid(*[values] * count)]
 
 
 def test_what_numpy_computes_at_once_has_the_bits_of_a_compiled_program():
@@ -270,7 +270,7 @@ def test_what_numpy_computes_at_once_has_the_bits_of_a_compiled_program():
     )
     assert len(cases) > 150
     for (primitive, xs), found in zip(cases, compiled, strict=True):
-        at_once = on_host(primitive, xs, tuple(map(aval_of, xs)))
+        at_once = evaluate_on_host(primitive, xs, tuple(map(aval_of, xs)))
         if at_once is None:
             assert isinstance(primitive, ConvertElementType)
             continue

@@ -11,7 +11,7 @@ from scipy import special as scipy_special
 
 from functx.core.errors import DTypeError, MissingRuleError, ShapeError
 from functx.core.tracing import aval_of, trace
-from functx.lowering.call import executable
+from functx.lowering.call import jit_program
 from functx.lowering.jit import jit
 from functx.ops import (
     arithmetic,
@@ -75,7 +75,7 @@ BINARY |= {"i": named(INTEGER_PAIR), "u": named(INTEGER_PAIR)}
 def compute(functions, *args):
     """What each of `functions` makes of `args`, all in one program."""
     program, captured = trace(lambda *xs: [f(*xs) for f in functions], [aval_of(x) for x in args])
-    return executable(program)(*args, *captured)
+    return jit_program(program)(*args, *captured)
 
 
 @lru_cache

@@ -6,7 +6,7 @@ from functx.core.dtypes import DTYPES_BY_SHORT_NAME
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.tracing import trace
-from functx.ops.convolution import Layouts
+from functx.ops.convolution import ConvLayouts
 from functx.ops.families import Elementwise
 from functx.ops.window_shapes import Window
 from functx.testing import bool_, c64, f32, f64, i32, u32
@@ -114,7 +114,7 @@ ROWS = {
     "convolution": (
         {
             "window": Window((2,), (1,), ((0, 0),), (1,), (1,)),
-            "layouts": Layouts((0, 1, 2), (0, 1, 2), (0, 1, 2)),
+            "layouts": ConvLayouts((0, 1, 2), (0, 1, 2), (0, 1, 2)),
         },
         [f32[2, 3, 5], f32[4, 2, 2]],
         "ShapeError",

@@ -11,9 +11,9 @@ from jax import lax
 from functx import lax as functx_lax
 from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
-from functx.core.samples import draw
+from functx.core.samples import draw_operands
 from functx.core.tracing import trace
-from functx.lowering.call import executable
+from functx.lowering.call import jit_program
 from functx.lowering.jit import jit
 from functx.ops.arithmetic import mul
 from functx.ops.gathering import Gather, gather
@@ -42,7 +42,7 @@ def numbers(dimension_numbers):
 @pytest.mark.parametrize("number", range(len(Gather.samples)))
 def test_gather_agrees_with_jax(number, mode):
     one = Gather.samples[number]
-    args = draw(one)
+    args = draw_operands(one)
     read = Gather(**one.params)
     theirs = lax.gather(*args, numbers(read.numbers), read.slice_sizes, mode=mode)
     ours = jit(lambda *a: gather(*a, read.numbers, read.slice_sizes, mode=mode))(*args)
@@ -170,7 +170,7 @@ def test_updates_that_are_dropped_or_replaced_have_no_influence(name):
 @pytest.mark.parametrize("dtype", ["float32", "int32", "complex64", "bool"])
 def test_writing_in_any_order_gives_what_writing_in_order_does(number, dtype):
     one = ScatterSet.samples[number]
-    x, places, updates = draw(one)
+    x, places, updates = draw_operands(one)
     x, updates = x.astype(dtype), updates.astype(dtype)
     updates.flat[0] = -0.0
     write = ScatterSet(**one.params)
@@ -190,7 +190,7 @@ def test_scatters_are_lowered_for_accelerators(x64, name):
         ]
         program, _ = trace(lambda *a: [getattr(functx_lax, name)(*a, ROWS)], types)
         args = [np.zeros(aval.shape, aval.dtype) for aval in types]
-        lowered = executable(program).trace(*args).lower(lowering_platforms=("cuda",))
+        lowered = jit_program(program).trace(*args).lower(lowering_platforms=("cuda",))
         count = lowered.as_text().count('"stablehlo.scatter"(')
         # Set: the numbers of the updates, what is cleared, and the last of them. Add: by parts.
         by_parts = dtype == "complex128" and name in ("scatter", "scatter_add")
@@ -257,7 +257,7 @@ def test_arrays_without_elements():
 def test_gather_says_what_does_not_fit(fields, types, message):
     one = Gather.samples[0]
     read = Gather(**{**one.params, **fields})
-    args = [x.astype(dtype) for x, dtype in zip(draw(one), types, strict=True)]
+    args = [x.astype(dtype) for x, dtype in zip(draw_operands(one), types, strict=True)]
     with pytest.raises((ShapeError, DTypeError), match=message):
         read(*args)
 

@@ -11,7 +11,7 @@ from functx import lax, nn
 from functx import numpy as fnp
 from functx.core.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from functx.core.primitive import Primitive
-from functx.core.samples import draw
+from functx.core.samples import draw_operands
 from functx.testing import reference
 
 INF = np.inf
@@ -27,7 +27,7 @@ def double_precision():
 def evaluate(f, *args):
     """The results of `f(*args)`, each equation by its NumPy meaning, which compiles nothing."""
     program = functx.make_ir(f)(*args)
-    return reference.interpret(program, *args)
+    return reference.interpret_in_numpy(program, *args)
 
 
 def drawn(shape, seed=0):
@@ -252,7 +252,7 @@ def test_a_loss_has_the_derivatives_of_its_decomposition(name):
     cls = Primitive.registry[name]
     one = cls.samples[0]
     primitive = cls(**one.params)
-    args = draw(one, 0, np.float64)
+    args = draw_operands(one, 0, np.float64)
     varying = tuple([i for i, x in enumerate(args) if x.dtype.kind == "f"])
 
     def derivatives(f):

@@ -5,7 +5,7 @@ from functools import lru_cache
 import pytest
 
 from functx.testing import reference, rules
-from functx.testing.trials import trials
+from functx.testing.trials import make_rule_cases
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 # By module, so that the checks of one sample follow each other and share what they compile.
@@ -15,7 +15,7 @@ each_sample = pytest.mark.parametrize("case", SAMPLES, ids=label, scope="module"
 @lru_cache(maxsize=2)
 def trials_of(case):
     cls, number = case
-    return trials(cls, cls.samples[number], complex_too=number == 0)
+    return make_rule_cases(cls, cls.samples[number], complex_too=number == 0)
 
 
 def run(check, case):
@@ -30,13 +30,13 @@ WITHOUT_REFERENCE = {"ShardMap"}
 @pytest.mark.parametrize("cls", PRIMITIVES, ids=lambda cls: cls.name)
 def test_every_primitive_has_samples_and_a_reference(cls):
     assert cls.samples, f"{cls.__name__} ({cls.__module__}) needs `samples`"
-    assert (cls.__name__ in reference.MEANING) != (cls.__name__ in WITHOUT_REFERENCE), (
+    assert (cls.__name__ in reference.REFERENCE_RULES) != (cls.__name__ in WITHOUT_REFERENCE), (
         f"functx/testing/reference needs {cls.__name__!r}"
     )
 
 
 def test_every_reference_is_of_a_primitive():
-    assert set(reference.MEANING) <= {cls.__name__ for cls in PRIMITIVES}
+    assert set(reference.REFERENCE_RULES) <= {cls.__name__ for cls in PRIMITIVES}
 
 
 @each_sample
@@ -66,12 +66,12 @@ def test_vjp_is_the_transpose_of_jvp(case):
 
 @each_sample
 def test_cotangents_vanish_where_nothing_lives(case):
-    run(rules.cotangents_vanish_where_nothing_lives, case)
+    run(rules.cotangents_are_zero_outside_their_masks, case)
 
 
 @each_sample
 def test_transpose_receives_and_returns_what_is_linear(case):
-    run(rules.transpose_receives_and_returns_what_is_linear, case)
+    run(rules.transpose_matches_the_linear_map, case)
 
 
 @each_sample
@@ -81,7 +81,7 @@ def test_batch_matches_a_loop(case):
 
 @each_sample
 def test_overridden_rules_agree_with_the_derived(case):
-    run(rules.overridden_rules_agree_with_the_derived, case)
+    run(rules.overridden_rules_match_derived_rules, case)
 
 
 @each_sample

@@ -7,14 +7,14 @@ import pytest
 
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, is_inexact, kind
-from functx.core.samples import draw, retyped
+from functx.core.samples import avals_with_dtype, draw_operands
 from functx.core.tracing import trace
-from functx.lowering.call import executable
+from functx.lowering.call import jit_program
 from functx.ops.families import Elementwise
 from functx.testing import reference
-from functx.testing.across import primitive_of
-from functx.testing.sections import QUICKLY, harness, inline
-from functx.testing.trials import accepted
+from functx.testing.across import primitive_under_test
+from functx.testing.sections import FAST_COMPILE_OPTIONS, checked_tracing, inline
+from functx.testing.trials import accepted_dtypes
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 TOLERANCES = {"f64": 1e-12, "c128": 1e-12, "f32": 4e-6, "c64": 4e-6, "f16": 4e-3, "bf16": 3e-2}
@@ -25,14 +25,15 @@ TOLERANCES = {"f64": 1e-12, "c128": 1e-12, "f32": 4e-6, "c64": 4e-6, "f16": 4e-3
 def test_lower_gives_what_numpy_gives_in_every_dtype(case):
     cls, number = case
     one = cls.samples[number]
-    with harness():
-        primitive = primitive_of(cls, one)
-        names = accepted(primitive, one)
+    with checked_tracing():
+        primitive = primitive_under_test(cls, one)
+        names = accepted_dtypes(primitive, one)
         calls = [
-            (primitive, draw(one, 1, DTYPES_BY_SHORT_NAME[n] if one.avals else None)) for n in names
+            (primitive, draw_operands(one, 1, DTYPES_BY_SHORT_NAME[n] if one.avals else None))
+            for n in names
         ]
         for name, (_, args), outs in zip(names, calls, run(calls), strict=True):
-            check(f"{primitive!r} in {name}", outs, reference.apply(primitive, args))
+            check(f"{primitive!r} in {name}", outs, reference.apply_primitive(primitive, args))
 
 
 def run(calls):
@@ -53,7 +54,7 @@ def run(calls):
         return [out for p in programs for out in inline(p, [next(rest) for _ in p.inputs])]
 
     everything, _ = trace(together, [ShapedArray(x.shape, x.dtype) for x in flat])
-    compiled = executable(everything, compiler_options=QUICKLY)
+    compiled = jit_program(everything, compiler_options=FAST_COMPILE_OPTIONS)
     outs = iter([np.asarray(x) for x in compiled(*flat)])
     return [[next(outs) for _ in p.outputs] for p in programs]
 
@@ -75,7 +76,7 @@ def narrowed(y, dtype):
 def close(what, x, y):
     tolerance = TOLERANCES[SHORT_NAMES[x.dtype]]
     y = narrowed(y, x.dtype)
-    x, y = reference.widened(x), reference.widened(y)
+    x, y = reference.widen_array(x), reference.widen_array(y)
     scale = np.max(np.abs(y), initial=1.0, where=np.isfinite(y))
     np.testing.assert_allclose(x, y, tolerance, tolerance * scale, err_msg=what)
 
@@ -97,14 +98,14 @@ def special_values(name):
 @cache
 def special_results(dtype_name):
     """By primitive, all combinations of special values and the outputs for them."""
-    with harness():
+    with checked_tracing():
         calls = {}
         for name, cls in ELEMENTWISE.items():
             primitive, n = cls(), OPERANDS[name]
             values = special_values(dtype_name)
             grid = [x.ravel() for x in np.meshgrid(*[values] * n, indexing="ij")]
-            avals = retyped(cls.samples[0], values.dtype)
-            if dtype_name in accepted(primitive, cls.samples[0]) and all(
+            avals = avals_with_dtype(cls.samples[0], values.dtype)
+            if dtype_name in accepted_dtypes(primitive, cls.samples[0]) and all(
                 kind(a.dtype) == "f" for a in avals
             ):
                 calls[name] = primitive, grid
@@ -122,11 +123,11 @@ def test_special_values_are_those_of_numpy(name, dtype_name):
     if found is None:
         return
     args, x = found
-    y = narrowed(reference.apply(ELEMENTWISE[name](), args)[0], x.dtype)
+    y = narrowed(reference.apply_primitive(ELEMENTWISE[name](), args)[0], x.dtype)
     if not is_inexact(x.dtype):
         np.testing.assert_array_equal(x, y)
         return
-    x, y = reference.widened(x), reference.widened(y)
+    x, y = reference.widen_array(x), reference.widen_array(y)
     tolerance = TOLERANCES[dtype_name]
     wrong = ~np.isclose(x, y, tolerance, tolerance, equal_nan=True)
     shown = [[float(a[i]) for a in args] + [x[i], y[i]] for i in np.flatnonzero(wrong)]

@@ -55,7 +55,7 @@ def test_a_template_that_compares_operands_by_identity_is_found_and_reduced(monk
     same.def_vmap(lambda n, batched, x: (x, batched[0]))
     same = functx.from_jax(same)
     f = verify(lambda x, y, z: (fnp.sin(x), (same(x) + x, fnp.cos(y) + z) * 2))
-    monkeypatch.setattr(emitter, "are_distinct", lambda xs, _: len({*map(id, xs)}) == len(xs))
+    monkeypatch.setattr(emitter, "are_unambiguous", lambda xs, _: len({*map(id, xs)}) == len(xs))
     with pytest.raises(VerificationError, match="`templates` alone") as found:
         f(1.0, 2.0, 3.0)
     assert str(found.value).count("= add") == 2

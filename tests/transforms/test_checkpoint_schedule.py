@@ -16,7 +16,7 @@ class Runs:
         slots = checkpoints + 1
         self.held = {}
         self.times = np.zeros(steps, int)
-        filling = schedule.Filling(*start(slots))
+        filling = schedule.OnlineSchedule(*start(slots))
         for step in range(steps):
             slot, filling = filled(filling, np.int32(step))
             self.hold(slot, step, slots)
@@ -44,11 +44,17 @@ class Runs:
         assert self.held[int(slot)] == int(walk.at)
 
 
-start = functx.jit(schedule.empty, static_argnums=0)
-filled = functx.jit(lambda filling, step: schedule.filled(schedule.Filling(*filling), step))
-begun = functx.jit(schedule.begun)
-resumed = functx.jit(lambda walk, todo: schedule.resumed(schedule.Walk(*walk), todo))
-walked = functx.jit(lambda walk, todo: schedule.walked(schedule.Walk(*walk), todo))
+start = functx.jit(schedule.empty_schedule, static_argnums=0)
+filled = functx.jit(
+    lambda filling, step: schedule.assign_slot(schedule.OnlineSchedule(*filling), step)
+)
+begun = functx.jit(schedule.start_backward)
+resumed = functx.jit(
+    lambda walk, todo: schedule.restart_from_checkpoint(schedule.RevolveSchedule(*walk), todo)
+)
+walked = functx.jit(
+    lambda walk, todo: schedule.advance_state(schedule.RevolveSchedule(*walk), todo)
+)
 
 
 def fewest(steps, checkpoints):

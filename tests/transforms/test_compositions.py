@@ -79,7 +79,7 @@ def compose(lib, names, program):
 def evaluate(f, x):
     """`f(x)` for a functx function, each equation by its NumPy meaning."""
     program = functx.make_ir(f)(x)
-    return reference.interpret(program, x)[0]
+    return reference.interpret_in_numpy(program, x)[0]
 
 
 @pytest.fixture(autouse=True)

@@ -16,16 +16,16 @@ from functx.core.errors import (
     MissingRuleError,
     RegistrationError,
 )
-from functx.core.samples import draw
+from functx.core.samples import draw_operands
 from functx.core.tracing import aval_of, trace
-from functx.lowering.call import executable
+from functx.lowering.call import jit_program
 from functx.nn import silu, softmax
 from functx.ops.activations import Silu
 from functx.ops.exponential import exp
 from functx.ops.softmax import Softmax
 from functx.testing import check_rules
-from functx.transforms.decompose import OpenUp
-from functx.transforms.expand import Expand
+from functx.transforms.decompose import DecomposeSelected
+from functx.transforms.expand import DecomposeMissingRules
 from tests.ops.registry import PRIMITIVES
 
 X = onp.array([0.5, -1.0, 2.0], "float32")
@@ -482,12 +482,12 @@ def alone(primitive, avals):
 
 
 def test_every_composite_and_its_decomposition_give_the_same_outputs():
-    cases = [(cls, one, draw(one)) for cls in COMPOSITES for one in cls.samples[:1]]
+    cases = [(cls, one, draw_operands(one)) for cls in COMPOSITES for one in cls.samples[:1]]
     with jax.enable_x64():
         programs = []
         for cls, one, args in cases:
             program = alone(cls(**one.params), [aval_of(x) for x in args])
-            opened = OpenUp("general", None, frozenset())(program)
+            opened = DecomposeSelected("general", None, frozenset())(program)
             assert cls.name not in {eqn.primitive.name for eqn in opened}, cls
             assert opened.in_avals == program.in_avals and opened.out_avals == program.out_avals
             assert not opened.writes
@@ -502,7 +502,7 @@ def test_every_composite_and_its_decomposition_give_the_same_outputs():
             return outs
 
         before = [onp.copy(x) for x in flat]
-        found = iter(executable(trace(all_of, [aval_of(x) for x in flat])[0])(*flat))
+        found = iter(jit_program(trace(all_of, [aval_of(x) for x in flat])[0])(*flat))
         for program, _ in programs:
             ours = [next(found) for _ in program.outputs]
             for x, y in zip(ours, [next(found) for _ in program.outputs], strict=True):
@@ -516,7 +516,7 @@ def test_what_the_lowering_opens_up_consists_of_what_it_emits(cls):
     one = cls.samples[0]
 
     with jax.enable_x64():
-        opened = Expand(("lower",))(alone(cls(**one.params), one.avals))
+        opened = DecomposeMissingRules(("lower",))(alone(cls(**one.params), one.avals))
     table = decomp.lowering_decompositions()
     assert (cls in table) is (not cls.has_rule("lower"))
     for eqn in opened:

@@ -192,7 +192,7 @@ def test_what_is_no_function_is_refused():
 
 
 def test_a_chain_of_a_hundred_thousand_equations_is_traced_differentiated_lowered_and_freed():
-    from functx.lowering.call import executable
+    from functx.lowering.call import jit_program
     from functx.transforms.reverse_mode import ValueAndGrad
 
     def chain(x):
@@ -204,7 +204,7 @@ def test_a_chain_of_a_hundred_thousand_equations_is_traced_differentiated_lowere
     assert len(program) == 100_000
     gradient = ValueAndGrad((True,), False)(program)
     assert len(gradient) >= 100_000
-    executable(gradient).lower(jax.ShapeDtypeStruct((), "float32"))
+    jit_program(gradient).lower(jax.ShapeDtypeStruct((), "float32"))
     del program, gradient
 
 

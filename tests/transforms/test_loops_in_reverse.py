@@ -36,7 +36,7 @@ def same(got, wanted, tolerance=1e-9):
 def evaluated(f, *args):
     """`f(*args)` by the NumPy meaning of each equation, which compiles nothing."""
     program = functx.make_ir(f)(*args)
-    outs = reference.interpret(program, *jax.tree.leaves(args))
+    outs = reference.interpret_in_numpy(program, *jax.tree.leaves(args))
     return jax.tree.unflatten(program.trees[1], outs)
 
 

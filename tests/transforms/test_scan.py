@@ -128,7 +128,7 @@ def value(verbs, function, scan):
     for verb in reversed(verbs):
         f = VERBS[verb](f)
     program = functx.make_ir(f)(np.float64(0.7))
-    return reference.interpret(program, np.float64(0.7))[0]
+    return reference.interpret_in_numpy(program, np.float64(0.7))[0]
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -15,14 +15,14 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.tracing import outside_traces
-from functx.custom.operators.registry import Registration, rule_of
-from functx.custom.operators.results import Results, leaves_of, stated_type
+from functx.core.tracing import eval_context
+from functx.custom.operators.registry import Registration, get_rule
+from functx.custom.operators.results import OutputTypes, aval_of_struct, flatten_outputs
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
 
-KIND = "abstract rule"
+ABSTRACT_RULE = "abstract rule"
 
 
 class DynamicSize(int):
@@ -66,7 +66,7 @@ class AbstractContext:
         return DynamicSize(max)
 
 
-_context: ContextVar[AbstractContext | None] = ContextVar("abstract_context", default=None)
+_current_context: ContextVar[AbstractContext | None] = ContextVar("abstract_context", default=None)
 
 
 def get_ctx() -> AbstractContext:
@@ -74,7 +74,7 @@ def get_ctx() -> AbstractContext:
 
     Raises DynamicShapeError outside of one.
     """
-    found = _context.get()
+    found = _current_context.get()
     if found is None:
         raise DynamicShapeError(
             "get_ctx: sizes that depend on values can be asked for in an abstract rule alone; "
@@ -84,39 +84,39 @@ def get_ctx() -> AbstractContext:
     return found
 
 
-def results_of(call: OperatorEquation, avals: Sequence[ShapedArray]) -> Results:
+def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> OutputTypes:
     """The types that `call` has on operands of `avals`, as its abstract rule says.
 
     What returns nothing needs no rule.
     """
     operator = call.operator
-    rule = rule_of(operator, KIND)
+    rule = get_rule(operator, ABSTRACT_RULE)
     if rule is None:
         if operator.schema.returns:
-            refuse(call)
-        return Results((), ())
+            raise_missing_abstract_rule(call)
+        return OutputTypes((), ())
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
     args, kwargs = operator.arguments.called(call, structs)
-    token = _context.set(AbstractContext(operator.qualname, rule))
+    token = _current_context.set(AbstractContext(operator.qualname, rule))
     try:
-        with outside_traces():
+        with eval_context():
             out = rule(*args, **kwargs)
     finally:
-        _context.reset(token)
+        _current_context.reset(token)
     padded: list[tuple[int, ...]] = []
 
     def stated(result: Any, x: Any, place: str) -> Any:
-        aval = stated_type(operator.qualname, rule, result, x, place)
+        aval = aval_of_struct(operator.qualname, rule, result, x, place)
         if aval is not None:
             shape = getattr(x, "shape", ())
             padded.append(tuple([i for i, n in enumerate(shape) if isinstance(n, DynamicSize)]))
         return aval
 
-    leaves, lengths = leaves_of(operator.qualname, rule, operator.schema, out, stated)
-    return Results(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
+    leaves, lengths = flatten_outputs(operator.qualname, rule, operator.schema, out, stated)
+    return OutputTypes(tuple(leaves), lengths, tuple(padded) if any(padded) else ())
 
 
-def refuse(call: OperatorEquation) -> NoReturn:
+def raise_missing_abstract_rule(call: OperatorPrimitive) -> NoReturn:
     """Raise MissingKernelError for an operator without an abstract rule."""
     operator = call.operator
     raise MissingKernelError(

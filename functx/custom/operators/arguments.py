@@ -13,18 +13,18 @@ import numpy as np
 
 from functx.core.errors import ArgumentError, FunctxError, type_name
 from functx.core.primitive import Primitive
-from functx.core.tracing import Tracer, aval_of, execution
+from functx.core.tracing import Tracer, aval_of, backend
 from functx.custom.operators.schema import NO_DEFAULT, Argument, Schema, Type
 
 
-class Bound(NamedTuple):
+class BoundArguments(NamedTuple):
     """The arrays of a call, and the parameters of its primitive."""
 
     operands: list[Any]
     parameters: dict[str, Any]
 
 
-class Arguments:
+class ArgumentBinder:
     """The arguments that a schema says, as operands and parameters and back again.
 
     A plain array is an operand and no more. An array that may be None has a parameter that
@@ -36,7 +36,7 @@ class Arguments:
         self.fields = [
             None
             if a.type.is_array and not (a.type.is_list or a.type.optional)
-            else field_name(a.name)
+            else parameter_name(a.name)
             for a in schema.arguments
         ]
         self.plain = not any(self.fields)
@@ -61,13 +61,13 @@ class Arguments:
         name = f"{self.qualname.replace('::', '_')}_inputs"
         return namedtuple(name, self.names, rename=True)  # type: ignore[misc]
 
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> BoundArguments:
         """The operands and parameters of a call; ArgumentError for one that does not fit."""
         values = args
         if kwargs or len(args) != len(self.names) or self.positional != len(self.names):
             values = self.in_order(args, kwargs)
         if self.plain:
-            return Bound(
+            return BoundArguments(
                 [self.array(a, x) for a, x in zip(self.schema.arguments, values, strict=True)],
                 {},
             )
@@ -87,7 +87,7 @@ class Arguments:
                 parameters[field] = value is not None
                 if value is not None:
                     operands.append(self.array(argument, value))
-        return Bound(operands, parameters)
+        return BoundArguments(operands, parameters)
 
     def in_order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The values of all arguments, those left to their defaults included."""
@@ -116,7 +116,7 @@ class Arguments:
             try:
                 aval_of(value)
             except ArgumentError:
-                words = execution.key_words(value)
+                words = backend.key_words(value)
                 if words is value:
                     raise self.unlike(argument, value) from None
                 return words
@@ -133,7 +133,7 @@ class Arguments:
         kind = argument.type
         if value is None and kind.optional:
             return None
-        convert = _CONVERT[kind.base]
+        convert = _CONVERTERS[kind.base]
         try:
             if not kind.is_list:
                 return convert(value)
@@ -148,7 +148,7 @@ class Arguments:
     def unlike(self, argument: Argument, value: Any) -> ArgumentError:
         traced = isinstance(value, jax.core.Tracer)
         return ArgumentError(
-            f"{self.qualname}: `{argument.name}` must be {_described(argument.type)}; "
+            f"{self.qualname}: `{argument.name}` must be {_describe_type(argument.type)}; "
             f"got {type_name(value)} {str(value)[:40]!r}",
             f"schema {self.schema}",
             fix="Make it static (static_argnums), or declare it an array." if traced else "",
@@ -194,7 +194,7 @@ class Arguments:
     def passed(self, primitive: Primitive) -> int:
         """How many positional arguments are not left to their defaults, counted from the first."""
         count = self.positional
-        values = self.arranged(primitive, [_PRESENT] * self.count(primitive))
+        values = self.arranged(primitive, [_PLACEHOLDER] * self.count(primitive))
         while count and self.is_default(self.schema.arguments[count - 1], values[count - 1]):
             count -= 1
         return count
@@ -244,28 +244,28 @@ class Arguments:
         return found
 
 
-class _Present:
+class _ArrayPlaceholder:
     """Stands for an array."""
 
 
-_PRESENT = _Present()
+_PLACEHOLDER = _ArrayPlaceholder()
 
 
-def field_name(name: str) -> str:
+def parameter_name(name: str) -> str:
     """The name of the parameter for an argument: its own, or with `_` where a primitive has that."""
-    return f"{name}_" if hasattr(Primitive, name) or name in _TAKEN else name
+    return f"{name}_" if hasattr(Primitive, name) or name in _RESERVED_FIELDS else name
 
 
-_TAKEN = {"operator", "types", "name"}
+_RESERVED_FIELDS = {"operator", "types", "name"}
 
 
-def _described(kind: Type) -> str:
-    base = _WORDS[kind.base]
+def _describe_type(kind: Type) -> str:
+    base = _TYPE_DESCRIPTIONS[kind.base]
     text = f"a list of {base[1]}" if kind.is_list else base[0]
     return f"{text} or None" if kind.optional else text
 
 
-_WORDS = {
+_TYPE_DESCRIPTIONS = {
     "Array": ("an array", "arrays"),
     "int": ("an int", "ints"),
     "float": ("a float", "floats"),
@@ -319,7 +319,7 @@ def _device(value: Any) -> Any:
     return value
 
 
-_CONVERT: dict[str, Callable[[Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "int": _int,
     "float": _float,
     "bool": _bool,

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from functx.core import tree
 from functx.core.config import config
 from functx.core.errors import MissingRuleError, TreeError, type_name
-from functx.core.provenance import line_number, user_source, users
+from functx.core.provenance import line_number, user_line, user_source
 from functx.core.tracing import aval_of, current_builder
-from functx.custom.operators.registry import Registration, rule_of
-from functx.custom.operators.results import Results, wrong
-from functx.custom.operators.traced import run_rule
-from functx.custom.results import described
+from functx.custom.operators.registry import Registration, get_rule
+from functx.custom.operators.results import OutputTypes, operator_rule_error
+from functx.custom.operators.traced import inline_rule
+from functx.custom.results import describe_type
 from functx.ops.conversion import ConvertElementType
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_at
+from functx.ops.shaping import batch_dim_at
 from functx.transforms.control.scan import map as map_rows
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
 
-KIND = "vmap rule"
+VMAP_RULE = "vmap rule"
 
 
 class VmapInfo(NamedTuple):
@@ -33,13 +33,13 @@ class VmapInfo(NamedTuple):
     randomness: str
 
 
-def batch(
-    call: OperatorEquation, args: Sequence[Any], dims: Sequence[int | None]
+def batch_operator(
+    call: OperatorPrimitive, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     """The results of `call` at every index of the dimensions `dims`, and where they are batched."""
-    rule = rule_of(call.operator, KIND)
+    rule = get_rule(call.operator, VMAP_RULE)
     if rule is not None:
-        return _by_rule(call, rule, args, dims)
+        return _batch_by_rule(call, rule, args, dims)
     operator = call.operator
     if config.operator_vmap == "error":
         raise MissingRuleError(
@@ -49,15 +49,15 @@ def batch(
         )
     if not operator.warned:
         operator.warned = True
-        _warn(operator.qualname)
-    return _one_by_one(call, args, dims)
+        _warn_sequential(operator.qualname)
+    return _batch_sequentially(call, args, dims)
 
 
-def _warn(qualname: str) -> None:
+def _warn_sequential(qualname: str) -> None:
     """Warn, at the line of the call, that a batch is computed element by element."""
     builder = current_builder.get()
     asked = (None if builder is None else builder.source) or user_source()
-    source = None if asked is None else users(asked)
+    source = None if asked is None else user_line(asked)
     warnings.warn_explicit(
         f"{qualname} has no vmap rule, so it is called for each element in turn; give it one with "
         "def_vmap",
@@ -67,11 +67,11 @@ def _warn(qualname: str) -> None:
     )
 
 
-def _one_by_one(
-    call: OperatorEquation, args: Sequence[Any], dims: Sequence[int | None]
+def _batch_sequentially(
+    call: OperatorPrimitive, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     size = batch_size(args, dims)
-    rows = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None]
+    rows = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True) if d is not None]
 
     def of_row(row: Sequence[Any]) -> list[Any]:
         rest = iter(row)
@@ -85,8 +85,8 @@ def _one_by_one(
     return list(outs), [0] * len(outs)
 
 
-def _by_rule(
-    call: OperatorEquation, rule: Registration, args: Sequence[Any], dims: Sequence[int | None]
+def _batch_by_rule(
+    call: OperatorPrimitive, rule: Registration, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     """What `rule(info, in_dims, *args, **kwargs)` returns: results and where they are batched."""
     operator = call.operator
@@ -94,7 +94,7 @@ def _by_rule(
     size = batch_size(args, dims)
     avals = tuple(
         [
-            aval_of(x) if d is None else aval_of(x).update(shape=_without(x.shape, d))
+            aval_of(x) if d is None else aval_of(x).update(shape=_remove_axis(x.shape, d))
             for x, d in zip(args, dims, strict=True)
         ]
     )
@@ -114,38 +114,40 @@ def _by_rule(
         }
         found = rule(VmapInfo(size, "error"), tuple(in_dims[:passed]), *values[:passed], **given)
         if not isinstance(found, tuple) or len(found) != 2:
-            raise wrong(
-                operator.qualname, rule, f"return a pair (output, out_dims); got {described(found)}"
+            raise operator_rule_error(
+                operator.qualname,
+                rule,
+                f"return a pair (output, out_dims); got {describe_type(found)}",
             )
         out, dims_given = found
-        out_dims[:] = _out_dims(call, rule, results, dims_given)
-        return _fitted(call, rule, results, out, out_dims, size)
+        out_dims[:] = _check_out_dims(call, rule, results, dims_given)
+        return _check_batched_outputs(call, rule, results, out, out_dims, size)
 
-    outs, _ = run_rule(f"{operator.__name__}_vmap", body, args)
+    outs, _ = inline_rule(f"{operator.__name__}_vmap", body, args)
     return outs, out_dims
 
 
-def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+def _remove_axis(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])
 
 
-def _structure(call: OperatorEquation, results: Results) -> Any:
+def _output_tree(call: OperatorPrimitive, results: OutputTypes) -> Any:
     places = range(len(results.avals))
     return results.arranged(call.operator.schema, list(places))
 
 
-def _out_dims(
-    call: OperatorEquation, rule: Registration, results: Results, given: Any
+def _check_out_dims(
+    call: OperatorPrimitive, rule: Registration, results: OutputTypes, given: Any
 ) -> list[int | None]:
     """The batch dimension of each result, of a tree that may be a prefix of theirs."""
-    example = _structure(call, results)
+    example = _output_tree(call, results)
     if isinstance(given, list) and isinstance(example, tuple):
         given = tuple(given)
     try:
-        found = tree.flatten_prefix(given, tree.structure(example), "out_dims")
+        found = tree.broadcast_prefix(given, tree.structure(example), "out_dims")
     except TreeError:
         none = tree.structure(given, is_leaf=lambda x: x is None)
-        raise wrong(
+        raise operator_rule_error(
             call.operator.qualname,
             rule,
             f"return out_dims of the structure of its output, {tree.structure(example)}, or a "
@@ -155,7 +157,7 @@ def _out_dims(
     for aval, dim in zip(results.avals, found, strict=True):
         whole = aval.ndim + 1
         if dim is not None and (not isinstance(dim, int) or not -whole <= dim < whole):
-            raise wrong(
+            raise operator_rule_error(
                 call.operator.qualname,
                 rule,
                 f"return dimensions from {-whole} to {whole - 1}, or None, as out_dims; got {dim!r}",
@@ -164,10 +166,10 @@ def _out_dims(
     return dims
 
 
-def _fitted(
-    call: OperatorEquation,
+def _check_batched_outputs(
+    call: OperatorPrimitive,
     rule: Registration,
-    results: Results,
+    results: OutputTypes,
     out: Any,
     out_dims: Sequence[int | None],
     size: int,
@@ -175,16 +177,18 @@ def _fitted(
     """The leaves of what a rule returned; OperatorRuleError for other shapes or dtypes."""
     qualname = call.operator.qualname
     leaves, given = tree.flatten(out)
-    wanted = tree.structure(_structure(call, results))
+    wanted = tree.structure(_output_tree(call, results))
     if given != wanted:
-        raise wrong(qualname, rule, f"return outputs of the structure {wanted}; got {given}")
+        raise operator_rule_error(
+            qualname, rule, f"return outputs of the structure {wanted}; got {given}"
+        )
     found = []
     for i, (x, aval, dim) in enumerate(zip(leaves, results.avals, out_dims, strict=True)):
         if dim is not None:
             aval = aval.update(shape=(*aval.shape[:dim], size, *aval.shape[dim:]))
         own = aval_of(x)
         if own.shape != aval.shape or own.dtype != aval.dtype:
-            raise wrong(
+            raise operator_rule_error(
                 qualname, rule, f"return {aval!r} as output {i}; got {own!r} ({type_name(x)})"
             )
         found.append(x if own is aval else ConvertElementType(aval.dtype, aval.weak_type)(x))

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 
 from functx.core.errors import MissingKernelError, ValueRangeError, type_name
-from functx.custom.operators.registry import Registration, rules_of
+from functx.custom.operators.registry import Registration, get_rules
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
     from functx.custom.operators.operator import Operator
 
 PLATFORMS = ("cpu", "gpu", "tpu", "default")
-KIND = "implementation for"
-_BY_PRIORITY = ("tpu", "gpu", "cpu")
-_NAMES = {"cuda": "gpu", "rocm": "gpu"}
+KERNEL_RULE = "implementation for"
+_PLATFORM_PRIORITY = ("tpu", "gpu", "cpu")
+_PLATFORM_ALIASES = {"cuda": "gpu", "rocm": "gpu"}
 
 _log = logging.getLogger(__name__)
 
 
-def platform_names(what: str, device_types: str | Iterable[str] | None) -> list[str]:
+def check_platforms(what: str, device_types: str | Iterable[str] | None) -> list[str]:
     """The platforms that `device_types` names, each once; ValueRangeError for another word."""
     if device_types is None:
         return ["default"]
@@ -40,28 +40,28 @@ def platform_names(what: str, device_types: str | Iterable[str] | None) -> list[
     return list(dict.fromkeys(words))
 
 
-def kernel_for(call: OperatorEquation, platform: str | None) -> Registration | None:
+def find_kernel(call: OperatorPrimitive, platform: str | None) -> Registration | None:
     """The implementation for `platform`, which is on, else the one for all; None without any."""
     operator = call.operator
-    rules = rules_of(operator, KIND)
-    platform = _NAMES.get(platform or "", platform)
+    rules = get_rules(operator, KERNEL_RULE)
+    platform = _PLATFORM_ALIASES.get(platform or "", platform)
     for name in (platform, "default"):
         if name in rules and name not in operator.disabled:
             return rules[name]
     return None
 
 
-def chosen_kernel(call: OperatorEquation, operands: Sequence[Any]) -> Registration | None:
+def select_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> Registration | None:
     """The implementation for where the operands are, accelerators before the CPU."""
-    return kernel_for(call, _platform_of(call, operands))
+    return find_kernel(call, _platform_of(call, operands))
 
 
-def refuse(call: OperatorEquation, operands: Sequence[Any]) -> NoReturn:
+def raise_missing_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> NoReturn:
     """Raise MissingKernelError for a call that nothing implements."""
     operator = call.operator
     platform = _platform_of(call, operands)
     if platform is not None:
-        raise missing(operator, platform)
+        raise missing_kernel_error(operator, platform)
     raise MissingKernelError(
         f"{operator.qualname}: the operator has no array inputs in this call, so that no "
         "platform chooses its implementation; got none for all platforms",
@@ -70,9 +70,9 @@ def refuse(call: OperatorEquation, operands: Sequence[Any]) -> NoReturn:
     )
 
 
-def missing(operator: Operator, platform: str) -> MissingKernelError:
+def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelError:
     """The error that there is no implementation for a platform."""
-    rules = rules_of(operator, KIND)
+    rules = get_rules(operator, KERNEL_RULE)
     off = [name for name in rules if name in operator.disabled]
     there = ", ".join([f"{name} ({rule.place})" for name, rule in rules.items()]) or "none"
     return MissingKernelError(
@@ -83,7 +83,7 @@ def missing(operator: Operator, platform: str) -> MissingKernelError:
     )
 
 
-def _platform_of(call: OperatorEquation, operands: Sequence[Any]) -> str | None:
+def _platform_of(call: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
     """The platform of a call; None where neither an array nor a device says one."""
     device = call.operator.device_of(call)
     if device is not None:
@@ -94,19 +94,21 @@ def _platform_of(call: OperatorEquation, operands: Sequence[Any]) -> str | None:
         if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
         for d in x.devices()
     }
-    for platform in _BY_PRIORITY:
+    for platform in _PLATFORM_PRIORITY:
         if platform in found:
             return platform
     return jax.default_backend() if operands else None
 
 
-def kernels_for(call: OperatorEquation, platforms: Sequence[str]) -> dict[str, Registration]:
+def kernels_by_platform(
+    call: OperatorPrimitive, platforms: Sequence[str]
+) -> dict[str, Registration]:
     """The implementation for each platform of a program; one alone where they are the same."""
     found = {}
     for platform in platforms:
-        rule = kernel_for(call, platform)
+        rule = find_kernel(call, platform)
         if rule is None:
-            raise missing(call.operator, _NAMES.get(platform, platform))
+            raise missing_kernel_error(call.operator, _PLATFORM_ALIASES.get(platform, platform))
         found[platform] = rule
     return found if len(set(found.values())) > 1 else dict(list(found.items())[:1])
 
@@ -114,7 +116,7 @@ def kernels_for(call: OperatorEquation, platforms: Sequence[str]) -> dict[str, R
 @contextmanager
 def set_kernel_enabled(operator: Operator, platform: str, enabled: bool) -> Iterator[None]:
     """The implementation for `platform` on or off, for the length of a `with` block."""
-    known = rules_of(operator, KIND)
+    known = get_rules(operator, KERNEL_RULE)
     if platform not in known:
         _log.warning("%s: there is no implementation for %r to switch", operator.qualname, platform)
         yield

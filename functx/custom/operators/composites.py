@@ -9,29 +9,29 @@ import jax
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.errors import ImmutableArrayError, type_name
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.core.storage import Pure, Purify, root_of
+from functx.core.rewriting import cached_rewrite
+from functx.core.storage import Functionalize, FunctionalizedProgram, storage_base
 from functx.core.tracing import Tracer, trace
 from functx.custom.operators.kernels import NUMBERS, check_writable, read_only
 from functx.custom.operators.registry import Registration
-from functx.custom.operators.results import Results, leaves_of, wrong
+from functx.custom.operators.results import OutputTypes, flatten_outputs, operator_rule_error
 from functx.custom.operators.schema import Return
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
     from functx.custom.operators.operator import Operator
 
 
-class Composite:
+class CompositeBody:
     """The body of an operator, in functx's own operations."""
 
     def __init__(self, operator: Operator, rule: Registration):
         self.operator, self.rule = operator, rule
 
-    def run_now(self, call: OperatorEquation, operands: Sequence[Any]) -> Any:
+    def run_now(self, call: OperatorPrimitive, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands, to which the body writes itself."""
         operator = self.operator
         check_writable(call, operands)
@@ -49,10 +49,10 @@ class Composite:
         # Each is copied: the body may return one array twice, or one from outside.
         leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
         aliased = operator.aliased(call, operands)
-        return Results((), lengths).arranged(operator.schema, leaves, aliased)
+        return OutputTypes((), lengths).arranged(operator.schema, leaves, aliased)
 
     def leaves(
-        self, call: OperatorEquation, given: Sequence[Any]
+        self, call: OperatorPrimitive, given: Sequence[Any]
     ) -> tuple[list[Any], tuple[int | None, ...]]:
         """What the body gives for operands, flat, and the lengths of lists."""
         args, kwargs = self.operator.arguments.called(call, given)
@@ -66,17 +66,17 @@ class Composite:
                 return x
             if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
                 raise self.wrong(f"give an array for {place}; got {type_name(x)}")
-            if any(_shares(x, y) for y in given):
+            if any(_is_alias(x, y) for y in given):
                 raise self.wrong(
                     f"return arrays of its own; {place} is an argument, or a view of one",
                     "Return a copy: x.copy().",
                 )
             return x
 
-        return leaves_of(self.operator.qualname, self.rule, self.operator.schema, out, leaf)
+        return flatten_outputs(self.operator.qualname, self.rule, self.operator.schema, out, leaf)
 
     def wrong(self, problem: str, fix: str = "") -> Exception:
-        return wrong(self.operator.qualname, self.rule, problem, fix)
+        return operator_rule_error(self.operator.qualname, self.rule, problem, fix)
 
     def undeclared_write(self, name: str = "") -> ImmutableArrayError:
         """The error that the body writes to what `mutates_args` does not name."""
@@ -87,7 +87,7 @@ class Composite:
             source=self.rule.line,
         )
 
-    def body(self, call: OperatorEquation, avals: Sequence[ShapedArray]) -> Body:
+    def body(self, call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> TracedBody:
         """The program of the body on operands of `avals`, without its writes.
 
         Raises ImmutableArrayError if it writes to an operand that is not named.
@@ -101,7 +101,11 @@ class Composite:
 
         name = self.operator.__name__
         program, captured = trace(results, avals, name=name, kind="custom_op")
-        pure = rewritten(Purify(), program) if program.writes else Pure(program, (), False)
+        pure = (
+            cached_rewrite(Functionalize(), program)
+            if program.writes
+            else FunctionalizedProgram(program, (), False)
+        )
         places = self.operator.arguments.written(call)
         names = self.operator.arguments.operand_names(call)
         for i in pure.written:
@@ -111,10 +115,10 @@ class Composite:
         new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
         inputs = pure.program.inputs
         outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in places]]
-        return Body(like(pure.program, outputs=outputs), captured, lengths)
+        return TracedBody(replace_program_fields(pure.program, outputs=outputs), captured, lengths)
 
 
-class Body(NamedTuple):
+class TracedBody(NamedTuple):
     """What an operation is made of: a program, what it captured, and the lengths of lists."""
 
     program: Program
@@ -122,10 +126,10 @@ class Body(NamedTuple):
     lengths: tuple[int | None, ...]
 
 
-def _shares(x: Any, y: Any) -> bool:
+def _is_alias(x: Any, y: Any) -> bool:
     """Whether a result is an operand, or a view of it."""
     if type(x) is Tracer and type(y) is Tracer:
-        return root_of(x).atom is root_of(y).atom
+        return storage_base(x).atom is storage_base(y).atom
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return bool(np.may_share_memory(x, y))
     return x is y and not isinstance(x, NUMBERS)

@@ -16,13 +16,13 @@ from functx.core.errors import (
     type_name,
 )
 from functx.custom.operators import choice
-from functx.custom.operators.inference import check_signature, given_schema, infer_schema
+from functx.custom.operators.inference import check_given_schema, check_signature, infer_schema
 from functx.custom.operators.names import check_name
-from functx.custom.operators.operator import Operator, check_kernel, make
-from functx.custom.operators.permitted import check_factory
+from functx.custom.operators.operator import Operator, check_kernel, make_operator
+from functx.custom.operators.permitted import check_device_argument
 from functx.custom.operators.registry import destroy
 from functx.custom.operators.schema import Schema, is_functional_schema
-from functx.transforms.calls import check_callable, name_of
+from functx.transforms.calls import check_callable, function_name
 
 TAGS = ("inplace", "out")
 
@@ -69,35 +69,37 @@ def custom_op(
     >>> functx.library.destroy("doc::scaled")
     """
     check_name(qualname)
-    platforms = choice.platform_names(f"custom_op({qualname})", device_types)
+    platforms = choice.check_platforms(f"custom_op({qualname})", device_types)
     check_kernel(qualname, kernel)
     if fun is None:
         options = dict(locals())
         for name in ("qualname", "fun", "platforms"):
             del options[name]
         decorator = partial(custom_op, qualname, **options)
-        return _of_body(decorator) if callable(decomposition) else decorator
+        return _decorator_of_composite(decorator) if callable(decomposition) else decorator
     what = _check_function(qualname, fun)
     if schema is None:
         found = infer_schema(fun, mutates_args=mutates_args, op_name=qualname)
     else:
-        found = given_schema(what, schema, mutates_args or None)
+        found = check_given_schema(what, schema, mutates_args or None)
         check_signature(what, found, fun)
-    found = _tagged(what, found, tags)
+    found = _apply_tags(what, found, tags)
     if "out" not in tags:
-        _refuse_keyword_arrays(what, found)
-    check_factory(what, found, platforms if decomposition is None else ())
+        _check_no_keyword_arrays(what, found)
+    check_device_argument(what, found, platforms if decomposition is None else ())
     body = fun if decomposition is True else decomposition or None
     if body is not None:
         check_callable(body, f"{what}: decomposition")
         check_signature(what, found, body)
-    operator = make(qualname, found, fun, decomposition=body, allow_override=allow_override)
-    if decomposition is not True and not (found.returns and _is_empty(fun)):
+    operator = make_operator(
+        qualname, found, fun, decomposition=body, allow_override=allow_override
+    )
+    if decomposition is not True and not (found.returns and _has_empty_body(fun)):
         operator.impl(platforms, fun, kernel=kernel)
     return operator
 
 
-def _of_body(decorator: Any) -> Any:
+def _decorator_of_composite(decorator: Any) -> Any:
     """The operator that a decomposition alone says, which still takes a function that implements it.
 
     The decorator itself where the decomposition does not say its types.
@@ -121,15 +123,15 @@ def _of_body(decorator: Any) -> Any:
     return operator
 
 
-def _is_empty(fun: Any) -> bool:
+def _has_empty_body(fun: Any) -> bool:
     """Whether a function has no body: it returns None at once."""
     if not isinstance(fun, FunctionType):
         return False
     code = [i for i in get_instructions(fun) if i.opname not in ("RESUME", "NOP")]
-    return all(i.opname in _NOTHING and i.argval is None for i in code)
+    return all(i.opname in _EMPTY_BODY_OPCODES and i.argval is None for i in code)
 
 
-_NOTHING = ("LOAD_CONST", "RETURN_CONST", "RETURN_VALUE")
+_EMPTY_BODY_OPCODES = ("LOAD_CONST", "RETURN_CONST", "RETURN_VALUE")
 
 
 def define(
@@ -158,16 +160,16 @@ def define(
     def declared(fun: Callable[..., Any]) -> Operator:
         what = _check_function(qualname, fun)
         own = qualname.split("::")[1]
-        if name_of(fun) != own:
+        if function_name(fun) != own:
             raise OperatorNameError(
                 f"{what}: the operator and its function must have one name; got {own!r} and "
-                f"{name_of(fun)!r}",
-                fix=f"Call the function {own}, or the operator {name_of(fun)}.",
+                f"{function_name(fun)!r}",
+                fix=f"Call the function {own}, or the operator {function_name(fun)}.",
             )
         if schema is None:
             found = infer_schema(fun, op_name=qualname)
         else:
-            found = given_schema(what, schema)
+            found = check_given_schema(what, schema)
             check_signature(what, found, fun, declaration=True)
         if any(a.name == "self" for a in found.arguments):
             raise SchemaError(
@@ -179,7 +181,7 @@ def define(
                 "return no views, and return something",
                 f"schema {found}",
             )
-        return make(qualname, found, fun, prototype=True, allow_override=allow_override)
+        return make_operator(qualname, found, fun, prototype=True, allow_override=allow_override)
 
     return declared
 
@@ -192,7 +194,7 @@ def _check_function(qualname: str, fun: Any) -> str:
     return what
 
 
-def _refuse_keyword_arrays(what: str, schema: Schema) -> None:
+def _check_no_keyword_arrays(what: str, schema: Schema) -> None:
     for a in schema.arrays:
         if a.keyword_only:
             raise KeywordOnlyArrayError(
@@ -203,7 +205,7 @@ def _refuse_keyword_arrays(what: str, schema: Schema) -> None:
             )
 
 
-def _tagged(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
+def _apply_tags(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
     """The schema of an operator that returns what it writes to, as its tag says."""
     tags = (tags,) if isinstance(tags, str) else tuple(tags)
     if unknown := [tag for tag in tags if tag not in TAGS]:

@@ -8,34 +8,40 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from functx.core import tree
-from functx.core.concrete import differentiated
+from functx.core.concrete import is_being_differentiated
 from functx.core.dtypes import is_inexact
 from functx.core.errors import NoAutogradFormulaError, OperatorRuleError
 from functx.core.primitive import LinearInput
 from functx.core.rewriting import apply
 from functx.core.tracing import Tracer, aval_of, trace
-from functx.custom.operators.formulas import BACKWARD, FORMULA, ByContext, ByName, formula_of
-from functx.custom.operators.registry import Registration, rule_of
-from functx.custom.operators.results import Results
-from functx.custom.operators.traced import run_rule
-from functx.custom.results import Result
+from functx.custom.operators.formulas import (
+    AUTOGRAD_RULE,
+    BACKWARD_RULE,
+    BackwardByContext,
+    BackwardByName,
+    backward_rule_of,
+)
+from functx.custom.operators.registry import Registration, get_rule
+from functx.custom.operators.results import OutputTypes
+from functx.custom.operators.traced import inline_rule
+from functx.custom.results import RuleResult
 from functx.ops.shaping import zeros_like
-from functx.transforms.expand import expand
-from functx.transforms.linear_transpose import transposed
-from functx.transforms.marks import inexact_marks
+from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.linear_transpose import transpose_program
+from functx.transforms.marks import inexact_mask
 from functx.transforms.refused import refused
-from functx.transforms.reverse_mode import transposed_jvp
+from functx.transforms.reverse_mode import transpose_jvp_rule
 from functx.transforms.rule_checks import check_linear
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
     from functx.custom.operators.operator import Operator
 
-JVP = "jvp rule"
+JVP_RULE = "jvp rule"
 
 
 @lru_cache(maxsize=1024)
-def no_formula(qualname: str) -> NoAutogradFormulaError:
+def no_autograd_formula_error(qualname: str) -> NoAutogradFormulaError:
     """The error that a derivative goes through an operator without a rule for it."""
     return NoAutogradFormulaError(
         f"{qualname}: an operator must have a derivative rule to be differentiated; got none, and a "
@@ -45,43 +51,43 @@ def no_formula(qualname: str) -> NoAutogradFormulaError:
     )
 
 
-def forward(
-    call: OperatorEquation, args: Sequence[Any], active: Sequence[bool]
+def vjp_forward(
+    call: OperatorPrimitive, args: Sequence[Any], active: Sequence[bool]
 ) -> tuple[list[Any], Any]:
-    """The results, and what `pull` needs besides."""
+    """The results, and what `vjp_backward` needs besides."""
     operator = call.operator
-    formula = formula_of(call)
+    formula = backward_rule_of(call)
     if formula is None:
-        refuse_at_call(operator)
+        check_not_declaration_only(operator)
         return call(*args), None
-    results = results_for(call, args)
-    differentiable_marks(call, results)
+    results = output_types_of_call(call, args)
+    differentiable_output_mask(call, results)
     outs = call(*args)
     own = outs[: len(results.avals)]
     return outs, (formula, formula.save(call, results, args, own, active))
 
 
-def refuse_at_call(operator: Operator) -> None:
+def check_not_declaration_only(operator: Operator) -> None:
     """Raise for an operator that was declared by `define`, which is refused before it runs."""
-    if operator.prototype and rule_of(operator, JVP) is None:
-        raise no_formula(operator.qualname)
+    if operator.prototype and get_rule(operator, JVP_RULE) is None:
+        raise no_autograd_formula_error(operator.qualname)
 
 
-def refuse_differentiated(call: OperatorEquation, operands: Sequence[Any]) -> None:
+def check_operands_not_differentiated(call: OperatorPrimitive, operands: Sequence[Any]) -> None:
     """Raise for a call of such an operator on a differentiated operand, used or not."""
-    if formula_of(call) is None and any(
-        type(x) is Tracer and is_inexact(x.dtype) and differentiated(x) for x in operands
+    if backward_rule_of(call) is None and any(
+        type(x) is Tracer and is_inexact(x.dtype) and is_being_differentiated(x) for x in operands
     ):
-        refuse_at_call(call.operator)
+        check_not_declaration_only(call.operator)
 
 
-def results_for(call: OperatorEquation, args: Sequence[Any]) -> Results:
+def output_types_of_call(call: OperatorPrimitive, args: Sequence[Any]) -> OutputTypes:
     """The types of the results for operands `args`."""
     return call.results(tuple([aval_of(x) for x in args]))
 
 
-def pull(
-    call: OperatorEquation,
+def vjp_backward(
+    call: OperatorPrimitive,
     cts: Sequence[Any],
     saved: Any,
     args: Sequence[Any],
@@ -90,19 +96,25 @@ def pull(
     """The cotangents of the operands, for those of the results, None for zero."""
     if saved is not None:
         formula, kept = saved
-        return _pulled(call, formula, kept, cts, args)
-    if rule_of(call.operator, JVP) is not None:
-        return transposed_jvp(call, cts, args, active)
+        return _apply_backward(call, formula, kept, cts, args)
+    if get_rule(call.operator, JVP_RULE) is not None:
+        return transpose_jvp_rule(call, cts, args, active)
     given = [ct for ct in cts if ct is not None]
-    return refused(no_formula(call.operator.qualname), given, [*map(aval_of, args)], active)
+    return refused(
+        no_autograd_formula_error(call.operator.qualname), given, [*map(aval_of, args)], active
+    )
 
 
-def _pulled(
-    call: OperatorEquation, formula: ByName | ByContext, kept: Any, cts: Sequence[Any], args: Any
+def _apply_backward(
+    call: OperatorPrimitive,
+    formula: BackwardByName | BackwardByContext,
+    kept: Any,
+    cts: Sequence[Any],
+    args: Any,
 ) -> list[Any]:
     """What the backward rule makes of cotangents; it gets zeros where there is none."""
-    results = results_for(call, args)
-    marks = differentiable_marks(call, results)
+    results = output_types_of_call(call, args)
+    marks = differentiable_output_mask(call, results)
     arrays = results.marks([r.type.is_array for r in call.operator.schema.made])
     given = [
         None if not (on or array) else zeros_like(aval) if ct is None or not on else ct
@@ -111,15 +123,15 @@ def _pulled(
     return formula.pull(call, results, kept, given, args)
 
 
-def differentiable_marks(call: OperatorEquation, results: Results) -> list[bool]:
+def differentiable_output_mask(call: OperatorPrimitive, results: OutputTypes) -> list[bool]:
     """Which results vary with the operands, as far as derivatives are concerned.
 
     Raises OperatorRuleError where that was said of a result that is no array.
     """
     operator = call.operator
     inexact = [is_inexact(a.dtype) for a in results.avals]
-    rule = rule_of(operator, BACKWARD)
-    if rule is None or rule.details is None or rule_of(operator, FORMULA) is not None:
+    rule = get_rule(operator, BACKWARD_RULE)
+    if rule is None or rule.details is None or get_rule(operator, AUTOGRAD_RULE) is not None:
         return inexact
     stated = rule.details
     for i, (on, result) in enumerate(zip(stated, operator.schema.made, strict=True)):
@@ -133,35 +145,38 @@ def differentiable_marks(call: OperatorEquation, results: Results) -> list[bool]
     return [a and b for a, b in zip(inexact, results.marks(stated), strict=True)]
 
 
-def push(
-    call: OperatorEquation, primals: Sequence[Any], tangents: Sequence[Any]
+def jvp_operator(
+    call: OperatorPrimitive, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The results and their tangents."""
     operator = call.operator
-    rule = rule_of(operator, JVP)
+    rule = get_rule(operator, JVP_RULE)
     if rule is not None:
-        return _pushed_by_rule(call, rule, primals, tangents)
-    formula = formula_of(call)
+        return _jvp_by_rule(call, rule, primals, tangents)
+    formula = backward_rule_of(call)
     if formula is not None:
-        return _pushed_by_transpose(call, primals, tangents)
-    refuse_at_call(operator)
+        return _jvp_by_transpose(call, primals, tangents)
+    check_not_declaration_only(operator)
     outs = call(*primals)
     given = [t for t in tangents if t is not None]
     return outs, refused(
-        no_formula(operator.qualname), given, [*map(aval_of, outs)], inexact_marks(outs)
+        no_autograd_formula_error(operator.qualname),
+        given,
+        [*map(aval_of, outs)],
+        inexact_mask(outs),
     )
 
 
-def _pushed_by_rule(
-    call: OperatorEquation, rule: Registration, primals: Sequence[Any], tangents: Sequence[Any]
+def _jvp_by_rule(
+    call: OperatorPrimitive, rule: Registration, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """What the rule that the user gave for forward mode makes of values and tangents."""
     operator = call.operator
     arguments = operator.arguments
-    results = results_for(call, primals)
+    results = output_types_of_call(call, primals)
     avals = list(results.avals)
     structure = tree.structure(results.arranged(operator.schema, [0] * len(avals)))
-    out = Result(operator.qualname, rule.fun)
+    out = RuleResult(operator.qualname, rule.fun)
     moving = [is_inexact(x.dtype) for x in primals]
     given = [
         (zeros_like(x) if t is None else t)
@@ -183,24 +198,24 @@ def _pushed_by_rule(
             *out.of("the output tangent").tangent_leaves(tangent, structure, avals, "the output"),
         ]
 
-    found, _ = run_rule(f"{operator.__name__}_jvp", body, [*primals, *given])
+    found, _ = inline_rule(f"{operator.__name__}_jvp", body, [*primals, *given])
     pushed = iter(found[len(avals) :])
     return found[: len(avals)], [next(pushed) if is_inexact(a.dtype) else None for a in avals]
 
 
-def _pushed_by_transpose(
-    call: OperatorEquation, primals: Sequence[Any], tangents: Sequence[Any]
+def _jvp_by_transpose(
+    call: OperatorPrimitive, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The tangents by the transpose of the backward rule, which is linear in the cotangents."""
     active = [t is not None for t in tangents]
-    outs, (formula, kept) = forward(call, primals, active)
-    marks = differentiable_marks(call, results_for(call, primals))
+    outs, (formula, kept) = vjp_forward(call, primals, active)
+    marks = differentiable_output_mask(call, output_types_of_call(call, primals))
     avals = [aval_of(x) for x, on in zip(outs, marks, strict=True) if on]
 
     def body(*xs: Any) -> list[Any]:
         rest = iter(xs)
         cts = [next(rest) if on else None for on in marks]
-        found = _pulled(call, formula, kept, cts, primals)
+        found = _apply_backward(call, formula, kept, cts, primals)
         return [
             zeros_like(x) if ct is None else ct
             for x, ct, on in zip(primals, found, active, strict=True)
@@ -208,7 +223,7 @@ def _pushed_by_transpose(
         ]
 
     program, captured = trace(body, avals, name=f"{call.operator.__name__}_pullback")
-    program = expand(program, "transpose")
+    program = decompose_missing_rules(program, "transpose")
     problem = (
         f"{call.operator.qualname}: in forward mode its {formula.rule.kind}, registered at "
         f"{formula.rule.place}, must be linear in the cotangents, since it is transposed; "
@@ -223,7 +238,7 @@ def _pushed_by_transpose(
         "Let every term have a cotangent as a factor.",
         known,
     )
-    backward = transposed(
+    backward = transpose_program(
         program,
         len(avals),
         problem,
@@ -233,27 +248,29 @@ def _pushed_by_transpose(
     return outs, [next(found) if on else None for on in marks]
 
 
-_transposing: ContextVar[tuple[Any, ...]] = ContextVar("transposing", default=())
+_calls_being_transposed: ContextVar[tuple[Any, ...]] = ContextVar("transposing", default=())
 
 
-def transpose(call: OperatorEquation, cts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def transpose_operator(
+    call: OperatorPrimitive, cts: Sequence[Any], args: Sequence[Any]
+) -> list[Any]:
     """The cotangents of the operands that a program is linear in.
 
     The derivative of what is linear is the same everywhere, so it is taken at zero.
     """
     linear = [type(x) is LinearInput for x in args]
     values = [zeros_like(x) if on else x for x, on in zip(args, linear, strict=True)]
-    around = _transposing.get()
+    around = _calls_being_transposed.get()
     if call in around:
         raise NoAutogradFormulaError(
             f"{call.operator.qualname}: an operator whose jvp rule calls it on tangents must have a "
             "backward rule too, to be transposed in reverse mode; got none",
             fix="Register one: register_autograd(backward, setup_context=...).",
         )
-    token = _transposing.set((*around, call))
+    token = _calls_being_transposed.set((*around, call))
     try:
-        _, saved = forward(call, values, linear)
-        found = pull(call, cts, saved, values, linear)
+        _, saved = vjp_forward(call, values, linear)
+        found = vjp_backward(call, cts, saved, values, linear)
     finally:
-        _transposing.reset(token)
+        _calls_being_transposed.reset(token)
     return [ct if on else None for ct, on in zip(found, linear, strict=True)]

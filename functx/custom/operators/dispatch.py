@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from functx.core import tree
-from functx.core.config import asked
+from functx.core.config import trace_options
 from functx.core.errors import ArgumentError, type_name
-from functx.custom.operators.registry import rules_of
-from functx.lowering.static_arguments import ByValue
+from functx.custom.operators.registry import get_rules
+from functx.lowering.static_arguments import StaticByValue
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
 
-KIND = "dispatch rule for"
+DISPATCH_RULE = "dispatch rule for"
 
 
 class Mode:
@@ -25,47 +25,47 @@ class Mode:
     """
 
     def __enter__(self) -> Mode:
-        _switch_on((*_modes(), self))
+        _set_active_modes((*_active_modes(), self))
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        _switch_on(_modes()[:-1])
+        _set_active_modes(_active_modes()[:-1])
 
     def key(self) -> Any:
         """A cache key: the class of the mode, and the object too if it has attributes."""
-        return ByValue(self) if vars(self) else type(self)
+        return StaticByValue(self) if vars(self) else type(self)
 
 
-def _modes() -> tuple[Mode, ...]:
+def _active_modes() -> tuple[Mode, ...]:
     """The modes that are on, the innermost last."""
-    return asked.get().modes
+    return trace_options.get().modes
 
 
-def _switch_on(modes: tuple[Mode, ...]) -> Any:
-    return asked.set(asked.get()._replace(modes=modes))
+def _set_active_modes(modes: tuple[Mode, ...]) -> Any:
+    return trace_options.set(trace_options.get()._replace(modes=modes))
 
 
-def key_of(cls: Any) -> str:
+def dispatch_rule_of_class(cls: Any) -> str:
     """The kind of the rule for `cls`; ArgumentError for what is no class."""
     if not isinstance(cls, type):
         raise ArgumentError(f"def_dispatch: the rule must be for a class; got {type_name(cls)}")
-    return f"{KIND} {cls.__module__}.{cls.__qualname__}"
+    return f"{DISPATCH_RULE} {cls.__module__}.{cls.__qualname__}"
 
 
-def dispatched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def dispatch_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What the rule for a mode or an argument makes of a call; NotImplemented where none does.
 
     Modes come first, the innermost of them before the others.
     """
-    found = rules_of(operator, KIND)
+    found = get_rules(operator, DISPATCH_RULE)
     if not found:
         return NotImplemented
     rules = {rule.details: rule for rule in found.values()}
-    modes = _modes()
+    modes = _active_modes()
     for i in reversed(range(len(modes))):
         rule = rules.get(type(modes[i]))
         if rule is not None:
-            with _only(modes[:i]):
+            with _only_modes(modes[:i]):
                 return rule(modes[i], *args, **kwargs)
     known = tuple([cls for cls in rules if not issubclass(cls, Mode)])
     if not known:
@@ -79,9 +79,9 @@ def dispatched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 @contextmanager
-def _only(modes: tuple[Mode, ...]) -> Iterator[None]:
-    token = _switch_on(modes)
+def _only_modes(modes: tuple[Mode, ...]) -> Iterator[None]:
+    token = _set_active_modes(modes)
     try:
         yield
     finally:
-        asked.reset(token)
+        trace_options.reset(token)

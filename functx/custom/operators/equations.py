@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from functx.core.avals import ShapedArray
-from functx.core.config import in_context
+from functx.core.config import contextual_key
 from functx.core.dtypes import x64_enabled
 from functx.core.primitive import Primitive
 from functx.core.rewriting import apply
-from functx.core.tracing import aval_of, outside_traces
+from functx.core.tracing import aval_of, eval_context
 from functx.custom.operators import abstract, batching, derivatives
-from functx.custom.operators.choice import kernel_for
+from functx.custom.operators.choice import find_kernel
 from functx.custom.operators.kernels import lower_kernel
-from functx.custom.operators.results import Results
-from functx.transforms.expand import decomposition
+from functx.custom.operators.results import OutputTypes
+from functx.transforms.expand import builtin_decomposition
 
 if TYPE_CHECKING:
-    from functx.custom.operators.composites import Body
+    from functx.custom.operators.composites import TracedBody
     from functx.custom.operators.operator import Operator
 
 
-class OperatorEquation(Primitive, abstract=True):
+class OperatorPrimitive(Primitive, abstract=True):
     """One operation of a program, called `namespace::name`.
 
     Its operands are the arrays among the arguments; its parameters say the rest. It gives the
@@ -35,21 +35,21 @@ class OperatorEquation(Primitive, abstract=True):
 
     def __reduce__(self) -> Any:
         values = tuple([getattr(self, field) for field in self.fields])
-        return _restored, (self.operator.qualname, values)
+        return _unpickle, (self.operator.qualname, values)
 
-    def results(self, avals: tuple[ShapedArray, ...]) -> Results:
+    def results(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         """The types of the results for operands of `avals`, remembered."""
         raise NotImplementedError
 
 
-class OperatorCall(OperatorEquation, abstract=True):
+class OperatorCall(OperatorPrimitive, abstract=True):
     """An operation whose rules are those that users registered for it."""
 
-    def results(self, avals: tuple[ShapedArray, ...]) -> Results:
+    def results(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         key = self, avals
-        found: Results | None = self.operator.known_results.get(key)
+        found: OutputTypes | None = self.operator.known_results.get(key)
         if found is None:
-            found = self.operator.remember(key, abstract.results_of(self, avals))
+            found = self.operator.remember(key, abstract.infer_output_types(self, avals))
         return found  # type: ignore[return-value]
 
     def abstract_eval(self, *avals):
@@ -57,44 +57,44 @@ class OperatorCall(OperatorEquation, abstract=True):
         return [*self.results(avals).avals, *written]
 
     def jvp(self, primals, tangents):
-        return derivatives.push(self, primals, tangents)
+        return derivatives.jvp_operator(self, primals, tangents)
 
     def forward(self, args, active):
-        return derivatives.forward(self, args, active)
+        return derivatives.vjp_forward(self, args, active)
 
     def vjp(self, cts, saved, args, active):
-        return derivatives.pull(self, cts, saved, args, active)
+        return derivatives.vjp_backward(self, cts, saved, args, active)
 
     def transpose(self, cts, *args):
-        return derivatives.transpose(self, cts, args)
+        return derivatives.transpose_operator(self, cts, args)
 
     def batch(self, args, dims):
-        return batching.batch(self, args, dims)
+        return batching.batch_operator(self, args, dims)
 
     def lower(self, ctx, *values):
         return lower_kernel(self, ctx, values)
 
 
-class CompositeCall(OperatorEquation, abstract=True):
+class CompositeCall(OperatorPrimitive, abstract=True):
     """An operation that is made of others, with the rules that they have.
 
     An implementation takes the place of the decomposition where it runs.
     """
 
-    def body(self, avals: tuple[ShapedArray, ...]) -> Body:
+    def body(self, avals: tuple[ShapedArray, ...]) -> TracedBody:
         """What the operation is made of on operands of `avals`, remembered."""
-        operator, key = self.operator, in_context((self, avals, x64_enabled()))
-        found: Body | None = operator.known_results.get(key)
+        operator, key = self.operator, contextual_key((self, avals, x64_enabled()))
+        found: TracedBody | None = operator.known_results.get(key)
         if found is None:
             assert operator.composite is not None
-            with outside_traces():
+            with eval_context():
                 found = operator.remember(key, operator.composite.body(self, avals))
         return found  # type: ignore[return-value]
 
-    def results(self, avals: tuple[ShapedArray, ...]) -> Results:
+    def results(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         program, _, lengths = self.body(avals)
         count = len(program.outputs) - len(self.operator.arguments.written(self))
-        return Results(tuple(program.out_avals[:count]), lengths)
+        return OutputTypes(tuple(program.out_avals[:count]), lengths)
 
     def abstract_eval(self, *avals):
         return self.body(avals).program.out_avals
@@ -104,14 +104,14 @@ class CompositeCall(OperatorEquation, abstract=True):
         return apply(None, program, [*args, *captured])
 
     def lower(self, ctx, *values):
-        if all(kernel_for(self, platform) is None for platform in ctx.platforms):
-            return ctx.call(decomposition(self, tuple(ctx.avals_in)), values)
+        if all(find_kernel(self, platform) is None for platform in ctx.platforms):
+            return ctx.call(builtin_decomposition(self, tuple(ctx.avals_in)), values)
         return lower_kernel(self, ctx, values)
 
 
-def _restored(qualname: str, values: Sequence[Any]) -> Primitive:
+def _unpickle(qualname: str, values: Sequence[Any]) -> Primitive:
     """The operation that was pickled."""
-    from functx.custom.operators.registry import find
+    from functx.custom.operators.registry import resolve_operator
 
-    made: Primitive = find(qualname).primitive(*values)
+    made: Primitive = resolve_operator(qualname).primitive(*values)
     return made

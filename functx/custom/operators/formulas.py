@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functx.core.errors import RegistrationError
-from functx.custom.operators.gradients import Checked, Gradients
-from functx.custom.operators.registry import Registration, rule_of
-from functx.custom.operators.results import Results
-from functx.custom.operators.traced import Saved, run_rule
+from functx.custom.operators.gradients import GradientChecker, Gradients
+from functx.custom.operators.registry import Registration, get_rule
+from functx.custom.operators.results import OutputTypes
+from functx.custom.operators.traced import Residuals, inline_rule
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
 
-SAVE = "save_for_backward"
-BACKWARD = "backward"
-FORMULA = "autograd formula"
+SAVE_RULE = "save_for_backward"
+BACKWARD_RULE = "backward"
+AUTOGRAD_RULE = "autograd formula"
 
 
 class BackwardContext:
@@ -25,7 +25,7 @@ class BackwardContext:
     __slots__ = ()
 
 
-class FormulaContext:
+class AutogradContext:
     """What `setup_context` notes for the backward rule: arrays to save, and any attribute."""
 
     def __init__(self, needs_input_grad: tuple[Any, ...]):
@@ -50,27 +50,32 @@ class FormulaContext:
         self.__dict__["_functx_saved"] = arrays
 
 
-def _noted(context: FormulaContext) -> dict[str, Any]:
+def _context_attributes(context: AutogradContext) -> dict[str, Any]:
     """All that was set on a context, the saved arrays included."""
     return {k: v for k, v in context.__dict__.items() if k != "_functx_needs"}
 
 
-def _again(context: FormulaContext, noted: dict[str, Any]) -> FormulaContext:
+def _restored_context(context: AutogradContext, noted: dict[str, Any]) -> AutogradContext:
     """A context on which that is set."""
-    made = FormulaContext(context.needs_input_grad)
+    made = AutogradContext(context.needs_input_grad)
     made.__dict__.update(noted)
     return made
 
 
-class ByName(NamedTuple):
+class BackwardByName(NamedTuple):
     """`save_for_backward(inputs, output)` and `backward(ctx, saved, *grads)`."""
 
     saving: Registration
     rule: Registration
 
     def save(
-        self, call: OperatorEquation, results: Results, args: Any, outs: Any, active: Sequence[bool]
-    ) -> Saved:
+        self,
+        call: OperatorPrimitive,
+        results: OutputTypes,
+        args: Any,
+        outs: Any,
+        active: Sequence[bool],
+    ) -> Residuals:
         """What the backward rule gets of the arguments and results."""
         saved: Any = None
 
@@ -79,38 +84,50 @@ class ByName(NamedTuple):
             inputs = call.operator.arguments.arranged(call, xs[: len(args)])
             output = results.arranged(call.operator.schema, xs[len(args) :])
             found = self.saving(call.operator.arguments.inputs_class(*inputs), output)
-            saved = Saved.of(found)
+            saved = Residuals.of(found)
             return list(saved.arrays)
 
-        found, _ = run_rule(f"{call.operator.__name__}_save", body, [*args, *outs])
+        found, _ = inline_rule(f"{call.operator.__name__}_save", body, [*args, *outs])
         return saved._replace(arrays=found)  # type: ignore[no-any-return]
 
     def pull(
-        self, call: OperatorEquation, results: Results, saved: Saved, cts: Sequence[Any], args: Any
+        self,
+        call: OperatorPrimitive,
+        results: OutputTypes,
+        saved: Residuals,
+        cts: Sequence[Any],
+        args: Any,
     ) -> Gradients:
         """The cotangents of the operands, for those of the results."""
 
-        def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
+        def rule(
+            arrays: Sequence[Any], grads: Sequence[Any], checked: GradientChecker
+        ) -> Gradients:
             found = self.rule(BackwardContext(), saved.value(arrays), *grads)
             return checked.by_name(found)
 
-        return _pulled(call, self.rule, results, saved, cts, args, rule)
+        return _run_backward_rule(call, self.rule, results, saved, cts, args, rule)
 
 
-class ByContext(NamedTuple):
+class BackwardByContext(NamedTuple):
     """`setup_context(ctx, inputs, output)` and `backward(ctx, *grads)`."""
 
     rule: Registration
 
     def save(
-        self, call: OperatorEquation, results: Results, args: Any, outs: Any, active: Sequence[bool]
+        self,
+        call: OperatorPrimitive,
+        results: OutputTypes,
+        args: Any,
+        outs: Any,
+        active: Sequence[bool],
     ) -> Any:
         """The context, and what is noted in it, as far as it is arrays apart from the rest."""
         arguments = call.operator.arguments
-        context = FormulaContext(_needs(call, active))
+        context = AutogradContext(_needs_input_grad(call, active))
         setup = self.rule.details
         if setup is None:
-            return context, Saved.of({})
+            return context, Residuals.of({})
         saved: Any = None
 
         def body(*xs: Any) -> list[Any]:
@@ -120,26 +137,33 @@ class ByContext(NamedTuple):
             given: dict[str, Any] = {"keyword_only_inputs": keywords} if keywords else {}
             given |= {"ctx": context, "inputs": tuple(inputs), "output": output}
             self.rule.run(setup, (), given)
-            saved = Saved.of(_noted(context))
+            saved = Residuals.of(_context_attributes(context))
             return list(saved.arrays)
 
-        found, _ = run_rule(f"{call.operator.__name__}_setup", body, [*args, *outs])
+        found, _ = inline_rule(f"{call.operator.__name__}_setup", body, [*args, *outs])
         return context, saved._replace(arrays=found)
 
     def pull(
-        self, call: OperatorEquation, results: Results, saved: Any, cts: Sequence[Any], args: Any
+        self,
+        call: OperatorPrimitive,
+        results: OutputTypes,
+        saved: Any,
+        cts: Sequence[Any],
+        args: Any,
     ) -> Gradients:
         """The cotangents of the operands, for those of the results."""
         context, noted = saved
 
-        def rule(arrays: Sequence[Any], grads: Sequence[Any], checked: Checked) -> Gradients:
-            found = self.rule(_again(context, noted.value(arrays)), *grads)
+        def rule(
+            arrays: Sequence[Any], grads: Sequence[Any], checked: GradientChecker
+        ) -> Gradients:
+            found = self.rule(_restored_context(context, noted.value(arrays)), *grads)
             return checked.by_position(found, call.operator.arguments.passed(call))
 
-        return _pulled(call, self.rule, results, noted, cts, args, rule)
+        return _run_backward_rule(call, self.rule, results, noted, cts, args, rule)
 
 
-def _needs(call: OperatorEquation, active: Sequence[bool]) -> tuple[Any, ...]:
+def _needs_input_grad(call: OperatorPrimitive, active: Sequence[bool]) -> tuple[Any, ...]:
     """`needs_input_grad` of a call."""
     arguments = call.operator.arguments
     marks = arguments.arranged(call, active, lambda _: False)
@@ -147,11 +171,11 @@ def _needs(call: OperatorEquation, active: Sequence[bool]) -> tuple[Any, ...]:
     return tuple([[bool(on) for on in m] if isinstance(m, list) else bool(m) for m in passed])
 
 
-def _pulled(
-    call: OperatorEquation,
+def _run_backward_rule(
+    call: OperatorPrimitive,
     registration: Registration,
-    results: Results,
-    saved: Saved,
+    results: OutputTypes,
+    saved: Residuals,
     cts: Sequence[Any],
     args: Sequence[Any],
     rule: Any,
@@ -168,32 +192,32 @@ def _pulled(
         rest = iter(own)
         grads = results.values([next(rest) if ct is not None else None for ct in cts])
         held = xs[len(given) : len(given) + len(saved.arrays)]
-        found = rule(held, grads, Checked(call, registration, xs[len(given) + len(held) :]))
+        found = rule(held, grads, GradientChecker(call, registration, xs[len(given) + len(held) :]))
         marks.extend(g is not None for g in found)
         return [g for g in found if g is not None]
 
     operands = [*given, *saved.arrays, *args]
-    found, _ = run_rule(f"{call.operator.__name__}_backward", body, operands)
+    found, _ = inline_rule(f"{call.operator.__name__}_backward", body, operands)
     rest = iter(found)
     return [next(rest) if on else None for on in marks]
 
 
-def formula_of(call: OperatorEquation) -> ByName | ByContext | None:
+def backward_rule_of(call: OperatorPrimitive) -> BackwardByName | BackwardByContext | None:
     """The backward rule that holds now; None if there is none.
 
     Raises RegistrationError where only half of one was registered.
     """
     operator = call.operator
-    explicit = rule_of(operator, FORMULA)
+    explicit = get_rule(operator, AUTOGRAD_RULE)
     if explicit is not None:
-        return ByContext(explicit)
-    saving, backward = rule_of(operator, SAVE), rule_of(operator, BACKWARD)
+        return BackwardByContext(explicit)
+    saving, backward = get_rule(operator, SAVE_RULE), get_rule(operator, BACKWARD_RULE)
     if saving is not None and backward is not None:
-        return ByName(saving, backward)
+        return BackwardByName(saving, backward)
     found = saving or backward
     if found is None:
         return None
-    other = BACKWARD if found is saving else SAVE
+    other = BACKWARD_RULE if found is saving else SAVE_RULE
     raise RegistrationError(
         f"{operator.qualname}: save_for_backward and backward must both be registered for a "
         f"derivative; got {found.kind} alone, registered at {found.place}, and no {other}",

@@ -11,38 +11,40 @@ from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import ArgumentError, OperatorRuleError, type_name
 from functx.core.tracing import aval_of
 from functx.custom.operators.registry import Registration
-from functx.custom.operators.results import wrong
+from functx.custom.operators.results import operator_rule_error
 from functx.custom.operators.schema import Argument
 from functx.custom.operators.traced import is_array
-from functx.custom.results import described
+from functx.custom.results import describe_type
 from functx.ops.conversion import ConvertElementType
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
 
 Gradients = list[Any]
 """A cotangent for each operand; None for zero."""
 
 
-class Checked:
+class GradientChecker:
     """The check of what `rule` of the operator of `call` returned for operands `args`."""
 
-    def __init__(self, call: OperatorEquation, rule: Registration, args: Sequence[Any]):
+    def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
         self.call, self.rule, self.args = call, rule, args
         self.arguments = call.operator.arguments
         self.values = self.arguments.arranged(call, args)
 
     def error(self, problem: str, fix: str = "") -> OperatorRuleError:
-        return wrong(self.call.operator.qualname, self.rule, problem, fix)
+        return operator_rule_error(self.call.operator.qualname, self.rule, problem, fix)
 
     def by_name(self, found: Any) -> Gradients:
         """The cotangents that a dictionary gives, which must have a key for each array."""
         if not isinstance(found, dict):
-            raise self.error(f"return a dictionary of gradients by name; got {described(found)}")
+            raise self.error(
+                f"return a dictionary of gradients by name; got {describe_type(found)}"
+            )
         expected = {a.name for a in self.arguments.schema.arrays}
         if found.keys() != expected:
             raise self.error(
-                f"return a dictionary with the keys {_names(expected)}; got {_names(found)}",
+                f"return a dictionary with the keys {_name_set_text(expected)}; got {_name_set_text(found)}",
                 fix="There is a key for each argument that is an array, an optional array or a list "
                 "of arrays, and none for non-array types.",
             )
@@ -94,7 +96,7 @@ class Checked:
         name = argument.name
         if not argument.type.is_list:
             if g is not None and not is_array(g):
-                raise self.error(f"give an array or None for `{name}`; got {described(g)}")
+                raise self.error(f"give an array or None for `{name}`; got {describe_type(g)}")
             if value is None:
                 if g is not None:
                     raise self.error(f"give None for `{name}`, which was None; got {type_name(g)}")
@@ -109,7 +111,9 @@ class Checked:
         gradients: Gradients = []
         for i, (x, each) in enumerate(zip(value, g, strict=True)):
             if each is not None and not is_array(each):
-                raise self.error(f"give an array or None for `{name}[{i}]`; got {described(each)}")
+                raise self.error(
+                    f"give an array or None for `{name}[{i}]`; got {describe_type(each)}"
+                )
             if x is not None:
                 gradients.append(self.fitted(f"{name}[{i}]", x, each))
             elif each is not None:
@@ -128,7 +132,7 @@ class Checked:
         except ArgumentError:
             raise self.error(f"give an array or None for `{name}`; got {type_name(g)}") from None
         weak = given.weak_type or aval.weak_type
-        fits = weak and _KINDS.index(kind(given.dtype)) <= _KINDS.index(kind(aval.dtype))
+        fits = weak and _KIND_ORDER.index(kind(given.dtype)) <= _KIND_ORDER.index(kind(aval.dtype))
         if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
             raise self.error(
                 f"give a gradient of the shape and dtype of `{name}`, {aval!r}; got {given!r}"
@@ -138,8 +142,8 @@ class Checked:
         return g if given is aval else ConvertElementType(aval.dtype, aval.weak_type)(g)
 
 
-_KINDS = "buifc"
+_KIND_ORDER = "buifc"
 
 
-def _names(names: Any) -> str:
+def _name_set_text(names: Any) -> str:
     return "{" + ", ".join(sorted(map(repr, names))) + "}"

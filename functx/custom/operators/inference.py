@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from functx.core.errors import ArgumentError, SchemaError, type_name
-from functx.core.provenance import unwrapped
+from functx.core.provenance import unwrap_function
 from functx.core.tracing import Tracer
 from functx.custom.operators.schema import (
     ARRAY,
@@ -26,11 +26,11 @@ from functx.custom.operators.schema import (
     Schema,
     Type,
 )
-from functx.transforms.calls import name_of
+from functx.transforms.calls import function_name
 
 UNKNOWN = "unknown"
 
-_BASES: dict[Any, str] = {
+_BASE_OF_ANNOTATION: dict[Any, str] = {
     jax.Array: ARRAY,
     np.ndarray: ARRAY,
     Tracer: ARRAY,
@@ -42,12 +42,12 @@ _BASES: dict[Any, str] = {
     np.dtype: "dtype",
     jax.Device: "device",
 }
-_LISTS = (list, abc.Sequence)
-_PARAMETERS = (
+_LIST_TYPES = (list, abc.Sequence)
+_PARAMETER_TYPES = (
     "Array, int, float, bool, str, Number, numpy.dtype, jax.Device; Optional of one of them; "
     "list or Sequence of Array, Optional[Array] or numbers"
 )
-_RETURNS = f"Array, list[Array], {', '.join(SCALARS)}, a tuple of them, or None"
+_RETURN_TYPES = f"Array, list[Array], {', '.join(SCALARS)}, a tuple of them, or None"
 
 
 def infer_schema(
@@ -66,11 +66,13 @@ def infer_schema(
     >>> print(functx.library.infer_schema(scaled, mutates_args=()))
     (Array x, float factor=2.0) -> Array
     """
-    what = f"infer_schema({op_name or name_of(fun)})"
+    what = f"infer_schema({op_name or function_name(fun)})"
     signature = _signature(fun, what)
     arguments = [_argument(p, fun, what) for p in signature.parameters.values()]
-    returns, single = _returns(_resolved(signature.return_annotation, fun, what, "return"), what)
-    return Schema(with_written(what, arguments, mutates_args), returns, single)
+    returns, single = _returns(
+        _resolve_annotation(signature.return_annotation, fun, what, "return"), what
+    )
+    return Schema(mark_mutated(what, arguments, mutates_args), returns, single)
 
 
 def _signature(fun: Any, what: str) -> inspect.Signature:
@@ -92,11 +94,11 @@ def _signature(fun: Any, what: str) -> inspect.Signature:
     return signature
 
 
-def _resolved(annotation: Any, fun: Any, what: str, name: str) -> Any:
+def _resolve_annotation(annotation: Any, fun: Any, what: str, name: str) -> Any:
     """An annotation as a type: one in quotes is looked up where the function is defined."""
     if not isinstance(annotation, str):
         return annotation
-    fun = unwrapped(fun)
+    fun = unwrap_function(fun)
     try:
         return eval(annotation, getattr(fun, "__globals__", {}))
     except Exception as error:
@@ -111,18 +113,18 @@ def _argument(p: inspect.Parameter, fun: Any, what: str) -> Argument:
     if p.annotation is p.empty:
         raise SchemaError(
             f"{what}: every parameter must have an annotation; got none for `{p.name}`",
-            fix=f"Annotate it with one of: {_PARAMETERS}.",
+            fix=f"Annotate it with one of: {_PARAMETER_TYPES}.",
         )
-    annotation = _resolved(p.annotation, fun, what, p.name)
+    annotation = _resolve_annotation(p.annotation, fun, what, p.name)
     kind = _parameter_type(annotation)
     if kind is None:
         raise SchemaError(
             f"{what}: the parameter `{p.name}` must be of a type that an operator takes; "
-            f"got {_shown(annotation)}",
-            fix=_list_instead(annotation) or f"Use one of: {_PARAMETERS}.",
+            f"got {_annotation_text(annotation)}",
+            fix=_suggest_list(annotation) or f"Use one of: {_PARAMETER_TYPES}.",
         )
     default: Any = NO_DEFAULT if p.default is p.empty else p.default
-    if default is not NO_DEFAULT and not _keepable(default):
+    if default is not NO_DEFAULT and not _is_valid_default(default):
         raise SchemaError(
             f"{what}: the default of `{p.name}` must be None, a number, a string, a dtype or a "
             f"device; got {type_name(default)}"
@@ -134,14 +136,14 @@ def _argument(p: inspect.Parameter, fun: Any, what: str) -> Argument:
     return Argument(p.name, kind, default, p.kind is p.KEYWORD_ONLY)
 
 
-def _keepable(default: Any) -> bool:
+def _is_valid_default(default: Any) -> bool:
     if isinstance(default, (list, tuple)):
         return all(isinstance(x, (int, float)) for x in default)
     plain = (int, float, complex, str, np.dtype, np.generic, jax.Device, type(None))
     return isinstance(default, plain) or any(default is t for t in (bool, int, float, complex))
 
 
-def _without_none(annotation: Any) -> tuple[Any, bool]:
+def _strip_optional(annotation: Any) -> tuple[Any, bool]:
     """`X, True` for `Optional[X]`; other annotations as they are, with False."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         kinds = [a for a in typing.get_args(annotation) if a is not type(None)]
@@ -150,21 +152,21 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     return annotation, False
 
 
-def _base(annotation: Any) -> str | None:
+def _base_type(annotation: Any) -> str | None:
     origin = typing.get_origin(annotation)
     try:
-        return _BASES.get(origin if origin in (np.ndarray, np.dtype) else annotation)
+        return _BASE_OF_ANNOTATION.get(origin if origin in (np.ndarray, np.dtype) else annotation)
     except TypeError:
         return None
 
 
 def _parameter_type(annotation: Any) -> Type | None:
-    inner, optional = _without_none(annotation)
-    if typing.get_origin(inner) not in _LISTS:
-        base = _base(inner)
+    inner, optional = _strip_optional(annotation)
+    if typing.get_origin(inner) not in _LIST_TYPES:
+        base = _base_type(inner)
         return None if base is None else Type(base, optional=optional)
-    element, holes = _without_none(typing.get_args(inner)[0])
-    base = _base(element)
+    element, holes = _strip_optional(typing.get_args(inner)[0])
+    base = _base_type(element)
     if base == ARRAY and not optional:
         return Type(base, is_list=True, holes=holes)
     if base in SCALARS and not holes:
@@ -172,9 +174,9 @@ def _parameter_type(annotation: Any) -> Type | None:
     return None
 
 
-def _list_instead(annotation: Any) -> str:
+def _suggest_list(annotation: Any) -> str:
     """What to write in place of a tuple of one type."""
-    inner, optional = _without_none(annotation)
+    inner, optional = _strip_optional(annotation)
     elements = {a for a in typing.get_args(inner) if a is not ...}
     if typing.get_origin(inner) is not tuple or len(elements) != 1:
         return ""
@@ -182,11 +184,11 @@ def _list_instead(annotation: Any) -> str:
     alike: Any = list[element]  # type: ignore[valid-type]
     if _parameter_type(alike | None if optional else alike) is None:
         return ""
-    wanted = f"list[{_shown(element)}]"
+    wanted = f"list[{_annotation_text(element)}]"
     return f"Use {f'Optional[{wanted}]' if optional else wanted} in place of the tuple."
 
 
-def _shown(annotation: Any) -> str:
+def _annotation_text(annotation: Any) -> str:
     text = (
         annotation.__name__
         if isinstance(annotation, type) and not typing.get_origin(annotation)
@@ -200,7 +202,7 @@ def _returns(annotation: Any, what: str) -> tuple[tuple[Return, ...], bool]:
     if annotation is inspect.Signature.empty:
         raise SchemaError(
             f"{what}: the result must have an annotation; got none",
-            fix=f"Write -> and one of: {_RETURNS}.",
+            fix=f"Write -> and one of: {_RETURN_TYPES}.",
         )
     if annotation is None or annotation is type(None):
         return (), False
@@ -209,7 +211,7 @@ def _returns(annotation: Any, what: str) -> tuple[tuple[Return, ...], bool]:
     parts = typing.get_args(annotation)
     if ... in parts:
         raise SchemaError(
-            f"{what}: a tuple of results must have a known length; got {_shown(annotation)}",
+            f"{what}: a tuple of results must have a known length; got {_annotation_text(annotation)}",
             fix="Return list[Array], or a tuple with a type for each result.",
         )
     return tuple([Return(_return_type(part, what)) for part in parts]), False
@@ -221,12 +223,12 @@ def _return_type(annotation: Any, what: str) -> Type:
     if plain and (kind.base == ARRAY or (kind.base in SCALARS and not kind.is_list)):  # type: ignore[union-attr]
         return kind  # type: ignore[return-value]
     raise SchemaError(
-        f"{what}: a result must be of a type that an operator returns; got {_shown(annotation)}",
-        fix=f"Use one of: {_RETURNS}.",
+        f"{what}: a result must be of a type that an operator returns; got {_annotation_text(annotation)}",
+        fix=f"Use one of: {_RETURN_TYPES}.",
     )
 
 
-def with_written(
+def mark_mutated(
     what: str, arguments: Iterable[Argument], mutates_args: str | Iterable[str]
 ) -> tuple[Argument, ...]:
     """The arguments, with those that `mutates_args` names marked as written to.
@@ -271,9 +273,9 @@ def check_signature(
     given = [(p.name, p.kind is p.KEYWORD_ONLY) for p in parameters]
     if given != [(a.name, a.keyword_only) for a in schema.arguments]:
         raise SchemaError(
-            f"{what}: the signature must match the schema; got {_bare(signature)}",
+            f"{what}: the signature must match the schema; got {_signature_text(signature)}",
             f"schema    {schema}",
-            f"signature {_bare(signature)}",
+            f"signature {_signature_text(signature)}",
             fix="Give the function the same names, in the same order, with the same `*`.",
         )
     if declaration:
@@ -291,12 +293,12 @@ def check_signature(
             )
 
 
-def _bare(signature: inspect.Signature) -> str:
+def _signature_text(signature: inspect.Signature) -> str:
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     return str(inspect.Signature(plain))
 
 
-def given_schema(
+def check_given_schema(
     what: str, schema: str | Schema, mutates_args: str | Iterable[str] | None = None
 ) -> Schema:
     """The schema that the user gives; SchemaError if `mutates_args` says something else."""
@@ -307,7 +309,7 @@ def given_schema(
             f"{what}: the schema must be a string or a Schema; got {type_name(schema)}",
         )
     if mutates_args is not None and mutates_args != UNKNOWN:
-        marked = with_written(what, schema.arguments, mutates_args)
+        marked = mark_mutated(what, schema.arguments, mutates_args)
         wanted = {m.name for m, a in zip(marked, schema.arguments, strict=True) if m is not a}
         stated = {a.name for a in schema.mutated}
         if wanted != stated:

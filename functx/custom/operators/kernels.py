@@ -13,22 +13,22 @@ from functx.core.config import config
 from functx.core.dtypes import narrow_dtype, x64_enabled
 from functx.core.effects import Effects
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
-from functx.core.tracing import aval_of, outside_traces
-from functx.custom.operators.choice import kernels_for
+from functx.core.tracing import aval_of, eval_context
+from functx.custom.operators.choice import kernels_by_platform
 from functx.custom.operators.registry import Registration
-from functx.custom.operators.results import Results, leaves_of, wrong
+from functx.custom.operators.results import OutputTypes, flatten_outputs, operator_rule_error
 from functx.custom.operators.schema import Return
-from functx.custom.operators.written import WrittenArray
-from functx.lowering.callbacks import FromDevice
-from functx.ops.callbacks import OnHost
+from functx.custom.operators.written import ArrayRef
+from functx.lowering.callbacks import DeviceCallback
+from functx.ops.callbacks import HostPrimitive
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorEquation
+    from functx.custom.operators.equations import OperatorPrimitive
 
 NUMBERS = (bool, int, float, complex, np.generic)
 
 
-class Outcome(NamedTuple):
+class KernelOutputs(NamedTuple):
     """What an implementation gave: results, the lengths of lists, what it wrote to arguments."""
 
     leaves: list[Any]
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     written: list[Any]
 
 
-def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]) -> Outcome:
+def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any]) -> KernelOutputs:
     """What an implementation makes of arrays: NumPy's if it is code of NumPy, else JAX's.
 
     Raises OperatorRuleError where it does not return what the schema says, or an argument.
@@ -46,10 +46,10 @@ def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]
     places = operator.arguments.written(call)
     given = list(arrays)
     for i in places:
-        given[i] = given[i] if on_host else WrittenArray(given[i])
+        given[i] = given[i] if on_host else ArrayRef(given[i])
     args, kwargs = operator.arguments.called(call, given)
     try:
-        with outside_traces():
+        with eval_context():
             out = rule(*args, **kwargs)
     except jax.errors.JAXTypeError as error:
         raise ForeignCodeError(
@@ -60,24 +60,24 @@ def run_kernel(call: OperatorEquation, rule: Registration, arrays: Sequence[Any]
         ) from error
     except (ValueError, TypeError) as error:
         if on_host and "read-only" in str(error):
-            raise _undeclared_write(call, rule) from error
-        if places and ("__jax_array__" in str(error) or WrittenArray.__name__ in str(error)):
-            raise wrong(
+            raise _undeclared_write_error(call, rule) from error
+        if places and ("__jax_array__" in str(error) or ArrayRef.__name__ in str(error)):
+            raise operator_rule_error(
                 operator.qualname,
                 rule,
                 "take the value of what it writes to as x[...]; it gave the place for a value",
                 fix="Write jax.numpy.sin(x[...]), and x[...] = value or x += value to write.",
             ) from error
         raise
-    check = _Aliases(call, rule, given)
-    leaves, lengths = leaves_of(operator.qualname, rule, operator.schema, out, check.leaf)
-    return Outcome(leaves, lengths, [given[i] if on_host else given[i].value for i in places])
+    check = _KernelOutputChecker(call, rule, given)
+    leaves, lengths = flatten_outputs(operator.qualname, rule, operator.schema, out, check.leaf)
+    return KernelOutputs(leaves, lengths, [given[i] if on_host else given[i].value for i in places])
 
 
-class _Aliases:
+class _KernelOutputChecker:
     """The check that results are new arrays, except those that the schema says are arguments."""
 
-    def __init__(self, call: OperatorEquation, rule: Registration, given: Sequence[Any]):
+    def __init__(self, call: OperatorPrimitive, rule: Registration, given: Sequence[Any]):
         self.call, self.rule, self.given = call, rule, given
 
     def leaf(self, result: Return, x: Any, place: str) -> Any:
@@ -87,37 +87,41 @@ class _Aliases:
             self.check_returned(result, x, place)
             return x
         refused = config.operator_aliases == "error" or not isinstance(x, jax.Array)
-        if refused and (isinstance(x, WrittenArray) or self.shares(x)):
-            raise wrong(
+        if refused and (isinstance(x, ArrayRef) or self.shares(x)):
+            raise operator_rule_error(
                 qualname,
                 self.rule,
                 f"return arrays of its own; {place} is an argument, or a view of one",
                 fix="Return a copy: x.copy(), or jax.numpy.array(x).",
             )
         if not isinstance(x, (np.ndarray, jax.Array, *NUMBERS)):
-            raise wrong(qualname, self.rule, f"give an array for {place}; got {type_name(x)}")
+            raise operator_rule_error(
+                qualname, self.rule, f"give an array for {place}; got {type_name(x)}"
+            )
         if not result.type.is_array and np.shape(x):
-            raise wrong(qualname, self.rule, f"give a number for {place}; got {type_name(x)}")
+            raise operator_rule_error(
+                qualname, self.rule, f"give a number for {place}; got {type_name(x)}"
+            )
         return x
 
     def shares(self, x: Any) -> bool:
         if isinstance(x, np.ndarray):
             return any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in self.given)
-        return any(x is (y.value if isinstance(y, WrittenArray) else y) for y in self.given)
+        return any(x is (y.value if isinstance(y, ArrayRef) else y) for y in self.given)
 
     def check_returned(self, result: Return, x: Any, place: str) -> None:
         operator = self.call.operator
         arranged = operator.arguments.arranged(self.call, self.given)
         for argument, value in zip(operator.schema.arguments, arranged, strict=True):
             if argument.alias == result.alias and x is not value:
-                raise wrong(
+                raise operator_rule_error(
                     operator.qualname,
                     self.rule,
                     f"return its argument `{argument.name}` for {place}; got another array",
                 )
 
 
-def _undeclared_write(call: OperatorEquation, rule: Registration) -> ImmutableArrayError:
+def _undeclared_write_error(call: OperatorPrimitive, rule: Registration) -> ImmutableArrayError:
     operator = call.operator
     named = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
     return ImmutableArrayError(
@@ -128,7 +132,7 @@ def _undeclared_write(call: OperatorEquation, rule: Registration) -> ImmutableAr
     )
 
 
-def run_now(call: OperatorEquation, rule: Registration, operands: Sequence[Any]) -> Any:
+def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Sequence[Any]) -> Any:
     """The result of a call on concrete operands, computed by the implementation `rule`.
 
     NumPy arrays from NumPy arrays and numbers, else JAX arrays.
@@ -152,16 +156,17 @@ def run_now(call: OperatorEquation, rule: Registration, operands: Sequence[Any])
     for i, new in zip(sorted(written), out.written, strict=True):
         operands[i][...] = np.asarray(new)
     as_jax = any(isinstance(x, jax.Array) for x in operands) or operator.device_of(call) is not None
-    marks = Results((), out.lengths).marks([r.type.is_array for r in operator.schema.made])
+    marks = OutputTypes((), out.lengths).marks([r.type.is_array for r in operator.schema.made])
     leaves = [
-        _result(x, as_jax) if on else _scalar(x) for x, on in zip(out.leaves, marks, strict=True)
+        _as_output(x, as_jax) if on else _as_python_scalar(x)
+        for x, on in zip(out.leaves, marks, strict=True)
     ]
-    return Results((), out.lengths).arranged(
+    return OutputTypes((), out.lengths).arranged(
         operator.schema, leaves, operator.aliased(call, operands)
     )
 
 
-def check_writable(call: OperatorEquation, operands: Sequence[Any]) -> None:
+def check_writable(call: OperatorPrimitive, operands: Sequence[Any]) -> None:
     """Raise ImmutableArrayError unless all that the operator writes to can be written to."""
     operator = call.operator
     for i in operator.arguments.written(call):
@@ -184,7 +189,7 @@ def read_only(x: Any) -> Any:
     return view
 
 
-def _result(x: Any, as_jax: bool) -> Any:
+def _as_output(x: Any, as_jax: bool) -> Any:
     """A result as functx gives it, with no type that the 64-bit switch turns off.
 
     In memory of its own: an implementation may keep what it returns, or return it twice.
@@ -198,12 +203,12 @@ def _result(x: Any, as_jax: bool) -> Any:
     return array if x64_enabled() else array.astype(narrow_dtype(array.dtype), copy=False)
 
 
-def _scalar(x: Any) -> Any:
+def _as_python_scalar(x: Any) -> Any:
     traced = isinstance(x, jax.core.Tracer)
     return x if traced or isinstance(x, (bool, int, float, complex)) else x.item()
 
 
-class KernelOnHost(OnHost, abstract=True):
+class HostKernel(HostPrimitive, abstract=True):
     """The call of an implementation by the device, for results of the types `results`."""
 
     call: Any
@@ -227,20 +232,23 @@ class KernelOnHost(OnHost, abstract=True):
         values = [np.asarray(x) for x in (*out.leaves, *out.written)]
         padded = self.padded or ((),) * len(values)
         values = [
-            _padded(x, a, axes) for x, a, axes in zip(values, self.results, padded, strict=False)
+            _pad_to_aval(x, a, axes)
+            for x, a, axes in zip(values, self.results, padded, strict=False)
         ]
-        return fitted(self.call, self.rule, values, self.results, self.narrow, out.leaves)
+        return check_kernel_outputs(
+            self.call, self.rule, values, self.results, self.narrow, out.leaves
+        )
 
 
-def _padded(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
+def _pad_to_aval(x: Any, aval: ShapedArray, axes: Sequence[int]) -> Any:
     """`x` with zeros behind it along `axes`, up to the shape of `aval`."""
     if not axes or x.ndim != aval.ndim or any(x.shape[i] > aval.shape[i] for i in axes):
         return x
     return np.pad(x, [(0, aval.shape[i] - n if i in axes else 0) for i, n in enumerate(x.shape)])
 
 
-def fitted(
-    call: OperatorEquation,
+def check_kernel_outputs(
+    call: OperatorPrimitive,
     rule: Registration,
     values: Sequence[Any],
     avals: Sequence[ShapedArray],
@@ -250,7 +258,7 @@ def fitted(
     """`values` as arrays of `avals`; OperatorRuleError unless they have those shapes and dtypes."""
     qualname = call.operator.qualname
     if len(values) != len(avals):
-        raise wrong(
+        raise operator_rule_error(
             qualname,
             rule,
             f"give {len(avals)} arrays, as its abstract rule says; got {len(values)}",
@@ -260,7 +268,7 @@ def fitted(
         dtype = narrow_dtype(x.dtype) if narrow else x.dtype
         number = i < len(given) and isinstance(given[i], (bool, int, float, complex))
         if x.shape != aval.shape or (dtype != aval.dtype and not number):
-            raise wrong(
+            raise operator_rule_error(
                 qualname,
                 rule,
                 "give results of the types that its abstract rule states; "
@@ -272,52 +280,56 @@ def fitted(
     return found
 
 
-def lower_kernel(call: OperatorEquation, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
+def lower_kernel(call: OperatorPrimitive, ctx: Any, values: Sequence[Any]) -> Sequence[Any]:
     """The results of `call` as part of a program, by the implementation for its platform."""
-    chosen = kernels_for(call, ctx.platforms)
+    chosen = kernels_by_platform(call, ctx.platforms)
     avals = tuple(ctx.avals_out)
     padded = call.results(tuple(ctx.avals_in)).padded
 
-    def on_host(rule: Registration) -> KernelOnHost:
-        return KernelOnHost(call, rule, avals, padded, not x64_enabled())
+    def on_host(rule: Registration) -> HostKernel:
+        return HostKernel(call, rule, avals, padded, not x64_enabled())
 
     if len(chosen) == 1:
         (rule,) = chosen.values()
         if rule.details == "numpy":
             return ctx.callback(on_host(rule), values)  # type: ignore[no-any-return]
-        outs = ctx.via_jax(in_jax(call, rule, avals), *values)
+        outs = ctx.via_jax(kernel_as_jax_function(call, rule, avals), *values)
     else:
-        outs = ctx.via_jax(_by_platform(call, chosen, avals, ctx.source, on_host), *values)
+        outs = ctx.via_jax(
+            _platform_dependent_kernel(call, chosen, avals, ctx.source, on_host), *values
+        )
     return outs if isinstance(outs, (list, tuple)) else [outs]
 
 
-def in_jax(call: OperatorEquation, rule: Registration, avals: Sequence[ShapedArray]) -> Any:
+def kernel_as_jax_function(
+    call: OperatorPrimitive, rule: Registration, avals: Sequence[ShapedArray]
+) -> Any:
     """An implementation in code of JAX as a function of the operands, flat."""
 
     def function(*xs: Any) -> Any:
         out = run_kernel(call, rule, xs)
         values = [jax.numpy.asarray(x) for x in (*out.leaves, *out.written)]
-        found = fitted(call, rule, values, avals, not x64_enabled(), out.leaves)
+        found = check_kernel_outputs(call, rule, values, avals, not x64_enabled(), out.leaves)
         return found[0] if len(found) == 1 else tuple(found)
 
     function.__name__ = call.operator.__name__
     return function
 
 
-def _by_platform(
-    call: OperatorEquation,
+def _platform_dependent_kernel(
+    call: OperatorPrimitive,
     chosen: dict[str, Registration],
     avals: Sequence[ShapedArray],
     source: Any,
-    on_host: Callable[[Registration], KernelOnHost],
+    on_host: Callable[[Registration], HostKernel],
 ) -> Any:
     """The function that has a branch for each platform of a program for several."""
     shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
     def branch(rule: Registration) -> Any:
         if rule.details != "numpy":
-            return in_jax(call, rule, avals)
-        device_call = FromDevice(on_host(rule), source)
+            return kernel_as_jax_function(call, rule, avals)
+        device_call = DeviceCallback(on_host(rule), source)
 
         def through_callback(*xs: Any) -> Any:
             outs = jax.pure_callback(device_call, shapes, *xs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functx.core.errors import OperatorNameError, type_name
 
-RESERVED = frozenset({"functx", "prim", "jax", "lax", "core"})
+RESERVED_NAMESPACES = frozenset({"functx", "prim", "jax", "lax", "core"})
 
 
 def check_name(qualname: object, what: str = "custom_op") -> str:
@@ -23,10 +23,10 @@ def check_name(qualname: object, what: str = "custom_op") -> str:
         raise OperatorNameError(
             f"{what}: the name must have one `::`, between namespace and name; got {qualname!r}"
         )
-    if namespace in RESERVED:
+    if namespace in RESERVED_NAMESPACES:
         raise OperatorNameError(
             f"{what}: the namespace must be your own; got {namespace!r}, which is reserved",
-            fix=f"Reserved are {', '.join(sorted(RESERVED))}.",
+            fix=f"Reserved are {', '.join(sorted(RESERVED_NAMESPACES))}.",
         )
     for part, word in ((namespace, "namespace"), (names[0], "name")):
         if not part.isidentifier():

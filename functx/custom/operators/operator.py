@@ -11,32 +11,32 @@ from typing import Any
 from functx.core.effects import NO_EFFECTS, Effect
 from functx.core.errors import ArgumentError, RegistrationError
 from functx.core.provenance import user_source
-from functx.core.registrations import rules_changed
+from functx.core.registrations import invalidate_caches
 from functx.core.tracing import aval_of, current_builder
-from functx.custom.function import in_jax_trace
+from functx.custom.function import has_jax_tracers
 from functx.custom.operators import abstract, batching, choice, dispatch, formulas, registry
-from functx.custom.operators.arguments import Arguments
-from functx.custom.operators.composites import Composite
-from functx.custom.operators.derivatives import JVP, refuse_differentiated
+from functx.custom.operators.arguments import ArgumentBinder
+from functx.custom.operators.composites import CompositeBody
+from functx.custom.operators.derivatives import JVP_RULE, check_operands_not_differentiated
 from functx.custom.operators.equations import CompositeCall, OperatorCall
-from functx.custom.operators.kernels import run_now
+from functx.custom.operators.kernels import run_kernel_eagerly
 from functx.custom.operators.permitted import (
+    check_backward_pair,
+    check_derivative_rule,
+    check_device_argument,
     check_differentiability,
-    check_factory,
-    check_formula,
-    check_half,
     check_not_composite,
-    check_vmap,
+    check_vmap_rule,
 )
 from functx.custom.operators.schema import Schema
-from functx.numpy.mutation import assign
-from functx.transforms.calls import check_callable, named_after
+from functx.numpy.mutation import assign_array
+from functx.transforms.calls import check_callable, copy_function_metadata
 
-KERNELS = ("jax", "numpy")
-_FACTORY = object()
+KERNEL_LANGUAGES = ("jax", "numpy")
+_CONSTRUCTION_TOKEN = object()
 
 
-class Operator(registry.Registered):
+class Operator(registry.RegisteredOperator):
     """An operation of programs that a user defined, called like a function.
 
     Made by `functx.custom_op` or `functx.library.define`. Rules that are registered later hold
@@ -51,17 +51,17 @@ class Operator(registry.Registered):
         prototype: bool = False,
         token: object = None,
     ):
-        if token is not _FACTORY:
+        if token is not _CONSTRUCTION_TOKEN:
             raise RegistrationError(
                 "Operator: operators must be made by functx.custom_op or functx.library.define; "
                 "got a call of the class"
             )
-        named_after(self, fun, "custom_op")
+        copy_function_metadata(self, fun, "custom_op")
         self.__name__ = qualname.split("::")[1]
         self.qualname, self.schema, self.prototype = qualname, schema, prototype
         self.source = user_source()
-        self.arguments = Arguments(qualname, schema)
-        self.composite: Composite | None = None
+        self.arguments = ArgumentBinder(qualname, schema)
+        self.composite: CompositeBody | None = None
         self.disabled: frozenset[str] = frozenset()
         self.known_rules: dict[str, Any] = {}
         self.known_results: dict[Any, Any] = {}
@@ -86,15 +86,15 @@ class Operator(registry.Registered):
         if self.decorate is not None and len(args) == 1 and isinstance(args[0], FunctionType):
             return self.decorate(args[0])
         self.check_alive()
-        found = dispatch.dispatched(self, args, kwargs)
+        found = dispatch.dispatch_call(self, args, kwargs)
         if found is not NotImplemented:
             return found
         operands, parameters = self.arguments.bind(args, kwargs)
         call = self.primitive(**parameters) if parameters else self.plain
-        if current_builder.get() is None and not in_jax_trace(operands):
+        if current_builder.get() is None and not has_jax_tracers(operands):
             return self.compute(call, operands)
         if self.prototype:
-            refuse_differentiated(call, operands)
+            check_operands_not_differentiated(call, operands)
         outs = call(*operands)
         if self.simple:
             return outs[0] if self.schema.single else tuple(outs)
@@ -103,17 +103,17 @@ class Operator(registry.Registered):
         written = self.arguments.written(call)
         for i, new in zip(written, outs[count:], strict=True):
             name = self.arguments.operand_names(call)[i]
-            assign(operands[i], new, f"{self.qualname}({name})")
+            assign_array(operands[i], new, f"{self.qualname}({name})")
         return results.arranged(self.schema, outs[:count], self.aliased(call, operands))
 
     def compute(self, call: Any, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands."""
-        rule = choice.chosen_kernel(call, operands)
+        rule = choice.select_kernel(call, operands)
         if rule is not None:
-            return run_now(call, rule, operands)
+            return run_kernel_eagerly(call, rule, operands)
         if self.composite is not None:
             return self.composite.run_now(call, operands)
-        choice.refuse(call, operands)
+        choice.raise_missing_kernel(call, operands)
 
     def impl(
         self,
@@ -132,18 +132,18 @@ class Operator(registry.Registered):
 
         Raises ValueRangeError for another platform, RegistrationError where there is one already.
         """
-        platforms = choice.platform_names(f"{self.qualname}.impl", device_types)
+        platforms = choice.check_platforms(f"{self.qualname}.impl", device_types)
         check_kernel(self.qualname, kernel)
         if fun is None:
             return partial(self.impl, platforms, kernel=kernel, allow_override=allow_override)
         check_callable(fun, f"{self.qualname}.impl")
-        check_factory(self.qualname, self.schema, platforms)
-        kinds = [f"{choice.KIND} {p}" for p in platforms]
+        check_device_argument(self.qualname, self.schema, platforms)
+        kinds = [f"{choice.KERNEL_RULE} {p}" for p in platforms]
         if not allow_override:
             for kind in kinds:
-                registry.check_free(self, kind)
+                registry.check_not_registered(self, kind)
         for kind in kinds:
-            registry.register(self, kind, fun, kernel, allow_override=allow_override)
+            registry.register_rule(self, kind, fun, kernel, allow_override=allow_override)
         return fun
 
     def def_abstract(
@@ -160,8 +160,8 @@ class Operator(registry.Registered):
         """
         if fun is None:
             return partial(self.def_abstract, allow_override=allow_override)
-        check_not_composite(self, abstract.KIND)
-        registry.register(self, abstract.KIND, fun, allow_override=allow_override)
+        check_not_composite(self, abstract.ABSTRACT_RULE)
+        registry.register_rule(self, abstract.ABSTRACT_RULE, fun, allow_override=allow_override)
         return fun
 
     def save_for_backward(self, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,8 +170,8 @@ class Operator(registry.Registered):
         `fun(inputs, output)` gets a named tuple of all arguments and the result, and returns any
         pytree. It runs once in the forward pass of a derivative.
         """
-        check_half(self, formulas.SAVE, formulas.FORMULA)
-        registry.register(self, formulas.SAVE, fun)
+        check_backward_pair(self, formulas.SAVE_RULE, formulas.AUTOGRAD_RULE)
+        registry.register_rule(self, formulas.SAVE_RULE, fun)
         return fun
 
     def backward(
@@ -192,8 +192,8 @@ class Operator(registry.Registered):
         marks = check_differentiability(self, output_differentiability)
         if fun is None:
             return partial(self.backward, output_differentiability=output_differentiability)
-        check_half(self, formulas.BACKWARD, formulas.FORMULA)
-        registry.register(self, formulas.BACKWARD, fun, marks)
+        check_backward_pair(self, formulas.BACKWARD_RULE, formulas.AUTOGRAD_RULE)
+        registry.register_rule(self, formulas.BACKWARD_RULE, fun, marks)
         return fun
 
     def register_autograd(
@@ -208,10 +208,10 @@ class Operator(registry.Registered):
         Raises RegistrationError where the schema allows no derivative, KeywordOnlyArrayError for
         an operator with keyword-only arrays.
         """
-        check_formula(self, formulas.FORMULA)
+        check_derivative_rule(self, formulas.AUTOGRAD_RULE)
         if setup_context is not None:
             check_callable(setup_context, f"{self.qualname}.register_autograd(setup_context=...)")
-        registry.register(self, formulas.FORMULA, backward, setup_context, once=False)
+        registry.register_rule(self, formulas.AUTOGRAD_RULE, backward, setup_context, once=False)
 
     def def_jvp(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Register the rule for forward mode, and return it; one registered later takes its place.
@@ -220,8 +220,8 @@ class Operator(registry.Registered):
         for each array of an inexact dtype and None for the rest. It returns `(output, tangent)`,
         linear in the tangents. Without a backward rule, reverse mode transposes it.
         """
-        check_formula(self, JVP)
-        registry.register(self, JVP, fun, once=False)
+        check_derivative_rule(self, JVP_RULE)
+        registry.register_rule(self, JVP_RULE, fun, once=False)
         return fun
 
     def def_vmap(self, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,8 +231,8 @@ class Operator(registry.Registered):
         (None without one) and the arguments; those left to their defaults are left out. It
         returns `(output, out_dims)`.
         """
-        check_vmap(self, batching.KIND)
-        registry.register(self, batching.KIND, fun, once=False)
+        check_vmap_rule(self, batching.VMAP_RULE)
+        registry.register_rule(self, batching.VMAP_RULE, fun, once=False)
         return fun
 
     def def_dispatch(self, cls: type, fun: Callable[..., Any] | None = None) -> Any:
@@ -241,10 +241,10 @@ class Operator(registry.Registered):
         `fun` gets the arguments as they are. For a subclass of `functx.library.Mode` it is called
         while such a mode is on, with the mode first. A decorator without `fun`.
         """
-        kind = dispatch.key_of(cls)
+        kind = dispatch.dispatch_rule_of_class(cls)
         if fun is None:
             return partial(self.def_dispatch, cls)
-        registry.register(self, kind, fun, cls, once=False)
+        registry.register_rule(self, kind, fun, cls, once=False)
         return fun
 
     def set_kernel_enabled(self, device_type: str, enabled: bool) -> AbstractContextManager[None]:
@@ -273,7 +273,7 @@ class Operator(registry.Registered):
         """Forget what was made with earlier rules."""
         self.known_rules.clear()
         if self.used:
-            rules_changed()
+            invalidate_caches()
 
     def remember(self, key: Any, value: Any) -> Any:
         """Keep what was found out, until rules change or there is too much of it; returns it."""
@@ -309,14 +309,14 @@ class Operator(registry.Registered):
 
 def check_kernel(qualname: str, kernel: Any) -> None:
     """Raise ArgumentError unless `kernel` is a kind of implementation."""
-    if kernel not in KERNELS:
+    if kernel not in KERNEL_LANGUAGES:
         raise ArgumentError(
-            f"{qualname}: kernel must be one of {', '.join(map(repr, KERNELS))}; got {kernel!r}",
+            f"{qualname}: kernel must be one of {', '.join(map(repr, KERNEL_LANGUAGES))}; got {kernel!r}",
             fix='"jax" is code that JAX can trace, "numpy" code of NumPy on the host.',
         )
 
 
-def make(
+def make_operator(
     qualname: str,
     schema: Schema,
     fun: Callable[..., Any],
@@ -326,12 +326,12 @@ def make(
     allow_override: bool = False,
 ) -> Operator:
     """A new operator, in the table of all; with a `decomposition` one that is made of others."""
-    operator = Operator(qualname, schema, fun, prototype, _FACTORY)
+    operator = Operator(qualname, schema, fun, prototype, _CONSTRUCTION_TOKEN)
     family: Any = OperatorCall
     if decomposition is not None:
         family = CompositeCall
         rule = registry.Registration(qualname, "decomposition", decomposition, user_source())
-        operator.composite = Composite(operator, rule)
+        operator.composite = CompositeBody(operator, rule)
     fields = [field for field in operator.arguments.fields if field is not None]
     # Parameters that cannot be floats are compared without looking into them.
     inexact = any(a.type.base in ("float", "Number") for a in schema.arguments)
@@ -349,5 +349,5 @@ def make(
     operator.primitive = type(family)(operator.__name__, (family,), members, abstract=True)
     if not fields:
         operator.plain = operator.primitive()
-    registry.define(operator, allow_override)
+    registry.add_operator(operator, allow_override)
     return operator

@@ -11,7 +11,7 @@ from functx.core.errors import (
     SchemaError,
     type_name,
 )
-from functx.custom.operators.registry import rule_of
+from functx.custom.operators.registry import get_rule
 from functx.custom.operators.schema import Schema, is_functional_schema
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def check_not_composite(operator: Operator, kind: str) -> None:
         )
 
 
-def check_formula(operator: Operator, kind: str) -> None:
+def check_derivative_rule(operator: Operator, kind: str) -> None:
     """Raise unless the derivative of the operator may be given by a rule."""
     check_not_composite(operator, kind)
-    refuse_keyword_arrays(operator, kind)
+    check_no_keyword_arrays(operator, kind)
     schema = operator.schema
     problem = ""
     if any(r.alias and not r.alias.endswith("!") for r in schema.returns):
@@ -52,10 +52,10 @@ def check_formula(operator: Operator, kind: str) -> None:
         )
 
 
-def check_half(operator: Operator, kind: str, formula: str) -> None:
+def check_backward_pair(operator: Operator, kind: str, formula: str) -> None:
     """Raise unless one of `save_for_backward` and `backward` may be registered."""
-    check_formula(operator, kind)
-    found = rule_of(operator, formula)
+    check_derivative_rule(operator, kind)
+    found = get_rule(operator, formula)
     if found is not None:
         raise RegistrationError(
             f"{operator.qualname}: an operator must have one derivative rule; got a {kind} beside "
@@ -63,7 +63,7 @@ def check_half(operator: Operator, kind: str, formula: str) -> None:
         )
 
 
-def refuse_keyword_arrays(operator: Operator, kind: str) -> None:
+def check_no_keyword_arrays(operator: Operator, kind: str) -> None:
     """Raise KeywordOnlyArrayError if an array is given by keyword only."""
     for a in operator.schema.arrays:
         if a.keyword_only:
@@ -74,10 +74,10 @@ def refuse_keyword_arrays(operator: Operator, kind: str) -> None:
             )
 
 
-def check_vmap(operator: Operator, kind: str) -> None:
+def check_vmap_rule(operator: Operator, kind: str) -> None:
     """Raise unless the operator may have a batching rule."""
     check_not_composite(operator, kind)
-    refuse_keyword_arrays(operator, kind)
+    check_no_keyword_arrays(operator, kind)
     if operator.schema.mutated:
         raise RegistrationError(
             f"{operator.qualname}: an operator with a {kind} must write to no argument",
@@ -86,7 +86,7 @@ def check_vmap(operator: Operator, kind: str) -> None:
         )
 
 
-def check_factory(what: str, schema: Schema, platforms: Sequence[str]) -> None:
+def check_device_argument(what: str, schema: Schema, platforms: Sequence[str]) -> None:
     """Raise SchemaError for an operator that makes arrays on a platform that nothing names."""
     if schema.arrays or any(a.type.base == "device" for a in schema.arguments):
         return

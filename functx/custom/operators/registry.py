@@ -14,19 +14,19 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.primitive import Primitive
-from functx.core.provenance import Source, describe, user_source
-from functx.core.registrations import forgotten_with_rules, rule_table, rules_changed
+from functx.core.provenance import Source, describe_source, user_source
+from functx.core.registrations import clear_on_rule_change, invalidate_caches, scoped_table
 from functx.custom.results import rule_source
-from functx.transforms.calls import check_callable, refuse_foreign
+from functx.transforms.calls import check_callable, raise_foreign_code_error
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
 
-operators: dict[str, Operator] = rule_table()
-_rules: dict[tuple[Operator, str], Registration] = rule_table()
+operators: dict[str, Operator] = scoped_table()
+_rules: dict[tuple[Operator, str], Registration] = scoped_table()
 
 
-class Registered:
+class RegisteredOperator:
     """What stands in the table of operators."""
 
 
@@ -52,14 +52,14 @@ class Registration:
             error.add(f"in the {self.kind} of {self.qualname}, registered at {self.place}")
             raise
         except Exception as error:
-            refuse_foreign(error)
+            raise_foreign_code_error(error)
             error.add_note(f"in the {self.kind} of {self.qualname}, registered at {self.place}")
             raise
 
     @property
     def place(self) -> str:
         """`rules.py:31 in main`: where it was registered."""
-        return describe(self.source)
+        return describe_source(self.source)
 
     @property
     def line(self) -> Source | None:
@@ -67,7 +67,7 @@ class Registration:
         return rule_source(self.fun) or self.source
 
 
-def register(
+def register_rule(
     operator: Operator,
     kind: str,
     fun: Callable[..., Any],
@@ -83,14 +83,14 @@ def register(
     check_callable(fun, f"{operator.qualname}: {kind}")
     operator.check_alive()
     if once and not allow_override:
-        check_free(operator, kind)
+        check_not_registered(operator, kind)
     made = Registration(operator.qualname, kind, fun, user_source(2), details)
     _rules[operator, kind] = made
     operator.changed()
     return made
 
 
-def check_free(operator: Operator, kind: str) -> None:
+def check_not_registered(operator: Operator, kind: str) -> None:
     """Raise RegistrationError if `operator` has a rule of this kind."""
     found = _rules.get((operator, kind))
     if found is not None:
@@ -101,13 +101,13 @@ def check_free(operator: Operator, kind: str) -> None:
         )
 
 
-def rule_of(operator: Operator, kind: str) -> Registration | None:
+def get_rule(operator: Operator, kind: str) -> Registration | None:
     """The rule of `operator` of this kind; None if there is none."""
     operator.check_alive()
     return _rules.get((operator, kind))
 
 
-def rules_of(operator: Operator, kind: str) -> dict[str, Registration]:
+def get_rules(operator: Operator, kind: str) -> dict[str, Registration]:
     """The rules of `operator` whose kinds are `kind` with a word behind it, by that word."""
     operator.check_alive()
     found = operator.known_rules.get(kind)
@@ -121,7 +121,7 @@ def rules_of(operator: Operator, kind: str) -> dict[str, Registration]:
     return found
 
 
-def define(operator: Operator, allow_override: bool) -> None:
+def add_operator(operator: Operator, allow_override: bool) -> None:
     """Make `operator` the one of its name; RegistrationError if there is one already."""
     found = operators.get(operator.qualname)
     if found is not None:
@@ -129,12 +129,12 @@ def define(operator: Operator, allow_override: bool) -> None:
             raise RegistrationError(
                 f"custom_op: an operator must be defined once; {operator.qualname!r} would be "
                 "defined more than once",
-                f"it was defined at {describe(found.source)}",
+                f"it was defined at {describe_source(found.source)}",
                 fix="Call functx.library.destroy of its name first, or pass allow_override=True.",
             )
         destroy(operator.qualname)
     operators[operator.qualname] = operator
-    _follow_registry()
+    _sync_primitive_registry()
 
 
 def destroy(name: str | Operator) -> None:
@@ -142,41 +142,41 @@ def destroy(name: str | Operator) -> None:
 
     Raises OperatorNameError for a name that no operator has.
     """
-    operator = find(name)
+    operator = resolve_operator(name)
     for key in [key for key in _rules if key[0] is operator]:
         del _rules[key]
     del operators[operator.qualname]
-    rules_changed()
+    invalidate_caches()
 
 
 def get(name: str) -> Operator:
     """The operator called `name`; OperatorNameError if there is none."""
-    return find(name)
+    return resolve_operator(name)
 
 
-def find(name: Any, what: str = "library") -> Operator:
+def resolve_operator(name: Any, what: str = "library") -> Operator:
     """The operator that `name` is or names, for which a rule may be registered."""
     if isinstance(name, str):
         found = operators.get(name)
         if found is None:
-            _refuse_primitive(name, what)
+            _check_not_primitive(name, what)
             known = ", ".join(sorted(operators)) or "none yet"
             raise OperatorNameError(
                 f"{what}: there must be an operator of that name; got {name!r}",
                 fix=f"There are: {known}.",
             )
         return found
-    if isinstance(name, Registered):
+    if isinstance(name, RegisteredOperator):
         return name  # type: ignore[return-value]
     if isinstance(name, Primitive) or (isinstance(name, type) and issubclass(name, Primitive)):
         operator = getattr(name, "operator", None)
         if operator is not None:
             return operator  # type: ignore[no-any-return]
-        _refuse_primitive(f"functx::{name.name}", what)
+        _check_not_primitive(f"functx::{name.name}", what)
     raise ArgumentError(f"{what}: pass an operator or its name; got {type_name(name)}")
 
 
-def _refuse_primitive(name: str, what: str) -> None:
+def _check_not_primitive(name: str, what: str) -> None:
     """Raise RegistrationError for a primitive, whose rules are its methods."""
     namespace, _, own = name.partition("::")
     cls = Primitive.registry.get(own)
@@ -188,16 +188,16 @@ def _refuse_primitive(name: str, what: str) -> None:
         )
 
 
-_shown: set[str] = set()
+_published_names: set[str] = set()
 
 
-@forgotten_with_rules
-def _follow_registry() -> None:
+@clear_on_rule_change
+def _sync_primitive_registry() -> None:
     """Let programs be read with the operators that there are, and types be found out anew."""
-    for name in _shown - operators.keys():
+    for name in _published_names - operators.keys():
         Primitive.registry.pop(name, None)
-    _shown.intersection_update(operators)
+    _published_names.intersection_update(operators)
     for name, operator in operators.items():
-        _shown.add(name)
+        _published_names.add(name)
         Primitive.registry[name] = operator.primitive
         operator.forget()

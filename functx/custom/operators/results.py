@@ -11,13 +11,13 @@ from functx.core.avals import ShapedArray
 from functx.core.dtypes import SHORT_NAMES, canonical_dtype
 from functx.core.errors import OperatorRuleError, type_name
 from functx.custom.operators.schema import Return, Schema
-from functx.custom.results import described
+from functx.custom.results import describe_type
 
 if TYPE_CHECKING:
     from functx.custom.operators.registry import Registration
 
 
-class Results(NamedTuple):
+class OutputTypes(NamedTuple):
     """The types of the results, flat, and for each result the length of its list, or None.
 
     `padded` has, for each type, the axes along which a result may be shorter.
@@ -54,7 +54,7 @@ class Results(NamedTuple):
         ]
 
 
-def parts_of(
+def pair_with_returns(
     qualname: str, rule: Registration, schema: Schema, out: Any
 ) -> list[tuple[Return, Any]]:
     """Each result that `rule` returned, with what the schema says of it.
@@ -65,16 +65,16 @@ def parts_of(
         return [(schema.returns[0], out)]
     if not schema.returns:
         if out is not None:
-            raise wrong(qualname, rule, f"return None; got {described(out)}")
+            raise operator_rule_error(qualname, rule, f"return None; got {describe_type(out)}")
         return []
     if not isinstance(out, (tuple, list)) or len(out) != len(schema.returns):
-        raise wrong(
-            qualname, rule, f"return a tuple of {len(schema.returns)}; got {described(out)}"
+        raise operator_rule_error(
+            qualname, rule, f"return a tuple of {len(schema.returns)}; got {describe_type(out)}"
         )
     return list(zip(schema.returns, out, strict=True))
 
 
-def leaves_of(
+def flatten_outputs(
     qualname: str,
     rule: Registration,
     schema: Schema,
@@ -87,7 +87,7 @@ def leaves_of(
     """
     leaves: list[Any] = []
     lengths: list[int | None] = []
-    for i, (result, value) in enumerate(parts_of(qualname, rule, schema, out)):
+    for i, (result, value) in enumerate(pair_with_returns(qualname, rule, schema, out)):
         place = "the result" if schema.single else f"result {i}"
         if result.alias:
             leaf(result, value, place)
@@ -95,14 +95,18 @@ def leaves_of(
             leaves.append(leaf(result, value, place))
             lengths.append(None)
         elif not isinstance(value, (list, tuple)):
-            raise wrong(qualname, rule, f"give a list for {place}; got {type_name(value)}")
+            raise operator_rule_error(
+                qualname, rule, f"give a list for {place}; got {type_name(value)}"
+            )
         else:
             leaves += [leaf(result, x, f"{place}[{k}]") for k, x in enumerate(value)]
             lengths.append(len(value))
     return leaves, tuple(lengths)
 
 
-def wrong(qualname: str, rule: Registration, problem: str, fix: str = "") -> OperatorRuleError:
+def operator_rule_error(
+    qualname: str, rule: Registration, problem: str, fix: str = ""
+) -> OperatorRuleError:
     """The error that a rule of an operator must do something else."""
     return OperatorRuleError(
         f"{qualname}: its {rule.kind}, registered at {rule.place}, must {problem}",
@@ -111,7 +115,7 @@ def wrong(qualname: str, rule: Registration, problem: str, fix: str = "") -> Ope
     )
 
 
-def stated_type(qualname: str, rule: Registration, result: Return, x: Any, place: str) -> Any:
+def aval_of_struct(qualname: str, rule: Registration, result: Return, x: Any, place: str) -> Any:
     """The type that an abstract rule states by `x`: a struct, or a number for one of its kind."""
     if result.alias:
         return None
@@ -119,7 +123,7 @@ def stated_type(qualname: str, rule: Registration, result: Return, x: Any, place
         return ShapedArray((), canonical_dtype(type(x)))
     dtype = canonical_dtype(x.dtype) if hasattr(x, "shape") and hasattr(x, "dtype") else None
     if dtype not in SHORT_NAMES:
-        raise wrong(
+        raise operator_rule_error(
             qualname,
             rule,
             f"give something with a shape and a dtype for {place}; got {type_name(x)}",
@@ -127,5 +131,7 @@ def stated_type(qualname: str, rule: Registration, result: Return, x: Any, place
         )
     shape = tuple(x.shape)
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape):
-        raise wrong(qualname, rule, f"give a shape of lengths for {place}; got {shape}")
+        raise operator_rule_error(
+            qualname, rule, f"give a shape of lengths for {place}; got {shape}"
+        )
     return ShapedArray(tuple(map(int, shape)), dtype)

@@ -65,7 +65,7 @@ class Argument(Record):
         return self.alias.endswith("!")
 
     def __str__(self) -> str:
-        default = "" if self.default is NO_DEFAULT else f"={default_text(self.default)}"
+        default = "" if self.default is NO_DEFAULT else f"={format_default(self.default)}"
         return f"{self.type.text(self.alias)} {self.name}{default}"
 
 
@@ -144,10 +144,10 @@ def is_functional_schema(schema: Schema | str) -> bool:
     return bool(schema.returns) and not schema.mutated and not any(r.alias for r in schema.returns)
 
 
-def default_text(value: Any) -> str:
+def format_default(value: Any) -> str:
     """A default as schemas show it."""
     if isinstance(value, np.dtype) and value in SHORT_NAMES:
         return SHORT_NAMES[value]
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(map(default_text, value))}]"
+        return f"[{', '.join(map(format_default, value))}]"
     return repr(value)

@@ -9,48 +9,54 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.rewriting import rewritten, user_rules
-from functx.core.storage import Purify
-from functx.core.tracing import Builder, Tracer, aval_of, build, current_builder
+from functx.core.rewriting import cached_rewrite, user_rule_runs
+from functx.core.storage import Functionalize
+from functx.core.tracing import Builder, Tracer, aval_of, current_builder, run_and_finish
 
 
-class RuleOutcome(NamedTuple):
+class RuleOutputs(NamedTuple):
     """The arrays that a rule gave, and the new values of the operands that it wrote to."""
 
     outs: list[Any]
     written: dict[int, Any]
 
 
-def run_rule(name: str, body: Callable[..., Sequence[Any]], operands: Sequence[Any]) -> RuleOutcome:
+def inline_rule(
+    name: str, body: Callable[..., Sequence[Any]], operands: Sequence[Any]
+) -> RuleOutputs:
     """The arrays that `body(*operands)` returns, in the trace that is on.
 
     `body` may write to its operands and to arrays of its own, as NumPy code does.
     """
     outer = current_builder.get()
     assert outer is not None
-    user_rules.ran()
+    user_rule_runs.ran()
     builder = Builder(name, "custom_op", outer)
-    program, captured = build(builder, body, [builder.add_input(aval_of(x)) for x in operands])
+    program, captured = run_and_finish(
+        builder, body, [builder.add_input(aval_of(x)) for x in operands]
+    )
     count = len(program.outputs)
     written: tuple[int, ...] = ()
     if builder.writes:
-        program, written, _ = rewritten(Purify(), program)
+        program, written, _ = cached_rewrite(Functionalize(), program)
     outs = outer.inline(program, [*operands, *captured])
-    return RuleOutcome(outs[:count], dict(zip(written, outs[count:], strict=True)))
+    return RuleOutputs(outs[:count], dict(zip(written, outs[count:], strict=True)))
 
 
-class Saved(NamedTuple):
+class Residuals(NamedTuple):
     """A pytree of which the arrays are kept apart from the rest, which is as it was given."""
 
     structure: Any
     arrays: Sequence[Any]
 
     @staticmethod
-    def of(value: Any) -> Saved:
+    def of(value: Any) -> Residuals:
         """The parts of `value`."""
-        leaves, structure = tree.flatten_words(value)
+        leaves, structure = tree.flatten_with_key_data(value)
         static = {i: x for i, x in enumerate(leaves) if not is_array(x)}
-        return Saved(tree.with_static(structure, static), [x for x in leaves if is_array(x)])
+        return Residuals(
+            tree.treedef_with_static(structure, static), [x for x in leaves if is_array(x)]
+        )
 
     def value(self, arrays: Sequence[Any]) -> Any:
         """The pytree with `arrays` in the place of its own."""

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 
-class WrittenArray:
+class ArrayRef:
     """A place for an array: reads as the array, and takes another value by `x[...] = v` or `x += v`.
 
     `x[...]` is the value now, which functions of JAX take. Unlike NumPy's, parts are no views.
@@ -28,10 +28,10 @@ class WrittenArray:
         return self.value.__array__(dtype)
 
     def __getitem__(self, idx: Any) -> Any:
-        return self.value[_plain(idx)]
+        return self.value[_read_ref(idx)]
 
     def __setitem__(self, idx: Any, new: Any) -> None:
-        self.value = self.value.at[_plain(idx)].set(_plain(new))
+        self.value = self.value.at[_read_ref(idx)].set(_read_ref(new))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.value, name)
@@ -40,24 +40,24 @@ class WrittenArray:
         return len(self.value)
 
     def __repr__(self) -> str:
-        return f"WrittenArray({self.value!r})"
+        return f"ArrayRef({self.value!r})"
 
 
-def _plain(x: Any) -> Any:
-    return x.value if isinstance(x, WrittenArray) else x
+def _read_ref(x: Any) -> Any:
+    return x.value if isinstance(x, ArrayRef) else x
 
 
-def _reading(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
-    def method(self: WrittenArray, *others: Any) -> Any:
-        values = [self.value, *map(_plain, others)]
+def _read_method(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
+    def method(self: ArrayRef, *others: Any) -> Any:
+        values = [self.value, *map(_read_ref, others)]
         return function(*(values[::-1] if swapped else values))
 
     return method
 
 
-def _writing(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: WrittenArray, other: Any) -> WrittenArray:
-        new = function(self.value, _plain(other))
+def _in_place_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: ArrayRef, other: Any) -> ArrayRef:
+        new = function(self.value, _read_ref(other))
         self.value = jax.numpy.broadcast_to(new, self.value.shape).astype(self.value.dtype)
         return self
 
@@ -78,10 +78,10 @@ for _name in (
     "xor",
 ):
     _function = getattr(operator, f"__{_name}__")
-    setattr(WrittenArray, f"__{_name}__", _reading(_function))
-    setattr(WrittenArray, f"__r{_name}__", _reading(_function, swapped=True))
-    setattr(WrittenArray, f"__i{_name}__", _writing(_function))
+    setattr(ArrayRef, f"__{_name}__", _read_method(_function))
+    setattr(ArrayRef, f"__r{_name}__", _read_method(_function, swapped=True))
+    setattr(ArrayRef, f"__i{_name}__", _in_place_method(_function))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
-    setattr(WrittenArray, f"__{_name}__", _reading(getattr(operator, f"__{_name}__")))
+    setattr(ArrayRef, f"__{_name}__", _read_method(getattr(operator, f"__{_name}__")))
 for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("complex", complex)):
-    setattr(WrittenArray, f"__{_name}__", _reading(_convert))
+    setattr(ArrayRef, f"__{_name}__", _read_method(_convert))

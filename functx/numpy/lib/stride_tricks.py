@@ -13,7 +13,7 @@ from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to
 from functx.ops.operands import canonical_axis
-from functx.ops.strided import Strided
+from functx.ops.strided import AsStrided
 
 __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_window_view"]
 
@@ -31,8 +31,8 @@ def sliding_window_view(
     """
     x = asarray(x)
     shape = aval_of(x).shape
-    sizes = [index(n) for n in (window_shape if _several(window_shape) else (window_shape,))]
-    axes = range(len(shape)) if axis is None else axis if _several(axis) else (axis,)
+    sizes = [index(n) for n in (window_shape if _is_sequence(window_shape) else (window_shape,))]
+    axes = range(len(shape)) if axis is None else axis if _is_sequence(axis) else (axis,)
     axes = [canonical_axis(a, len(shape), "sliding_window_view: axis") for a in axes]
     if len(sizes) != len(axes):
         raise ShapeError(
@@ -52,8 +52,8 @@ def sliding_window_view(
             "writeable=True"
         )
     steps = [tuple([int(d == a) for d in range(len(shape))]) for a in (*range(len(shape)), *axes)]
-    return Strided((*left, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
+    return AsStrided((*left, *sizes), (0,) * len(shape), tuple(steps), writable=False)(x)
 
 
-def _several(x: Any) -> bool:
+def _is_sequence(x: Any) -> bool:
     return isinstance(x, Sequence)

@@ -17,7 +17,18 @@ from functx.testing.reference import (  # noqa: F401 - they fill the table
     reductions,
     shapes,
 )
-from functx.testing.reference.interpreter import apply, interpret, narrowed, widened
-from functx.testing.reference.meanings import MEANING
+from functx.testing.reference.interpreter import (
+    apply_primitive,
+    interpret_in_numpy,
+    narrow_array,
+    widen_array,
+)
+from functx.testing.reference.meanings import REFERENCE_RULES
 
-__all__ = ["MEANING", "apply", "interpret", "narrowed", "widened"]
+__all__ = [
+    "REFERENCE_RULES",
+    "apply_primitive",
+    "interpret_in_numpy",
+    "narrow_array",
+    "widen_array",
+]

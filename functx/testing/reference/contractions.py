@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from functx.testing.reference.meanings import meaning
+from functx.testing.reference.meanings import reference_rule
 
 
-@meaning
+@reference_rule
 def DotGeneral(x, y, contract, batched, precision, preferred_element_type):
     if preferred_element_type is not None and x.dtype.kind in "iu":
         x, y = x.astype(preferred_element_type), y.astype(preferred_element_type)
@@ -27,7 +27,7 @@ def DotGeneral(x, y, contract, batched, precision, preferred_element_type):
     return np.einsum(f"{''.join(left)},{''.join(right)}->{lead}{free[0]}{free[1]}", x, y)
 
 
-@meaning
+@reference_rule
 def Convolution(x, k, window, layouts, groups, precision, preferred_element_type):
     x, k = np.transpose(x, layouts.array), np.transpose(k, layouts.kernel)
     (n, c), (o, i), space = x.shape[:2], k.shape[:2], x.shape[2:]
@@ -89,14 +89,14 @@ def attention_operands(args, biased, masked):
     return q, k, v, bias, mask, rest
 
 
-@meaning
+@reference_rule
 def DotProductAttention(*args, scale, causal, window, biased, masked, block):
     q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
     weights, logs = attention_weights(attention_scores(q, k, bias, mask, scale, causal, window))
     return np.einsum("bktgs,bskv->btkgv", weights, v), logs
 
 
-@meaning
+@reference_rule
 def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block):
     q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
     s = attention_scores(q, k, bias, mask, scale, causal, window)

@@ -9,35 +9,40 @@ from functools import lru_cache
 import jax
 import numpy as np
 
-from functx.testing.reference.meanings import CONTROL, MEANING, control, exact
-from functx.testing.reference.reductions import sliding
+from functx.testing.reference.meanings import (
+    REFERENCE_RULES,
+    SUBPROGRAM_RULES,
+    exact_dtype_rule,
+    subprogram_rule,
+)
+from functx.testing.reference.reductions import sliding_windows
 
 
-@control
+@subprogram_rule
 def Call(run, *args, program, **others):
     return run(program, args)
 
 
-MEANING |= dict.fromkeys(("Checkpoint", "CustomVmap", "Rerun"), Call)
-CONTROL.update(("Checkpoint", "CustomVmap", "Rerun"))
+REFERENCE_RULES |= dict.fromkeys(("Checkpoint", "CustomVmap", "Rerun"), Call)
+SUBPROGRAM_RULES.update(("Checkpoint", "CustomVmap", "Rerun"))
 
 
-@control
+@subprogram_rule
 def CustomJVP(run, *args, primal, **others):
     return run(primal, args)
 
 
-@control
+@subprogram_rule
 def CustomVJP(run, *args, primal, **others):
     return run(primal, args)
 
 
-@control
+@subprogram_rule
 def Cond(run, index, *args, branches):
     return run(branches[int(index)], args)
 
 
-@control
+@subprogram_rule
 def Scan(run, *args, program, consts, carries, length, reverse, unroll):
     constants, carry, xs = args[:consts], args[consts : consts + carries], args[consts + carries :]
     rows = []
@@ -54,7 +59,7 @@ def Scan(run, *args, program, consts, carries, length, reverse, unroll):
     return [*carry, *stacks]
 
 
-@control
+@subprogram_rule
 def While(run, *args, condition, body, condition_consts, body_consts, checkpoints, max_steps):
     m, n = condition_consts, condition_consts + body_consts
     carry = args[n:]
@@ -63,7 +68,7 @@ def While(run, *args, condition, body, condition_consts, body_consts, checkpoint
     return carry
 
 
-@control
+@subprogram_rule
 def Reduce(run, *args, program, axes):
     n = len(program.outputs)
     xs, starts, consts = args[:n], args[n : 2 * n], args[2 * n :]
@@ -80,45 +85,45 @@ def Reduce(run, *args, program, axes):
     return outs
 
 
-@control
+@subprogram_rule
 def ReduceWindow(run, *args, program, **window):
     n = len(program.outputs)
     xs, starts = args[:n], args[n : 2 * n]
-    rows = [sliding(x, **window, fill=start) for x, start in zip(xs, starts, strict=True)]
+    rows = [sliding_windows(x, **window, fill=start) for x, start in zip(xs, starts, strict=True)]
     return Reduce(run, *rows, *args[n:], program=program, axes=(rows[0].ndim - 1,))
 
 
-@control
+@subprogram_rule
 def CustomLinearSolve(run, *args, solve, **others):
     return run(solve, args)
 
 
-@control
+@subprogram_rule
 def CustomRoot(run, *args, solve, **others):
     return run(solve, args)
 
 
-@exact
+@exact_dtype_rule
 def PureCallback(*args, callback, results, **others):
     return callback(args, results)
 
 
-@exact
+@exact_dtype_rule
 def IoCallback(*args, callback, results, ordered):
     return callback(args, results)
 
 
-@exact
+@exact_dtype_rule
 def DebugCallback(*args, callback, results, ordered):
     return callback(args, results)
 
 
-@exact
+@exact_dtype_rule
 def ShowProgress(*args, label, total, done):
     return []
 
 
-@exact
+@exact_dtype_rule
 def JaxCall(*args, function):
     return compiled(function)(*args)
 

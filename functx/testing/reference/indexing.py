@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
-from functx.testing.reference.meanings import MEANING, meaning
+from functx.testing.reference.meanings import REFERENCE_RULES, reference_rule
 from functx.testing.reference.reductions import highest, lowest
 
 
-def windows(x, indices, sizes, params):
+def index_windows(x, indices, sizes, params):
     """For each index vector: its place, where its window lies in `x`, and whether inside.
 
     A window that does not lie inside is moved there.
@@ -29,13 +29,13 @@ def windows(x, indices, sizes, params):
         yield place, where, clipped == starts
 
 
-def window_place(place, offset_dims, rank):
+def window_index(place, offset_dims, rank):
     """The window of an index vector at `place` among all windows."""
     lead = iter(place)
     return tuple([slice(None) if d in offset_dims else next(lead) for d in range(rank)])
 
 
-@meaning
+@reference_rule
 def Gather(x, indices, slice_sizes, fill_value, mode, **params):
     offset = params["offset_dims"]
     absent = params["collapsed_slice_dims"] + params["operand_batching_dims"]
@@ -44,9 +44,9 @@ def Gather(x, indices, slice_sizes, fill_value, mode, **params):
     kept = iter([n for d, n in enumerate(slice_sizes) if d not in absent])
     out = np.zeros([next(kept) if d in offset else next(lead) for d in range(rank)], x.dtype)
     fill = default_fill(x.dtype) if fill_value is None else fill_value
-    for place, where, inside in windows(x, indices, slice_sizes, params):
+    for place, where, inside in index_windows(x, indices, slice_sizes, params):
         window = x[where].squeeze(absent) if inside or mode != "fill" else fill
-        out[window_place(place, offset, rank)] = window
+        out[window_index(place, offset, rank)] = window
     return out
 
 
@@ -56,32 +56,32 @@ def default_fill(dtype):
     return True if dtype.kind == "b" else lowest(dtype) if dtype.kind == "i" else highest(dtype)
 
 
-def scatter(combine):
+def scatter_rule(combine):
     def scattered(x, indices, updates, mode, **params):
         offset = params["offset_dims"]
         absent = params["collapsed_slice_dims"] + params["operand_batching_dims"]
         kept = iter([updates.shape[d] for d in offset])
         sizes = [1 if d in absent else next(kept) for d in range(x.ndim)]
         out = x.copy()
-        for place, where, inside in windows(x, indices, sizes, params):
+        for place, where, inside in index_windows(x, indices, sizes, params):
             if inside or mode == "clip":
-                update = updates[window_place(place, offset, updates.ndim)]
+                update = updates[window_index(place, offset, updates.ndim)]
                 out[where] = combine(out[where], np.expand_dims(update, absent))
         return out
 
     return scattered
 
 
-MEANING |= {
-    "ScatterAdd": scatter(np.add),
-    "ScatterMul": scatter(np.multiply),
-    "ScatterMin": scatter(np.minimum),
-    "ScatterMax": scatter(np.maximum),
-    "ScatterSet": scatter(lambda old, new: new),
+REFERENCE_RULES |= {
+    "ScatterAdd": scatter_rule(np.add),
+    "ScatterMul": scatter_rule(np.multiply),
+    "ScatterMin": scatter_rule(np.minimum),
+    "ScatterMax": scatter_rule(np.maximum),
+    "ScatterSet": scatter_rule(lambda old, new: new),
 }
 
 
-@meaning
+@reference_rule
 def Sort(*operands, axis, num_keys, stable, permutation):
     keys = [_orderable(x) for x in operands[:num_keys]]
     order = np.lexsort(keys[::-1], axis=axis)
@@ -94,7 +94,7 @@ def _orderable(x):
     return x.astype(np.int8) if x.dtype == bool else x
 
 
-@meaning
+@reference_rule
 def TopK(x, k):
     # From the end of the rising order of the row read backwards: nans first, then falling, 0 before -0.
     back = x[..., ::-1]
@@ -103,7 +103,7 @@ def TopK(x, k):
     return [np.take_along_axis(x, order, -1), order]
 
 
-@meaning
+@reference_rule
 def SearchSorted(x, values, side, method, batched):
     lead = x.shape[:-1] if batched else ()
     rows = x.reshape(prod(lead), x.shape[-1])
@@ -112,12 +112,12 @@ def SearchSorted(x, values, side, method, batched):
     return np.array(found, np.int64).reshape(values.shape)
 
 
-@meaning
+@reference_rule
 def Embedding(indices, weight, padding):
     return weight[indices]
 
 
-@meaning
+@reference_rule
 def EmbeddingBackward(ct, indices, rows, padding):
     out = np.zeros((rows, ct.shape[-1]), ct.dtype)
     np.add.at(out, indices, np.where((indices != padding)[..., None], ct, 0))

@@ -20,17 +20,17 @@ from functx.core.effects import Effect
 from functx.core.errors import ArgumentError
 from functx.core.primitive import Primitive
 from functx.core.program import Program, Var
-from functx.core.tracing import execution
-from functx.testing.reference.meanings import CONTROL, EXACT, MEANING
-from functx.testing.reference.rounding import Rounding
+from functx.core.tracing import backend
+from functx.testing.reference.meanings import EXACT_DTYPE_RULES, REFERENCE_RULES, SUBPROGRAM_RULES
+from functx.testing.reference.rounding import RoundingErrors
 
 Array = np.ndarray[Any, Any]
 
-CHOICES = frozenset({"Eigh", "Svd"})
+NON_UNIQUE_RESULTS = frozenset({"Eigh", "Svd"})
 """Operations with several right answers, of which the lowering chooses one."""
 
 
-def interpret(program: Program, *args: Any) -> list[Array]:
+def interpret_in_numpy(program: Program, *args: Any) -> list[Array]:
     """The outputs of `program` on arrays, computed by NumPy, in the dtypes that it states.
 
     Values are rounded to these dtypes only at the end. A program with writes does them in NumPy's
@@ -41,54 +41,54 @@ def interpret(program: Program, *args: Any) -> list[Array]:
     if len(values) != len(program.inputs):
         count = len(program.inputs) - len(program.captured)
         raise ArgumentError(f"interpret: arguments must be {count}; got {len(args)}")
-    outs = Interpreter().run(program, own_copies(program, values))
-    return [narrowed(x, aval.dtype) for x, aval in zip(outs, program.out_avals, strict=True)]
+    outs = NumpyInterpreter().run(program, copy_arguments(program, values))
+    return [narrow_array(x, aval.dtype) for x, aval in zip(outs, program.out_avals, strict=True)]
 
 
-def own_copies(program: Program, args: Sequence[Any]) -> list[Array]:
+def copy_arguments(program: Program, args: Sequence[Any]) -> list[Array]:
     """`args` as the interpreter takes them: wide, and in memory of their own."""
     pairs = zip(args, program.in_avals, strict=True)
-    return [widened(np.array(x, aval.dtype, order="C")) for x, aval in pairs]
+    return [widen_array(np.array(x, aval.dtype, order="C")) for x, aval in pairs]
 
 
-def apply(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
+def apply_primitive(primitive: Primitive, args: Sequence[Any]) -> list[Array]:
     """The outputs of `primitive(*args)` by its meaning, as wide as that gives them."""
     arrays = [np.asarray(x) for x in args]
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
     with np.errstate(all="ignore"):
-        return Interpreter().apply(primitive, avals, [widened(x) for x in arrays])
+        return NumpyInterpreter().apply(primitive, avals, [widen_array(x) for x in arrays])
 
 
-def widened(x: Array) -> Array:
+def widen_array(x: Array) -> Array:
     """`x` in float64 or complex128 if it is inexact, else as it is."""
     if not is_inexact(x.dtype):
         return x
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64, copy=False)
 
 
-def narrowed(x: Array, dtype: Any) -> Array:
+def narrow_array(x: Array, dtype: Any) -> Array:
     """`x` in `dtype`."""
     with np.errstate(all="ignore"):
         return np.asarray(x).astype(dtype, copy=False)
 
 
-class TooLong(Exception):
+class StepLimitExceeded(Exception):
     """A run takes more steps than it may."""
 
 
-class Interpreter:
+class NumpyInterpreter:
     """Runs programs on wide arrays; with `rounding`, as inexactly as their dtypes allow.
 
-    Raises TooLong after more than `limit` equations.
+    Raises StepLimitExceeded after more than `limit` equations.
     """
 
-    def __init__(self, rounding: Rounding | None = None, limit: float = math.inf):
+    def __init__(self, rounding: RoundingErrors | None = None, limit: float = math.inf):
         self.rounding, self.limit, self.steps = rounding, limit, 0
 
     def run(self, program: Program, args: Sequence[Array]) -> list[Array]:
         """The outputs of `program`; arrays among `args` that it writes to change."""
         env = self.values(program, args)
-        return [read(env, atom) for atom in program.outputs]
+        return [read_atom(env, atom) for atom in program.outputs]
 
     @np.errstate(all="ignore")
     def values(self, program: Program, args: Sequence[Array]) -> dict[Any, Array]:
@@ -97,8 +97,8 @@ class Interpreter:
         for eqn in program.equations:
             self.steps += 1
             if self.steps > self.limit:
-                raise TooLong
-            primitive, operands = eqn.primitive, [read(env, atom) for atom in eqn.inputs]
+                raise StepLimitExceeded
+            primitive, operands = eqn.primitive, [read_atom(env, atom) for atom in eqn.inputs]
             if primitive.effects == {Effect.WRITE}:
                 operands[0][...] = operands[1]
                 continue
@@ -119,29 +119,29 @@ class Interpreter:
         """The outputs of a primitive on wide operands, whose types are `avals`."""
         cls = type(primitive)
         name = cls.__name__ if cls.__module__.startswith("functx.") else ""
-        meaning = None if name in CHOICES else MEANING.get(name)
-        if meaning is None or name in EXACT:
-            args = [narrowed(x, a.dtype) for x, a in zip(args, avals, strict=True)]
+        meaning = None if name in NON_UNIQUE_RESULTS else REFERENCE_RULES.get(name)
+        if meaning is None or name in EXACT_DTYPE_RULES:
+            args = [narrow_array(x, a.dtype) for x, a in zip(args, avals, strict=True)]
         if meaning is None:
-            out = execution.evaluate(primitive, args)
+            out = backend.evaluate(primitive, args)
         else:
             params = {field: getattr(primitive, field) for field in primitive.fields}
-            first = (self.run,) if name in CONTROL else ()
+            first = (self.run,) if name in SUBPROGRAM_RULES else ()
             out = meaning(*first, *args, **params)
         outs = list(out) if primitive.multiple_results else [out]
         stated = primitive.types.get(avals) or primitive.out_types(avals)
-        return [typed(x, aval) for x, aval in zip(outs, stated, strict=True)]
+        return [as_wide_dtype(x, aval) for x, aval in zip(outs, stated, strict=True)]
 
 
-def read(env: dict[Any, Array], atom: Any) -> Array:
+def read_atom(env: dict[Any, Array], atom: Any) -> Array:
     """The value of a variable in `env`, or of a literal."""
     if type(atom) is Var:
         return env[atom]
-    return widened(np.asarray(atom.value).astype(atom.aval.dtype))
+    return widen_array(np.asarray(atom.value).astype(atom.aval.dtype))
 
 
-def typed(x: Any, aval: ShapedArray) -> Array:
+def as_wide_dtype(x: Any, aval: ShapedArray) -> Array:
     """`x` in the wide dtype that stands for that of `aval`."""
     if not is_inexact(aval.dtype):
-        return narrowed(x, aval.dtype)
-    return widened(np.asarray(x))
+        return narrow_array(x, aval.dtype)
+    return widen_array(np.asarray(x))

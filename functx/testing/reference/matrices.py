@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from functx.testing.reference.meanings import MEANING, control, meaning
-from functx.transforms.spectral.functions import slope
+from functx.testing.reference.meanings import REFERENCE_RULES, reference_rule, subprogram_rule
+from functx.transforms.spectral.functions import elementwise_derivative
 
 
-@meaning
+@reference_rule
 def Fft(x, ndim, inverse):
     return (np.fft.ifftn if inverse else np.fft.fftn)(x, axes=range(-ndim, 0))
 
@@ -19,7 +19,7 @@ def adjoint(x):
     return np.conj(np.swapaxes(x, -1, -2))
 
 
-@meaning
+@reference_rule
 def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit):
     a = np.tril(a) if lower_triangle else np.triu(a)
     if unit:
@@ -34,12 +34,12 @@ def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit):
     return out
 
 
-@meaning
+@reference_rule
 def Solve(a, b, transposed):
     return np.linalg.solve(np.swapaxes(a, -1, -2) if transposed else a, b)
 
 
-@meaning
+@reference_rule
 def Cofactors(x):
     rows = range(x.shape[-1])
     minors = [[np.delete(np.delete(x, i, -2), j, -1) for j in rows] for i in rows]
@@ -47,7 +47,7 @@ def Cofactors(x):
     return np.moveaxis(np.array(found), (0, 1), (-2, -1))
 
 
-def spectrum(a, rows):
+def eigendecomposition(a, rows):
     """The eigenvalues and eigenvectors of Hermitian matrices, or of [[0, x], [x^H, 0]]."""
     if not rows:
         return np.linalg.eigh((a + adjoint(a)) / 2)
@@ -69,11 +69,16 @@ def spectrum(a, rows):
     return values, np.swapaxes(vectors, -1, -2)
 
 
-@control
+@subprogram_rule
 def SpectralFunction(run, a, *others, program, rows, order):
-    w, v = spectrum(a, rows)
+    w, v = eigendecomposition(a, rows)
     f, slopes, curvatures = [
-        run(p, [w, *others[order:]])[0] for p in (program, slope(program), slope(slope(program)))
+        run(p, [w, *others[order:]])[0]
+        for p in (
+            program,
+            elementwise_derivative(program),
+            elementwise_derivative(elementwise_derivative(program)),
+        )
     ]
     turned = [adjoint(v) @ e @ v for e in others[:order]]
     if order == 0:
@@ -90,12 +95,12 @@ def SpectralFunction(run, a, *others, program, rows, order):
     return v @ np.einsum("...ikj,...ik,...kj->...ij", second, *turned) @ adjoint(v)
 
 
-@control
+@subprogram_rule
 def SpectralTrace(run, a, *parameters, program, rows):
-    return run(program, [spectrum(a, rows)[0], *parameters])[0].sum(-1)
+    return run(program, [eigendecomposition(a, rows)[0], *parameters])[0].sum(-1)
 
 
-MEANING |= {
+REFERENCE_RULES |= {
     "Cholesky": lambda x: np.linalg.cholesky((x + adjoint(x)) / 2),
     "Det": np.linalg.det,
     "Eigh": lambda x: np.linalg.eigh((x + adjoint(x)) / 2),

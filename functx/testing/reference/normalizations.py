@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from functx.testing.reference.meanings import MEANING, meaning
+from functx.testing.reference.meanings import REFERENCE_RULES, reference_rule
 
 
-def normalized(x, shape, axes, eps, centered=True, rstd=None):
+def normalize(x, shape, axes, eps, centered=True, rstd=None):
     """x in `shape`, standardized over `axes`, and 1 over the deviation."""
     x = x.reshape(shape)
     count = max(int(np.prod([shape[d] for d in axes])), 1)
@@ -22,7 +22,7 @@ def normalized(x, shape, axes, eps, centered=True, rstd=None):
 def normalization(layout, centered=True):
     def norm(x, *affine, eps, weighted=False, biased=False, **params):
         shape, axes, kept = layout(x, **params)
-        out = normalized(x, shape, axes, eps, centered)[0].reshape(x.shape)
+        out = normalize(x, shape, axes, eps, centered)[0].reshape(x.shape)
         affine = [a.reshape(kept) for a in affine]
         out = out * affine[0] if weighted else out
         return out + affine[-1] if biased else out
@@ -33,7 +33,7 @@ def normalization(layout, centered=True):
 def normalization_backward(layout, centered=True):
     def pull(ct, x, *rest, eps, weighted=False, wanted=(True, True, True), **params):
         shape, axes, kept = layout(x, **params)
-        out, rstd = normalized(x, shape, axes, eps, centered, None if eps is not None else rest[0])
+        out, rstd = normalize(x, shape, axes, eps, centered, None if eps is not None else rest[0])
         weight = rest[-1] if weighted else np.ones([n for n in kept if n != 1] or 1, x.dtype)
         g = (ct * weight.reshape(kept)).reshape(shape)
         count = max(int(np.prod([shape[d] for d in axes])), 1)
@@ -48,37 +48,37 @@ def normalization_backward(layout, centered=True):
     return pull
 
 
-def of_layers(x, rank, lead=0):
+def layer_layout(x, rank, lead=0):
     kept = [n if d < lead or d >= x.ndim - rank else 1 for d, n in enumerate(x.shape)]
     return x.shape, tuple(range(x.ndim - rank, x.ndim)), kept
 
 
-def of_groups(x, groups, axis=1, lead=0):
+def group_layout(x, groups, axis=1, lead=0):
     channels, rest = x.shape[axis], x.shape[axis + 1 :]
     shape = (*x.shape[:axis], groups, channels // groups, *rest)
     kept = [n if d < lead or d == axis else 1 for d, n in enumerate(x.shape)]
     return shape, tuple(range(axis + 1, len(shape))), kept
 
 
-def of_batches(x, axes):
+def batch_layout(x, axes):
     return x.shape, axes, [1 if d in axes else n for d, n in enumerate(x.shape)]
 
 
-MEANING |= {
-    "LayerNorm": normalization(of_layers),
-    "LayerNormBackward": normalization_backward(of_layers),
-    "RMSNorm": normalization(of_layers, centered=False),
-    "RMSNormBackward": normalization_backward(of_layers, centered=False),
-    "GroupNorm": normalization(of_groups),
-    "GroupNormBackward": normalization_backward(of_groups),
-    "BatchNormBackward": normalization_backward(of_batches),
+REFERENCE_RULES |= {
+    "LayerNorm": normalization(layer_layout),
+    "LayerNormBackward": normalization_backward(layer_layout),
+    "RMSNorm": normalization(layer_layout, centered=False),
+    "RMSNormBackward": normalization_backward(layer_layout, centered=False),
+    "GroupNorm": normalization(group_layout),
+    "GroupNormBackward": normalization_backward(group_layout),
+    "BatchNormBackward": normalization_backward(batch_layout),
 }
 
 
-@meaning
+@reference_rule
 def BatchNorm(x, *rest, axes, momentum=0.1, tracked=False, **params):
     affine = rest[: len(rest) - 2 * tracked]
-    out = normalization(of_batches)(x, *affine, axes=axes, **params)
+    out = normalization(batch_layout)(x, *affine, axes=axes, **params)
     if not tracked:
         return [out]
     if not x.size:
@@ -90,17 +90,17 @@ def BatchNorm(x, *rest, axes, momentum=0.1, tracked=False, **params):
     return [out, *moved]
 
 
-@meaning
+@reference_rule
 def BatchNormInference(x, mean, variance, *affine, eps, axes, weighted=False, biased=False):
-    kept = of_batches(x, axes)[2]
+    kept = batch_layout(x, axes)[2]
     out = (x - mean.reshape(kept)) / np.sqrt(variance.reshape(kept) + eps)
     out = out * affine[0].reshape(kept) if weighted else out
     return out + affine[-1].reshape(kept) if biased else out
 
 
-@meaning
+@reference_rule
 def BatchNormInferenceBackward(ct, x, mean, variance, *weight, eps, axes, wanted=(True,) * 5, **_):
-    kept = of_batches(x, axes)[2]
+    kept = batch_layout(x, axes)[2]
     rstd = 1 / np.sqrt(variance + eps)
     scale = rstd * weight[0] if weight else rstd
     total, along = ct.sum(axes), (ct * (x - mean.reshape(kept))).sum(axes)

@@ -7,10 +7,15 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from functx.testing.reference.meanings import EXACT, MEANING, exact, meaning
+from functx.testing.reference.meanings import (
+    EXACT_DTYPE_RULES,
+    REFERENCE_RULES,
+    exact_dtype_rule,
+    reference_rule,
+)
 
 
-def drawn(function):
+def vectorize_over_keys(function):
     """`function(key, *operands, **params)`, for each key of a batch."""
 
     def for_each_key(key, *operands, **params):
@@ -23,14 +28,14 @@ def drawn(function):
     return for_each_key
 
 
-@exact
+@exact_dtype_rule
 def RandomSeed(seed):
     with jax.enable_x64(seed.dtype.itemsize == 8):
         rows = [np.asarray(jax.random.key_data(jax.random.key(s))) for s in seed.ravel()]
     return np.stack(rows).reshape(*seed.shape, 2)
 
 
-@exact
+@exact_dtype_rule
 def RandomFoldIn(key, data):
     # `data` has the dimensions of the keys first.
     keys = np.broadcast_to(
@@ -43,7 +48,7 @@ def RandomFoldIn(key, data):
     return np.stack(rows).reshape(keys.shape)
 
 
-DRAWS = {
+JAX_SAMPLERS = {
     "RandomSplit": lambda key, shape: jax.random.key_data(jax.random.split(key, shape)),
     "RandomBits": jax.random.bits,
     "RandomUniform": jax.random.uniform,
@@ -71,11 +76,11 @@ DRAWS = {
 }
 
 
-MEANING |= {name: drawn(function) for name, function in DRAWS.items()}
-EXACT.update(DRAWS)
+REFERENCE_RULES |= {name: vectorize_over_keys(function) for name, function in JAX_SAMPLERS.items()}
+EXACT_DTYPE_RULES.update(JAX_SAMPLERS)
 
 
-@meaning
+@reference_rule
 def Dropout(x, key, rate):
     wide = np.float64 if jax.config.jax_enable_x64 else np.float32
     kept = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.special
 
-from functx.testing.reference.meanings import MEANING, meaning
+from functx.testing.reference.meanings import REFERENCE_RULES, reference_rule
 
 
 def reduction(function):
@@ -18,7 +18,7 @@ def typed_reduction(function):
     return lambda x, axes: function(x, axis=tuple(axes), dtype=x.dtype)
 
 
-MEANING |= {
+REFERENCE_RULES |= {
     "ReduceSum": typed_reduction(np.sum),
     "LogSumExp": lambda x, axes: scipy.special.logsumexp(x, axes),
     "Softmax": lambda x, axes: scipy.special.softmax(x, axes) if x.size else x,
@@ -29,7 +29,7 @@ MEANING |= {
 }
 
 
-@meaning
+@reference_rule
 def LogSoftmax(x, axes):
     if not x.size:
         return x
@@ -50,7 +50,7 @@ def highest(dtype):
     return True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-@meaning
+@reference_rule
 def SharedSoftmax(x, axes):
     if not x.size:
         return x
@@ -59,22 +59,22 @@ def SharedSoftmax(x, axes):
     return powers / np.maximum(powers.sum(axes, keepdims=True), 1.0)
 
 
-@meaning
+@reference_rule
 def ReduceMax(x, axes):
     return np.max(x, axis=tuple(axes), initial=lowest(x.dtype))
 
 
-@meaning
+@reference_rule
 def ReduceMin(x, axes):
     return np.min(x, axis=tuple(axes), initial=highest(x.dtype))
 
 
-@meaning
+@reference_rule
 def ArgMax(x, axis, index_dtype):
     return np.argmax(x, axis).astype(index_dtype)
 
 
-@meaning
+@reference_rule
 def ArgMin(x, axis, index_dtype):
     return np.argmin(x, axis).astype(index_dtype)
 
@@ -88,7 +88,7 @@ def cumulative(function):
     return along
 
 
-MEANING |= {
+REFERENCE_RULES |= {
     "CumSum": cumulative(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
     "CumProd": cumulative(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype)),
     "CumMax": cumulative(np.maximum.accumulate),
@@ -97,7 +97,7 @@ MEANING |= {
 }
 
 
-@meaning
+@reference_rule
 def LinearRecurrence(factor, x, axis, reverse):
     factor, x = [np.moveaxis(a, axis, 0)[:: -1 if reverse else 1] for a in (factor, x)]
     out = np.array(x)
@@ -107,7 +107,7 @@ def LinearRecurrence(factor, x, axis, reverse):
     return np.moveaxis(out[:: -1 if reverse else 1], 0, axis)
 
 
-def sliding(x, sizes, strides, padding, base_dilation, window_dilation, fill):
+def sliding_windows(x, sizes, strides, padding, base_dilation, window_dilation, fill):
     """The elements in each window, on one last axis."""
     ndim = len(sizes)
     spread = [
@@ -136,52 +136,52 @@ def sliding(x, sizes, strides, padding, base_dilation, window_dilation, fill):
     return found.reshape(*found.shape[:ndim], -1)
 
 
-@meaning
+@reference_rule
 def ReduceWindowSum(x, **window):
-    return sliding(x, **window, fill=0).sum(-1, dtype=x.dtype)
+    return sliding_windows(x, **window, fill=0).sum(-1, dtype=x.dtype)
 
 
-@meaning
+@reference_rule
 def ReduceWindowMax(x, **window):
-    return sliding(x, **window, fill=lowest(x.dtype)).max(-1)
+    return sliding_windows(x, **window, fill=lowest(x.dtype)).max(-1)
 
 
-@meaning
+@reference_rule
 def ReduceWindowMin(x, **window):
-    return sliding(x, **window, fill=highest(x.dtype)).min(-1)
+    return sliding_windows(x, **window, fill=highest(x.dtype)).min(-1)
 
 
 def window_places(x, lanes, choose, worst, **window):
     count = int(np.prod(x.shape[lanes:]))
     places = np.broadcast_to(np.arange(count).reshape(x.shape[lanes:]), x.shape)
-    found = sliding(x, **window, fill=worst)
-    places = sliding(places, **window, fill=count)
+    found = sliding_windows(x, **window, fill=worst)
+    places = sliding_windows(places, **window, fill=count)
     best = choose(np.where(places == count, worst, found), -1)[..., None]
     chosen = (found == best) | (np.isnan(found) & np.isnan(best))
     return np.where(chosen, places, count).min(-1)
 
 
-@meaning
+@reference_rule
 def ReduceWindowArgmax(x, lanes, **window):
     return window_places(x, lanes, np.max, lowest(x.dtype), **window)
 
 
-@meaning
+@reference_rule
 def ReduceWindowArgmin(x, lanes, **window):
     return window_places(x, lanes, np.min, highest(x.dtype), **window)
 
 
-@meaning
+@reference_rule
 def Variance(x, axes, ddof=0.0):
     return np.var(x - x.mean(axes, keepdims=True), axes, ddof=ddof)
 
 
-@meaning
+@reference_rule
 def StandardDeviation(x, axes, ddof=0.0):
     return np.std(x - x.mean(axes, keepdims=True), axes, ddof=ddof)
 
 
-@meaning
+@reference_rule
 def VectorNorm(x, axes, ord):
     size = np.abs(x)
     if np.isinf(ord):

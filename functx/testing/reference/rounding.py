@@ -17,16 +17,16 @@ from ml_dtypes import finfo
 
 from functx.core.dtypes import DTYPES_BY_SHORT_NAME, is_complex, is_inexact, real_dtype
 from functx.core.program import Equation
-from functx.testing.reference.meanings import CONTROL, EXACT
+from functx.testing.reference.meanings import EXACT_DTYPE_RULES, SUBPROGRAM_RULES
 
 Array = np.ndarray[Any, Any]
 
-BETWEEN_BOUNDS = {"RandomUniformBetween", "RandomTruncatedNormal"}
+DRAWS_BETWEEN_BOUNDS = {"RandomUniformBetween", "RandomTruncatedNormal"}
 """Draws that are rounded as their bounds are, which may cancel."""
 
-WITHOUT_ROUNDING = (
-    (EXACT - BETWEEN_BOUNDS)
-    | CONTROL
+EXACT_PRIMITIVES = (
+    (EXACT_DTYPE_RULES - DRAWS_BETWEEN_BOUNDS)
+    | SUBPROGRAM_RULES
     | {
         *("BroadcastInDim", "Full", "Reshape", "PermuteDims", "Concatenate", "Split", "Pad", "Rev"),
         *("Copy", "ReadBeforeWrite", "Strided", "Slice", "DynamicSlice", "DynamicUpdateSlice"),
@@ -38,7 +38,7 @@ WITHOUT_ROUNDING = (
             "Conj",
             "Complex",
             "Parts",
-            "OfParts",
+            "ViewAsComplex",
             "ReduceMax",
             "ReduceMin",
             "CumMax",
@@ -51,8 +51,8 @@ WITHOUT_ROUNDING = (
             "Boundary",
             "Vary",
             "Name",
-            "StandIn",
-            "AnyLane",
+            "MaskedOperand",
+            "AnyActive",
         ),
         *("ShardingConstraint", "AllGather", "AllToAll", "Ppermute", "Pmax", "Pmin"),
     }
@@ -64,7 +64,7 @@ CORRECTLY_ROUNDED = {
 }
 """Elementwise operations that give the exact result if the dtype has it."""
 
-UNITS = {
+RESULT_ULPS = {
     # XLA's on CPUs near -0.41.
     **dict.fromkeys(("Log1p", "Atanh", "Xlog1py"), 130.0),
     **dict.fromkeys(("Lgamma", "Digamma", "Polygamma", "Sinc", "ErfInv", "Ndtri", "Pow"), 64.0),
@@ -82,7 +82,7 @@ in one correct computation and 1e-8 in another.
 """
 
 ABSOLUTE = {
-    *("LogSumExp", "CumLogSumExp", "LogSoftmax", "CrossEntropy", "SoftCrossEntropy", "Sinc"),
+    *("LogSumExp", "CumLogSumExp", "LogSoftmax", "CrossEntropy", "SoftTargetCrossEntropy", "Sinc"),
 }
 """Operations with an error of a rounding of 1: the logarithm of a number near 1, the sine of pi x."""
 
@@ -92,7 +92,7 @@ NORMWISE = {"Cofactors"}
 Compute = Callable[[Sequence[Array]], list[Array]]
 
 
-class Rounding:
+class RoundingErrors:
     """Random errors of the size of rounding, the same for the same seed; without a seed, none.
 
     `clips` says whether values beyond the largest number of their dtype become infinite, which
@@ -110,7 +110,7 @@ class Rounding:
         name = type(eqn.primitive).__name__
         if name == "BitcastConvertType" and self.random is not None:
             return compute([self.last_bits_open(args[0], eqn.inputs[0].aval.dtype)])
-        if name in WITHOUT_ROUNDING:
+        if name in EXACT_PRIMITIVES:
             return compute(args)
         types = [v.aval.dtype for v in eqn.outputs]
         if self.random is None:
@@ -118,14 +118,14 @@ class Rounding:
         else:
             dtypes = [atom.aval.dtype for atom in eqn.inputs]
             if self.clips:
-                args = [flushed(x, d) for x, d in zip(args, dtypes, strict=True)]
+                args = [flush_subnormals(x, d) for x, d in zip(args, dtypes, strict=True)]
             outs = compute([self.moved(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
             if self.narrow:
-                outs = overflowed(outs, args, dtypes, compute)
+                outs = recompute_narrow(outs, args, dtypes, compute)
             if name == "Div" and not self.clips:
                 # XLA divides the branches of a selection, and there takes 0 / x for 0.
                 outs = [np.where((args[0] == 0) & (args[1] == 0), 0, outs[0])]
-            units = UNITS.get(name, 2.0)
+            units = RESULT_ULPS.get(name, 2.0)
             modulus = name not in COMPONENTWISE
             outs = [self.moved(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
             if name in ABSOLUTE or name in NORMWISE:
@@ -138,23 +138,27 @@ class Rounding:
                 outs = [self.without_overflow(args[0], outs[0])]
             if name in CORRECTLY_ROUNDED and is_inexact(types[0]):
                 (exact,), (out,) = compute(args), outs
-                kept = surely_has(exact, types[0])
+                kept = is_surely_representable(exact, types[0])
                 for x, dtype in zip(args, dtypes, strict=True):
-                    kept = kept & surely_has(x, dtype)
+                    kept = kept & is_surely_representable(x, dtype)
                 outs = [np.where(kept, exact, out)]
         if not self.clips:
             return outs
-        outs = [clipped(x, d) for x, d in zip(outs, types, strict=True)]
+        outs = [overflow_to_infinity(x, d) for x, d in zip(outs, types, strict=True)]
         return (
             outs
             if self.random is None
-            else [flushed(x, d) for x, d in zip(outs, types, strict=True)]
+            else [flush_subnormals(x, d) for x, d in zip(outs, types, strict=True)]
         )
 
     def last_bits_open(self, x: Array, dtype: Any) -> Array:
         """`x`, moved by some units in the last place where it may have been rounded."""
         moved = self.moved(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
-        return np.where(has(x, np.dtype(np.float16)), x, moved) if is_inexact(dtype) else x
+        return (
+            np.where(is_representable(x, np.dtype(np.float16)), x, moved)
+            if is_inexact(dtype)
+            else x
+        )
 
     def without_overflow(self, x: Array, out: Array) -> Array:
         """`out`, the integers of `x`, with any where `x` is beyond them: XLA leaves that open."""
@@ -198,18 +202,18 @@ def limits(dtype: Any) -> Limits:
     return Limits(float(info.eps), float(info.tiny), float(info.max))
 
 
-def has(x: Array, dtype: Any) -> Any:
+def is_representable(x: Array, dtype: Any) -> Any:
     """Where `dtype` has the numbers of the wide array `x`."""
     return (not is_inexact(dtype)) | (x.astype(dtype).astype(x.dtype) == x)
 
 
-def surely_has(x: Array, dtype: Any) -> Any:
+def is_surely_representable(x: Array, dtype: Any) -> Any:
     """The same, for 64 bits where half of them do: `x` may be rounded to these already."""
     narrower = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
-    return has(x, np.dtype(narrower.get(dtype, dtype)))
+    return is_representable(x, np.dtype(narrower.get(dtype, dtype)))
 
 
-def overflowed(
+def recompute_narrow(
     outs: Sequence[Array], args: Sequence[Array], dtypes: Sequence[Any], compute: Compute
 ) -> list[Array]:
     """`outs`, but as computed in the dtypes of the operands where something overflows on the way.
@@ -230,30 +234,32 @@ def overflowed(
     return [np.where(np.isfinite(few) & (few != 0), many, few) for few, many in pairs]
 
 
-def flushed(x: Array, dtype: Any) -> Array:
+def flush_subnormals(x: Array, dtype: Any) -> Array:
     """`x` with 0 for elements below the least normal number of `dtype`."""
     if not is_inexact(dtype):
         return x
     if is_complex(dtype):
         part = real_dtype(dtype)
-        return of_components(flushed(x.real, part), flushed(x.imag, part))
+        return complex_from_parts(flush_subnormals(x.real, part), flush_subnormals(x.imag, part))
     small = np.abs(x) < limits(dtype).least
     return np.where(small, np.copysign(0.0, x), x) if small.any() else x
 
 
-def of_components(real: Array, imag: Array) -> Array:
+def complex_from_parts(real: Array, imag: Array) -> Array:
     out = np.empty(real.shape, np.complex128)
     out.real, out.imag = real, imag
     return out
 
 
-def clipped(x: Array, dtype: Any) -> Array:
+def overflow_to_infinity(x: Array, dtype: Any) -> Array:
     """`x` with infinities for elements beyond the largest number of `dtype`."""
     if not is_inexact(dtype):
         return x
     if is_complex(dtype):
         part = real_dtype(dtype)
-        return of_components(clipped(x.real, part), clipped(x.imag, part))
+        return complex_from_parts(
+            overflow_to_infinity(x.real, part), overflow_to_infinity(x.imag, part)
+        )
     eps, _, largest = limits(dtype)
     beyond = np.abs(x) > largest + largest * eps / 4
     return np.where(beyond, x * np.inf, x) if beyond.any() else x

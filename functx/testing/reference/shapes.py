@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from functx.testing.reference.meanings import exact, meaning
+from functx.testing.reference.meanings import exact_dtype_rule, reference_rule
 
 
-@meaning
+@reference_rule
 def BroadcastInDim(x, shape, dims):
     unit = [1] * len(shape)
     for n, d in zip(x.shape, dims, strict=True):
@@ -17,32 +17,32 @@ def BroadcastInDim(x, shape, dims):
     return np.broadcast_to(x.reshape(unit), shape)
 
 
-@meaning
+@reference_rule
 def Full(x, shape):
     return np.full(shape, x)
 
 
-@meaning
+@reference_rule
 def Reshape(x, shape):
     return x.reshape(shape)
 
 
-@meaning
+@reference_rule
 def PermuteDims(x, axes):
     return x.transpose(axes)
 
 
-@meaning
+@reference_rule
 def Concatenate(*parts, axis):
     return np.concatenate(parts, axis)
 
 
-@meaning
+@reference_rule
 def Split(x, sizes, axis):
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
-@meaning
+@reference_rule
 def Pad(x, fill, config):
     dilated = [n + max(0, n - 1) * inner for n, (_, _, inner) in zip(x.shape, config, strict=True)]
     spread = np.full(dilated, fill)
@@ -59,37 +59,37 @@ def Pad(x, fill, config):
     return wide[tuple(cut)]
 
 
-@meaning
+@reference_rule
 def Rev(x, axes):
     return np.flip(x, axes)
 
 
-@meaning
+@reference_rule
 def Iota(dtype, shape, dimension):
     return np.indices(shape, np.int64)[dimension].astype(dtype)
 
 
-@meaning
+@reference_rule
 def Copy(x):
     return x
 
 
-@meaning
+@reference_rule
 def ReadBeforeWrite(x):
     return x, np.zeros_like(x)
 
 
-@meaning
+@reference_rule
 def Parts(x):
     return np.stack([x.real, x.imag], -1)
 
 
-@meaning
+@reference_rule
 def OfParts(x):
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
 
 
-@meaning
+@reference_rule
 def Strided(x, shape, start, steps, writable):
     if 0 in shape:
         return np.zeros(shape, x.dtype)
@@ -98,46 +98,46 @@ def Strided(x, shape, start, steps, writable):
     return np.lib.stride_tricks.as_strided(first, shape, strides)
 
 
-@meaning
+@reference_rule
 def Slice(x, start, limit, strides):
     strides = strides or (1,) * x.ndim
     return x[tuple(map(slice, start, limit, strides))]
 
 
-def part_of(x, sizes, indices):
+def clamped_slice(x, sizes, indices):
     starts = [
         min(max(int(i), 0), n - size) for i, n, size in zip(indices, x.shape, sizes, strict=True)
     ]
     return tuple([slice(i, i + size) for i, size in zip(starts, sizes, strict=True)])
 
 
-@meaning
+@reference_rule
 def DynamicSlice(x, *indices, sizes):
-    return x[part_of(x, sizes, indices)]
+    return x[clamped_slice(x, sizes, indices)]
 
 
-@meaning
+@reference_rule
 def DynamicUpdateSlice(x, update, *indices):
     out = x.copy()
-    out[part_of(x, update.shape, indices)] = update
+    out[clamped_slice(x, update.shape, indices)] = update
     return out
 
 
-@meaning
+@reference_rule
 def Name(x, label):
     return x
 
 
-@exact
+@exact_dtype_rule
 def Dense(aval, data):
     return np.frombuffer(data, aval.dtype).reshape(aval.shape)
 
 
-@meaning
+@reference_rule
 def StandIn(live, x, *, along):
     return x
 
 
-@meaning
+@reference_rule
 def AnyLane(live):
     return live

@@ -1,5 +1,5 @@
 """Programs run in several independent ways that must agree."""
 
-from functx.testing.verification.verify import verify, verify_new, verify_program
+from functx.testing.verification.verify import verify, verify_before_compile, verify_program
 
-__all__ = ["verify", "verify_new", "verify_program"]
+__all__ = ["verify", "verify_before_compile", "verify_program"]

@@ -10,26 +10,26 @@ from ml_dtypes import finfo
 
 from functx.core.dtypes import is_inexact
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.core.storage import Purify
+from functx.core.rewriting import cached_rewrite
+from functx.core.storage import Functionalize
 from functx.testing.reference.interpreter import (
     Array,
-    Interpreter,
-    TooLong,
-    narrowed,
-    own_copies,
-    widened,
+    NumpyInterpreter,
+    StepLimitExceeded,
+    copy_arguments,
+    narrow_array,
+    widen_array,
 )
-from functx.testing.reference.rounding import Rounding
+from functx.testing.reference.rounding import RoundingErrors
 
-UNITS = {"results": 4.0, "spread": 8.0}
+TOLERANCE_FACTORS = {"results": 4.0, "spread": 8.0}
 """The bound: units in the last place of the result, and multiples of its spread by rounding."""
 
-FEW, MANY = 3, 40
+INITIAL_SAMPLES, CONFIRMING_SAMPLES = 3, 40
 """How often the reference is run with errors: at first, and before a difference is believed."""
 
 
-class Expected:
+class ExpectedOutputs:
     """The outputs of a program by the reference interpreter, and how far rounding moves them.
 
     Real numbers may differ from the reference by the spread of runs in which every operation
@@ -39,27 +39,27 @@ class Expected:
     another are decided by rounding, and not compared.
     """
 
-    def __init__(self, program: Program, args: Sequence[Any], runs: int = FEW):
+    def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
         self.program, self.args, self.avals = program, args, program.out_avals
-        interpreter = Interpreter(Rounding())
+        interpreter = NumpyInterpreter(RoundingErrors())
         self.values = self.outputs(interpreter)
         # A loop that ends by convergence may never end with errors.
         self.limit = 1000 + 4 * interpreter.steps
         self.samples: list[list[Array]] = []
         self.sample(runs)
 
-    def outputs(self, interpreter: Interpreter) -> list[Array]:
+    def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
         """The outputs of a run."""
-        return interpreter.run(self.program, own_copies(self.program, self.args))
+        return interpreter.run(self.program, copy_arguments(self.program, self.args))
 
     def sample(self, runs: int) -> None:
         """Let there be at least so many runs with errors."""
         for seed in range(len(self.samples), runs):
-            rounding = Rounding(seed, clips=seed % 2 == 0, narrow=seed % 4 == 2)
-            interpreter = Interpreter(rounding, self.limit)
+            rounding = RoundingErrors(seed, clips=seed % 2 == 0, narrow=seed % 4 == 2)
+            interpreter = NumpyInterpreter(rounding, self.limit)
             try:
                 outs = self.outputs(interpreter)
-            except TooLong:
+            except StepLimitExceeded:
                 outs = [np.full_like(x, np.nan) if is_inexact(x.dtype) else ~x for x in self.values]
             self.samples.append(outs)
 
@@ -67,7 +67,7 @@ class Expected:
         """The number of the first output that `outs` has wrong; None if it has them all right."""
         for k in range(len(self.values)):
             if self.wrong(k, outs[k]).any():
-                self.sample(MANY)
+                self.sample(CONFIRMING_SAMPLES)
                 if self.wrong(k, outs[k]).any():
                     return k
         return None
@@ -85,34 +85,34 @@ class Expected:
         rows = [sample[k] for sample in self.samples]
         if not is_inexact(aval.dtype):
             return np.all([row == value for row in rows], axis=0) & (out != value)
-        out, info = widened(out), finfo(aval.dtype)
+        out, info = widen_array(out), finfo(aval.dtype)
         with np.errstate(all="ignore"):
             spread = np.max([np.abs(row - value) for row in rows], axis=0)
-            bound = UNITS["results"] * float(info.eps) * np.abs(value)
-            bound = bound + UNITS["spread"] * spread + float(info.tiny)
+            bound = TOLERANCE_FACTORS["results"] * float(info.eps) * np.abs(value)
+            bound = bound + TOLERANCE_FACTORS["spread"] * spread + float(info.tiny)
             near = np.abs(out - value) <= bound
         # Rounding to the dtype itself may make the largest numbers infinite.
-        near |= same(widened(narrowed(value, aval.dtype)), out)
+        near |= equal_or_both_nan(widen_array(narrow_array(value, aval.dtype)), out)
         alike = np.all([np.isfinite(row) == np.isfinite(value) for row in rows], axis=0)
-        special = np.all([same(row, value) for row in rows], axis=0)
-        return np.where(np.isfinite(value), alike & ~near, special & ~same(out, value))
+        special = np.all([equal_or_both_nan(row, value) for row in rows], axis=0)
+        return np.where(np.isfinite(value), alike & ~near, special & ~equal_or_both_nan(out, value))
 
 
-class ExpectedInMemory(Expected):
+class ExpectedOutputsWithWrites(ExpectedOutputs):
     """The same for a program that writes, in NumPy memory; written arguments follow the outputs."""
 
-    def __init__(self, program: Program, args: Sequence[Any], runs: int = FEW):
-        self.written = rewritten(Purify(), program).written
+    def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
+        self.written = cached_rewrite(Functionalize(), program).written
         super().__init__(program, args, runs)
         self.avals = [*self.avals, *[program.in_avals[i] for i in self.written]]
 
-    def outputs(self, interpreter: Interpreter) -> list[Array]:
-        given = own_copies(self.program, self.args)
+    def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
+        given = copy_arguments(self.program, self.args)
         outs = [np.array(x) for x in interpreter.run(self.program, given)]
         return [*outs, *[given[i] for i in self.written]]
 
 
-def same(x: Array, y: Array) -> Any:
+def equal_or_both_nan(x: Array, y: Array) -> Any:
     """Where two arrays are equal, nan and nan too; an infinite complex number equals any other."""
     if np.iscomplexobj(x):
         return (x == y) | (~np.isfinite(x) & ~np.isfinite(y))

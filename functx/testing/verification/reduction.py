@@ -8,34 +8,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.dtypes import is_inexact
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.errors import FunctxError
-from functx.core.program import Equation, Program, Var, remove_dead
-from functx.testing.reference.interpreter import Interpreter, narrowed, own_copies, widened
+from functx.core.program import Equation, Program, Var, dce_equations
+from functx.testing.reference.interpreter import (
+    NumpyInterpreter,
+    copy_arguments,
+    narrow_array,
+    widen_array,
+)
 
-TRIALS = 150
+MAX_ATTEMPTS = 150
 """How many smaller programs are tried."""
 
 
-class Case(NamedTuple):
+class ProgramCase(NamedTuple):
     """A program and its arguments."""
 
     program: Program
     args: list[Any]
 
 
-Fails = Callable[[Case], bool]
+Fails = Callable[[ProgramCase], bool]
 
 
-def reduced(case: Case, fails: Fails) -> Case:
+def shrink(case: ProgramCase, fails: Fails) -> ProgramCase:
     """The smallest case found that `fails` as `case` does.
 
     Outputs, equations and inputs are left out, calls opened up, dimensions shortened, and
     arguments made simple numbers, for as long as the failure stays.
     """
-    trials = TRIALS
+    trials = MAX_ATTEMPTS
 
-    def still_fails(smaller: Case) -> bool:
+    def still_fails(smaller: ProgramCase) -> bool:
         nonlocal trials
         trials -= 1
         try:
@@ -44,18 +49,20 @@ def reduced(case: Case, fails: Fails) -> Case:
             return False
 
     for candidates in (
-        fewer_outputs,
-        opened,
-        fewer_equations,
-        fewer_outputs,
-        shorter,
-        simpler_arguments,
+        drop_outputs,
+        inline_calls,
+        drop_equations,
+        drop_outputs,
+        shorten_dimensions,
+        simplify_arguments,
     ):
-        case = descended(case, candidates, still_fails)
+        case = shrink_greedily(case, candidates, still_fails)
     return case
 
 
-def descended(case: Case, candidates: Callable[[Case], Iterator[Case]], fails: Fails) -> Case:
+def shrink_greedily(
+    case: ProgramCase, candidates: Callable[[ProgramCase], Iterator[ProgramCase]], fails: Fails
+) -> ProgramCase:
     """`case` replaced by the first of its candidates that fails, until none does."""
     while True:
         found = next((each for each in candidates(case) if fails(each)), None)
@@ -64,17 +71,19 @@ def descended(case: Case, candidates: Callable[[Case], Iterator[Case]], fails: F
         case = found
 
 
-def fewer_outputs(case: Case) -> Iterator[Case]:
+def drop_outputs(case: ProgramCase) -> Iterator[ProgramCase]:
     """The case with one of its outputs alone, or without one."""
     outputs = case.program.outputs
     if len(outputs) > 1:
         choices = [[atom] for atom in outputs]
         choices += [[*outputs[:k], *outputs[k + 1 :]] for k in range(len(outputs))]
         for chosen in choices:
-            yield trimmed(like(case.program, outputs=chosen, trees=None), case.args)
+            yield remove_unused(
+                replace_program_fields(case.program, outputs=chosen, trees=None), case.args
+            )
 
 
-def opened(case: Case) -> Iterator[Case]:
+def inline_calls(case: ProgramCase) -> Iterator[ProgramCase]:
     """The case with the programs that it calls inlined."""
     names = {eqn.primitive.name for eqn in case.program if hasattr(eqn.primitive, "program")} & {
         "call",
@@ -82,49 +91,53 @@ def opened(case: Case) -> Iterator[Case]:
         "rerun",
     }
     if names:
-        yield Case(case.program.inline(*names), case.args)
+        yield ProgramCase(case.program.inline(*names), case.args)
 
 
-def fewer_equations(case: Case) -> Iterator[Case]:
+def drop_equations(case: ProgramCase) -> Iterator[ProgramCase]:
     """The case without some of its equations; their results become arguments."""
     count = len(case.program.equations)
     size = (count + 1) // 2
     while size:
         for start in range(0, count, size):
-            yield without(case, range(start, min(start + size, count)))
+            yield without_equations(case, range(start, min(start + size, count)))
         size //= 2
 
 
-def without(case: Case, positions: Iterable[int]) -> Case:
+def without_equations(case: ProgramCase, positions: Iterable[int]) -> ProgramCase:
     program, removed = case.program, {*positions}
-    values = Interpreter().values(program, own_copies(program, case.args))
+    values = NumpyInterpreter().values(program, copy_arguments(program, case.args))
     gone = [v for i in sorted(removed) for v in program.equations[i].outputs]
     kept = [eqn for i, eqn in enumerate(program.equations) if i not in removed]
-    smaller = like(program, inputs=[*program.inputs, *gone], equations=kept, in_names=None)
-    return trimmed(smaller, [*case.args, *[narrowed(values[v], v.aval.dtype) for v in gone]])
+    smaller = replace_program_fields(
+        program, inputs=[*program.inputs, *gone], equations=kept, in_names=None
+    )
+    return remove_unused(
+        smaller, [*case.args, *[narrow_array(values[v], v.aval.dtype) for v in gone]]
+    )
 
 
-def trimmed(program: Program, args: Sequence[Any]) -> Case:
+def remove_unused(program: Program, args: Sequence[Any]) -> ProgramCase:
     """The case without equations and inputs that no output needs."""
-    equations = remove_dead(program.equations, program.outputs)
+    equations = dce_equations(program.equations, program.outputs)
     used = {a for eqn in equations for a in eqn.inputs} | {*program.outputs}
     kept = [i for i, v in enumerate(program.inputs) if v in used]
     inputs = [program.inputs[i] for i in kept]
     smaller = Program(program.name, inputs, equations, program.outputs)
-    return Case(smaller, [args[i] for i in kept])
+    return ProgramCase(smaller, [args[i] for i in kept])
 
 
-def shorter(case: Case) -> Iterator[Case]:
+def shorten_dimensions(case: ProgramCase) -> Iterator[ProgramCase]:
     """The case with dimensions of one length shortened, where its operations let that be."""
     shapes = [v.aval.shape for eqn in case.program for v in (*eqn.inputs, *eqn.outputs)]
     for length in sorted({n for shape in shapes for n in shape if n > 2}, reverse=True):
         for new in (1, 2, length // 2):
-            found = resized(case, length, new)
+            found = replace_dimension(case, length, new)
             if found is not None:
                 yield found
 
 
-def resized(case: Case, length: int, new: int) -> Case | None:
+def replace_dimension(case: ProgramCase, length: int, new: int) -> ProgramCase | None:
     """The case with `length` replaced by `new` in every shape; None if that is no valid program."""
 
     def change(shape: Any) -> Any:
@@ -155,23 +168,23 @@ def resized(case: Case, length: int, new: int) -> Case | None:
         np.asarray(x)[tuple([slice(n) for n in v.aval.shape])]
         for x, v in zip(case.args, inputs, strict=True)
     ]
-    return Case(Program(case.program.name, inputs, equations, outputs), args)
+    return ProgramCase(Program(case.program.name, inputs, equations, outputs), args)
 
 
-def simpler_arguments(case: Case) -> Iterator[Case]:
+def simplify_arguments(case: ProgramCase) -> Iterator[ProgramCase]:
     """The case with one argument made of simpler numbers."""
     for i, x in enumerate(case.args):
-        for simpler in simpler_values(np.asarray(x)):
+        for simpler in simplify_values(np.asarray(x)):
             if not np.array_equal(simpler, x):
-                yield Case(case.program, [*case.args[:i], simpler, *case.args[i + 1 :]])
+                yield ProgramCase(case.program, [*case.args[:i], simpler, *case.args[i + 1 :]])
 
 
-def simpler_values(x: Any) -> Iterator[Any]:
+def simplify_values(x: Any) -> Iterator[Any]:
     """Arrays like `x` of simpler numbers, the simplest first; none that is simpler than those."""
     candidates = [np.zeros_like(x), np.ones_like(x)]
     candidates.append(np.arange(1, x.size + 1).reshape(x.shape).astype(x.dtype))
     if is_inexact(x.dtype):
-        candidates.append(narrowed(np.round(widened(x)), x.dtype))
+        candidates.append(narrow_array(np.round(widen_array(x)), x.dtype))
     for candidate in candidates:
         if np.array_equal(candidate, x):
             return

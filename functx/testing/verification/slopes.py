@@ -16,28 +16,33 @@ from functx.core.program import Equation, Program
 from functx.core.tracing import current_builder, trace
 from functx.ops.embedding import Embedding
 from functx.testing.derivatives import central_difference, real_inner_product
-from functx.testing.reference.interpreter import Array, Interpreter, TooLong, own_copies
-from functx.testing.reference.meanings import EXACT
-from functx.testing.reference.rounding import Compute, Rounding
+from functx.testing.reference.interpreter import (
+    Array,
+    NumpyInterpreter,
+    StepLimitExceeded,
+    copy_arguments,
+)
+from functx.testing.reference.meanings import EXACT_DTYPE_RULES
+from functx.testing.reference.rounding import Compute, RoundingErrors
 from functx.transforms.jvp import jvp
 from functx.transforms.refused import Refused
 from functx.transforms.vjp import vjp
 
-CONVENTIONS = frozenset({"stop_gradient"})
+CONVENTIONAL_DERIVATIVES = frozenset({"stop_gradient"})
 """Operations with derivatives by convention."""
-STATED = CONVENTIONS | {"custom_jvp", "custom_vjp", "custom_root"}
+EXPLICIT_DERIVATIVES = CONVENTIONAL_DERIVATIVES | {"custom_jvp", "custom_vjp", "custom_root"}
 """Primitives whose derivative is a given rule, not the derivative of their values."""
-BACKWARD = "_backward"
+BACKWARD_SUFFIX = "_backward"
 """The end of the names of those that take results of others, and have derivatives as if made with them."""
 
-FEW = 5
+GAP_SAMPLES = 5
 """How often a difference is measured with errors before it is believed."""
 
 STEP, SMALL, CLOSE, TIGHT = 1e-3, 1e-3 / 8, 1e-4, 1e-6
 """The two steps of differences; how close derivatives must be to them, and dot products to each other."""
 
 
-class Derivatives(NamedTuple):
+class DerivativePrograms(NamedTuple):
     """The programs of J t, from the arguments and t, and of J* c, from the arguments and c.
 
     One is None where functx has no such derivative of the program.
@@ -49,7 +54,7 @@ class Derivatives(NamedTuple):
     cts: list[Array]
 
 
-def derivatives(program: Program, args: Sequence[Any]) -> Derivatives | None:
+def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativePrograms | None:
     """Both derivatives of a pure program, and where to take them; None if nothing varies."""
     avals, n = program.in_avals, len(program.inputs)
     varying = [i for i, a in enumerate(avals) if is_inexact(a.dtype)]
@@ -76,15 +81,17 @@ def derivatives(program: Program, args: Sequence[Any]) -> Derivatives | None:
         return list(vjp(flat, *primals)[1](list(xs[n:])))
 
     random = np.random.RandomState(len(program.equations))
-    return Derivatives(
-        derived(pushed, [*avals, *moving], f"jvp_{program.name}"),
-        derived(pulled, [*avals, *results], f"vjp_{program.name}"),
-        [direction(random, a) for a in moving],
-        [direction(random, a) for a in results],
+    return DerivativePrograms(
+        trace_derivative(pushed, [*avals, *moving], f"jvp_{program.name}"),
+        trace_derivative(pulled, [*avals, *results], f"vjp_{program.name}"),
+        [random_direction(random, a) for a in moving],
+        [random_direction(random, a) for a in results],
     )
 
 
-def derived(body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: str) -> Any:
+def trace_derivative(
+    body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: str
+) -> Any:
     """The program of a derivative; None where functx says that there is none."""
     try:
         program = trace(body, avals, name=name)[0]
@@ -96,47 +103,51 @@ def derived(body: Callable[..., list[Any]], avals: Sequence[ShapedArray], name: 
     return None if any(type(p) is Refused for p in primitives) else program
 
 
-def direction(random: Any, aval: ShapedArray) -> Array:
+def random_direction(random: Any, aval: ShapedArray) -> Array:
     x = random.uniform(-1.0, 1.0, aval.shape)
     if is_complex(aval.dtype):
         x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
     return np.asarray(x).astype(aval.dtype)
 
 
-def disagreement(program: Program, args: Sequence[Any], found: Derivatives) -> str | None:
+def find_derivative_mismatch(
+    program: Program, args: Sequence[Any], found: DerivativePrograms
+) -> str | None:
     """How the derivatives of `program` contradict each other or its values; None if they do not.
 
     All is computed by the reference interpreter in float64, whatever the dtypes of the program.
     """
-    given = own_copies(program, args)
-    tangents = [np.asarray(t, wide(t)) for t in found.tangents]
-    cts = [np.asarray(c, wide(c)) for c in found.cts]
-    pushed = run(found.pushed, [*given, *tangents])
-    pulled = run(found.pulled, [*given, *cts])
-    if pushed is not None and pulled is not None and finite(pushed) and finite(pulled):
+    given = copy_arguments(program, args)
+    tangents = [np.asarray(t, wide_dtype_of(t)) for t in found.tangents]
+    cts = [np.asarray(c, wide_dtype_of(c)) for c in found.cts]
+    pushed = run_in_numpy(found.pushed, [*given, *tangents])
+    pulled = run_in_numpy(found.pulled, [*given, *cts])
+    if pushed is not None and pulled is not None and all_finite(pushed) and all_finite(pulled):
         left, right = real_inner_product(cts, pushed), real_inner_product(pulled, tangents)
         scale = sum(
             float(np.sum(np.abs(a) * np.abs(b)))
             for a, b in zip([*cts, *pulled], [*pushed, *tangents], strict=True)
         )
         gap = left - right
-        if abs(gap) > TIGHT * (scale + 1.0) and abs(gap) > spread_of_gap(found, given, gap):
+        if abs(gap) > TIGHT * (scale + 1.0) and abs(gap) > rounding_spread(found, given, gap):
             return f"<c, J t> must be <J* c, t>; got {left!r} and {right!r}"
-    if pushed is None or states_derivatives(program, STATED):
+    if pushed is None or has_explicit_derivatives(program, EXPLICIT_DERIVATIVES):
         return None
-    return far_from_differences(program, given, tangents, pushed)
+    return find_difference_mismatch(program, given, tangents, pushed)
 
 
-def spread_of_gap(found: Derivatives, given: Sequence[Array], gap: float) -> float:
+def rounding_spread(found: DerivativePrograms, given: Sequence[Array], gap: float) -> float:
     """How far rounding moves `gap`, the difference <c, J t> - <J* c, t>.
 
     Numbers in rules have the digits of their dtype alone, which the sine of a large number, say,
     makes into a difference of any size.
     """
     gaps = []
-    for seed in range(FEW):
+    for seed in range(GAP_SAMPLES):
         pushed, pulled = [
-            Interpreter(Rounding(seed, clips=False)).run(p, [np.array(x) for x in (*given, *along)])
+            NumpyInterpreter(RoundingErrors(seed, clips=False)).run(
+                p, [np.array(x) for x in (*given, *along)]
+            )
             for p, along in ((found.pushed, found.tangents), (found.pulled, found.cts))
             if p is not None
         ]
@@ -145,7 +156,7 @@ def spread_of_gap(found: Derivatives, given: Sequence[Array], gap: float) -> flo
     return 8 * max(gaps)
 
 
-def states_derivatives(program: Program, names: Collection[str]) -> bool:
+def has_explicit_derivatives(program: Program, names: Collection[str]) -> bool:
     """Whether differences say nothing of the derivatives of a program.
 
     It has operations of these names, or backward ones, or embeddings with a row of padding, which
@@ -154,8 +165,8 @@ def states_derivatives(program: Program, names: Collection[str]) -> bool:
     for each in program.walk():
         for eqn in each.equations:
             name = eqn.primitive.name
-            rounds = type(eqn.primitive).__name__ in EXACT
-            if name in names or name.endswith(BACKWARD):
+            rounds = type(eqn.primitive).__name__ in EXACT_DTYPE_RULES
+            if name in names or name.endswith(BACKWARD_SUFFIX):
                 return True
             if type(eqn.primitive) is Embedding and eqn.primitive.padding is not None:
                 return True
@@ -164,7 +175,7 @@ def states_derivatives(program: Program, names: Collection[str]) -> bool:
     return False
 
 
-def far_from_differences(
+def find_difference_mismatch(
     program: Program, given: Sequence[Array], tangents: Sequence[Array], pushed: Sequence[Array]
 ) -> str | None:
     """How J t differs from the change of the values along t, where that is smooth."""
@@ -173,13 +184,15 @@ def far_from_differences(
     def at(tangents: Sequence[Array], step: float) -> list[Array]:
         moving = iter(tangents)
         along = [next(moving) if is_inexact(a.dtype) else None for a in program.in_avals]
-        outs = run_moved(program, given, along, step)
+        outs = run_perturbed(program, given, along, step)
         return [outs[k] for k in kept]
 
     said = None
-    for changes in (slopes, additive_slopes):
+    for changes in (directional_derivatives, additive_directional_derivatives):
         rows = zip(kept, pushed, changes(at, tangents), strict=True)
-        far = [(k, got, row.change) for k, got, row in rows if is_far(program, got, *row)]
+        far = [
+            (k, got, row.change) for k, got, row in rows if differs_where_smooth(program, got, *row)
+        ]
         if not far:
             return None
         said = "J t must be the change along t; got, for output {},\n{}\nfor\n{}".format(*far[0])
@@ -193,11 +206,13 @@ class DirectionalDerivative(NamedTuple):
     smooth: Array
 
 
-Moved = Callable[[Sequence[Any], float], list[Array]]
+PerturbedOutputs = Callable[[Sequence[Any], float], list[Array]]
 """Arrays as a function of tangents and of the step along them."""
 
 
-def slopes(at: Moved, tangents: Sequence[Any]) -> list[DirectionalDerivative]:
+def directional_derivatives(
+    at: PerturbedOutputs, tangents: Sequence[Any]
+) -> list[DirectionalDerivative]:
     """The derivatives of the arrays `at(tangents, s)` at s = 0.
 
     They are smooth where two steps agree on them, and so do the sides: at a kink the difference of
@@ -220,7 +235,9 @@ def slopes(at: Moved, tangents: Sequence[Any]) -> list[DirectionalDerivative]:
     return found
 
 
-def additive_slopes(at: Moved, tangents: Sequence[Any]) -> list[DirectionalDerivative]:
+def additive_directional_derivatives(
+    at: PerturbedOutputs, tangents: Sequence[Any]
+) -> list[DirectionalDerivative]:
     """The same, smooth where the slopes along two parts of the tangents add up to that along both.
 
     They do not at a point such as the origin of x y / z, which has a slope along every line and
@@ -229,7 +246,9 @@ def additive_slopes(at: Moved, tangents: Sequence[Any]) -> list[DirectionalDeriv
     random = np.random.RandomState(len(tangents))
     parts = [t if t is None else t * random.uniform(0.1, 0.9, np.shape(t)) for t in tangents]
     rest = [t if t is None else t - part for t, part in zip(tangents, parts, strict=True)]
-    rows = zip(*[slopes(at, each) for each in (tangents, parts, rest)], strict=True)
+    rows = zip(
+        *[directional_derivatives(at, each) for each in (tangents, parts, rest)], strict=True
+    )
     found = []
     for (change, smooth), part, other in rows:
         with np.errstate(all="ignore"):
@@ -239,7 +258,7 @@ def additive_slopes(at: Moved, tangents: Sequence[Any]) -> list[DirectionalDeriv
     return found
 
 
-class UnknownAtTies(Rounding):
+class NanAtClampTies(RoundingErrors):
     """No rounding, but nan for elements of `clamp` whose operands tie.
 
     What follows from them is nan, and so not smooth. The derivative there is a convention, JAX's:
@@ -255,7 +274,7 @@ class UnknownAtTies(Rounding):
         return outs
 
 
-def run_moved(
+def run_perturbed(
     program: Program,
     args: Sequence[Array],
     tangents: Sequence[Any],
@@ -268,48 +287,48 @@ def run_moved(
     arguments are so large that a step is lost in their digits.
     """
     pairs = list(zip(args, tangents, strict=True))
-    plain = Interpreter(limit=limit)
+    plain = NumpyInterpreter(limit=limit)
     outs = plain.run(program, [np.array(x if t is None else x + step * t) for x, t in pairs])
     if step:
         return outs
     # A loop that waits for a nan to be small never ends.
-    knowing = Interpreter(UnknownAtTies(), limit=1000 + 4 * plain.steps)
+    knowing = NumpyInterpreter(NanAtClampTies(), limit=1000 + 4 * plain.steps)
     try:
         return knowing.run(
-            program, [np.array(x if t is None else resolved(x, t)) for x, t in pairs]
+            program, [np.array(x if t is None else nan_where_step_is_lost(x, t)) for x, t in pairs]
         )
-    except TooLong:
+    except StepLimitExceeded:
         return [np.full(x.shape, np.nan) for x in outs]
 
 
-def resolved(x: Array, t: Any) -> Array:
+def nan_where_step_is_lost(x: Array, t: Any) -> Array:
     """`x`, with nan where a step along `t` is lost in its digits."""
     with np.errstate(all="ignore"):
         lost = np.spacing(np.abs(x)) > CLOSE * SMALL * np.abs(t)
     return np.where(lost & (t != 0), np.nan, x)
 
 
-def closeness(program: Program) -> float:
+def derivative_tolerance(program: Program) -> float:
     """How close a derivative must be to differences: the numbers in its rules have the dtypes' digits."""
     outs = [v for each in program.walk() for eqn in each.equations for v in eqn.outputs]
     units = [float(finfo(v.aval.dtype).eps) for v in outs if is_inexact(v.aval.dtype)]
     return max([CLOSE, *[32 * unit for unit in units]])
 
 
-def is_far(program: Program, got: Array, wanted: Array, smooth: Array) -> bool:
+def differs_where_smooth(program: Program, got: Array, wanted: Array, smooth: Array) -> bool:
     """Whether a derivative, which `program` gives, is not the change where that is smooth."""
     with np.errstate(all="ignore"):
-        near = np.abs(got - wanted) <= closeness(program) * (1 + np.abs(wanted))
+        near = np.abs(got - wanted) <= derivative_tolerance(program) * (1 + np.abs(wanted))
     return bool(np.any(smooth & ~near))
 
 
-def run(program: Program | None, args: Sequence[Array]) -> list[Array] | None:
-    return None if program is None else Interpreter().run(program, [np.array(x) for x in args])
+def run_in_numpy(program: Program | None, args: Sequence[Array]) -> list[Array] | None:
+    return None if program is None else NumpyInterpreter().run(program, [np.array(x) for x in args])
 
 
-def wide(x: Array) -> Any:
+def wide_dtype_of(x: Array) -> Any:
     return np.complex128 if np.iscomplexobj(x) else np.float64
 
 
-def finite(xs: Sequence[Array]) -> bool:
+def all_finite(xs: Sequence[Array]) -> bool:
     return all(np.isfinite(x).all() for x in xs)

@@ -10,20 +10,20 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.effects import Effect
 from functx.core.errors import EffectError, VerificationError
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.core.storage import Purify
-from functx.core.tracing import execution
-from functx.testing.reference.interpreter import interpret
-from functx.testing.verification.bounds import Expected, ExpectedInMemory
-from functx.testing.verification.reduction import Case, reduced
-from functx.testing.verification.slopes import derivatives, disagreement
-from functx.testing.verification.ways import Way, Ways, pure_in_reference
-from functx.transforms.calls import check_callable, named_after
-from functx.transforms.effects import WithoutEffects
+from functx.core.rewriting import cached_rewrite
+from functx.core.storage import Functionalize
+from functx.core.tracing import backend
+from functx.testing.reference.interpreter import interpret_in_numpy
+from functx.testing.verification.bounds import ExpectedOutputs, ExpectedOutputsWithWrites
+from functx.testing.verification.reduction import ProgramCase, shrink
+from functx.testing.verification.slopes import derivative_programs, find_derivative_mismatch
+from functx.testing.verification.ways import ExecutionPath, ExecutionPaths, functionalized_in_numpy
+from functx.transforms.calls import check_callable, copy_function_metadata
+from functx.transforms.effects import RemoveEffects
 from functx.transforms.make_ir import make_ir
 
 
@@ -31,7 +31,7 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
     """`fun`, checked at each call: its program is run in several ways, which must agree.
 
     `fun` is a function of arrays, transformed or not, or a `Program`. The measure is the
-    reference interpreter (`functx.testing.interpret`), which runs the program equation by
+    reference interpreter (`functx.testing.interpret_in_numpy`), which runs the program equation by
     equation in NumPy, in float64 and complex128. It is compared with
 
     - the program lowered without any pass, with each pass alone, with all of them at full
@@ -62,10 +62,12 @@ def verify(fun: Callable[..., Any]) -> Callable[..., Any]:
         program = fun if type(fun) is Program else make_ir(fun)(*args, **kwargs)
         leaves = [*tree.leaves((args, kwargs)), *program.captured]
         pairs = zip(leaves, program.in_avals, strict=True)
-        outs = verify_program(like(program, captured=()), [np.array(x, a.dtype) for x, a in pairs])
+        outs = verify_program(
+            replace_program_fields(program, captured=()), [np.array(x, a.dtype) for x, a in pairs]
+        )
         return outs if program.trees is None else tree.unflatten(program.trees[1], outs)
 
-    return named_after(wrapper, fun, "verify")
+    return copy_function_metadata(wrapper, fun, "verify")
 
 
 def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> list[Any]:
@@ -74,36 +76,36 @@ def verify_program(program: Program, args: Sequence[Any], orders: int = 1) -> li
     `orders` says how many derivatives are checked too.
     """
     if program.effects - {Effect.WRITE}:
-        program = rewritten(WithoutEffects(), program)
-    case = verify_ways(Case(program, list(args)))
+        program = cached_rewrite(RemoveEffects(), program)
+    case = verify_execution_paths(ProgramCase(program, list(args)))
     if orders:
         verify_derivatives(case, orders)
-    return interpret(program, *args)
+    return interpret_in_numpy(program, *args)
 
 
-def verify_ways(case: Case, chosen: Sequence[int] | None = None) -> Case:
+def verify_execution_paths(case: ProgramCase, chosen: Sequence[int] | None = None) -> ProgramCase:
     """The case without writes, once every way to run it agrees; `chosen` numbers those to try."""
     if case.program.writes:
-        pure = Way("writes made pure by `functionalize`", pure_in_reference)
-        compare(case, pure, ExpectedInMemory(*case))
-        case = Case(rewritten(Purify(), case.program).program, case.args)
-    ways, expected = Ways().all(), Expected(*case)
+        pure = ExecutionPath("writes made pure by `functionalize`", functionalized_in_numpy)
+        check_execution_path(case, pure, ExpectedOutputsWithWrites(*case))
+        case = ProgramCase(cached_rewrite(Functionalize(), case.program).program, case.args)
+    ways, expected = ExecutionPaths().all(), ExpectedOutputs(*case)
     for way in ways if chosen is None else [ways[i] for i in chosen]:
-        compare(case, way, expected)
+        check_execution_path(case, way, expected)
     return case
 
 
-def compare(case: Case, way: Way, expected: Expected) -> None:
+def check_execution_path(case: ProgramCase, way: ExecutionPath, expected: ExpectedOutputs) -> None:
     """Raise VerificationError, with the smallest case, if `way` gives other than is expected."""
-    difference = found_by(way, case, expected)
+    difference = find_mismatch(way, case, expected)
     if difference is None:
         return
-    small = reduced(case, lambda smaller: found_by(way, smaller) is not None)
-    difference = found_by(way, small) or difference
+    small = shrink(case, lambda smaller: find_mismatch(way, smaller) is not None)
+    difference = find_mismatch(way, small) or difference
     raise VerificationError(
         f"{case.program.name}: a program must give the same in every way to run it; {way.name}, "
         f"it gives {difference.got} where the reference interpreter gives {difference.wanted}",
-        *shown(small),
+        *describe_case(small),
     )
 
 
@@ -114,61 +116,65 @@ class Mismatch(NamedTuple):
     wanted: str
 
 
-def found_by(way: Way, case: Case, expected: Expected | None = None) -> Mismatch | None:
+def find_mismatch(
+    way: ExecutionPath, case: ProgramCase, expected: ExpectedOutputs | None = None
+) -> Mismatch | None:
     """How `way` differs from the reference interpreter on a case; None if it does not."""
     if expected is None:
-        expected = Expected(*case) if not case.program.writes else ExpectedInMemory(*case)
+        expected = (
+            ExpectedOutputs(*case) if not case.program.writes else ExpectedOutputsWithWrites(*case)
+        )
     try:
         outs = way.run(*case)
     except Exception as error:
-        return Mismatch(f"{type(error).__name__}: {error}", text(expected.values[0]))
+        return Mismatch(f"{type(error).__name__}: {error}", format_array(expected.values[0]))
     k = expected.difference(outs)
     if k is None:
         return None
-    return Mismatch(text(outs[k]), text(expected.values[k]))
+    return Mismatch(format_array(outs[k]), format_array(expected.values[k]))
 
 
-def verify_derivatives(case: Case, orders: int = 0) -> None:
+def verify_derivatives(case: ProgramCase, orders: int = 0) -> None:
     """Check the derivatives of a case by definition; with `orders`, their programs in all ways too."""
-    found = derivatives(*case)
+    found = derivative_programs(*case)
     if found is None:
         return
-    said = disagreement(*case, found)
+    said = find_derivative_mismatch(*case, found)
     if said is not None:
-        small = reduced(case, lambda smaller: contradiction(smaller) is not None)
+        small = shrink(case, lambda smaller: describe_derivative_mismatch(smaller) is not None)
         raise VerificationError(
             f"{case.program.name}: derivatives must agree with each other and with the values; "
-            f"{contradiction(small) or said}",
-            *shown(small),
+            f"{describe_derivative_mismatch(small) or said}",
+            *describe_case(small),
         )
     for derived, directions in ((found.pushed, found.tangents), (found.pulled, found.cts)):
         if derived is not None and orders:
             verify_program(derived, [*case.args, *directions], orders - 1)
 
 
-def contradiction(case: Case) -> str | None:
+def describe_derivative_mismatch(case: ProgramCase) -> str | None:
     """How the derivatives of a case contradict each other or its values."""
-    found = derivatives(*case)
-    return None if found is None else disagreement(*case, found)
+    found = derivative_programs(*case)
+    return None if found is None else find_derivative_mismatch(*case, found)
 
 
-def shown(case: Case) -> list[str]:
+def describe_case(case: ProgramCase) -> list[str]:
     """The program of a case and its arguments, for a message."""
     pairs = zip(case.program.inputs, case.args, strict=True)
-    lines = [f"argument {i}, {v.aval!r}: {text(x)}" for i, (v, x) in enumerate(pairs)]
+    lines = [f"argument {i}, {v.aval!r}: {format_array(x)}" for i, (v, x) in enumerate(pairs)]
     return ["the smallest program found that differs:", *str(case.program).splitlines(), *lines]
 
 
-def text(x: Any) -> str:
+def format_array(x: Any) -> str:
     return np.array2string(np.asarray(x), separator=", ", threshold=60).replace("\n", " ")
 
 
-def verify_new(program: Program, args: Sequence[Any]) -> None:
+def verify_before_compile(program: Program, args: Sequence[Any]) -> None:
     """Check a program that is about to be compiled, unless it is one of those made for a check.
 
     Arguments that JAX traces have no values to check on, and an effect with results runs only once.
     """
-    values = [execution.key_words(x) for x in args]
+    values = [backend.key_words(x) for x in args]
     traced = any(isinstance(x, jax.core.Tracer) for x in values)
     if _verifying.get() or traced or program.captures or program.named_axes:
         return
@@ -176,7 +182,7 @@ def verify_new(program: Program, args: Sequence[Any]) -> None:
     try:
         pairs = zip(values, program.in_avals, strict=True)
         if program.effects:
-            program = rewritten(WithoutEffects(), program)
+            program = cached_rewrite(RemoveEffects(), program)
         verify_program(program, [np.array(x, a.dtype) for x, a in pairs])
     except EffectError:
         return

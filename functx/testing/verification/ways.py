@@ -11,48 +11,53 @@ import jax
 import numpy as np
 
 from functx.core.program import Program
-from functx.core.rewriting import rewritten
-from functx.core.storage import Purify
-from functx.core.tracing import execution
-from functx.lowering.call import call_in_jax
-from functx.lowering.passes import NEEDED, OPTIONAL, PASSES, only
-from functx.testing.reference.interpreter import interpret
-from functx.testing.sections import QUICKLY
-from functx.transforms.literals import literals_of, packed, with_literals_as_inputs
+from functx.core.rewriting import cached_rewrite
+from functx.core.storage import Functionalize
+from functx.core.tracing import backend
+from functx.lowering.call import bind_functx_call
+from functx.lowering.passes import ALL_PASSES, OPTIONAL_PASSES, REQUIRED_PASSES, select_passes
+from functx.testing.reference.interpreter import interpret_in_numpy
+from functx.testing.sections import FAST_COMPILE_OPTIONS
+from functx.transforms.literals import collect_literals, lift_literals, pack_literals
 
 
-class Way(NamedTuple):
+class ExecutionPath(NamedTuple):
     """A way to run a program: its name, and `run(program, args)`, which gives the outputs."""
 
     name: str
     run: Callable[[Program, Sequence[Any]], list[Any]]
 
 
-class Ways:
+class ExecutionPaths:
     """The ways to run one program on one set of arguments; equal lowered text runs once."""
 
     def __init__(self) -> None:
         self.outputs: dict[Any, list[Any]] = {}
 
-    def all(self) -> list[Way]:
+    def all(self) -> list[ExecutionPath]:
         """Every way, those that do least first."""
         alone = [
-            Way(f"lowered with the pass `{name}` alone", partial(self.lowered, (*NEEDED, name)))
-            for name in OPTIONAL
+            ExecutionPath(
+                f"lowered with the pass `{name}` alone",
+                partial(self.lowered, (*REQUIRED_PASSES, name)),
+            )
+            for name in OPTIONAL_PASSES
         ]
         return [
-            Way("lowered without any pass", partial(self.lowered, NEEDED)),
+            ExecutionPath("lowered without any pass", partial(self.lowered, REQUIRED_PASSES)),
             *alone,
-            Way("lowered with all passes at full strength", partial(self.lowered, PASSES)),
-            Way("compiled as by functx.jit", self.compiled),
-            Way("called inside jax.jit", self.inside_jax),
-            Way("compiled with its numbers as inputs", self.with_numbers_as_inputs),
-            Way("printed and parsed", self.printed_and_parsed),
+            ExecutionPath(
+                "lowered with all passes at full strength", partial(self.lowered, ALL_PASSES)
+            ),
+            ExecutionPath("compiled as by functx.jit", self.compiled),
+            ExecutionPath("called inside jax.jit", self.inside_jax),
+            ExecutionPath("compiled with its numbers as inputs", self.with_numbers_as_inputs),
+            ExecutionPath("printed and parsed", self.printed_and_parsed),
         ]
 
     def lowered(self, passes: Sequence[str], program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs when these passes do all that they can, and XLA little."""
-        return self.run(program, args, only(*passes, always=True), QUICKLY)
+        return self.run(program, args, select_passes(*passes, always=True), FAST_COMPILE_OPTIONS)
 
     def compiled(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs as users get them."""
@@ -60,19 +65,21 @@ class Ways:
 
     def inside_jax(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of the program called in a function of JAX's."""
-        return [*jax.jit(lambda *xs: execution.run(None, program, xs))(*args)]
+        return [*jax.jit(lambda *xs: backend.run(None, program, xs))(*args)]
 
     def with_numbers_as_inputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of the program that takes its literals as arguments."""
-        literals = literals_of(program)
-        lifted = with_literals_as_inputs(lambda p: p, program, range(len(literals)))
+        literals = collect_literals(program)
+        lifted = lift_literals(lambda p: p, program, range(len(literals)))
         if lifted is None:
             return self.compiled(program, args)
-        return self.run(lifted.program, [*args, *packed(literals)], nullcontext(), QUICKLY)
+        return self.run(
+            lifted.program, [*args, *pack_literals(literals)], nullcontext(), FAST_COMPILE_OPTIONS
+        )
 
     def printed_and_parsed(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of the program that its text stands for."""
-        return self.lowered(NEEDED, Program.parse(str(program)), args)
+        return self.lowered(REQUIRED_PASSES, Program.parse(str(program)), args)
 
     def run(
         self, program: Program, args: Sequence[Any], passes: Any, options: dict[str, Any]
@@ -80,7 +87,7 @@ class Ways:
         """The outputs of `program`, lowered in the context `passes` and compiled with `options`."""
 
         def f(*xs: Any) -> list[Any]:
-            return call_in_jax(program, xs)
+            return bind_functx_call(program, xs)
 
         with passes:
             lowered = jax.jit(f).lower(*args)
@@ -91,6 +98,6 @@ class Ways:
         return self.outputs[key]
 
 
-def pure_in_reference(program: Program, args: Sequence[Any]) -> list[Any]:
+def functionalized_in_numpy(program: Program, args: Sequence[Any]) -> list[Any]:
     """The outputs of `program` without writes, and the new values of the arrays that it writes to."""
-    return interpret(rewritten(Purify(), program).program, *args)
+    return interpret_in_numpy(cached_rewrite(Functionalize(), program).program, *args)

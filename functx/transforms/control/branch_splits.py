@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from functx.core.program import Program, Var
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.ops.shaping import zeros_like
-from functx.transforms.parts import rewired
+from functx.transforms.parts import with_io
 
 
 class BranchSplit(NamedTuple):
@@ -29,7 +29,7 @@ class BranchSplit(NamedTuple):
         return [*[operands[i] for i in self.passed], *saved]
 
 
-class JoinSplits(Rewrite[BranchSplit]):
+class PartialEvalBranches(Rewrite[BranchSplit]):
     """The rewrite of all of `branches`, each split by `rewrite`, to halves of common types.
 
     Of what the branches save, values of one type share an output: only one branch runs.
@@ -40,7 +40,7 @@ class JoinSplits(Rewrite[BranchSplit]):
     branches: tuple[Program, ...]
 
     def __call__(self, _: Program) -> BranchSplit:
-        halves = [rewritten(self.rewrite, branch) for branch in self.branches]
+        halves = [cached_rewrite(self.rewrite, branch) for branch in self.branches]
         count = len(self.branches[0].outputs)
         passed: list[int] = []
         slots: list[Any] = []
@@ -68,17 +68,17 @@ class JoinSplits(Rewrite[BranchSplit]):
         known = [*[operands[i] for i in passed], *slots]
         values_of, rest_of = [], []
         for (values, rest), places in zip(halves, sources, strict=True):
-            values_of.append(_saving(values, count, places, slots))
+            values_of.append(_with_residual_slots(values, count, places, slots))
             at = [i if is_passed else len(passed) + i for is_passed, i in places]
             inputs = [Var(aval) for aval in known]
             lead = len(rest.inputs) - len(at)
             for i, v in zip(at, rest.inputs[lead:], strict=True):
                 inputs[i] = v
-            rest_of.append(rewired(rest, [*rest.inputs[:lead], *inputs], rest.outputs))
+            rest_of.append(with_io(rest, [*rest.inputs[:lead], *inputs], rest.outputs))
         return BranchSplit(tuple(values_of), tuple(rest_of), tuple(passed))
 
 
-def _saving(
+def _with_residual_slots(
     values: Program, count: int, places: Sequence[tuple[bool, int]], slots: Sequence[Any]
 ) -> Program:
     """`values` with what it returns behind its first `count` outputs put into `slots`."""

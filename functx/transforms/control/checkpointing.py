@@ -8,50 +8,55 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.core.program import Program, Var, subprograms
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
-from functx.ops.half_floats import narrowed, wide_aval, widened
+from functx.ops.half_floats import cast_like_input, upcast_aval, upcast_half
 from functx.ops.operands import literal
 from functx.ops.shaping import zeros_like
 from functx.transforms.control import schedule
 from functx.transforms.control.cond import Cond
-from functx.transforms.control.schedule import INT, REAL, Filling, Walk
-from functx.transforms.control.stacking import (
-    STEP,
-    Halves,
-    Ignoring,
-    Remaining,
-    keep_all,
-    put,
-    rows_at,
-    stacked,
-    step_back,
+from functx.transforms.control.schedule import (
+    BINOMIAL_DTYPE,
+    STEP_DTYPE,
+    OnlineSchedule,
+    RevolveSchedule,
 )
-from functx.transforms.effects import WithoutEffects
-from functx.transforms.marks import chosen
-from functx.transforms.parts import rewired, used
+from functx.transforms.control.stacking import (
+    STEP_AVAL,
+    CounterPositive,
+    WhileSplit,
+    WithUnusedInputs,
+    backward_from_stacks,
+    read_rows,
+    run_with_stacks,
+    stacked_avals,
+    write_rows,
+)
+from functx.transforms.effects import RemoveEffects
+from functx.transforms.marks import select_where
+from functx.transforms.parts import used_inputs, with_io
 
-FILLING = len(Filling._fields)
-WALK = len(Walk._fields)
+ONLINE_FIELDS = len(OnlineSchedule._fields)
+REVOLVE_FIELDS = len(RevolveSchedule._fields)
 
 
-def filling_types(slots: int) -> list[ShapedArray]:
+def online_schedule_avals(slots: int) -> list[ShapedArray]:
     """The types of a `Filling`."""
-    many = ShapedArray((slots,), INT)
-    return [many, many, STEP, STEP]
+    many = ShapedArray((slots,), STEP_DTYPE)
+    return [many, many, STEP_AVAL, STEP_AVAL]
 
 
-def walk_types(slots: int) -> list[ShapedArray]:
+def revolve_schedule_avals(slots: int) -> list[ShapedArray]:
     """The types of a `Walk`."""
-    real = ShapedArray((), REAL)
-    many = ShapedArray((slots,), INT)
-    return [many, many, STEP, STEP, STEP, STEP, real, real]
+    real = ShapedArray((), BINOMIAL_DTYPE)
+    many = ShapedArray((slots,), STEP_DTYPE)
+    return [many, many, STEP_AVAL, STEP_AVAL, STEP_AVAL, STEP_AVAL, real, real]
 
 
-class Reversal(NamedTuple):
+class RecomputationPlan(NamedTuple):
     """How a loop is run back: in blocks of `steps`, from the carries marked in `state`.
 
     `ahead` takes the consts of the condition, those of the body, and the state, to the state
@@ -65,49 +70,49 @@ class Reversal(NamedTuple):
     pull: Program
 
 
-class Reverse(Rewrite[Reversal]):
+class PlanRecomputation(Rewrite[RecomputationPlan]):
     """The rewrite of the body of `loop`, of which these are `halves`, to how it is run back.
 
     Effects do not take place again.
     """
 
     loop: Any
-    halves: Halves
+    halves: WhileSplit
 
-    def __call__(self, program: Program) -> Reversal:
-        values = rewritten(WithoutEffects(), self.halves.values)
+    def __call__(self, program: Program) -> RecomputationPlan:
+        values = cached_rewrite(RemoveEffects(), self.halves.values)
         consts, count = self.loop.body_consts, len(program.outputs)
         lead, carry = values.inputs[:consts], values.inputs[consts:]
         rows = values.outputs[count:]
-        state = tuple(used(rewired(values, values.inputs, rows))[consts:])
+        state = tuple(used_inputs(with_io(values, values.inputs, rows))[consts:])
         steps = self.block_length(values, state)
         if steps > 1:
-            by_condition = used(self.loop.condition)[self.loop.condition_consts :]
+            by_condition = used_inputs(self.loop.condition)[self.loop.condition_consts :]
             state = tuple([a or b for a, b in zip(state, by_condition, strict=True)])
         while True:
-            ahead = rewired(values, values.inputs, chosen(values.outputs[:count], state))
-            needed = used(ahead)[consts:]
+            ahead = with_io(values, values.inputs, select_where(values.outputs[:count], state))
+            needed = used_inputs(ahead)[consts:]
             grown = tuple([a or b for a, b in zip(state, needed, strict=True)])
             if grown == state:
                 break
             state = grown
-        inputs = [*lead, *chosen(carry, state)]
-        ahead = rewired(ahead, inputs, ahead.outputs)
-        values = rewired(values, inputs, [*ahead.outputs, *rows])
+        inputs = [*lead, *select_where(carry, state)]
+        ahead = with_io(ahead, inputs, ahead.outputs)
+        values = with_io(values, inputs, [*ahead.outputs, *rows])
         if steps == 1:
             shared = self.loop.condition.inputs[: self.loop.condition_consts]
-            ahead = rewired(ahead, [*[Var(v.aval) for v in shared], *inputs], ahead.outputs)
-            return Reversal(1, state, ahead, self.pull(values, len(ahead.outputs), None))
+            ahead = with_io(ahead, [*[Var(v.aval) for v in shared], *inputs], ahead.outputs)
+            return RecomputationPlan(1, state, ahead, self.pull(values, len(ahead.outputs), None))
         part = self.part(state, ahead, steps)
         pull = self.pull(values, len(ahead.outputs), part)
-        return Reversal(steps, state, rewritten(Block(part), ahead), pull)
+        return RecomputationPlan(steps, state, cached_rewrite(StepBlock(part), ahead), pull)
 
     def part(self, state: tuple[bool, ...], ahead: Program, steps: int) -> Any:
         """The loop for a block of `steps`, of the state alone."""
         shared = self.loop.condition_consts
-        inputs = chosen(self.loop.condition.inputs[shared:], state)
+        inputs = select_where(self.loop.condition.inputs[shared:], state)
         inputs = [*self.loop.condition.inputs[:shared], *inputs]
-        condition = rewired(self.loop.condition, inputs, self.loop.condition.outputs)
+        condition = with_io(self.loop.condition, inputs, self.loop.condition.outputs)
         return self.loop.again(condition, ahead, shared, self.loop.body_consts).bounded(steps)
 
     def block_length(self, values: Program, state: tuple[bool, ...]) -> int:
@@ -119,7 +124,10 @@ class Reverse(Rewrite[Reversal]):
         if loop.condition.effects or any(subprograms(eqn.primitive) for eqn in values):
             return 1
         carry = values.in_avals[loop.body_consts :]
-        slots, rows = _bytes(chosen(carry, state)), _bytes(values.out_avals[len(carry) :])
+        slots, rows = (
+            _total_bytes(select_where(carry, state)),
+            _total_bytes(values.out_avals[len(carry) :]),
+        )
         return max(min(loop.checkpoints * slots // max(rows, 1), loop.checkpoints), 1)
 
     def pull(self, values: Program, count: int, part: Any) -> Program:
@@ -135,13 +143,15 @@ class Reverse(Rewrite[Reversal]):
             if part is None:
                 rows = apply(None, values, args[m:])[count:]
                 return apply(None, halves.rest, [*given, *fixed, *rows])
-            _, known = keep_all(part, values, args[len(cts) : m], consts, args[n:], limited=True)
-            return step_back(part, halves.rest, given, fixed, known)
+            _, known = run_with_stacks(
+                part, values, args[len(cts) : m], consts, args[n:], limited=True
+            )
+            return backward_from_stacks(part, halves.rest, given, fixed, known)
 
         return trace_closed(body, [*cts, *shared, *values.in_avals], name=halves.rest.name)
 
 
-class Block(Rewrite[Program]):
+class StepBlock(Rewrite[Program]):
     """The rewrite of the body of `loop` to as many steps of it as that runs at most."""
 
     loop: Any
@@ -150,17 +160,19 @@ class Block(Rewrite[Program]):
         m, n = self.loop.condition_consts, self.loop.condition_consts + self.loop.body_consts
 
         def body(*args: Any) -> list[Any]:
-            return keep_all(self.loop, program, args[:m], args[m:n], args[n:], limited=True)[0]
+            return run_with_stacks(self.loop, program, args[:m], args[m:n], args[n:], limited=True)[
+                0
+            ]
 
         avals = [*self.loop.condition.in_avals[:m], *program.in_avals]
         return trace_closed(body, avals, name=program.name)
 
 
-def _bytes(avals: Sequence[ShapedArray]) -> int:
+def _total_bytes(avals: Sequence[ShapedArray]) -> int:
     return sum([a.size * a.dtype.itemsize for a in avals])
 
 
-class Keeping(Rewrite[Program]):
+class SaveCheckpoints(Rewrite[Program]):
     """The rewrite of a body to one that keeps the carries marked in `state` in `slots`.
 
     Its carry ends with the number of steps so far, the filling, and the slots.
@@ -172,20 +184,20 @@ class Keeping(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         count = len(program.inputs)
-        state = chosen(program.in_avals[self.consts :], self.state)
+        state = select_where(program.in_avals[self.consts :], self.state)
 
         def body(*args: Any) -> list[Any]:
             step, *rest = args[count:]
-            slot, filling = schedule.filled(Filling(*rest[:FILLING]), step)
-            now = chosen(args[self.consts : count], self.state)
-            kept = put(rest[FILLING:], now, slot)
+            slot, filling = schedule.assign_slot(OnlineSchedule(*rest[:ONLINE_FIELDS]), step)
+            now = select_where(args[self.consts : count], self.state)
+            kept = write_rows(rest[ONLINE_FIELDS:], now, slot)
             return [*apply(None, program, args[:count]), add(step, 1), *filling, *kept]
 
-        more = [STEP, *filling_types(self.slots), *stacked(state, self.slots)]
+        more = [STEP_AVAL, *online_schedule_avals(self.slots), *stacked_avals(state, self.slots)]
         return trace_closed(body, [*program.in_avals, *more], name=program.name)
 
 
-class WalkingBack(Rewrite[Program]):
+class CheckpointedBackwardBody(Rewrite[Program]):
     """The rewrite of `ahead`, from one state to the next, to the body of the way back.
 
     A step of it runs `ahead` towards the state whose step is the next to run back, or is
@@ -203,23 +215,25 @@ class WalkingBack(Rewrite[Program]):
         pull, sums = self.pull, len(self.pull.outputs) - self.count
         consts = ahead.in_avals[: self.consts]
         state = ahead.in_avals[self.consts :]
-        found = [*map(wide_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
-        lead = [STEP, *walk_types(self.slots)]
+        found = [*map(upcast_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
+        lead = [STEP_AVAL, *revolve_schedule_avals(self.slots)]
         # Where the parts of the operands of a branch end, and those of the carry.
         a, b, c = len(lead), len(lead) + len(state), len(lead) + len(state) + len(found)
         d = b + len(state)
 
         def go_on(todo: Any, *args: Any) -> list[Any]:
-            slot, walk = schedule.walked(Walk(*args[:WALK]), todo)
-            x, found, consts = args[WALK : b - 1], args[b - 1 : c - 1], args[c - 1 :]
+            slot, walk = schedule.advance_state(RevolveSchedule(*args[:REVOLVE_FIELDS]), todo)
+            x, found, consts = args[REVOLVE_FIELDS : b - 1], args[b - 1 : c - 1], args[c - 1 :]
             return [slot, slot, todo, *walk, *apply(None, ahead, [*consts, *x]), *found]
 
         def pull_back(todo: Any, *args: Any) -> list[Any]:
-            x, found, consts = args[WALK : b - 1], args[b - 1 : c - 1], args[c - 1 :]
+            x, found, consts = args[REVOLVE_FIELDS : b - 1], args[b - 1 : c - 1], args[c - 1 :]
             pulled = apply(None, pull, [*found[sums:], *consts, *x])
-            added = [add(x, widened(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
+            added = [add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
             todo = sub(todo, 1)
-            vacant, slot, walk = schedule.resumed(Walk(*args[:WALK]), todo)
+            vacant, slot, walk = schedule.restart_from_checkpoint(
+                RevolveSchedule(*args[:REVOLVE_FIELDS]), todo
+            )
             return [vacant, slot, todo, *walk, *x, *added, *pulled[sums:]]
 
         operands = [*lead, *state, *found, *consts]
@@ -227,78 +241,90 @@ class WalkingBack(Rewrite[Program]):
 
         def body(*args: Any) -> list[Any]:
             consts, args = args[: self.consts], args[self.consts :]
-            there = eq(Walk(*args[1:a]).at, sub(args[0], 1))
-            index = convert_element_type(there, INT)
+            there = eq(RevolveSchedule(*args[1:a]).at, sub(args[0], 1))
+            index = convert_element_type(there, STEP_DTYPE)
             to, source, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
             # Read after writing, for the slots to be updated in place.
-            slots = put(args[b:d], outs[a:b], to)
-            return [*outs[:a], *rows_at(slots, source), *slots, *outs[b:]]
+            slots = write_rows(args[b:d], outs[a:b], to)
+            return [*outs[:a], *read_rows(slots, source), *slots, *outs[b:]]
 
-        carry = [*lead, *state, *stacked(state, self.slots), *found]
+        carry = [*lead, *state, *stacked_avals(state, self.slots), *found]
         return trace_closed(body, [*consts, *carry], name=pull.name)
 
 
-def keep_some(
-    loop: Any, halves: Halves, shared: Sequence[Any], consts: Sequence[Any], carry: Sequence[Any]
+def run_with_checkpoints(
+    loop: Any,
+    halves: WhileSplit,
+    shared: Sequence[Any],
+    consts: Sequence[Any],
+    carry: Sequence[Any],
 ) -> tuple[list[Any], list[Any]]:
     """The outputs of `loop`, and how many blocks it ran, which states are kept, and those."""
-    reversal = rewritten(Reverse(loop, halves), loop.body)
+    reversal = cached_rewrite(PlanRecomputation(loop, halves), loop.body)
     program = loop.body
     if reversal.steps > 1:
         part = loop.bounded(reversal.steps)
-        program, consts = rewritten(Block(part), program), [*shared, *consts]
+        program, consts = cached_rewrite(StepBlock(part), program), [*shared, *consts]
     slots = loop.checkpoints + 1
-    body = rewritten(Keeping(len(consts), reversal.state, slots), program)
+    body = cached_rewrite(SaveCheckpoints(len(consts), reversal.state, slots), program)
     more = body.in_avals[len(program.inputs) :]
-    condition = rewritten(Ignoring(tuple(more)), loop.condition)
-    kept = [zeros_like(a) for a in more[1 + FILLING :]]
-    start = [literal(0, INT), *schedule.empty(slots), *kept]
+    condition = cached_rewrite(WithUnusedInputs(tuple(more)), loop.condition)
+    kept = [zeros_like(a) for a in more[1 + ONLINE_FIELDS :]]
+    start = [literal(0, STEP_DTYPE), *schedule.empty_schedule(slots), *kept]
     found = loop.again(condition, body, len(shared), len(consts))(*shared, *consts, *carry, *start)
     outs, (blocks, places, *rest) = found[: len(carry)], found[len(carry) :]
-    return outs, [blocks, places, *rest[FILLING - 1 :]]
+    return outs, [blocks, places, *rest[ONLINE_FIELDS - 1 :]]
 
 
-def walk_back(
-    loop: Any, halves: Halves, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
+def backward_from_checkpoints(
+    loop: Any, halves: WhileSplit, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
 ) -> list[Any]:
     """The sums over the steps of cotangents of consts, then the cotangents of the first carry.
 
     `consts` are those of the condition, then those of the body.
     """
     blocks, places, *slots = known
-    _, _, ahead, pull = rewritten(Reverse(loop, halves), loop.body)
-    slot, walk = schedule.begun(places)
-    body = rewritten(WalkingBack(len(consts), pull, len(cts), loop.checkpoints + 1), ahead)
-    condition = rewritten(Remaining(len(consts)), body)
-    sums = [zeros_like(wide_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
-    start = [blocks, *walk, *rows_at(slots, slot), *slots, *sums, *cts]
+    _, _, ahead, pull = cached_rewrite(PlanRecomputation(loop, halves), loop.body)
+    slot, walk = schedule.start_backward(places)
+    body = cached_rewrite(
+        CheckpointedBackwardBody(len(consts), pull, len(cts), loop.checkpoints + 1), ahead
+    )
+    condition = cached_rewrite(CounterPositive(len(consts)), body)
+    sums = [zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    start = [blocks, *walk, *read_rows(slots, slot), *slots, *sums, *cts]
     found: list[Any] = loop.again(condition, body, 0, len(consts))(*consts, *start)
     found = found[len(found) - len(pull.outputs) :]
-    return [narrowed(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
+    return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
 
 
-def keep(
-    loop: Any, halves: Halves, shared: Sequence[Any], consts: Sequence[Any], carry: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The outputs of `loop`, and what `pull_back` needs, by the means that `loop` states."""
-    if _recomputes(loop, halves):
-        return keep_some(loop, halves, shared, consts, carry)
-    return keep_all(loop, halves.values, shared, consts, carry)
-
-
-def pull_back(
+def while_forward(
     loop: Any,
-    halves: Halves,
+    halves: WhileSplit,
+    shared: Sequence[Any],
+    consts: Sequence[Any],
+    carry: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """The outputs of `loop`, and what `while_backward` needs, by the means that `loop` states."""
+    if _uses_checkpoints(loop, halves):
+        return run_with_checkpoints(loop, halves, shared, consts, carry)
+    return run_with_stacks(loop, halves.values, shared, consts, carry)
+
+
+def while_backward(
+    loop: Any,
+    halves: WhileSplit,
     cts: Sequence[Any],
     shared: Sequence[Any],
     consts: Sequence[Any],
     known: Sequence[Any],
 ) -> list[Any]:
     """The sums over the steps of cotangents of consts, then the cotangents of the first carry."""
-    if _recomputes(loop, halves):
-        return walk_back(loop, halves, cts, [*shared, *consts], known)
-    return step_back(loop, halves.rest, cts, apply(None, halves.invariant, consts), known)
+    if _uses_checkpoints(loop, halves):
+        return backward_from_checkpoints(loop, halves, cts, [*shared, *consts], known)
+    return backward_from_stacks(
+        loop, halves.rest, cts, apply(None, halves.invariant, consts), known
+    )
 
 
-def _recomputes(loop: Any, halves: Halves) -> bool:
+def _uses_checkpoints(loop: Any, halves: WhileSplit) -> bool:
     return loop.max_steps is None and len(halves.values.outputs) > len(loop.body.outputs)

@@ -14,11 +14,11 @@ import numpy as np
 
 from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.interpret import forward, interpret
+from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import bool_, f32, i32, sample
 from functx.core.tracing import aval_of, trace_closed
 from functx.ops.gathering import Gather
@@ -28,14 +28,14 @@ from functx.ops.reductions import argmax, reduce_or
 from functx.ops.scatter_reductions import ScatterMul
 from functx.ops.scattering import Scatter, ScatterAdd
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, moveaxis
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, moveaxis
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice, Slice
 from functx.transforms.control.scan import Scan
 
-LIVE = bool_[()]
+MASK_AVAL = bool_[()]
 
 
-class StandIn(Primitive):
+class MaskedOperand(Primitive):
     """The operand `x` of a computation that counts only where `live` holds.
 
     No derivative passes where it does not hold. With `along`, a lane of a batch then has the
@@ -68,42 +68,42 @@ class StandIn(Primitive):
         return x
 
     def jvp(self, primals, tangents):
-        return self(*primals), where(primals[0], tangents[1])
+        return self(*primals), zero_inactive(primals[0], tangents[1])
 
     def vjp(self, ct, out, args, active):
-        return None, where(args[0], ct)
+        return None, zero_inactive(args[0], ct)
 
     def transpose(self, ct, live, x):
-        return None, where(live, ct)
+        return None, zero_inactive(live, ct)
 
     def batch(self, args, dims):
         (live, x), (live_dim, dim) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         if (live_dim is None and not live.ndim) or (size == 0 and self.along):
             return self(*args) if live_dim is None else x, dim
-        live = batch_at(live, live_dim, 0, size)
+        live = batch_dim_at(live, live_dim, 0, size)
         if self.along:
             # A batch around this one may hold lanes that take none of these.
-            x = x if dim is None else go_along(live, moveaxis(x, dim, 0))
+            x = x if dim is None else borrow_active_row(live, moveaxis(x, dim, 0))
             return self(reduce_or(live), x), None if dim is None else 0
         if dim is None and not is_inexact(x.dtype):
             return x, None
-        return self(live, batch_at(x, dim, 0, size)), 0
+        return self(live, batch_dim_at(x, dim, 0, size)), 0
 
     def lower(self, ctx, live, x):
         return x
 
 
-def go_along(live: Any, x: Any) -> Any:
+def borrow_active_row(live: Any, x: Any) -> Any:
     """`x` with what the first live lane has in place of what those have that are not."""
     first = argmax(live, 0, np.int32)
     at = [first, *[literal(0, first.dtype)] * (x.ndim - 1)]
-    row = StandIn(False)(False, DynamicSlice((1, *x.shape[1:]))(x, *at))
+    row = MaskedOperand(False)(False, DynamicSlice((1, *x.shape[1:]))(x, *at))
     other = broadcast_in_dim(row, x.shape, tuple(range(x.ndim)))
     return select(broadcast_in_dim(live, x.shape, (0,)), x, other)
 
 
-class AnyLane(Primitive):
+class AnyActive(Primitive):
     """Whether `live` holds in any lane of a batch; `live` itself outside one."""
 
     differentiable = False
@@ -121,7 +121,7 @@ class AnyLane(Primitive):
         return live
 
 
-def where(live: Any, t: Any) -> Any:
+def zero_inactive(live: Any, t: Any) -> Any:
     """`t` where `live`, of its first dimensions, holds, else zero; None for zero everywhere."""
     if type(live.atom) is Literal and not live.atom.value:
         return None
@@ -130,7 +130,7 @@ def where(live: Any, t: Any) -> Any:
     return select(live, t, literal(0, t.dtype))
 
 
-class Gated(Rewrite[Program]):
+class Predicated(Rewrite[Program]):
     """The rewrite to a program that counts only if its first input, `live`, holds.
 
     `roots[j]` is the input that output j is otherwise, or None where it does not matter. An
@@ -143,20 +143,25 @@ class Gated(Rewrite[Program]):
 
     def __call__(self, program: Program) -> Program:
         paths = [
-            None if root is None else path(program, j, program.inputs[root])
+            None if root is None else in_place_update_chain(program, j, program.inputs[root])
             for j, root in enumerate(self.roots)
         ]
         updates = {v for found in paths for v in found or ()}
         made = producers(program)
         bases = {
-            made[v].inputs[updated(made[v].primitive, made[v].outputs.index(v))] for v in updates
+            made[v].inputs[in_place_operand(made[v].primitive, made[v].outputs.index(v))]
+            for v in updates
         }
 
         def as_they_are(eqn: Equation) -> Sequence[int]:
             """The operands that an equation takes without a stand-in, for it has its own way."""
             if not updates.isdisjoint(eqn.outputs):
-                return own_way(eqn.primitive, eqn.inputs)
-            return (0,) if isinstance(eqn.primitive, READS) and eqn.inputs[0] in bases else ()
+                return self_masked_operands(eqn.primitive, eqn.inputs)
+            return (
+                (0,)
+                if isinstance(eqn.primitive, READ_PRIMITIVES) and eqn.inputs[0] in bases
+                else ()
+            )
 
         used = {
             atom
@@ -168,25 +173,25 @@ class Gated(Rewrite[Program]):
 
         def body(live: Any, *args: Any) -> list[Any]:
             given = dict(zip(program.inputs, args, strict=True))
-            stand_ins = {v: StandIn(self.along)(live, given[v]) for v in standing}
+            stand_ins = {v: MaskedOperand(self.along)(live, given[v]) for v in standing}
 
             def step(eqn: Equation, *operands: tuple[Any, Any]) -> list[tuple[Any, Any]]:
                 plain = as_they_are(eqn)
                 xs = [
                     value
                     if i in plain
-                    else StandIn(self.along)(live, value)
+                    else MaskedOperand(self.along)(live, value)
                     if stand_in is None
                     else stand_in
                     for i, (value, stand_in) in enumerate(operands)
                 ]
                 changed = [v in updates for v in eqn.outputs]
                 if any(changed):
-                    outs = update_if(eqn.primitive, live, changed, self.along, xs)
+                    outs = masked_update(eqn.primitive, live, changed, self.along, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
-                outs = forward(eqn, *xs)
+                outs = bind_equation(eqn, *xs)
                 if plain and self.minds(aval_of(outs[0])):
-                    outs = [StandIn(self.along)(live, outs[0])]
+                    outs = [MaskedOperand(self.along)(live, outs[0])]
                 return [(x, x) for x in outs]
 
             pairs = [(x, stand_ins.get(v, x)) for v, x in given.items()]
@@ -196,30 +201,30 @@ class Gated(Rewrite[Program]):
                 for (x, _), root, found in zip(outs, self.roots, paths, strict=True)
             ]
 
-        return trace_closed(body, [LIVE, *program.in_avals], name=program.name)
+        return trace_closed(body, [MASK_AVAL, *program.in_avals], name=program.name)
 
     def minds(self, aval: Any) -> bool:
         """Whether a value of this type needs a stand-in: one that varies, or any to go along."""
         return self.along or is_inexact(aval.dtype)
 
 
-READS = DynamicSlice, Gather, Slice
+READ_PRIMITIVES = DynamicSlice, Gather, Slice
 
 
 @singledispatch
-def updated(primitive: Any, output: int) -> Any:
+def in_place_operand(primitive: Any, output: int) -> Any:
     """The operand that an output is but for updates of parts of it; None if there is none."""
     return 0 if isinstance(primitive, (DynamicUpdateSlice, Scatter)) else None
 
 
 @singledispatch
-def own_way(primitive: Any, operands: Sequence[Any]) -> Sequence[int]:
-    """The operands that `update_if` takes as they are, without a stand-in."""
+def self_masked_operands(primitive: Any, operands: Sequence[Any]) -> Sequence[int]:
+    """The operands that `masked_update` takes as they are, without a stand-in."""
     return (0,)
 
 
 @singledispatch
-def update_if(
+def masked_update(
     primitive: Any, live: Any, changed: Sequence[bool], along: bool, args: Sequence[Any]
 ) -> list[Any]:
     """The outputs of `primitive`, those `changed` left as the operand was unless `live` holds."""
@@ -230,7 +235,7 @@ def update_if(
         return [primitive(x, select(live, update, there), *indices)]
     indices, updates = rest
     if isinstance(primitive, ScatterAdd):
-        there = literal(NOTHING.get(kind(x.dtype), 0), x.dtype)
+        there = literal(ADDITIVE_IDENTITIES.get(kind(x.dtype), 0), x.dtype)
     elif isinstance(primitive, ScatterMul):
         there = literal(1, x.dtype)
     else:
@@ -239,10 +244,12 @@ def update_if(
 
 
 # Added to any number it leaves even the sign of zero.
-NOTHING = {"f": -0.0, "c": complex(-0.0, -0.0)}
+ADDITIVE_IDENTITIES = {"f": -0.0, "c": complex(-0.0, -0.0)}
 
 
-def path(program: Program, output: int, root: Var | None = None) -> list[Var] | None:
+def in_place_update_chain(
+    program: Program, output: int, root: Var | None = None
+) -> list[Var] | None:
     """The variables through which an output comes of the input `root` by updates of its parts.
 
     None if it does not. Without a `root`, any input is one, and is the last variable.
@@ -251,7 +258,7 @@ def path(program: Program, output: int, root: Var | None = None) -> list[Var] | 
     found: list[Var] = []
     atom: Any = program.outputs[output]
     while (eqn := made.get(atom)) is not None:
-        position = updated(eqn.primitive, eqn.outputs.index(atom))
+        position = in_place_operand(eqn.primitive, eqn.outputs.index(atom))
         if position is None:
             return None
         found.append(atom)
@@ -261,9 +268,9 @@ def path(program: Program, output: int, root: Var | None = None) -> list[Var] | 
     return found if atom is root else None
 
 
-def root_of(program: Program, output: int) -> int | None:
+def in_place_input(program: Program, output: int) -> int | None:
     """The input that an output is but for updates of parts of it; None if there is none."""
-    found = path(program, output)
+    found = in_place_update_chain(program, output)
     return None if found is None else program.inputs.index(found[-1])
 
 
@@ -275,13 +282,13 @@ def producers(program: Program) -> dict[Any, Equation]:
     return found
 
 
-def must_go_along(program: Program, shared: Sequence[bool]) -> bool:
+def must_borrow_active(program: Program, shared: Sequence[bool]) -> bool:
     """Whether lanes that do not count must do as those that do.
 
     So it is with loops that run as long as a condition holds, and with arrays that vary and
     are shared, since their cotangents are sums over the lanes. Scalars are not worth it.
     """
-    if holds_loop(program):
+    if has_unbounded_loop(program):
         return True
     used = {atom for eqn in program.equations for atom in eqn.inputs}
     return any(
@@ -290,11 +297,11 @@ def must_go_along(program: Program, shared: Sequence[bool]) -> bool:
     )
 
 
-def holds_loop(program: Program) -> bool:
+def has_unbounded_loop(program: Program) -> bool:
     """Whether `program` holds, at any depth, a loop that runs as long as a condition holds."""
-    found: bool | None = program.memo.get(holds_loop)
+    found: bool | None = program.memo.get(has_unbounded_loop)
     if found is None:
-        found = program.memo[holds_loop] = any(
+        found = program.memo[has_unbounded_loop] = any(
             getattr(eqn.primitive, "unbounded", False)
             for each in program.walk()
             for eqn in each.equations
@@ -302,7 +309,7 @@ def holds_loop(program: Program) -> bool:
     return found
 
 
-class GatedLoop(Rewrite[tuple[Program, Program]]):
+class PredicatedLoop(Rewrite[tuple[Program, Program]]):
     """The rewrite of the body of a loop to one for lanes that stop each for itself.
 
     Gives the condition, that any lane is live, and the body. Both take the consts of the old
@@ -316,9 +323,11 @@ class GatedLoop(Rewrite[tuple[Program, Program]]):
     def __call__(self, body: Program) -> tuple[Program, Program]:
         count = len(body.outputs)
         consts = len(body.inputs) - count
-        gated = rewritten(Gated(tuple(range(consts, consts + count)), self.along), body)
-        waits = holds_loop(self.condition)
-        runs = rewritten(Gated((None,), True), self.condition) if waits else self.condition
+        gated = cached_rewrite(Predicated(tuple(range(consts, consts + count)), self.along), body)
+        waits = has_unbounded_loop(self.condition)
+        runs = (
+            cached_rewrite(Predicated((None,), True), self.condition) if waits else self.condition
+        )
 
         def step(*args: Any) -> list[Any]:
             live = args[self.shared + consts]
@@ -327,17 +336,17 @@ class GatedLoop(Rewrite[tuple[Program, Program]]):
             (again,) = apply(None, runs, [*[live] * waits, *shared, *carry])
             return [bitwise_and(live, again), *carry]
 
-        carry_avals = [LIVE, *body.in_avals[consts:]]
+        carry_avals = [MASK_AVAL, *body.in_avals[consts:]]
         avals = [
             *self.condition.in_avals[: self.shared],
             *body.in_avals[:consts],
             *carry_avals,
         ]
-        any_lane = trace_closed(lambda live, *_: [AnyLane()(live)], carry_avals, name="any_lane")
+        any_lane = trace_closed(lambda live, *_: [AnyActive()(live)], carry_avals, name="any_lane")
         return any_lane, trace_closed(step, avals, name=body.name)
 
 
-def one_by_one(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+def batch_sequentially(primitive: Any, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
     """The batched outputs of `primitive`, run on one lane after another, with their dimensions."""
     size = batch_size(args, dims)
     shared = [x for x, d in zip(args, dims, strict=True) if d is None]

@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_inexact
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.printing import variable_names
-from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.ops.gathering import Gather
 from functx.ops.joining import concatenate
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev, reshape
 from functx.ops.slicing import DynamicSlice, Slice, slice_in_dim
-from functx.transforms.effects import with_effects_on
-from functx.transforms.forward_mode import PushForward
-from functx.transforms.marks import chosen, inexact_marks, places_of, spread
-from functx.transforms.parts import rewired, variables_read
+from functx.transforms.effects import keep_effects_depending_on
+from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.marks import indices_where, inexact_mask, scatter_where, select_where
+from functx.transforms.parts import used_variables, with_io
 
 
-class Row(NamedTuple):
+class ResidualSource(NamedTuple):
     """Where the rows of something lie: `kind` and the position say in which array.
 
     `x`: an operand of the loop; `y`: an output; `before`: carry `carry` before each step, of
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     carry: int = 0
 
 
-class LoopSplit(NamedTuple):
+class ScanSplit(NamedTuple):
     """A body split in two: its values, and the rest, which needs something of the values.
 
     `kinds` says of each thing needed, in order, whether it is the same in every step (`c`) or
@@ -46,7 +46,7 @@ class LoopSplit(NamedTuple):
     rest: Program
     kinds: str
     invariant: Program
-    rows: tuple[Row, ...]
+    rows: tuple[ResidualSource, ...]
     names: Callable[[], list[str]]
 
     def arrays(
@@ -58,12 +58,12 @@ class LoopSplit(NamedTuple):
             if row.kind == "x"
             else ys[row.position]
             if row.kind == "y"
-            else before_each_step(carries[row.carry], ys[row.position], reverse)
+            else carry_history(carries[row.carry], ys[row.position], reverse)
             for row in self.rows
         ]
 
 
-def before_each_step(start: Any, after: Any, reverse: bool) -> Any:
+def carry_history(start: Any, after: Any, reverse: bool) -> Any:
     """The values of a carry before each step, from that at first and those after each step."""
     length = after.shape[0]
     if not length:
@@ -74,29 +74,29 @@ def before_each_step(start: Any, after: Any, reverse: bool) -> Any:
     return concatenate([first, slice_in_dim(after, 0, length - 1)])
 
 
-def without_effects(program: Program) -> Program:
+def drop_effectful_equations(program: Program) -> Program:
     """`program` without the equations with effects, to compute what needs none of them."""
     if not program.effects:
         return program
     pure = [eqn for eqn in program.equations if not eqn.primitive.effects]
-    return like(program, equations=pure)
+    return replace_program_fields(program, equations=pure)
 
 
-class SplitLoop(Rewrite[LoopSplit]):
+class PartialEvalScan(Rewrite[ScanSplit]):
     """The rewrite to the halves into which `rewrite` splits a body."""
 
     rewrite: Any
     consts: int
     carries: int
 
-    def __call__(self, program: Program) -> LoopSplit:
-        values, rest = rewritten(self.rewrite, program)
+    def __call__(self, program: Program) -> ScanSplit:
+        values, rest = cached_rewrite(self.rewrite, program)
         count, n = len(program.outputs), self.consts + self.carries
         start, xs = values.inputs[self.consts : n], values.inputs[n:]
         after = dict(zip(start, values.outputs, strict=False))
         same = {*values.inputs[: self.consts], *[v for v in start if after[v] is v]}
-        unchanging(values, same)
-        values, rest = moved_again(values, rest, count, same | set(xs))
+        loop_invariant_variables(values, same)
+        values, rest = recompute_layout_ops(values, rest, count, same | set(xs))
         saved = values.outputs[count:]
 
         stacked: list[Atom] = list(values.outputs[self.carries : count])
@@ -108,13 +108,13 @@ class SplitLoop(Rewrite[LoopSplit]):
             if atom in same:
                 continue
             if atom in xs:
-                rows.append(Row("x", xs.index(atom)))
+                rows.append(ResidualSource("x", xs.index(atom)))
             elif atom in after and atom not in stacked and after[atom] in stacked:
-                rows.append(Row("before", stacked.index(after[atom]), start.index(atom)))
+                rows.append(ResidualSource("before", stacked.index(after[atom]), start.index(atom)))
             else:
                 if atom not in stacked:
                     stacked.append(atom)
-                rows.append(Row("y", stacked.index(atom)))
+                rows.append(ResidualSource("y", stacked.index(atom)))
 
         def names() -> list[str]:
             known: dict[Any, str] = variable_names(values)
@@ -124,19 +124,21 @@ class SplitLoop(Rewrite[LoopSplit]):
                 *[f"{known[atom]}_before" if atom in after else known[atom] for atom in saved],
             ]
 
-        return LoopSplit(
-            rewired(values, values.inputs, [*values.outputs[: self.carries], *stacked]),
+        return ScanSplit(
+            with_io(values, values.inputs, [*values.outputs[: self.carries], *stacked]),
             rest,
             "".join(["c" if atom in same else "x" for atom in saved]),
-            rewired(
-                without_effects(values), values.inputs[:n], [atom for atom in saved if atom in same]
+            with_io(
+                drop_effectful_equations(values),
+                values.inputs[:n],
+                [atom for atom in saved if atom in same],
             ),
             tuple(rows),
             names,
         )
 
 
-def unchanging(program: Program, same: set[Any]) -> set[Any]:
+def loop_invariant_variables(program: Program, same: set[Any]) -> set[Any]:
     """`same` with the variables added that depend on nothing but literals and others in it."""
     for eqn in program.equations:
         if not eqn.primitive.effects and all(type(a) is Literal or a in same for a in eqn.inputs):
@@ -144,7 +146,7 @@ def unchanging(program: Program, same: set[Any]) -> set[Any]:
     return same
 
 
-def moved_again(
+def recompute_layout_ops(
     values: Program, rest: Program, count: int, free: set[Any]
 ) -> tuple[Program, Program]:
     """The two halves, the second doing again what only moves or repeats things, if that is smaller.
@@ -162,7 +164,7 @@ def moved_again(
         while pending:
             v = pending.pop()
             eqn = made.get(v)
-            if eqn is None or v in free or type(eqn.primitive) not in _MOVING:
+            if eqn is None or v in free or type(eqn.primitive) not in _LAYOUT_OPS:
                 found.append(v)
             elif eqn not in equations:
                 equations.append(eqn)
@@ -191,7 +193,7 @@ def moved_again(
             )
             names.update(zip(eqn.outputs, made_again, strict=True))
     return (
-        rewired(values, values.inputs, [*values.outputs[:count], *kept]),
+        with_io(values, values.inputs, [*values.outputs[:count], *kept]),
         Program(
             rest.name,
             [*rest.inputs[:lead], *inputs.values()],
@@ -201,12 +203,12 @@ def moved_again(
     )
 
 
-_MOVING = (
+_LAYOUT_OPS = (
     BroadcastInDim, DynamicSlice, Full, Gather, PermuteDims, Reshape, Rev, Slice,
 )  # fmt: skip
 
 
-class LinearStep(Rewrite[Program]):
+class LinearizedScanBody(Rewrite[Program]):
     """The rewrite of the tangents of a body, and what they need, to the body of a scan.
 
     The first `tangents` inputs are tangents, of them `consts` of consts. Of what follows,
@@ -226,10 +228,10 @@ class LinearStep(Rewrite[Program]):
             *tangents[self.consts :],
             *[v for v, kind in zip(needs, self.kinds, strict=True) if kind == "x"],
         ]
-        return rewired(rest, inputs, chosen(rest.outputs, self.kept))
+        return with_io(rest, inputs, select_where(rest.outputs, self.kept))
 
 
-class Trim(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
+class DCEScanBody(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
     """The rewrite of a body to what the outputs marked `used` need, over all the steps.
 
     Returns it with the positions of the inputs and outputs that it keeps, or None for all.
@@ -243,9 +245,9 @@ class Trim(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
         start = program.inputs[self.consts : self.consts + self.carries]
         kept = list(self.used)
         while True:
-            outputs = chosen(program.outputs, kept)
-            equations = remove_dead(program.equations, outputs)
-            needed = variables_read(equations, outputs)
+            outputs = select_where(program.outputs, kept)
+            equations = dce_equations(program.equations, outputs)
+            needed = used_variables(equations, outputs)
             grown = [on or (i < self.carries and start[i] in needed) for i, on in enumerate(kept)]
             if grown == kept:
                 break
@@ -254,11 +256,11 @@ class Trim(Rewrite[tuple[Program, list[int], tuple[int, ...]] | None]):
         inputs = [i for i, v in enumerate(program.inputs) if v in needed]
         if len(inputs) == len(program.inputs) and all(kept):
             return None
-        body = rewired(program, [program.inputs[i] for i in inputs], outputs)
-        return body, inputs, places_of(kept)
+        body = with_io(program, [program.inputs[i] for i in inputs], outputs)
+        return body, inputs, indices_where(kept)
 
 
-class KnownCarries(Rewrite[Program]):
+class KnownScanBody(Rewrite[Program]):
     """The rewrite of a body to that of the carries not marked in `flags`, each also a row."""
 
     consts: int
@@ -268,13 +270,13 @@ class KnownCarries(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         fixed = [not on for on in self.flags]
         n = self.consts + self.carries
-        now = chosen(program.inputs[self.consts : n], fixed[self.consts : n])
-        after = chosen(program.outputs[: self.carries], fixed[self.consts : n])
-        inputs = chosen(program.inputs, fixed)
-        return rewired(with_effects_on(program, inputs), inputs, [*after, *now])
+        now = select_where(program.inputs[self.consts : n], fixed[self.consts : n])
+        after = select_where(program.outputs[: self.carries], fixed[self.consts : n])
+        inputs = select_where(program.inputs, fixed)
+        return with_io(keep_effects_depending_on(program, inputs), inputs, [*after, *now])
 
 
-class PushedStep(Rewrite[Program]):
+class JVPScanBody(Rewrite[Program]):
     """The rewrite of a body to one of values and tangents, each tangent behind its group."""
 
     consts: int
@@ -283,23 +285,25 @@ class PushedStep(Rewrite[Program]):
     out_flags: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        pushed = rewritten(PushForward(self.flags), program)
+        pushed = cached_rewrite(JVPRewrite(self.flags), program)
         count, n = len(program.inputs), self.consts + self.carries
         values = pushed.inputs[:count]
-        tangents = spread(pushed.inputs[count:], self.flags)
+        tangents = scatter_where(pushed.inputs[count:], self.flags)
         inputs = [
             v
             for start, end in ((0, self.consts), (self.consts, n), (n, count))
             for v in [*values[start:end], *[t for t in tangents[start:end] if t is not None]]
         ]
         outs = pushed.outputs[: len(program.outputs)]
-        found = _with_flags(program, pushed.outputs[len(outs) :], self.out_flags)
+        found = _none_unless_marked(program, pushed.outputs[len(outs) :], self.out_flags)
         k = self.carries
         moved = [[t for t in group if t is not None] for group in (found[:k], found[k:])]
-        return rewired(pushed, inputs, [*outs[:k], *moved[0], *outs[k:], *moved[1]])
+        return with_io(pushed, inputs, [*outs[:k], *moved[0], *outs[k:], *moved[1]])
 
 
-def _with_flags(program: Program, tangents: Sequence[Atom], flags: Sequence[bool]) -> list[Any]:
+def _none_unless_marked(
+    program: Program, tangents: Sequence[Atom], flags: Sequence[bool]
+) -> list[Any]:
     """The tangents of the inexact outputs, None for those whose flag is not set."""
-    found = spread(tangents, inexact_marks(program.out_avals))
+    found = scatter_where(tangents, inexact_mask(program.out_avals))
     return [t if on else None for t, on in zip(found, flags, strict=True)]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functx.core.avals import ShapedArray
-from functx.core.editing import applied
+from functx.core.editing import apply_program
 from functx.core.program import Atom, Equation, Literal, Program, Var
 from functx.core.records import Rewrite, Uncompared
 from functx.core.rewriting import apply
@@ -22,18 +22,18 @@ from functx.ops.arithmetic import Add, Div, Mul, Neg, add
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
-from functx.ops.half_floats import wide_aval, widened
+from functx.ops.half_floats import upcast_aval, upcast_half
 from functx.ops.reductions import ReduceSum, reduce_sum
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import Full, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
-from functx.transforms.control.loop_split import unchanging
-from functx.transforms.marks import chosen
-from functx.transforms.parts import rewired
-from functx.transforms.zeros import KnownZeros
+from functx.transforms.control.loop_split import loop_invariant_variables
+from functx.transforms.marks import select_where
+from functx.transforms.parts import with_io
+from functx.transforms.zeros import ZeroPropagation
 
 
-class BackwardLoop(NamedTuple):
+class BackwardScan(NamedTuple):
     """The body of a loop backwards, and what comes after the loop.
 
     The body takes consts, sums, carried cotangents, rows of cotangents, rows of what is
@@ -49,7 +49,7 @@ class BackwardLoop(NamedTuple):
     whole: tuple[int, ...]
 
 
-class PullLoop(Rewrite[BackwardLoop]):
+class BuildBackwardScan(Rewrite[BackwardScan]):
     """The rewrite of the backward program of a body to that of a loop backwards.
 
     `sources` says where each cotangent comes from: `c` the step before, `x` a row, `0` it is
@@ -64,7 +64,7 @@ class PullLoop(Rewrite[BackwardLoop]):
     reached: tuple[bool, ...]
     names: Uncompared[Callable[[], Sequence[str]] | None]
 
-    def __call__(self, pull: Program) -> BackwardLoop:
+    def __call__(self, pull: Program) -> BackwardScan:
         cts, needs = pull.inputs[: len(self.sources)], pull.inputs[len(self.sources) :]
         constants = [v for v, k in zip(needs, self.kinds, strict=True) if k == "c"]
         carried = [v for v, k in zip(cts, self.sources, strict=True) if k == "c"]
@@ -72,14 +72,14 @@ class PullLoop(Rewrite[BackwardLoop]):
         rows = [*given, *[v for v, k in zip(needs, self.kinds, strict=True) if k == "x"]]
         zeros = [v for v, k in zip(cts, self.sources, strict=True) if k == "0"]
         if zeros:
-            left = KnownZeros(pull.equations, cts, zeros)
+            left = ZeroPropagation(pull.equations, cts, zeros)
             results = [left.read(a) for a in pull.outputs]
             pull = Program(pull.name, pull.inputs, left.equations, results)
-        outputs = chosen(pull.outputs, self.reached)
+        outputs = select_where(pull.outputs, self.reached)
         split = sum(self.reached[: self.sums])
         summed, others = outputs[:split], outputs[split:]
 
-        plan = Plan(pull, constants, rows)
+        plan = ReductionPlan(pull, constants, rows)
         order = sorted(range(split), key=lambda i: -summed[i].aval.size)
         totals = {i: plan.total(summed[i]) for i in order}
         sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
@@ -87,7 +87,7 @@ class PullLoop(Rewrite[BackwardLoop]):
         whole = [v for v in rows if v in plan.stacked]
         parts = [plan.parts(term) for terms in plan.sums for term in terms]
         inside = [atom for _, atoms in parts for atom in atoms]
-        step = rewired(pull, [*constants, *carried, *rows], [*others, *stacked, *inside])
+        step = with_io(pull, [*constants, *carried, *rows], [*others, *stacked, *inside])
 
         def body(*args: Any) -> list[Any]:
             n = len(constants)
@@ -100,16 +100,16 @@ class PullLoop(Rewrite[BackwardLoop]):
             for acc, terms in zip(so_far, plan.sums, strict=True):
                 for _ in terms:
                     put, atoms = next(pending)
-                    acc = put(acc, *[widened(next(rest)) for _ in atoms])
+                    acc = put(acc, *[upcast_half(next(rest)) for _ in atoms])
                 added.append(acc)
             return [*added, *kept]
 
         def finish(*args: Any) -> list[Any]:
-            env = Finished(dict(zip(constants, args, strict=False)))
+            env = FinalValues(dict(zip(constants, args, strict=False)))
             rest = iter(args[len(constants) :])
             env.sums = [next(rest) for _ in sums]
             env.stacks = dict(zip([*stacked, *whole], rest, strict=True))
-            env.values.update(constant_values(pull, env.values, plan.same))
+            env.values.update(evaluate_invariants(pull, env.values, plan.same))
             return [totals[i].value(env) for i in range(split)]
 
         names = self.names.value
@@ -125,7 +125,7 @@ class PullLoop(Rewrite[BackwardLoop]):
 
         loop_avals = [v.aval for v in [*carried, *rows]]
         const_avals = [v.aval for v in constants]
-        return BackwardLoop(
+        return BackwardScan(
             trace_closed(
                 body,
                 [*const_avals, *sums, *loop_avals],
@@ -138,17 +138,17 @@ class PullLoop(Rewrite[BackwardLoop]):
         )
 
 
-def constant_values(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
+def evaluate_invariants(program: Program, known: dict[Any, Any], same: set[Any]) -> dict[Any, Any]:
     """The values of the variables of `program` in `same`, from those known."""
     equations = [eqn for eqn in program.equations if all(v in same for v in eqn.outputs)]
     wanted = [v for eqn in equations for v in eqn.outputs]
     inputs = [v for v in program.inputs if v in known]
     computed = Program(program.name, inputs, equations, wanted)
-    return dict(zip(wanted, applied(computed, [known[v] for v in inputs]), strict=True))
+    return dict(zip(wanted, apply_program(computed, [known[v] for v in inputs]), strict=True))
 
 
 @dataclass
-class Finished:
+class FinalValues:
     """What is known after the loop: consts and what comes of them, sums, and stacked rows."""
 
     values: dict[Any, Any]
@@ -156,42 +156,42 @@ class Finished:
     stacks: dict[Any, Any] = field(default_factory=dict)
 
 
-class Summed(NamedTuple):
+class AccumulatedSum(NamedTuple):
     """A total of `dtype` that the loop adds up, half floats in single precision."""
 
     position: int
     dtype: Any
 
-    def value(self, env: Finished) -> Any:
+    def value(self, env: FinalValues) -> Any:
         total = env.sums[self.position]
         return total if total.dtype == self.dtype else convert_element_type(total, self.dtype)
 
 
-class Zero(NamedTuple):
+class ZeroSum(NamedTuple):
     """The total of nothing but zeros."""
 
     aval: ShapedArray
 
-    def value(self, env: Finished) -> Any:
+    def value(self, env: FinalValues) -> Any:
         return zeros_like(self.aval)
 
 
-class Reduced(NamedTuple):
+class StackedSum(NamedTuple):
     """The total of rows that are stacked in any case, each summed over `axes`."""
 
     atom: Atom
     axes: tuple[int, ...] = ()
 
-    def value(self, env: Finished) -> Any:
+    def value(self, env: FinalValues) -> Any:
         return reduce_sum(env.stacks[self.atom], (0, *[a + 1 for a in self.axes]))
 
 
-class Product(NamedTuple):
+class ContractedSum(NamedTuple):
     """The total of products of rows: one product of arrays, contracted over the steps too."""
 
     eqn: Equation
 
-    def value(self, env: Finished) -> Any:
+    def value(self, env: FinalValues) -> Any:
         dot: Any = self.eqn.primitive
         contract, batched = (
             [tuple([d + 1 for d in dims]) for dims in pair] for pair in (dot.contract, dot.batched)
@@ -205,13 +205,13 @@ class Product(NamedTuple):
         return whole(*[env.stacks[atom] for atom in self.eqn.inputs])
 
 
-class Mapped(NamedTuple):
+class LinearImageOfSums(NamedTuple):
     """The total of what is linear in `totals`, one an operand, None for those that stay."""
 
     eqn: Equation
     totals: tuple[Any, ...]
 
-    def value(self, env: Finished) -> Any:
+    def value(self, env: FinalValues) -> Any:
         args = [
             total.value(env) if total is not None else env.values.get(atom, atom)
             for atom, total in zip(self.eqn.inputs, self.totals, strict=True)
@@ -219,19 +219,19 @@ class Mapped(NamedTuple):
         return self.eqn.primitive(*args)
 
 
-class Added(NamedTuple):
+class SumOfSums(NamedTuple):
     """A total that is a sum of totals."""
 
     totals: tuple[Any, ...]
 
-    def value(self, env: Finished) -> Any:
+    def value(self, env: FinalValues) -> Any:
         first, *others = [total.value(env) for total in self.totals]
         for x in others:
             first = add(first, x)
         return first
 
 
-class Plan:
+class ReductionPlan:
     """How totals over the steps of a loop come about.
 
     `sums` holds, for each sum that the loop adds up, the terms that a step adds to it; the
@@ -240,7 +240,7 @@ class Plan:
 
     def __init__(self, program: Program, constants: Sequence[Var], rows: Sequence[Var]):
         self.made: dict[Any, Equation] = {v: e for e in program.equations for v in e.outputs}
-        self.same = unchanging(program, set(constants))
+        self.same = loop_invariant_variables(program, set(constants))
         self.rows = set(rows)
         self.stacked: dict[Any, None] = {}
         self.totals: dict[Any, Any] = {}
@@ -259,15 +259,15 @@ class Plan:
             found = self.after_loop(term)
             if found is None:
                 later.append(term)
-            elif type(found) is not Zero:
+            elif type(found) is not ZeroSum:
                 totals.append(found)
         if later:
-            totals.append(Summed(len(self.sums), atom.aval.dtype))
+            totals.append(AccumulatedSum(len(self.sums), atom.aval.dtype))
             self.sums.append(later)
-            self.sum_avals.append(wide_aval(atom.aval))
+            self.sum_avals.append(upcast_aval(atom.aval))
         if not totals:
-            return Zero(atom.aval)
-        return totals[0] if len(totals) == 1 else Added(tuple(totals))
+            return ZeroSum(atom.aval)
+        return totals[0] if len(totals) == 1 else SumOfSums(tuple(totals))
 
     def terms(self, atom: Atom) -> list[Atom]:
         """The terms of which `atom` is the sum."""
@@ -293,28 +293,28 @@ class Plan:
     def after_loop(self, atom: Atom) -> Any:
         """How the total of `atom` comes about after the loop; None if the loop is to add it up."""
         if self.is_zero(atom):
-            return Zero(atom.aval)
+            return ZeroSum(atom.aval)
         if type(atom) is Literal or atom in self.same:
             return None
         if self.is_free(atom):
             self.stacked[atom] = None
-            return Reduced(atom)
+            return StackedSum(atom)
         eqn = self.made.get(atom)
         if eqn is None:
             return None
         if type(eqn.primitive) is ReduceSum and self.is_free(eqn.inputs[0]):
             self.stacked[eqn.inputs[0]] = None
-            return Reduced(eqn.inputs[0], eqn.primitive.axes)
+            return StackedSum(eqn.inputs[0], eqn.primitive.axes)
         if self.is_product(eqn):
             self.stacked.update(dict.fromkeys(eqn.inputs))
-            return Product(eqn)
+            return ContractedSum(eqn)
         moving = self.linear_in(eqn)
         if not moving:
             return None
         size = sum([eqn.inputs[i].aval.size for i in moving if not self.is_zero(eqn.inputs[i])])
         if size > atom.aval.size and not all(self.is_free(eqn.inputs[i]) for i in moving):
             return None
-        return Mapped(
+        return LinearImageOfSums(
             eqn,
             tuple([self.total(a) if i in moving else None for i, a in enumerate(eqn.inputs)]),
         )
@@ -359,7 +359,7 @@ class Plan:
             return added
         if eqn is not None and self.is_zero(eqn.inputs[0] if eqn.inputs else None):
             if type(eqn.primitive) is DynamicUpdateSlice:
-                return add_part, eqn.inputs[1:]
+                return add_to_slice, eqn.inputs[1:]
             if type(eqn.primitive) is ScatterAdd:
                 return eqn.primitive, eqn.inputs[1:]
         return add, [term]
@@ -384,10 +384,10 @@ class Plan:
             or added.inputs[1].aval.shape != new.aval.shape
         ):
             return None
-        return add_part, [added.inputs[1], *indices]
+        return add_to_slice, [added.inputs[1], *indices]
 
 
-def add_part(total: Any, part: Any, *indices: Any) -> Any:
+def add_to_slice(total: Any, part: Any, *indices: Any) -> Any:
     """`total` with `part` added to it at `indices`."""
     so_far = DynamicSlice(part.shape)(total, *indices)
     return DynamicUpdateSlice()(total, add(so_far, part), *indices)

@@ -11,7 +11,7 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.avals import ShapedArray
-from functx.core.concrete import concrete
+from functx.core.concrete import concretize
 from functx.core.dtypes import is_complex, is_inexact, is_integer, promote_types
 from functx.core.errors import (
     ArgumentError,
@@ -23,41 +23,46 @@ from functx.core.errors import (
 )
 from functx.core.program import Program, Var
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
-from functx.core.tracebacks import boundary
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, trace_closed
 from functx.ops.arithmetic import add
 from functx.ops.comparison import lt
 from functx.transforms.calls import (
-    TracedCall,
+    TracedFunction,
     avals_of,
+    capture_key,
+    function_name,
     has_aval,
-    name_of,
-    owner_of,
-    trace_call,
-    traced_together,
+    trace_function,
+    trace_with_shared_captures,
 )
-from functx.transforms.control.progress import COUNTER, Shown, check_progress, show_end
-from functx.transforms.control.scan import Scan, rounds_of, run
+from functx.transforms.control.progress import (
+    COUNTER_AVAL,
+    WithProgress,
+    check_progress,
+    show_completion,
+)
+from functx.transforms.control.scan import Scan, run_scan, unroll_factor
 from functx.transforms.control.stacking import (
-    Ignoring,
-    keep_all,
+    WithUnusedInputs,
+    run_with_stacks,
 )
 from functx.transforms.control.tracing import (
-    as_type,
     body_name,
-    captures_first,
-    check_functions,
-    names_around,
-    settle,
-    with_output_types,
-    write_all,
+    cast_outputs,
+    cast_to,
+    check_callables,
+    closure_variable_names,
+    trace_until_carry_types_settle,
+    with_captures_first,
+    write_back_captures,
 )
-from functx.transforms.control.while_loop import CHECKPOINTS, While
-from functx.transforms.parts import rewired
+from functx.transforms.control.while_loop import DEFAULT_CHECKPOINTS, While
+from functx.transforms.parts import with_io
 
 
-@boundary
+@api_boundary
 def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
@@ -88,20 +93,20 @@ def while_loop(
     >>> int(functx.lax.while_loop(lambda n: n < 100, lambda n: n * 3, 1))
     243
     """
-    check_functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
+    check_callables("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     what = body_name("while_loop", body_fun)
-    means = means_of(what, checkpoints, max_steps)
+    means = check_reverse_options(what, checkpoints, max_steps)
     check_progress(what, progress)
-    leaves, carry_tree = tree.flatten_words(init_val)
-    in_tree = tree.of_call(carry_tree)
+    leaves, carry_tree = tree.flatten_with_key_data(init_val)
+    in_tree = tree.call_treedef(carry_tree)
     avals = avals_of(leaves, "while_loop", body_fun, in_tree)
 
     carry = avals
 
-    def both(from_roots: bool) -> list[TracedCall]:
+    def both(from_roots: bool) -> list[TracedFunction]:
         nonlocal carry
-        call = partial(trace_call, in_tree=in_tree, kind="while_loop", from_roots=from_roots)
-        body, carry = settle(
+        call = partial(trace_function, in_tree=in_tree, kind="while_loop", from_roots=from_roots)
+        body, carry = trace_until_carry_types_settle(
             lambda types: call(body_fun, avals=types),
             avals,
             carry_tree,
@@ -111,28 +116,32 @@ def while_loop(
         )
         return [body, call(cond_fun, avals=carry)]
 
-    traced, condition = traced_together(both)
+    traced, condition = trace_with_shared_captures(both)
     _check_condition(condition, cond_fun)
     traced, around = traced.carrying_writes()
     types = [aval_of(x) for x in around]
-    runs, known = _seeing_writes(condition, around)
-    body = with_output_types(captures_first(traced), [*types, *carry])
-    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
+    runs, known = _carry_written_arrays(condition, around)
+    body = cast_outputs(with_captures_first(traced), [*types, *carry])
+    start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]
     consts = [known, traced.captured[: len(traced.captured) - len(around)]]
     shown = None if progress is None else (progress, None)
     outs = run_while(runs, body, consts, [*around, *start], means, shown)
-    return tree.unflatten(carry_tree, write_all(around, outs))
+    return tree.unflatten(carry_tree, write_back_captures(around, outs))
 
 
-def _seeing_writes(condition: TracedCall, around: Sequence[Any]) -> tuple[Program, list[Any]]:
+def _carry_written_arrays(
+    condition: TracedFunction, around: Sequence[Any]
+) -> tuple[Program, list[Any]]:
     """The condition of a loop that carries the arrays `around`, and what else it captured."""
     program, own = condition.program, len(condition.program.inputs) - len(condition.captured)
-    seen = {owner_of(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)}
+    seen = {
+        capture_key(x): v for x, v in zip(condition.captured, program.inputs[own:], strict=True)
+    }
     fresh = [Var(aval_of(x)) for x in around]
-    carried = [seen.pop(owner_of(x), v) for x, v in zip(around, fresh, strict=True)]
-    known = [x for x in condition.captured if owner_of(x) in seen]
+    carried = [seen.pop(capture_key(x), v) for x, v in zip(around, fresh, strict=True)]
+    known = [x for x in condition.captured if capture_key(x) in seen]
     inputs = [*seen.values(), *carried, *program.inputs[:own]]
-    return rewired(program, inputs, program.outputs), known
+    return with_io(program, inputs, program.outputs), known
 
 
 def run_while(
@@ -149,18 +158,18 @@ def run_while(
     """
     shared, own = consts
     if progress is not None:
-        body = rewritten(Shown(*progress, len(own), len(start)), body)
-        condition = rewritten(Ignoring((COUNTER,)), condition)
+        body = cached_rewrite(WithProgress(*progress, len(own), len(start)), body)
+        condition = cached_rewrite(WithUnusedInputs((COUNTER_AVAL,)), condition)
         *outs, count = run_while(condition, body, consts, [*start, np.int32(0)], means)
-        show_end(*progress, count, outs)
+        show_completion(*progress, count, outs)
         return outs
     loop = While(condition, body, len(shared), len(own), *means)
     if loop.max_steps is None:
         return loop(*shared, *own, *start)  # type: ignore[no-any-return]
-    return keep_all(loop, body, shared, own, start, limited=True)[0]
+    return run_with_stacks(loop, body, shared, own, start, limited=True)[0]
 
 
-def means_of(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
+def check_reverse_options(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | None]:
     """How many states reverse mode keeps, and the largest number of steps if there is one."""
     for name, value in (("checkpoints", checkpoints), ("max_steps", max_steps)):
         if value is None:
@@ -181,16 +190,16 @@ def means_of(what: str, checkpoints: Any, max_steps: Any) -> tuple[int, int | No
             fix="Leave out max_steps to save memory, checkpoints to save time.",
         )
     return (
-        CHECKPOINTS if checkpoints is None else index(checkpoints),
+        DEFAULT_CHECKPOINTS if checkpoints is None else index(checkpoints),
         None if max_steps is None else index(max_steps),
     )
 
 
-def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
+def _check_condition(traced: TracedFunction, cond_fun: Any) -> None:
     what = body_name("while_loop", cond_fun)
     if traced.written:
         own = len(traced.program.inputs) - len(traced.captured)
-        around = names_around(cond_fun, traced.captured) or [""] * len(traced.captured)
+        around = closure_variable_names(cond_fun, traced.captured) or [""] * len(traced.captured)
         names = [*["its carry"] * own, *[f"`{name}`" if name else "an array" for name in around]]
         raise ArgumentWriteError(
             f"{what}: the condition must not write to arrays; got one that writes to "
@@ -211,7 +220,7 @@ def _check_condition(traced: TracedCall, cond_fun: Any) -> None:
         )
 
 
-@boundary
+@api_boundary
 def fori_loop(
     lower: Any,
     upper: Any,
@@ -236,40 +245,42 @@ def fori_loop(
     >>> float(functx.lax.fori_loop(0, 4, lambda i, x: x + i, 0.0))
     6.0
     """
-    check_functions("fori_loop", body_fun=body_fun)
+    check_callables("fori_loop", body_fun=body_fun)
     what = body_name("fori_loop", body_fun)
-    means = means_of(what, checkpoints, max_steps)
+    means = check_reverse_options(what, checkpoints, max_steps)
     check_progress(what, progress)
-    lower, upper = _whole("lower", lower), _whole("upper", upper)
-    counter = _counter_type(lower, upper)
-    first, last = _known(lower), _known(upper)
-    leaves, carry_tree = tree.flatten_words(init_val)
+    lower, upper = _integral_bound("lower", lower), _integral_bound("upper", upper)
+    counter = _counter_aval(lower, upper)
+    first, last = _static_bound(lower), _static_bound(upper)
+    leaves, carry_tree = tree.flatten_with_key_data(init_val)
     one = tree.structure(0)
-    in_tree = tree.of_call(carry_tree, one)
+    in_tree = tree.call_treedef(carry_tree, one)
     leaves = [0, *leaves]
-    avals = avals_of(leaves, "fori_loop", body_fun, tree.of_call(one, carry_tree))[1:]
+    avals = avals_of(leaves, "fori_loop", body_fun, tree.call_treedef(one, carry_tree))[1:]
     del leaves[0]
 
     def step(value: Any, i: Any) -> tuple[Any, Any]:
         return body_fun(i, value), add(i, 1)
 
-    step.__name__ = name_of(body_fun)
+    step.__name__ = function_name(body_fun)
 
-    def trace_with(carry: Sequence[ShapedArray]) -> TracedCall:
-        return trace_call(step, in_tree, [*carry, counter], "fori_loop")
+    def trace_with(carry: Sequence[ShapedArray]) -> TracedFunction:
+        return trace_function(step, in_tree, [*carry, counter], "fori_loop")
 
-    traced, carry = settle(trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun)
+    traced, carry = trace_until_carry_types_settle(
+        trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun
+    )
     traced, around = traced.carrying_writes()
     types = [aval_of(x) for x in around]
-    body = with_output_types(captures_first(traced, body_fun), [*types, *carry])
-    start = [as_type(x, a) for x, a in zip(leaves, carry, strict=True)]
-    operands = [*traced.captured, *start, as_type(lower, counter)]
+    body = cast_outputs(with_captures_first(traced, body_fun), [*types, *carry])
+    start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]
+    operands = [*traced.captured, *start, cast_to(lower, counter)]
     consts, carries = len(traced.captured) - len(around), len(around) + len(start) + 1
     if first is not None and last is not None and checkpoints is None:
         length = max(last - first, 0)
         length = length if max_steps is None else min(length, index(max_steps))
-        rounds = rounds_of(what, 1 if unroll is None else unroll, length)
-        outs = run(Scan(body, consts, carries, length, False, rounds), operands, progress)
+        rounds = unroll_factor(what, 1 if unroll is None else unroll, length)
+        outs = run_scan(Scan(body, consts, carries, length, False, rounds), operands, progress)
     elif unroll is not None:
         raise ValueRangeError(
             f"{what}: the bounds must be known while tracing to unroll, and there must be no "
@@ -277,16 +288,16 @@ def fori_loop(
             f"{type_name(upper)}, checkpoints={checkpoints}"
         )
     else:
-        condition = rewritten(Below((*types, *carry, counter)), body)
-        limit = [as_type(upper, counter)]
+        condition = cached_rewrite(CounterBelowLimit((*types, *carry, counter)), body)
+        limit = [cast_to(upper, counter)]
         known = None if first is None or last is None else max(last - first, 0)
         shown = None if progress is None else (progress, known)
         given = [limit, operands[:consts]]
         outs = run_while(condition, body, given, operands[consts:], means, shown)
-    return tree.unflatten(carry_tree, write_all(around, outs)[:-1])
+    return tree.unflatten(carry_tree, write_back_captures(around, outs)[:-1])
 
 
-class Below(Rewrite[Program]):
+class CounterBelowLimit(Rewrite[Program]):
     """The condition that the last of a carry of types `avals` is below the const before it."""
 
     avals: tuple[ShapedArray, ...]
@@ -296,7 +307,7 @@ class Below(Rewrite[Program]):
         return trace_closed(lambda limit, *carry: [lt(carry[-1], limit)], avals, name="below")
 
 
-def _counter_type(lower: Any, upper: Any) -> ShapedArray:
+def _counter_aval(lower: Any, upper: Any) -> ShapedArray:
     avals = []
     for name, x in (("lower", lower), ("upper", upper)):
         try:
@@ -319,12 +330,12 @@ def _counter_type(lower: Any, upper: Any) -> ShapedArray:
     return ShapedArray((), *found)
 
 
-def _whole(name: str, x: Any) -> Any:
+def _integral_bound(name: str, x: Any) -> Any:
     """A loop bound: a float of known integral value becomes that integer."""
     if not (has_aval(x) and is_inexact((aval := aval_of(x)).dtype)):
         return x
     try:
-        value = concrete(x, "fori_loop") if type(x) is Tracer else np.asarray(x)
+        value = concretize(x, "fori_loop") if type(x) is Tracer else np.asarray(x)
     except ConcretizationError:
         return x
     if aval.shape or is_complex(aval.dtype):
@@ -337,9 +348,9 @@ def _whole(name: str, x: Any) -> Any:
     return int(value)
 
 
-def _known(x: Any) -> int | None:
+def _static_bound(x: Any) -> int | None:
     """The value of a bound, if it has one while tracing."""
     try:
-        return int(concrete(x, "fori_loop")) if type(x) is Tracer else index(x)
+        return int(concretize(x, "fori_loop")) if type(x) is Tracer else index(x)
     except (ConcretizationError, TypeError):
         return None

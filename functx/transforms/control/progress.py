@@ -18,10 +18,10 @@ from functx.ops.progress import ShowProgress
 from functx.ops.shaping import reshape
 from functx.ops.slicing import slice_in_dim
 
-COUNTER = ShapedArray((), np.dtype("int32"))
+COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
 
 
-class Shown(Rewrite[Program]):
+class WithProgress(Rewrite[Program]):
     """The rewrite of the body of a loop to one that shows the steps done before it.
 
     They are a further carry, behind the `carries` that follow `consts`.
@@ -40,7 +40,7 @@ class Shown(Rewrite[Program]):
             outs = apply(None, program, [*args[:n], *args[n + 1 :]])
             return [*outs[: self.carries], add(args[n], 1), *outs[self.carries :]]
 
-        avals = [*program.in_avals[:n], COUNTER, *program.in_avals[n:]]
+        avals = [*program.in_avals[:n], COUNTER_AVAL, *program.in_avals[n:]]
         names = program.in_names
 
         def with_counter() -> list[str]:
@@ -51,7 +51,7 @@ class Shown(Rewrite[Program]):
         return trace_closed(body, avals, name=program.name, in_names=in_names)
 
 
-def show_end(label: str, total: int | None, step: Any, outs: Sequence[Any]) -> None:
+def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Any]) -> None:
     """Show that the loop is done after `step` steps, when its results `outs` are there."""
     after = [x for x in outs if aval_of(x).size][:4]
     # The compiler may know the number of steps, so an element of the results tells the time.

@@ -20,12 +20,12 @@ from functx.core.errors import (
 )
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, Program
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of
 from functx.ops.arithmetic import Add, Max, Min, Mul
 from functx.ops.joining import pad
 from functx.ops.logical import And, Or, Xor
-from functx.ops.operands import sequence_of_axes
+from functx.ops.operands import canonical_axis_sequence
 from functx.ops.reductions import (
     ReduceAnd,
     ReduceMax,
@@ -39,14 +39,14 @@ from functx.ops.reductions import (
 )
 from functx.ops.window_shapes import check_window, make_window
 from functx.ops.windows import ReduceWindowMax, ReduceWindowMin, ReduceWindowSum
-from functx.transforms.calls import trace_call
+from functx.transforms.calls import trace_function
 from functx.transforms.control.reducers import Reduce, ReduceWindow
 from functx.transforms.control.tracing import (
-    as_strong_type,
     body_name,
-    check_functions,
-    common_type,
-    with_output_types,
+    cast_outputs,
+    cast_to_strong,
+    check_callables,
+    common_aval,
 )
 
 
@@ -80,7 +80,7 @@ def monoid_of(program: Program) -> tuple[Primitive, Monoid] | None:
     return eqn.primitive, monoid
 
 
-class Reduction(NamedTuple):
+class ReduceCall(NamedTuple):
     """A checked call: leaves of the operands and scalars, what combines them, its consts."""
 
     xs: list[Any]
@@ -101,12 +101,12 @@ class Reduction(NamedTuple):
             return None
         start = self.starts[0]
         neutral = kind(dtype) != "c" or reduction in (ReduceSum, ReduceProd, ReduceWindowSum)
-        if neutral and _is_number(start, monoid.neutral(dtype)):
+        if neutral and _equals_number(start, monoid.neutral(dtype)):
             start = None
         return operation, reduction, start
 
 
-def _is_number(x: Any, number: Any) -> bool:
+def _equals_number(x: Any, number: Any) -> bool:
     if type(x) is Tracer:
         x = x.atom
     value = x.value if type(x) is Literal else x
@@ -115,7 +115,7 @@ def _is_number(x: Any, number: Any) -> bool:
     )
 
 
-@boundary
+@api_boundary
 def reduce(
     operands: Any,
     init_values: Any,
@@ -138,9 +138,9 @@ def reduce(
     >>> functx.lax.reduce(x, 1.0, lambda x, y: x * y, (1,)).tolist()
     [2.0, 12.0]
     """
-    call = _checked("reduce", operands, init_values, computation)
+    call = _check_reduce_call("reduce", operands, init_values, computation)
     shape = aval_of(call.xs[0]).shape
-    axes = sequence_of_axes(dimensions, len(shape), "reduce: dimensions")
+    axes = canonical_axis_sequence(dimensions, len(shape), "reduce: dimensions")
     found = call.monoid(windowed=False)
     if found is None:
         outs = Reduce(call.program, axes)(*call.xs, *call.starts, *call.consts)
@@ -150,7 +150,7 @@ def reduce(
     return tree.unflatten(call.out_tree, [total if start is None else operation(start, total)])
 
 
-@boundary
+@api_boundary
 def reduce_window(
     operand: Any,
     init_value: Any,
@@ -177,7 +177,7 @@ def reduce_window(
     >>> functx.lax.reduce_window(x, 0.0, functx.lax.add, (2,), (2,), "VALID").tolist()
     [1.0, 5.0, 9.0]
     """
-    call = _checked("reduce_window", operand, init_value, computation)
+    call = _check_reduce_call("reduce_window", operand, init_value, computation)
     window = make_window(
         "reduce_window",
         aval_of(call.xs[0]).shape,
@@ -200,16 +200,16 @@ def reduce_window(
     return tree.unflatten(call.out_tree, [total if start is None else operation(start, total)])
 
 
-def _checked(what: str, operands: Any, init_values: Any, computation: Any) -> Reduction:
-    check_functions(what, computation=computation)
+def _check_reduce_call(what: str, operands: Any, init_values: Any, computation: Any) -> ReduceCall:
+    check_callables(what, computation=computation)
     what = body_name(what, computation)
     xs, structure = tree.flatten(operands)
     starts, given = tree.flatten(init_values)
     tree.check_same_structure(structure, given, f"{what}: the initial values", "the operands")
     if not xs:
         raise TreeError(f"{what}: there must be at least one operand; got {operands!r}")
-    paths = [tree.path_text(path) for path, _ in tree.leaves_with_path(operands)]
-    avals = [_aval(what, "operand", path, x) for path, x in zip(paths, xs, strict=True)]
+    paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(operands)]
+    avals = [_operand_aval(what, "operand", path, x) for path, x in zip(paths, xs, strict=True)]
     scalars = [ShapedArray((), a.dtype) for a in avals]
     for path, aval in zip(paths, avals, strict=True):
         if aval.shape != avals[0].shape:
@@ -218,24 +218,24 @@ def _checked(what: str, operands: Any, init_values: Any, computation: Any) -> Re
                 f"operand{path}: {aval!r}"
             )
     for path, x, scalar in zip(paths, starts, scalars, strict=True):
-        aval = _aval(what, "initial value", path, x)
+        aval = _operand_aval(what, "initial value", path, x)
         if aval.shape:
             raise ShapeError(
                 f"{what}: initial values must be scalars; got {aval!r} for operand{path}"
             )
-        if common_type((scalar, aval)) is not scalar:
+        if common_aval((scalar, aval)) is not scalar:
             raise DTypeError(
                 f"{what}: an initial value must have the dtype of its operand; got {aval!r} for "
                 f"operand{path}: {scalar.dtype}",
                 fix="Convert it with astype, or give a Python number, which takes that dtype.",
             )
     in_tree = tree.structure(((operands, operands), {}))
-    traced = trace_call(computation, in_tree, [*scalars, *scalars], "reduce")
+    traced = trace_function(computation, in_tree, [*scalars, *scalars], "reduce")
     tree.check_same_structure(
         structure, traced.out_tree, f"{what}: what the computation returns", "the operands"
     )
     for path, out, scalar in zip(paths, traced.program.out_avals, scalars, strict=True):
-        if common_type((scalar, out)) is not scalar:
+        if common_aval((scalar, out)) is not scalar:
             raise (ShapeError if out.shape else DTypeError)(
                 f"{what}: the computation must return scalars of the types that it takes; got "
                 f"{out!r} for operand{path}, of which it takes {scalar!r}",
@@ -247,12 +247,12 @@ def _checked(what: str, operands: Any, init_values: Any, computation: Any) -> Re
             f"compiler sees fit; got {sorted(map(repr, traced.program.effects))}",
             fix="Use scan for effects in an order.",
         )
-    program = with_output_types(traced.program, scalars)
-    begin = [as_strong_type(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
-    return Reduction(xs, begin, program, traced.captured, structure)
+    program = cast_outputs(traced.program, scalars)
+    begin = [cast_to_strong(x, scalar) for x, scalar in zip(starts, scalars, strict=True)]
+    return ReduceCall(xs, begin, program, traced.captured, structure)
 
 
-def _aval(what: str, role: str, path: str, x: Any) -> ShapedArray:
+def _operand_aval(what: str, role: str, path: str, x: Any) -> ShapedArray:
     try:
         return aval_of(x)
     except ArgumentError:

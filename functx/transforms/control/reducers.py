@@ -9,23 +9,23 @@ from typing import Any
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.program import Program
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.comparison import gt
 from functx.ops.joining import concatenate, pad
-from functx.ops.operands import batch_size, check_axes, without
+from functx.ops.operands import batch_size, check_axes, tuple_delete
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, permute_dims, reshape
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, permute_dims, reshape
 from functx.ops.slicing import slice as slice_
-from functx.ops.window_shapes import Window, check_window, extent
-from functx.ops.windows import lower_any_window
-from functx.transforms.batching import Batch, NaturalBatch
-from functx.transforms.expand import decomposition
+from functx.ops.window_shapes import Window, check_window, dilate_dim
+from functx.ops.windows import lower_window_program
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
+from functx.transforms.expand import builtin_decomposition
 
 
-class Reducer(Primitive, abstract=True):
+class ProgramReduction(Primitive, abstract=True):
     """Arrays of one shape, whose elements `program` combines, two at a time.
 
     Operands: n arrays, n scalars that the result begins with, then consts. The program takes
@@ -67,27 +67,27 @@ class Reducer(Primitive, abstract=True):
         xs, *rest = self.groups(args)
         x_dims, *rest_dims = self.groups(dims)
         if all(d is None for group in rest_dims for d in group):
-            xs = [batch_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
+            xs = [batch_dim_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
             return self.with_batch_dim()(*xs, *rest[0], *rest[1]), [0] * len(xs)
         lanes = tuple(
             [
-                aval_of(x) if d is None else aval_of(x).update(shape=without(x.shape, (d,)))
+                aval_of(x) if d is None else aval_of(x).update(shape=tuple_delete(x.shape, (d,)))
                 for x, d in zip(args, dims, strict=True)
             ]
         )
-        batch = NaturalBatch(size, tuple(dims))
-        batched, out_dims = rewritten(batch, decomposition(self, lanes))
+        batch = BatchWithInferredOutDims(size, tuple(dims))
+        batched, out_dims = cached_rewrite(batch, builtin_decomposition(self, lanes))
         return apply(None, batched, args), out_dims
 
 
-def _example() -> Program:
+def _argmax_program() -> Program:
     def better(x: Any, n: Any, y: Any, m: Any) -> list[Any]:
         return [select(gt(y, x), y, x), select(gt(y, x), m, n)]
 
     return trace_closed(better, [f64[()], i32[()], f64[()], i32[()]], name="better")
 
 
-def _scaled_example() -> Program:
+def _affine_program() -> Program:
     # Associative and not commutative in the second pair: (a, b) is the map t -> a t + b.
     def compose(a: Any, b: Any, c: Any, d: Any, scale: Any) -> list[Any]:
         return [mul(mul(a, c), scale), add(mul(mul(c, b), scale), d)]
@@ -95,7 +95,7 @@ def _scaled_example() -> Program:
     return trace_closed(compose, [f64[()]] * 5, name="compose")
 
 
-class Reduce(Reducer):
+class Reduce(ProgramReduction):
     """The elements over `axes`, which leave the shape, combined by `program`.
 
     It is done by halves, many elements at once; a compiled reduction would take one by one.
@@ -105,21 +105,21 @@ class Reduce(Reducer):
     samples = (
         sample(
             f64[3, 4], i32[3, 4], f64[()], i32[()],
-            program=_example(), axes=(1,), distinct=True, dtypes=("f64",), values={2: -9.0},
+            program=_argmax_program(), axes=(1,), distinct=True, dtypes=("f64",), values={2: -9.0},
         ),
         sample(
             f64[5, 2], f64[5, 2], f64[()], f64[()], f64[()],
-            program=_scaled_example(), axes=(0,), dtypes=("f64",), values={4: 1.0},
+            program=_affine_program(), axes=(0,), dtypes=("f64",), values={4: 1.0},
         ),
         sample(
             f64[0], i32[0], f64[()], i32[()],
-            program=_example(), axes=(0,), dtypes=("f64",),
+            program=_argmax_program(), axes=(0,), dtypes=("f64",),
         ),
     )  # fmt: skip
 
     def result_shape(self, shape):
         check_axes(self.name, self.axes, len(shape))
-        return without(shape, self.axes)
+        return tuple_delete(shape, self.axes)
 
     def with_batch_dim(self):
         return Reduce(self.program, tuple([axis + 1 for axis in self.axes]))
@@ -127,21 +127,21 @@ class Reduce(Reducer):
     def decompose(self, *args):
         xs, starts, consts = self.groups(args)
         shape = xs[0].shape
-        kept = without(range(len(shape)), self.axes)
+        kept = tuple_delete(range(len(shape)), self.axes)
         axes = tuple(sorted(self.axes))
-        count, out_shape = prod([shape[a] for a in axes]), without(shape, axes)
+        count, out_shape = prod([shape[a] for a in axes]), tuple_delete(shape, axes)
         lanes = prod(out_shape)
         if not count or not lanes:
             return [broadcast_in_dim(start, out_shape, ()) for start in starts]
         rows = [reshape(permute_dims(x, (*axes, *kept)), (count, lanes)) for x in xs]
-        totals = [reshape(x, (lanes,)) for x in combined(self.program, rows, consts)]
+        totals = [reshape(x, (lanes,)) for x in tree_reduce(self.program, rows, consts)]
         n, none = len(xs), (None,) * len(consts)
         combine = Batch(lanes, (None,) * n + (0,) * n + none, (0,) * n)
         outs = apply(combine, self.program, [*starts, *totals, *consts])
         return [reshape(x, out_shape) for x in outs]
 
 
-def combined(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
+def tree_reduce(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Sequence[Any]:
     """All rows of arrays made one row, by combining neighbours until one is left."""
     count, lanes = rows[0].shape
     n, none = len(rows), (None,) * len(consts)
@@ -162,7 +162,7 @@ def combined(program: Program, rows: Sequence[Any], consts: Sequence[Any]) -> Se
     return rows
 
 
-_ON_A_VECTOR: dict[str, Any] = {
+_VECTOR_WINDOW: dict[str, Any] = {
     "sizes": (3,),
     "strides": (2,),
     "padding": ((1, 2),),
@@ -171,7 +171,7 @@ _ON_A_VECTOR: dict[str, Any] = {
 }
 
 
-class ReduceWindow(Reducer):
+class ReduceWindow(ProgramReduction):
     """The elements in each window combined by `program`; see `Window` for the other fields.
 
     Padding consists of the scalars that the result begins with.
@@ -185,13 +185,13 @@ class ReduceWindow(Reducer):
     samples = (
         sample(
             f64[3, 4], i32[3, 4], f64[()], i32[()],
-            program=_example(), distinct=True, dtypes=("f64",), values={2: -9.0},
+            program=_argmax_program(), distinct=True, dtypes=("f64",), values={2: -9.0},
             sizes=(2, 2), strides=(1, 2), padding=((0, 0), (1, 1)),
             base_dilation=(1, 1), window_dilation=(1, 2),
         ),
         sample(
             f64[4], f64[4], f64[()], f64[()], f64[()],
-            program=_scaled_example(), dtypes=("f64",), values={4: 1.0}, **_ON_A_VECTOR,
+            program=_affine_program(), dtypes=("f64",), values={4: 1.0}, **_VECTOR_WINDOW,
         ),
     )  # fmt: skip
 
@@ -210,7 +210,7 @@ class ReduceWindow(Reducer):
 
     def decompose(self, *args):
         xs, starts, consts = self.groups(args)
-        rows = [patches(x, start, self.window) for x, start in zip(xs, starts, strict=True)]
+        rows = [window_patches(x, start, self.window) for x, start in zip(xs, starts, strict=True)]
         return Reduce(self.program, (0,))(*rows, *starts, *consts)
 
     def lower(self, ctx, *values):
@@ -218,13 +218,13 @@ class ReduceWindow(Reducer):
         (aval, *_) = ctx.avals_out
         # What combines two elements of a window cannot see values around it.
         if consts or not aval.size or not aval.shape:
-            return ctx.module.emit(decomposition(self, tuple(ctx.avals_in)), values)
+            return ctx.module.emit(builtin_decomposition(self, tuple(ctx.avals_in)), values)
         n = len(xs)
-        begin = rewritten(Batch(aval.size, (None,) * n + (0,) * n, (0,) * n), self.program)
-        return lower_any_window(ctx, self.window, xs, starts, self.program, begin)
+        begin = cached_rewrite(Batch(aval.size, (None,) * n + (0,) * n, (0,) * n), self.program)
+        return lower_window_program(ctx, self.window, xs, starts, self.program, begin)
 
 
-def patches(x: Any, start: Any, window: Window) -> Any:
+def window_patches(x: Any, start: Any, window: Window) -> Any:
     """For each place in a window, in row-major order, what lies there in all the windows."""
     counts = window.result_shape(x.shape)
     x = pad(x, start, window.pad_config())
@@ -237,7 +237,7 @@ def patches(x: Any, start: Any, window: Window) -> Any:
             first, limit, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
             # Where no window fits, its places may lie beyond the array.
             first[2 * d], steps[2 * d] = k * apart if counts[d] else 0, stride
-            limit[2 * d] = first[2 * d] + extent(counts[d], stride)
+            limit[2 * d] = first[2 * d] + dilate_dim(counts[d], stride)
             part = slice_(x, tuple(first), tuple(limit), tuple(steps))
             parts.append(reshape(part, (*part.shape[:d], 1, *part.shape[d:])))
         x = concatenate(parts, d)

@@ -10,58 +10,70 @@ import numpy as np
 
 from functx.core import tree
 from functx.core.dtypes import is_inexact
-from functx.core.editing import applied
-from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, brief, type_name
+from functx.core.editing import apply_program
+from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.records import Uncompared
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, i32, sample
-from functx.core.tracebacks import boundary
+from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
 from functx.ops.arithmetic import add, mul
 from functx.ops.joining import concatenate
 from functx.ops.mutation import Copy
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_at, reshape, zeros_like
+from functx.ops.shaping import batch_dim_at, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
 from functx.ops.trigonometric import sin
-from functx.transforms.batching import Batch, NaturalBatch
-from functx.transforms.call import TransposeIn
-from functx.transforms.calls import TracedCall, avals_of, leaf_paths, named_after, trace_call
+from functx.transforms.batching import Batch, BatchWithInferredOutDims
+from functx.transforms.call import TransposeLinearInputs
+from functx.transforms.calls import (
+    TracedFunction,
+    avals_of,
+    copy_function_metadata,
+    key_path_strings,
+    trace_function,
+)
 from functx.transforms.control.loop_split import (
-    KnownCarries,
-    LinearStep,
-    LoopSplit,
-    PushedStep,
-    SplitLoop,
-    Trim,
+    DCEScanBody,
+    JVPScanBody,
+    KnownScanBody,
+    LinearizedScanBody,
+    PartialEvalScan,
+    ScanSplit,
 )
-from functx.transforms.control.loop_sums import PullLoop
-from functx.transforms.control.progress import Shown, check_progress, show_end
+from functx.transforms.control.loop_sums import BuildBackwardScan
+from functx.transforms.control.progress import WithProgress, check_progress, show_completion
 from functx.transforms.control.tracing import (
-    as_type,
     body_name,
-    captures_first,
-    carried_dependence,
-    check_functions,
+    carry_dependence,
+    cast_outputs,
+    cast_to,
+    check_callables,
     check_operands,
-    linearizing,
-    settle,
-    with_output_types,
-    write_all,
+    is_linearizing,
+    trace_until_carry_types_settle,
+    with_captures_first,
+    write_back_captures,
 )
-from functx.transforms.effects import WithoutEffects
-from functx.transforms.expand import expand
+from functx.transforms.effects import RemoveEffects
+from functx.transforms.expand import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.marks import chosen, inexact_marks, linear_marks, spread, zeros_for_none
-from functx.transforms.parts import depends, rewired
-from functx.transforms.planning.planned import planned
+from functx.transforms.marks import (
+    inexact_mask,
+    instantiate_zeros,
+    linear_mask,
+    scatter_where,
+    select_where,
+)
+from functx.transforms.parts import active_outputs, with_io
+from functx.transforms.planning.planned import with_rematerialization
 from functx.transforms.reverse_mode import SplitVJP
 from functx.transforms.vmap import vmap
 
 
-def _example() -> Program:
+def _sample_step() -> Program:
     def step(w: Any, n: Any, c: Any, x: Any) -> list[Any]:
         h = sin(add(mul(c, w), x))
         return [add(n, 1), h, mul(h, c)]
@@ -69,7 +81,7 @@ def _example() -> Program:
     return trace_closed(step, [f64[2], i32[()], f64[2], f64[2]], name="step")
 
 
-def _linear_example() -> Program:
+def _linear_sample_step() -> Program:
     def step(n: Any, c: Any, x: Any) -> list[Any]:
         return [add(n, 1.0), add(mul(c, n), x), c]
 
@@ -94,16 +106,16 @@ class Scan(Primitive):
     samples = (
         sample(
             f64[2], i32[()], f64[2], f64[3, 2],
-            program=_example(), consts=1, carries=2, length=3, dtypes=("f64",),
+            program=_sample_step(), consts=1, carries=2, length=3, dtypes=("f64",),
         ),
         sample(
             f64[()], f64[2], f64[5, 2],
-            program=_linear_example(), consts=0, carries=2, length=5, reverse=True, unroll=2,
+            program=_linear_sample_step(), consts=0, carries=2, length=5, reverse=True, unroll=2,
             dtypes=("f64",),
         ),
         sample(
             f64[2], i32[()], f64[2], f64[0, 2],
-            program=_example(), consts=1, carries=2, length=0, dtypes=("f64",),
+            program=_sample_step(), consts=1, carries=2, length=0, dtypes=("f64",),
         ),
     )  # fmt: skip
 
@@ -126,7 +138,7 @@ class Scan(Primitive):
 
     def varying(self, flags: Sequence[bool]) -> tuple[tuple[bool, ...], list[bool]]:
         """The operands that vary in the loop when those of `flags` do at first; the outputs."""
-        return carried_dependence(self.program, self.consts, self.carries, flags)
+        return carry_dependence(self.program, self.consts, self.carries, flags)
 
     def varying_outputs(self, avals, active):
         return self.varying(active)[1]
@@ -140,7 +152,7 @@ class Scan(Primitive):
         return again, [*extras[0], *operands]
 
     def trim(self, used):
-        found = rewritten(Trim(self.consts, self.carries, tuple(used)), self.program)
+        found = cached_rewrite(DCEScanBody(self.consts, self.carries, tuple(used)), self.program)
         if found is None:
             return None
         program, inputs, outputs = found
@@ -150,49 +162,53 @@ class Scan(Primitive):
 
     def jvp(self, primals, tangents):
         flags, out_flags = self.varying([t is not None for t in tangents])
-        given = zeros_for_none(chosen(tangents, flags), chosen(primals, flags))
-        dconsts, dcarries, dxs = self.groups(spread(given, flags))
+        given = instantiate_zeros(select_where(tangents, flags), select_where(primals, flags))
+        dconsts, dcarries, dxs = self.groups(scatter_where(given, flags))
         moving = [[t for t in group if t is not None] for group in (dconsts, dcarries, dxs)]
-        if linearizing():
+        if is_linearizing():
             split = self.split(Linearize(flags))
             outs, (invariant, rows) = self.run_values(split, primals)
-            kept = tuple(chosen(out_flags, inexact_marks(self.program.out_avals)))
-            step = rewritten(LinearStep(sum(flags), len(moving[0]), split.kinds, kept), split.rest)
+            kept = tuple(select_where(out_flags, inexact_mask(self.program.out_avals)))
+            step = cached_rewrite(
+                LinearizedScanBody(sum(flags), len(moving[0]), split.kinds, kept), split.rest
+            )
             found = self.again(step, len(moving[0]) + len(invariant), len(moving[1]))(
                 *moving[0], *invariant, *moving[1], *moving[2], *rows
             )
-            return outs, spread(found, out_flags)
-        pushed = rewritten(
-            PushedStep(self.consts, self.carries, flags, tuple(out_flags)), self.program
+            return outs, scatter_where(found, out_flags)
+        pushed = cached_rewrite(
+            JVPScanBody(self.consts, self.carries, flags, tuple(out_flags)), self.program
         )
         consts, carries, xs = self.groups(primals)
         both = self.again(pushed, len(consts) + len(moving[0]), len(carries) + len(moving[1]))
         found = both(*consts, *moving[0], *carries, *moving[1], *xs, *moving[2])
         outs = [*found[: len(carries)], *found[both.carries :][: len(out_flags) - len(carries)]]
         moved = [*found[len(carries) : both.carries], *found[len(outs) + len(moving[1]) :]]
-        return outs, spread(moved, out_flags)
+        return outs, scatter_where(moved, out_flags)
 
-    def split(self, rewrite: Any) -> LoopSplit:
+    def split(self, rewrite: Any) -> ScanSplit:
         """The body split in two by `rewrite`, what the second half needs sorted by its kind."""
-        split: LoopSplit = rewritten(SplitLoop(rewrite, self.consts, self.carries), self.program)
+        split: ScanSplit = cached_rewrite(
+            PartialEvalScan(rewrite, self.consts, self.carries), self.program
+        )
         return split
 
     def run_values(
-        self, split: LoopSplit, args: Sequence[Any]
+        self, split: ScanSplit, args: Sequence[Any]
     ) -> tuple[list[Any], tuple[Any, Any]]:
         """The outputs, and what the second half of the split needs: consts, and rows."""
         _, carries, xs = self.groups(args)
         found = self.again(split.values, self.consts, self.carries)(*args)
-        invariant = applied(split.invariant, args[: self.consts + self.carries])
+        invariant = apply_program(split.invariant, args[: self.consts + self.carries])
         rows = split.arrays(carries, xs, found[self.carries :], self.reverse)
         return found[: len(self.program.outputs)], (invariant, rows)
 
-    def split_vjp(self, active: Sequence[bool]) -> tuple[LoopSplit, tuple[bool, ...]]:
+    def split_vjp(self, active: Sequence[bool]) -> tuple[ScanSplit, tuple[bool, ...]]:
         """The split for the derivative, and which operands vary; consts and rows are kept anyway."""
         flags, _ = self.varying(active)
         first, end = self.consts, self.consts + self.carries
         free = (*range(first), *range(end, len(flags)))
-        return self.split(planned(SplitVJP(flags), free, self.consts)), flags
+        return self.split(with_rematerialization(SplitVJP(flags), free, self.consts)), flags
 
     def forward(self, args, active):
         split, _ = self.split_vjp(active)
@@ -204,7 +220,7 @@ class Scan(Primitive):
         return self.pull_back(split.rest, split.kinds, flags, cts, invariant, rows, split.names)
 
     def transpose(self, cts, *args):
-        linear = linear_marks(args)
+        linear = linear_mask(args)
         flags, _ = self.varying(linear)
         fixed = [not on for on in flags]
         consts, carries, xs = self.groups(
@@ -213,14 +229,16 @@ class Scan(Primitive):
         consts, carries, xs = (
             [x for x in group if x is not None] for group in (consts, carries, xs)
         )
-        known = rewritten(KnownCarries(self.consts, self.carries, flags), self.program)
+        known = cached_rewrite(KnownScanBody(self.consts, self.carries, flags), self.program)
         found = []
         if carries or known.effects:
             found = self.again(known, len(consts), len(carries))(*consts, *carries, *xs)
         groups = zip("cxx", self.groups(fixed), strict=True)
         kinds = "".join([kind * sum(group) for kind, group in groups])
-        program = expand(rewritten(WithoutEffects(), self.program), "transpose")
-        pull = rewritten(TransposeIn(flags), program)
+        program = decompose_missing_rules(
+            cached_rewrite(RemoveEffects(), self.program), "transpose"
+        )
+        pull = cached_rewrite(TransposeLinearInputs(flags), program)
         rows = [*found[len(carries) :], *xs]
         pulled = self.pull_back(pull, kinds, flags, cts, consts, rows)
         return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
@@ -248,7 +266,9 @@ class Scan(Primitive):
             ("c" if carried[i] else "0") if i < self.carries else ("0" if cts[i] is None else "x")
             for i in inexact
         )
-        loop = rewritten(PullLoop(sources, kinds, sum(consts_on), reached, Uncompared(names)), pull)
+        loop = cached_rewrite(
+            BuildBackwardScan(sources, kinds, sum(consts_on), reached, Uncompared(names)), pull
+        )
         start = [
             zeros_like(avals[i]) if cts[i] is None else cts[i]
             for i in range(self.carries)
@@ -257,28 +277,30 @@ class Scan(Primitive):
         given = [cts[i] for i in inexact if i >= self.carries and cts[i] is not None]
         sums = [zeros_like(aval) for aval in loop.sums]
         backwards = self.again(loop.body, len(invariant), len(sums) + len(start), flipped=True)
-        found = run(backwards, [*invariant, *sums, *start, *given, *rows])
+        found = run_scan(backwards, [*invariant, *sums, *start, *given, *rows])
         others = sum(reached) - sum(reached[: sum(consts_on)])
         passed = [[*given, *rows][i] for i in loop.whole]
         totals = loop.finish(*invariant, *found[: len(sums)], *found[len(sums) + others :], *passed)
-        return spread(spread([*totals, *found[len(sums) : len(sums) + others]], reached), flags)
+        return scatter_where(
+            scatter_where([*totals, *found[len(sums) : len(sums) + others]], reached), flags
+        )
 
     def pulled(
         self, pull: Program, flags: Sequence[bool], given: Sequence[bool]
     ) -> tuple[list[bool], tuple[bool, ...]]:
         """Which carries have cotangents in the loop backwards, and what `pull` then reaches."""
         consts_on, carries_on, _ = self.groups(flags)
-        inexact = inexact_marks(self.program.out_avals)
+        inexact = inexact_mask(self.program.out_avals)
         carried = [on and ct for on, ct in zip(carries_on, given, strict=False)]
         n = sum(consts_on)
         while True:
-            live = chosen([*carried, *given[self.carries :]], inexact)
+            live = select_where([*carried, *given[self.carries :]], inexact)
             needed = [False] * (len(pull.inputs) - len(live))
-            reached = depends(pull, [*live, *needed])
-            found = spread(reached[n : n + sum(carries_on)], carries_on)
+            reached = active_outputs(pull, [*live, *needed])
+            found = scatter_where(reached[n : n + sum(carries_on)], carries_on)
             grown = [on or bool(ct) for on, ct in zip(carried, found, strict=True)]
             if grown == carried:
-                reached[n : n + sum(carries_on)] = chosen(carried, carries_on)
+                reached[n : n + sum(carries_on)] = select_where(carried, carries_on)
                 return carried, tuple(reached)
             carried = grown
 
@@ -288,7 +310,7 @@ class Scan(Primitive):
         n = self.consts + self.carries
         while True:
             in_dims = tuple([0 if on else None for on in flags])
-            _, natural = rewritten(NaturalBatch(size, in_dims), self.program)
+            _, natural = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.program)
             grown = [
                 on or d is not None for on, d in zip(flags[self.consts : n], natural, strict=False)
             ]
@@ -301,10 +323,10 @@ class Scan(Primitive):
                 for i, d in enumerate(natural)
             ]
         )
-        body = rewritten(Batch(size, in_dims, out_dims), self.program)
+        body = cached_rewrite(Batch(size, in_dims, out_dims), self.program)
         # The batch lies first in what a step is given, so behind the rows in whole arrays.
         operands = [
-            x if not on else batch_at(x, d, 1 if i >= n else 0, size)
+            x if not on else batch_dim_at(x, d, 1 if i >= n else 0, size)
             for i, (x, d, on) in enumerate(zip(args, dims, flags, strict=True))
         ]
         outs = self.again(body, self.consts, self.carries)(*operands)
@@ -314,7 +336,7 @@ class Scan(Primitive):
         return ctx.scan(self, values)
 
 
-@boundary
+@api_boundary
 def scan(
     f: Callable[[Any, Any], Any],
     init: Any,
@@ -341,16 +363,16 @@ def scan(
     >>> float(total), sums.tolist()
     (6.0, [1.0, 3.0, 6.0])
     """
-    check_functions("scan", f=f)
+    check_callables("scan", f=f)
     what = body_name("scan", f)
     check_progress(what, progress)
-    carry_leaves, carry_tree = tree.flatten_words(init)
-    x_leaves, x_tree = tree.flatten_words(xs)
-    in_tree = tree.of_call(carry_tree, x_tree)
+    carry_leaves, carry_tree = tree.flatten_with_key_data(init)
+    x_leaves, x_tree = tree.flatten_with_key_data(xs)
+    in_tree = tree.call_treedef(carry_tree, x_tree)
     leaves, count = [*carry_leaves, *x_leaves], len(carry_leaves)
     avals = avals_of(leaves, "scan", f, in_tree)
     carry_leaves, x_leaves = leaves[:count], leaves[count:]
-    length = _length(what, avals[count:], x_tree, length)
+    length = _scan_length(what, avals[count:], x_tree, length)
     rows = [a.update(shape=a.shape[1:]) for a in avals[count:]]
 
     def step(carry: Any, x: Any) -> Any:
@@ -362,39 +384,41 @@ def scan(
             )
         return tuple(out)
 
-    named_after(step, f, "scan").__name__ = getattr(f, "__name__", "body")
+    copy_function_metadata(step, f, "scan").__name__ = getattr(f, "__name__", "body")
 
-    def trace_with(carry: Any) -> TracedCall:
-        return trace_call(step, in_tree, [*carry, *rows], "scan")
+    def trace_with(carry: Any) -> TracedFunction:
+        return trace_function(step, in_tree, [*carry, *rows], "scan")
 
-    traced, carry = settle(
+    traced, carry = trace_until_carry_types_settle(
         trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what, f
     )
     traced, around = traced.carrying_writes()
     moved = len(around)
-    body = with_output_types(captures_first(traced, f), [*[aval_of(x) for x in around], *carry])
-    start = [as_type(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
-    rounds = rounds_of(what, unroll, length)
+    body = cast_outputs(with_captures_first(traced, f), [*[aval_of(x) for x in around], *carry])
+    start = [cast_to(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
+    rounds = unroll_factor(what, unroll, length)
     consts = len(traced.captured) - moved
     loop = Scan(body, consts, moved + count, length, bool(reverse), rounds)
-    outs = run(loop, [*traced.captured, *start, *x_leaves], progress)
-    outs = write_all(around, outs)
+    outs = run_scan(loop, [*traced.captured, *start, *x_leaves], progress)
+    outs = write_back_captures(around, outs)
     y_tree = traced.out_tree.children()[1]
     return tree.unflatten(carry_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 
-def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[Any]:
+def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[Any]:
     """The outputs of `loop`; in a trace, carries that no step changes become consts of it.
 
     `progress` is the name of the line that shows how far it is, if any does.
     """
     if progress is not None:
         n, carries = loop.consts + loop.carries, loop.carries
-        shown = rewritten(Shown(progress, loop.length, loop.consts, carries), loop.program)
+        shown = cached_rewrite(
+            WithProgress(progress, loop.length, loop.consts, carries), loop.program
+        )
         counted = loop.again(shown, loop.consts, carries + 1)
-        found = run(counted, [*args[:n], np.int32(0), *args[n:]])
+        found = run_scan(counted, [*args[:n], np.int32(0), *args[n:]])
         rest = found[carries + 1 :]
-        show_end(progress, loop.length, found[carries], found[:carries] or rest)
+        show_completion(progress, loop.length, found[carries], found[:carries] or rest)
         return [*found[:carries], *rest]
     builder = current_builder.get()
     program, first = loop.program, loop.consts
@@ -405,23 +429,25 @@ def run(loop: Scan, args: Sequence[Any], progress: str | None = None) -> list[An
         return outs
     consts, carries, xs = loop.groups(program.inputs)
     moving = [not on for on in fixed]
-    inputs = [*consts, *chosen(carries, fixed), *chosen(carries, moving), *xs]
-    body = rewired(program, inputs, [*chosen(out[: loop.carries], moving), *out[loop.carries :]])
+    inputs = [*consts, *select_where(carries, fixed), *select_where(carries, moving), *xs]
+    body = with_io(
+        program, inputs, [*select_where(out[: loop.carries], moving), *out[loop.carries :]]
+    )
     given = dict(zip(program.inputs, args, strict=True))
     count = sum(moving)
     found = loop.again(body, first + sum(fixed), count)(*[given[v] for v in inputs])
-    kept = spread(found[:count], moving)
+    kept = scatter_where(found[:count], moving)
     return [
         *[Copy()(given[v]) if y is None else y for v, y in zip(start, kept, strict=True)],
         *found[count:],
     ]
 
 
-def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
+def _scan_length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
     """The one first dimension of `xs`, which `length` must be if given."""
     for i, aval in enumerate(avals):
         if not aval.ndim:
-            path = leaf_paths(x_tree, avals)[i]
+            path = key_path_strings(x_tree, avals)[i]
             raise AxisSizeError(f"{what}: xs must have rows; got the scalar xs{path}: {aval!r}")
     sizes = {aval.shape[0] for aval in avals}
     if length is not None:
@@ -429,7 +455,7 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
             sizes.add(index(length))
         except TypeError:
             raise ArgumentError(
-                f"{what}: the length must be an integer known while tracing; got {brief(length)}",
+                f"{what}: the length must be an integer known while tracing; got {short_repr(length)}",
                 fix="Use while_loop for a number of steps that is not known.",
             ) from None
     if not sizes:
@@ -437,7 +463,7 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
             f"{what}: there must be xs or a length; got neither", fix="Pass length=n."
         )
     if len(sizes) > 1:
-        paths = leaf_paths(x_tree, avals)
+        paths = key_path_strings(x_tree, avals)
         rows = [f"xs{path}: {aval!r}" for path, aval in zip(paths, avals, strict=True)]
         raise AxisSizeError(
             f"{what}: xs and length must agree on the number of steps; "
@@ -452,25 +478,25 @@ def _length(what: str, avals: Sequence[Any], x_tree: Any, length: Any) -> int:
     return size
 
 
-def rounds_of(what: str, unroll: Any, length: int) -> int:
+def unroll_factor(what: str, unroll: Any, length: int) -> int:
     """How many of `length` steps make one round of the loop."""
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
-    return max(_count(what, "unroll", unroll), 1)
+    return max(_non_negative_integer(what, "unroll", unroll), 1)
 
 
-def _count(what: str, name: str, given: Any) -> int:
+def _non_negative_integer(what: str, name: str, given: Any) -> int:
     """The argument `name` as an integer that is not negative."""
     try:
         count = index(given)
     except TypeError:
-        raise ArgumentError(f"{what}: {name} must be an integer; got {brief(given)}") from None
+        raise ArgumentError(f"{what}: {name} must be an integer; got {short_repr(given)}") from None
     if count < 0:
         raise ValueRangeError(f"{what}: {name} must not be negative; got {count}")
     return count
 
 
-@boundary
+@api_boundary
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """The stacked results of `f` on each row of `xs`, one after the other.
 
@@ -480,13 +506,13 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     >>> functx.lax.map(lambda x: x * x, numpy.arange(4.0)).tolist()
     [0.0, 1.0, 4.0, 9.0]
     """
-    check_functions("map", f=f)
+    check_callables("map", f=f)
     if batch_size is None:
-        return scan(named_after(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
-    leaves, x_tree = tree.flatten_words(xs)
+        return scan(copy_function_metadata(lambda _, x: ((), f(x)), f, "map"), (), xs)[1]
+    leaves, x_tree = tree.flatten_with_key_data(xs)
     what = body_name("map", f)
-    length = _length(what, [aval_of(x) for x in leaves], x_tree, None)
-    batch_size = _count(what, "batch_size", batch_size)
+    length = _scan_length(what, [aval_of(x) for x in leaves], x_tree, None)
+    batch_size = _non_negative_integer(what, "batch_size", batch_size)
     # With no row at a time there is only the rest.
     if not batch_size:
         return vmap(f)(xs)
@@ -500,14 +526,14 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
             for x in leaves
         ]
         stacked = map(vmap(f), tree.unflatten(x_tree, batches))
-        parts.append(_on_words(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), stacked))
+        parts.append(_map_key_words(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), stacked))
     if whole < length:
         rest = [slice_in_dim(x, whole, length) for x in leaves]
         parts.append(vmap(f)(tree.unflatten(x_tree, rest)))
-    return parts[0] if len(parts) == 1 else _on_words(lambda *ys: concatenate(ys), *parts)
+    return parts[0] if len(parts) == 1 else _map_key_words(lambda *ys: concatenate(ys), *parts)
 
 
-def _on_words(f: Callable[..., Any], *trees: Any) -> Any:
+def _map_key_words(f: Callable[..., Any], *trees: Any) -> Any:
     """`f` at each leaf of pytrees of one structure; of typed keys it gets and gives the words."""
-    (_, structure), *_ = flat = [tree.flatten_words(x) for x in trees]
+    (_, structure), *_ = flat = [tree.flatten_with_key_data(x) for x in trees]
     return tree.unflatten(structure, [f(*xs) for xs in zip(*[xs for xs, _ in flat], strict=True)])

@@ -31,13 +31,13 @@ from functx.ops.shaping import full, reshape
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 from functx.ops.sorting import sort
 
-INT, REAL = np.dtype("int32"), np.dtype("float32")
-NOWHERE = -1
-VACANT = 0
-BEGINNING = 1 << 30
+STEP_DTYPE, BINOMIAL_DTYPE = np.dtype("int32"), np.dtype("float32")
+NO_STEP = -1
+VACANT_LEVEL = 0
+FIRST_STATE_LEVEL = 1 << 30
 
 
-class Filling(NamedTuple):
+class OnlineSchedule(NamedTuple):
     """The slots while the loop runs: the step whose state each holds, and its level.
 
     `newest` is the slot that was filled last, `top` its level.
@@ -49,31 +49,31 @@ class Filling(NamedTuple):
     top: Any
 
 
-def empty(slots: int) -> Filling:
+def empty_schedule(slots: int) -> OnlineSchedule:
     """Vacant slots."""
-    return Filling(
-        full((slots,), literal(NOWHERE, INT)),
-        full((slots,), literal(VACANT, INT)),
-        literal(0, INT),
-        literal(VACANT, INT),
+    return OnlineSchedule(
+        full((slots,), literal(NO_STEP, STEP_DTYPE)),
+        full((slots,), literal(VACANT_LEVEL, STEP_DTYPE)),
+        literal(0, STEP_DTYPE),
+        literal(VACANT_LEVEL, STEP_DTYPE),
     )
 
 
-def filled(filling: Filling, step: Any) -> tuple[Any, Filling]:
+def assign_slot(filling: OnlineSchedule, step: Any) -> tuple[Any, OnlineSchedule]:
     """The slot for the state before `step`, the one after the last that was given a slot."""
     places, levels, newest, top = filling
     lowest = reduce_min(levels)
-    vacant = eq(lowest, VACANT)
-    slot = select(vacant, first(eq(levels, lowest)), newest)
+    vacant = eq(lowest, VACANT_LEVEL)
+    slot = select(vacant, first_true(eq(levels, lowest)), newest)
     level = select(vacant, 1, add(top, 1))
-    level = select(eq(step, 0), BEGINNING, level)
-    here = eq(iota(INT, places.shape[0]), slot)
-    given_up = le(levels, select(vacant, VACANT, top))
-    levels = select(here, level, select(given_up, VACANT, levels))
-    return slot, Filling(select(here, step, places), levels, slot, level)
+    level = select(eq(step, 0), FIRST_STATE_LEVEL, level)
+    here = eq(iota(STEP_DTYPE, places.shape[0]), slot)
+    given_up = le(levels, select(vacant, VACANT_LEVEL, top))
+    levels = select(here, level, select(given_up, VACANT_LEVEL, levels))
+    return slot, OnlineSchedule(select(here, step, places), levels, slot, level)
 
 
-class Walk(NamedTuple):
+class RevolveSchedule(NamedTuple):
     """The way back: the step `at` whose state is at hand, and where others are kept.
 
     The first `held` of `places` are the steps whose states are kept, in order; the slots of
@@ -93,26 +93,26 @@ class Walk(NamedTuple):
     far: Any
 
 
-def begun(places: Any) -> tuple[Any, Walk]:
+def start_backward(places: Any) -> tuple[Any, RevolveSchedule]:
     """The slot of the last of the states that are kept at `places`, and the walk from there."""
-    last = np.iinfo(INT).max
+    last = np.iinfo(STEP_DTYPE).max
     known = select(lt(places, 0), last, places)
-    places, order = sort([known, iota(INT, places.shape[0])])
-    held = reduce_sum(convert_element_type(lt(places, last), INT))
-    return _from_last_kept(order, places, held)
+    places, order = sort([known, iota(STEP_DTYPE, places.shape[0])])
+    held = reduce_sum(convert_element_type(lt(places, last), STEP_DTYPE))
+    return _at_last_checkpoint(order, places, held)
 
 
-def resumed(walk: Walk, todo: Any) -> tuple[Any, Any, Walk]:
+def restart_from_checkpoint(walk: RevolveSchedule, todo: Any) -> tuple[Any, Any, RevolveSchedule]:
     """The walk to step `todo - 1` from the last state kept when step `todo` has been run back.
 
     With the slot of that state, and before it one that is vacant.
     """
-    pulled = ge(element(walk.places, sub(walk.held, 1)), todo)
-    held = sub(walk.held, convert_element_type(pulled, INT))
-    return element(walk.order, held), *_from_last_kept(walk.order, walk.places, held)
+    pulled = ge(element_at(walk.places, sub(walk.held, 1)), todo)
+    held = sub(walk.held, convert_element_type(pulled, STEP_DTYPE))
+    return element_at(walk.order, held), *_at_last_checkpoint(walk.order, walk.places, held)
 
 
-def walked(walk: Walk, todo: Any) -> tuple[Any, Walk]:
+def advance_state(walk: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedule]:
     """The slot for the state one step further, and the walk on from there.
 
     It stays in that slot if it is one to keep on the way to step `todo - 1`.
@@ -120,16 +120,16 @@ def walked(walk: Walk, todo: Any) -> tuple[Any, Walk]:
     order, places, held, at = walk.order, walk.places, walk.held, add(walk.at, 1)
     free, gone, repeats = sub(order.shape[0] - 1, held), add(walk.gone, 1), walk.repeats
     # near = C(free + repeats, repeats - 1), far = C(free + repeats, repeats).
-    longer = gt(_real(gone), walk.near)
-    upper, lower = _real(add(add(free, repeats), 1)), _real(repeats)
+    longer = gt(_as_binomial(gone), walk.near)
+    upper, lower = _as_binomial(add(add(free, repeats), 1)), _as_binomial(repeats)
     near = select(longer, div(mul(walk.near, upper), lower), walk.near)
     far = select(longer, div(mul(walk.far, upper), add(lower, 1.0)), walk.far)
-    repeats = add(repeats, convert_element_type(longer, INT))
+    repeats = add(repeats, convert_element_type(longer, STEP_DTYPE))
     left = sub(todo, at)
-    keep = bitwise_and(bitwise_and(gt(free, 0), gt(left, 1)), le(_real(left), far))
-    now = add(held, convert_element_type(keep, INT))
+    keep = bitwise_and(bitwise_and(gt(free, 0), gt(left, 1)), le(_as_binomial(left), far))
+    now = add(held, convert_element_type(keep, STEP_DTYPE))
     places = DynamicUpdateSlice()(places, reshape(at, (1,)), held)
-    return element(order, held), Walk(
+    return element_at(order, held), RevolveSchedule(
         order,
         places,
         now,
@@ -137,30 +137,32 @@ def walked(walk: Walk, todo: Any) -> tuple[Any, Walk]:
         select(keep, 0, gone),
         select(keep, 1, repeats),
         select(keep, 1.0, near),
-        select(keep, _real(free), far),
+        select(keep, _as_binomial(free), far),
     )
 
 
-def element(x: Any, i: Any) -> Any:
+def element_at(x: Any, i: Any) -> Any:
     """`x[i]`, for the nearest `i` that is in range."""
     return reshape(DynamicSlice((1,))(x, i), ())
 
 
-def first(flags: Any) -> Any:
+def first_true(flags: Any) -> Any:
     """The position of the first flag that is set, their number if none is."""
     (size,) = flags.shape
-    return reduce_min(select(flags, iota(INT, size), size))
+    return reduce_min(select(flags, iota(STEP_DTYPE, size), size))
 
 
-def _from_last_kept(order: Any, places: Any, held: Any) -> tuple[Any, Walk]:
+def _at_last_checkpoint(order: Any, places: Any, held: Any) -> tuple[Any, RevolveSchedule]:
     last = sub(held, 1)
-    zero, one = literal(0, INT), literal(1, INT)
+    zero, one = literal(0, STEP_DTYPE), literal(1, STEP_DTYPE)
     # C(free + 1, 0) = 1 and C(free + 1, 1) = free + 1.
-    far = _real(sub(order.shape[0], held))
-    at = element(places, last)
-    return element(order, last), Walk(order, places, held, at, zero, one, literal(1.0, REAL), far)
+    far = _as_binomial(sub(order.shape[0], held))
+    at = element_at(places, last)
+    return element_at(order, last), RevolveSchedule(
+        order, places, held, at, zero, one, literal(1.0, BINOMIAL_DTYPE), far
+    )
 
 
-def _real(x: Any) -> Any:
+def _as_binomial(x: Any) -> Any:
     # In floats, since the binomials are only compared and would overflow an int32.
-    return convert_element_type(x, REAL)
+    return convert_element_type(x, BINOMIAL_DTYPE)

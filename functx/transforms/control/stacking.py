@@ -8,57 +8,57 @@ from typing import Any, NamedTuple
 from functx.core.avals import ShapedArray
 from functx.core.program import Program, Var
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, rewritten
+from functx.core.rewriting import apply, cached_rewrite
 from functx.core.tracing import trace_closed
 from functx.ops.arithmetic import add, sub
 from functx.ops.comparison import gt, lt
-from functx.ops.half_floats import narrowed, wide_aval, widened
+from functx.ops.half_floats import cast_like_input, upcast_aval, upcast_half
 from functx.ops.logical import bitwise_and
 from functx.ops.operands import literal
 from functx.ops.shaping import reshape, zeros_like
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
-from functx.transforms.call import TransposeIn
-from functx.transforms.control.loop_split import unchanging, without_effects
-from functx.transforms.control.schedule import INT
-from functx.transforms.effects import WithoutEffects, with_effects_on
-from functx.transforms.expand import expand
-from functx.transforms.marks import chosen, inexact_cotangents, inexact_marks, spread
-from functx.transforms.parts import rewired, used
-from functx.transforms.planning.planned import planned
+from functx.transforms.call import TransposeLinearInputs
+from functx.transforms.control.loop_split import drop_effectful_equations, loop_invariant_variables
+from functx.transforms.control.schedule import STEP_DTYPE
+from functx.transforms.effects import RemoveEffects, keep_effects_depending_on
+from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.marks import inexact_cotangents, inexact_mask, scatter_where, select_where
+from functx.transforms.parts import used_inputs, with_io
+from functx.transforms.planning.planned import with_rematerialization
 from functx.transforms.reverse_mode import SplitVJP
 
-STEP = ShapedArray((), INT)
+STEP_AVAL = ShapedArray((), STEP_DTYPE)
 
 
-def put(stacks: Sequence[Any], rows: Sequence[Any], at: Any) -> list[Any]:
+def write_rows(stacks: Sequence[Any], rows: Sequence[Any], at: Any) -> list[Any]:
     """Each of `stacks` with the row of `rows` at the place `at`."""
     return [
-        DynamicUpdateSlice()(stack, reshape(row, (1, *row.shape)), *_position(at, row.ndim))
+        DynamicUpdateSlice()(stack, reshape(row, (1, *row.shape)), *_row_indices(at, row.ndim))
         for stack, row in zip(stacks, rows, strict=True)
     ]
 
 
-def rows_at(stacks: Sequence[Any], at: Any) -> list[Any]:
+def read_rows(stacks: Sequence[Any], at: Any) -> list[Any]:
     """The row of each of `stacks` at the place `at`."""
     return [
         reshape(
-            DynamicSlice((1, *stack.shape[1:]))(stack, *_position(at, stack.ndim - 1)),
+            DynamicSlice((1, *stack.shape[1:]))(stack, *_row_indices(at, stack.ndim - 1)),
             stack.shape[1:],
         )
         for stack in stacks
     ]
 
 
-def _position(at: Any, ndim: int) -> list[Any]:
-    return [at, *[literal(0, INT)] * ndim]
+def _row_indices(at: Any, ndim: int) -> list[Any]:
+    return [at, *[literal(0, STEP_DTYPE)] * ndim]
 
 
-def stacked(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
+def stacked_avals(avals: Sequence[ShapedArray], size: int) -> list[ShapedArray]:
     """The types of stacks of `size` rows of types `avals`."""
     return [a.update(shape=(size, *a.shape)) for a in avals]
 
 
-class Ignoring(Rewrite[Program]):
+class WithUnusedInputs(Rewrite[Program]):
     """The rewrite to a program with further inputs, of types `avals`, that it does not use.
 
     They stand behind all others, or behind the first `at`.
@@ -71,10 +71,10 @@ class Ignoring(Rewrite[Program]):
         at = len(program.inputs) if self.at is None else self.at
         more = [Var(aval) for aval in self.avals]
         inputs = [*program.inputs[:at], *more, *program.inputs[at:]]
-        return rewired(program, inputs, program.outputs)
+        return with_io(program, inputs, program.outputs)
 
 
-class Until(Rewrite[Program]):
+class WithTripLimit(Rewrite[Program]):
     """The rewrite of a condition that ignores what is of types `avals` but for a limit.
 
     With a `limit`, it holds no longer when the first of them, a number of steps, reaches that.
@@ -85,7 +85,7 @@ class Until(Rewrite[Program]):
 
     def __call__(self, condition: Program) -> Program:
         if self.limit is None:
-            return Ignoring(self.avals)(condition)
+            return WithUnusedInputs(self.avals)(condition)
         count = len(condition.inputs)
 
         def limited(*args: Any) -> list[Any]:
@@ -95,7 +95,7 @@ class Until(Rewrite[Program]):
         return trace_closed(limited, [*condition.in_avals, *self.avals], name=condition.name)
 
 
-class Remaining(Rewrite[Program]):
+class CounterPositive(Rewrite[Program]):
     """The condition that the first of the carry of a body, behind its `consts`, is positive."""
 
     consts: int
@@ -105,7 +105,7 @@ class Remaining(Rewrite[Program]):
         return trace_closed(lambda todo, *_: [gt(todo, 0)], carry, name="remaining")
 
 
-class OfVarying(Rewrite[Program]):
+class InstantiateCotangents(Rewrite[Program]):
     """The rewrite of a backward program to one that takes cotangents for `flags` alone.
 
     It takes those of outputs of types `avals` first, of the inexact ones. The others are zero.
@@ -115,20 +115,20 @@ class OfVarying(Rewrite[Program]):
     flags: tuple[bool, ...]
 
     def __call__(self, pull: Program) -> Program:
-        inexact = inexact_marks(self.avals)
+        inexact = inexact_mask(self.avals)
         if inexact == list(self.flags):
             return pull
-        cts = chosen(self.avals, self.flags)
+        cts = select_where(self.avals, self.flags)
         count = sum(inexact)
 
         def body(*args: Any) -> list[Any]:
-            given = spread(args[: len(cts)], self.flags)
+            given = scatter_where(args[: len(cts)], self.flags)
             return apply(None, pull, [*inexact_cotangents(given, self.avals), *args[len(cts) :]])
 
         return trace_closed(body, [*cts, *pull.in_avals[count:]], name=pull.name)
 
 
-class Halves(NamedTuple):
+class WhileSplit(NamedTuple):
     """A body split in two: its values, and the rest, which needs something of the values.
 
     The rest takes that last: first what is the same in every step, which `invariant` computes
@@ -140,17 +140,17 @@ class Halves(NamedTuple):
     invariant: Program
 
 
-class SplitBody(Rewrite[Halves]):
+class PartialEvalWhile(Rewrite[WhileSplit]):
     """The rewrite of a body with `consts` to the halves that `rewrite` splits it into."""
 
     rewrite: Any
     consts: int
 
-    def __call__(self, program: Program) -> Halves:
-        values, rest = rewritten(self.rewrite, program)
+    def __call__(self, program: Program) -> WhileSplit:
+        values, rest = cached_rewrite(self.rewrite, program)
         count = len(program.outputs)
         consts = values.inputs[: self.consts]
-        same = unchanging(values, set(consts))
+        same = loop_invariant_variables(values, set(consts))
         saved = values.outputs[count:]
         lead, needs = (
             rest.inputs[: -len(saved) or None],
@@ -159,14 +159,14 @@ class SplitBody(Rewrite[Halves]):
         pairs = list(zip(saved, needs, strict=True))
         fixed = [(a, v) for a, v in pairs if a in same]
         moving = [(a, v) for a, v in pairs if a not in same]
-        return Halves(
-            rewired(values, values.inputs, [*values.outputs[:count], *[a for a, _ in moving]]),
-            rewired(rest, [*lead, *[v for _, v in [*fixed, *moving]]], rest.outputs),
-            rewired(without_effects(values), consts, [a for a, _ in fixed]),
+        return WhileSplit(
+            with_io(values, values.inputs, [*values.outputs[:count], *[a for a, _ in moving]]),
+            with_io(rest, [*lead, *[v for _, v in [*fixed, *moving]]], rest.outputs),
+            with_io(drop_effectful_equations(values), consts, [a for a, _ in fixed]),
         )
 
 
-class PullHalves(Rewrite[Halves]):
+class SplitWhileVJP(Rewrite[WhileSplit]):
     """The rewrite of a body with `consts` to its halves in reverse mode, for inputs in `flags`.
 
     The rest takes the cotangents of the carries in `flags`, and returns those of all inputs
@@ -176,16 +176,19 @@ class PullHalves(Rewrite[Halves]):
     flags: tuple[bool, ...]
     consts: int
 
-    def __call__(self, body: Program) -> Halves:
-        halves: Halves = rewritten(
-            SplitBody(planned(SplitVJP(self.flags), consts=self.consts), self.consts), body
+    def __call__(self, body: Program) -> WhileSplit:
+        halves: WhileSplit = cached_rewrite(
+            PartialEvalWhile(
+                with_rematerialization(SplitVJP(self.flags), consts=self.consts), self.consts
+            ),
+            body,
         )
-        carries = OfVarying(tuple(body.out_avals), self.flags[self.consts :])
+        carries = InstantiateCotangents(tuple(body.out_avals), self.flags[self.consts :])
         return halves._replace(rest=carries(halves.rest))
 
 
-class TransposeHalves(Rewrite[Halves]):
-    """As `PullHalves`, for a body that is linear in the inputs in `flags`.
+class SplitWhileTranspose(Rewrite[WhileSplit]):
+    """As `SplitWhileVJP`, for a body that is linear in the inputs in `flags`.
 
     The values are those of the other consts and carries.
     """
@@ -193,25 +196,25 @@ class TransposeHalves(Rewrite[Halves]):
     flags: tuple[bool, ...]
     consts: int
 
-    def __call__(self, body: Program) -> Halves:
+    def __call__(self, body: Program) -> WhileSplit:
         fixed = [not on for on in self.flags]
-        quiet = expand(rewritten(WithoutEffects(), body), "transpose")
-        carries = OfVarying(tuple(body.out_avals), self.flags[self.consts :])
-        pull = carries(rewritten(TransposeIn(self.flags), quiet))
+        quiet = decompose_missing_rules(cached_rewrite(RemoveEffects(), body), "transpose")
+        carries = InstantiateCotangents(tuple(body.out_avals), self.flags[self.consts :])
+        pull = carries(cached_rewrite(TransposeLinearInputs(self.flags), quiet))
         lead = sum(self.flags[self.consts :]) + sum(fixed[: self.consts])
-        needed = used(pull)[lead:]
-        inputs = chosen(body.inputs, fixed)
-        outputs = chosen(body.outputs, fixed[self.consts :])
-        rows = chosen(inputs[sum(fixed[: self.consts]) :], needed)
+        needed = used_inputs(pull)[lead:]
+        inputs = select_where(body.inputs, fixed)
+        outputs = select_where(body.outputs, fixed[self.consts :])
+        rows = select_where(inputs[sum(fixed[: self.consts]) :], needed)
         consts = inputs[: sum(fixed[: self.consts])]
-        values = rewired(with_effects_on(body, inputs), inputs, [*outputs, *rows])
-        rest = rewired(
-            pull, [*pull.inputs[:lead], *chosen(pull.inputs[lead:], needed)], pull.outputs
+        values = with_io(keep_effects_depending_on(body, inputs), inputs, [*outputs, *rows])
+        rest = with_io(
+            pull, [*pull.inputs[:lead], *select_where(pull.inputs[lead:], needed)], pull.outputs
         )
-        return Halves(values, rest, rewired(without_effects(body), consts, consts))
+        return WhileSplit(values, rest, with_io(drop_effectful_equations(body), consts, consts))
 
 
-class Stacking(Rewrite[Program]):
+class StackResiduals(Rewrite[Program]):
     """The rewrite of a body that returns rows behind its `carries` to one that stacks them.
 
     Its carry ends with the number of steps so far and the stacks, each of `size` rows.
@@ -226,14 +229,14 @@ class Stacking(Rewrite[Program]):
         def body(*args: Any) -> list[Any]:
             step, *stacks = args[count:]
             outs = apply(None, values, args[:count])
-            now = put(stacks, outs[self.carries :], step)
+            now = write_rows(stacks, outs[self.carries :], step)
             return [*outs[: self.carries], add(step, 1), *now]
 
-        stacks = stacked(values.out_avals[self.carries :], self.size)
-        return trace_closed(body, [*values.in_avals, STEP, *stacks], name=values.name)
+        stacks = stacked_avals(values.out_avals[self.carries :], self.size)
+        return trace_closed(body, [*values.in_avals, STEP_AVAL, *stacks], name=values.name)
 
 
-class SteppingBack(Rewrite[Program]):
+class BackwardWhileBody(Rewrite[Program]):
     """The rewrite of a backward program to the body of a loop over the steps, last to first.
 
     It takes the cotangents of `count` carries, `consts`, and rows of stacks, and returns
@@ -247,21 +250,21 @@ class SteppingBack(Rewrite[Program]):
     def __call__(self, pull: Program) -> Program:
         sums = len(pull.outputs) - self.count
         fixed = pull.in_avals[self.count :][: self.consts]
-        stacks = stacked(pull.in_avals[self.count + self.consts :], self.size)
-        found = [*map(wide_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
+        stacks = stacked_avals(pull.in_avals[self.count + self.consts :], self.size)
+        found = [*map(upcast_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
         held = self.consts + len(stacks)
 
         def body(*args: Any) -> list[Any]:
             todo, found = sub(args[held], 1), args[held + 1 :]
-            rows = rows_at(args[self.consts : held], todo)
+            rows = read_rows(args[self.consts : held], todo)
             pulled = apply(None, pull, [*found[sums:], *args[: self.consts], *rows])
-            added = [add(x, widened(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
+            added = [add(x, upcast_half(ct)) for x, ct in zip(found[:sums], pulled, strict=False)]
             return [todo, *added, *pulled[sums:]]
 
-        return trace_closed(body, [*fixed, *stacks, STEP, *found], name=pull.name)
+        return trace_closed(body, [*fixed, *stacks, STEP_AVAL, *found], name=pull.name)
 
 
-class SteppingForward(Rewrite[Program]):
+class LinearizedWhileBody(Rewrite[Program]):
     """The rewrite of the tangents of a step to the body of a loop over stacks of what they need.
 
     It takes `consts` tangents of consts, `carries` of carries, `fixed` things that stay, and
@@ -278,19 +281,19 @@ class SteppingForward(Rewrite[Program]):
         n = self.consts + self.carries
         dconsts, dcarry = rest.in_avals[: self.consts], rest.in_avals[self.consts : n]
         fixed = rest.in_avals[n : n + self.fixed]
-        stacks = stacked(rest.in_avals[n + self.fixed :], self.size)
+        stacks = stacked_avals(rest.in_avals[n + self.fixed :], self.size)
         a, b, c = self.consts, self.consts + self.fixed, self.consts + self.fixed + len(stacks)
 
         def body(*args: Any) -> list[Any]:
             step = args[c]
-            rows = rows_at(args[b:c], step)
+            rows = read_rows(args[b:c], step)
             found = apply(None, rest, [*args[:a], *args[c + 1 :], *args[a:b], *rows])
-            return [add(step, 1), *chosen(found, self.kept)]
+            return [add(step, 1), *select_where(found, self.kept)]
 
-        return trace_closed(body, [*dconsts, *fixed, *stacks, STEP, *dcarry], name=rest.name)
+        return trace_closed(body, [*dconsts, *fixed, *stacks, STEP_AVAL, *dcarry], name=rest.name)
 
 
-def keep_all(
+def run_with_stacks(
     loop: Any,
     values: Program,
     shared: Sequence[Any],
@@ -303,16 +306,16 @@ def keep_all(
     `values` is the body of `loop` with rows behind its outputs. A loop that is `limited` stops
     after its `max_steps`, the others are known to.
     """
-    body = rewritten(Stacking(len(carry), loop.max_steps or 0), values)
+    body = cached_rewrite(StackResiduals(len(carry), loop.max_steps or 0), values)
     more = body.in_avals[len(values.inputs) :]
     limit = loop.max_steps if limited else None
-    condition = rewritten(Until(limit, tuple(more)), loop.condition)
-    start = [literal(0, INT), *[zeros_like(a) for a in more[1:]]]
+    condition = cached_rewrite(WithTripLimit(limit, tuple(more)), loop.condition)
+    start = [literal(0, STEP_DTYPE), *[zeros_like(a) for a in more[1:]]]
     found = loop.again(condition, body, len(shared), len(consts))(*shared, *consts, *carry, *start)
     return found[: len(carry)], found[len(carry) :]
 
 
-def step_back(
+def backward_from_stacks(
     loop: Any, pull: Program, cts: Sequence[Any], consts: Sequence[Any], known: Sequence[Any]
 ) -> list[Any]:
     """The sums over the steps of what `pull` returns, then the cotangents of the first carry.
@@ -320,9 +323,9 @@ def step_back(
     `pull` takes the cotangents of a carry, `consts`, and rows of what `known` holds.
     """
     steps, *stacks = known
-    body = rewritten(SteppingBack(len(cts), len(consts), loop.max_steps or 0), pull)
+    body = cached_rewrite(BackwardWhileBody(len(cts), len(consts), loop.max_steps or 0), pull)
     held = len(consts) + len(stacks)
-    condition = rewritten(Remaining(held), body)
-    sums = [zeros_like(wide_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
+    condition = cached_rewrite(CounterPositive(held), body)
+    sums = [zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
     found = loop.again(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
-    return [narrowed(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
+    return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]

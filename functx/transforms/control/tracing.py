@@ -11,67 +11,67 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.arrays import wrapped
+from functx.core.arrays import as_ndarray
 from functx.core.avals import ShapedArray
 from functx.core.dtypes import promote_types
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.errors import ArgumentError, CarryTypeError, DTypeError, ShapeError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Atom, Program, padded
-from functx.core.provenance import Source, source_line, unwrapped
+from functx.core.program import Atom, Program, pad_input_names
+from functx.core.provenance import Source, source_line, unwrap_function
 from functx.core.rewriting import apply
 from functx.core.tracing import (
     Builder,
     LinearBuilder,
     aval_of,
+    backend,
     current_builder,
-    execution,
     trace_closed,
 )
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import PYTHON_SCALARS, literal
 from functx.transforms.calls import (
-    TracedCall,
-    fresh,
-    leaf_paths,
-    name_of,
-    owner_of,
-    write_all_back,
+    TracedFunction,
+    capture_key,
+    copy_if_aliased,
+    function_name,
+    key_path_strings,
+    write_back_arguments,
 )
-from functx.transforms.parts import depends, rewired
+from functx.transforms.parts import active_outputs, with_io
 
 
-def captures_first(traced: TracedCall, fun: Any = None) -> Program:
+def with_captures_first(traced: TracedFunction, fun: Any = None) -> Program:
     """The program of a traced call with what it captured as its first inputs.
 
     They take the names of the variables around `fun` that hold them, if it is given.
     """
     program = traced.program
     own = len(program.inputs) - len(traced.captured)
-    outer = names_around(fun, traced.captured)
+    outer = closure_variable_names(fun, traced.captured)
     in_names = program.in_names
     if outer and in_names is not None:
 
         def names() -> list[str]:
-            given = padded(in_names(), len(program.inputs))
+            given = pad_input_names(in_names(), len(program.inputs))
             return [*given[:own], *[a or b for a, b in zip(outer, given[own:], strict=True)]]
 
-        program = like(program, in_names=names)
-    return rewired(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+        program = replace_program_fields(program, in_names=names)
+    return with_io(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
 
 
-def write_all(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+def write_back_captures(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
     """The results of a loop behind the first of `outs`, which are written to the arrays `around`."""
     if not around:
         return list(outs)
-    results = fresh(outs[len(around) :], around)
-    write_all_back(around, dict(zip(range(len(around)), outs, strict=False)))
+    results = copy_if_aliased(outs[len(around) :], around)
+    write_back_arguments(around, dict(zip(range(len(around)), outs, strict=False)))
     return results
 
 
-def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
+def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
     """For each of `values`, the variable around `fun` that holds it; empty where there is none."""
-    fun = unwrapped(fun)
+    fun = unwrap_function(fun)
     known = {}
     for name, cell in zip(
         getattr(getattr(fun, "__code__", None), "co_freevars", ()),
@@ -79,18 +79,18 @@ def names_around(fun: Any, values: Sequence[Any]) -> list[str]:
         strict=False,
     ):
         with suppress(ValueError):
-            known[owner_of(cell.cell_contents)] = name
-    return [known.get(owner_of(x), "") for x in values] if known else []
+            known[capture_key(cell.cell_contents)] = name
+    return [known.get(capture_key(x), "") for x in values] if known else []
 
 
-def settle(
-    trace_with: Callable[[Sequence[ShapedArray]], TracedCall],
+def trace_until_carry_types_settle(
+    trace_with: Callable[[Sequence[ShapedArray]], TracedFunction],
     avals: Sequence[ShapedArray],
     carry_tree: Any,
     carry_of: Callable[[Any], Any],
     what: str,
     fun: Any = None,
-) -> tuple[TracedCall, list[ShapedArray]]:
+) -> tuple[TracedFunction, list[ShapedArray]]:
     """A loop body traced with carries of types that it returns, and those types.
 
     A weak type gives way to the one that the body makes of it, until none changes.
@@ -102,18 +102,18 @@ def settle(
         traced = trace_with(avals)
         out_tree = carry_of(traced.out_tree)
         if out_tree != carry_tree:
-            raise structure_error(what, carry_tree, out_tree, fun)
+            raise carry_structure_error(what, carry_tree, out_tree, fun)
         outs = traced.out_avals[: len(avals)]
-        settled = [common_type((a, out), a) for a, out in zip(avals, outs, strict=True)]
+        settled = [common_aval((a, out), a) for a, out in zip(avals, outs, strict=True)]
         if None in settled:
             returned = return_source(fun)
             sources = [
-                source_of(traced.program, atom) or returned for atom in traced.program.outputs
+                output_source(traced.program, atom) or returned for atom in traced.program.outputs
             ]
             bad: list[Any] = [
                 row
                 for *row, fits in zip(
-                    leaf_paths(carry_tree, avals), avals, outs, sources, settled, strict=False
+                    key_path_strings(carry_tree, avals), avals, outs, sources, settled, strict=False
                 )
                 if fits is None
             ]
@@ -134,16 +134,16 @@ def settle(
         avals = settled  # type: ignore[assignment]
 
 
-def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryTypeError:
+def carry_structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryTypeError:
     """The error for a body that returns a carry of the structure `given`."""
-    before, after = leaf_paths(expected), leaf_paths(given)
+    before, after = key_path_strings(expected), key_path_strings(given)
     missing = [f"carry{path}" for path in before if path not in after]
     new = [f"carry{path}" for path in after if path not in before]
     returned = return_source(fun)
     return CarryTypeError(
         f"{what}: the body must return a carry of the structure that it takes; "
-        f"got {tree.differing(expected, given)}",
-        *tree.in_full(expected, given),
+        f"got {tree.describe_difference(expected, given)}",
+        *tree.full_structures(expected, given),
         *([f"missing: {', '.join(missing)}"] if missing else []),
         *([f"new: {', '.join(new)}"] if new else []),
         *([f"returned at {source_line(returned)}"] if returned else []),
@@ -153,7 +153,7 @@ def structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryType
 
 def return_source(fun: Any) -> Source | None:
     """Where `fun` last returns, if it is a function of Python's."""
-    fun = unwrapped(fun)
+    fun = unwrap_function(fun)
     code = getattr(fun, "__code__", None)
     if code is None:
         return None
@@ -161,12 +161,12 @@ def return_source(fun: Any) -> Source | None:
     return code, returns[-1] if returns else 0
 
 
-def source_of(program: Program, atom: Atom) -> Source | None:
+def output_source(program: Program, atom: Atom) -> Source | None:
     """Where in the user's code an output of `program` was made; None for an input or a number."""
     return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
 
 
-def common_type(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
+def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
     """The one type that values of `avals` take on, weak ones giving way; None without one.
 
     Those of `fixed` that are not weak must have that type already.
@@ -184,19 +184,19 @@ def common_type(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArra
     return ShapedArray(first.shape, dtype, weak)
 
 
-def with_output_types(program: Program, avals: Sequence[ShapedArray]) -> Program:
+def cast_outputs(program: Program, avals: Sequence[ShapedArray]) -> Program:
     """`program` with its first outputs converted to the dtypes of `avals`."""
     if all(atom.aval.dtype == a.dtype for atom, a in zip(program.outputs, avals, strict=False)):
         return program
 
     def body(*args: Any) -> list[Any]:
         outs = apply(None, program, args)
-        return [as_type(x, a) for x, a in zip(outs, avals, strict=False)] + outs[len(avals) :]
+        return [cast_to(x, a) for x, a in zip(outs, avals, strict=False)] + outs[len(avals) :]
 
     return trace_closed(body, program.in_avals, name=program.name)
 
 
-def as_type(x: Any, aval: ShapedArray) -> Any:
+def cast_to(x: Any, aval: ShapedArray) -> Any:
     """`x` in the dtype of `aval`, which it can take on."""
     if aval_of(x).dtype == aval.dtype:
         return x
@@ -205,7 +205,7 @@ def as_type(x: Any, aval: ShapedArray) -> Any:
     return convert_element_type(x, aval.dtype)
 
 
-def as_strong_type(x: Any, aval: ShapedArray) -> Any:
+def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
     """`x` in the dtype of `aval`, which it can take on, and not weak."""
     if type(x) in PYTHON_SCALARS:
         return literal(x, aval.dtype)
@@ -232,7 +232,7 @@ def check_operands(
     )
 
 
-def carried_dependence(
+def carry_dependence(
     program: Program, start: int, count: int, flags: Sequence[bool]
 ) -> tuple[tuple[bool, ...], list[bool]]:
     """`flags` with the carries added that come to vary in a loop, and the results that do.
@@ -241,7 +241,7 @@ def carried_dependence(
     """
     found = list(flags)
     while True:
-        outs = depends(program, found)
+        outs = active_outputs(program, found)
         grown = [a or b for a, b in zip(found[start : start + count], outs, strict=False)]
         if grown == found[start : start + count]:
             # A carry keeps a variation that it begins with, for there may be no steps.
@@ -249,7 +249,7 @@ def carried_dependence(
         found[start : start + count] = grown
 
 
-def linearizing() -> bool:
+def is_linearizing() -> bool:
     """Whether equations on tangents must be linear in them, since they will be transposed."""
     builder = current_builder.get()
     if type(builder) is LinearBuilder:
@@ -260,7 +260,7 @@ def linearizing() -> bool:
     return builder is not None and type(builder) is not LinearBuilder and builder.keeps_apart
 
 
-def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
+def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
     """The outputs of `program`: inlined in a trace, outside one run like a single operation.
 
     That gives an `ndarray` each, unless a JAX array is among `args` or `others`.
@@ -268,12 +268,12 @@ def run_as_given(program: Program, args: Sequence[Any], *others: Any) -> list[An
     outs = apply(None, program, args)
     if current_builder.get() is not None:
         return outs
-    if any(execution.aval_of_array(x) is not None for x in (*args, *others)):
+    if any(backend.aval_of_array(x) is not None for x in (*args, *others)):
         return outs
-    return [wrapped(as_numpy(out), out.weak_type) for out in outs]
+    return [as_ndarray(to_numpy(out), out.weak_type) for out in outs]
 
 
-def as_numpy(x: Any) -> Any:
+def to_numpy(x: Any) -> Any:
     """`x` as a new NumPy array; `x` itself while JAX is tracing it, for it has no value then."""
     try:
         return np.array(x)
@@ -281,19 +281,19 @@ def as_numpy(x: Any) -> Any:
         return x
 
 
-def described(fun: Any) -> str:
+def describe_function(fun: Any) -> str:
     """`double (train.py:12)`: a function by its name and where it is defined."""
     code = getattr(fun, "__code__", None)
     where = "" if code is None else f" ({basename(code.co_filename)}:{code.co_firstlineno})"
-    return name_of(fun) + where
+    return function_name(fun) + where
 
 
 def body_name(kind: str, fun: Any) -> str:
     """`scan(step)`: a loop or branch as messages name it."""
-    return f"{kind}({name_of(fun)})"
+    return f"{kind}({function_name(fun)})"
 
 
-def check_functions(what: str, **functions: Any) -> None:
+def check_callables(what: str, **functions: Any) -> None:
     """Raise ArgumentError unless each of `functions`, which `what` takes, can be called."""
     for name, fun in functions.items():
         if not callable(fun):

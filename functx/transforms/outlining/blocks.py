@@ -10,18 +10,18 @@ import numpy as np
 
 from functx.core.program import Atom, Equation, Literal, Program, Var, scalar_literal
 from functx.ops.slicing import DynamicSlice
-from functx.transforms.outlining.periods import Periodic
+from functx.transforms.outlining.periods import PeriodicRepeat
 
-Place = tuple[int, int]
-_INDEX = np.dtype("int32")
+ResultIndex = tuple[int, int]
+_INDEX_DTYPE = np.dtype("int32")
 
 
-class Flow:
+class EquationDataflow:
     """Where the variables of a list of equations are computed, and where last used."""
 
     def __init__(self, equations: Sequence[Equation], outputs: Sequence[Atom]):
         self.equations = equations
-        self.makers: dict[Any, Place] = {}
+        self.makers: dict[Any, ResultIndex] = {}
         self.last: dict[Any, int] = {}
         last, makers = self.last, self.makers
         for i, eqn in enumerate(equations):
@@ -39,7 +39,7 @@ class Flow:
         place = self.makers.get(atom)
         return place is not None and self.last.get(atom, -1) < ends[place[0]]
 
-    def starts(self, repeat: Periodic) -> list[int]:
+    def starts(self, repeat: PeriodicRepeat) -> list[int]:
         """Where to cut what has a period: where the least goes from one part to the next."""
         first, length, period = repeat
         count, phases = divmod(length, period)
@@ -82,7 +82,7 @@ class Flow:
             [-1 if at is None or at[0] < start else (at[0] - start << 16) + at[1] for at in places]
         )
 
-    def used_later(self, start: int, length: int) -> tuple[Place, ...]:
+    def used_later(self, start: int, length: int) -> tuple[ResultIndex, ...]:
         """The results of a part that what follows it uses, or the program returns."""
         stop = start + length
         last = self.last
@@ -95,7 +95,7 @@ class Flow:
             ]
         )
 
-    def groups(self, starts: Sequence[int], length: int) -> list[Group]:
+    def groups(self, starts: Sequence[int], length: int) -> list[RepeatGroup]:
         """The parts that begin at `starts`, those that are alike together."""
         alike: dict[Any, list[int]] = {}
         for start in starts:
@@ -112,18 +112,18 @@ class Flow:
                     by_results[most] += by_results.pop(results)
             for results, group in by_results.items():
                 if len(group) > 1:
-                    found.append(Group(self, sorted(group), length, results))
+                    found.append(RepeatGroup(self, sorted(group), length, results))
         return found
 
 
 @dataclass
-class Group:
+class RepeatGroup:
     """Parts of a list of equations that one program can stand for."""
 
-    flow: Flow
+    flow: EquationDataflow
     starts: list[int]
     length: int
-    results: tuple[Place, ...]
+    results: tuple[ResultIndex, ...]
 
     def program(self) -> tuple[Program, list[list[Atom]]]:
         """That program, and for each of its inputs what stands for it in each of the parts."""
@@ -153,7 +153,7 @@ class Group:
             if any([eqn.primitive is not primitive for eqn in alike]):
                 primitive = DynamicSlice(first.outputs[0].aval.shape)
                 places = zip(*[eqn.primitive.start for eqn in alike], strict=True)  # type: ignore[attr-defined]
-                args += [operand(tuple([index(at) for at in each])) for each in places]
+                args += [operand(tuple([index_literal(at) for at in each])) for each in places]
             outputs = [Var(v.aval) for v in first.outputs]
             own.update(zip(first.outputs, outputs, strict=True))
             equations.append(Equation(primitive, args, outputs, first.source))
@@ -162,16 +162,16 @@ class Group:
         program = Program("block", list(inputs.values()), equations, outputs)
         return program, [list(atoms) for atoms in inputs]
 
-    def without(self, first: int, last: int) -> Group:
+    def without(self, first: int, last: int) -> RepeatGroup:
         """The group without so many of its first and last parts."""
         starts = self.starts[first : len(self.starts) - last]
-        return Group(self.flow, starts, self.length, self.results)
+        return RepeatGroup(self.flow, starts, self.length, self.results)
 
     def outputs(self, start: int) -> list[Var]:
         """The variables of what the part that begins at `start` gives."""
         return [self.flow.equations[start + i].outputs[n] for i, n in self.results]
 
 
-def index(at: int) -> Literal:
+def index_literal(at: int) -> Literal:
     """A literal that says where a slice begins."""
-    return scalar_literal(at, _INDEX, False, repr(at))
+    return scalar_literal(at, _INDEX_DTYPE, False, repr(at))

@@ -9,46 +9,46 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.primitive import Primitive
 from functx.core.program import Atom, Equation, Literal, Program
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.transforms.call import Call
-from functx.transforms.simplify.walk import walked
+from functx.transforms.simplify.walk import simplify_equations
 
 
-class Distinct(Rewrite[Program]):
+class DeduplicateCalls(Rewrite[Program]):
     """The rewrite to a program whose calls kept apart get and give no value twice."""
 
     def __call__(self, program: Program) -> Program:
-        if program.writes or not any([kept_apart(e.primitive) for e in program.equations]):
+        if program.writes or not any([is_noinline(e.primitive) for e in program.equations]):
             return program
-        program = walked(program)
+        program = simplify_equations(program)
         same: dict[Any, Atom] = {}
         equations = []
         for eqn in program.equations:
             if any([atom in same for atom in eqn.inputs]):
                 eqn = eqn.replace(inputs=[same.get(a, a) for a in eqn.inputs])
-            if kept_apart(eqn.primitive):
-                equations += called(eqn, same)
+            if is_noinline(eqn.primitive):
+                equations += deduplicate_call(eqn, same)
             else:
                 equations.append(eqn)
         outputs = [same.get(a, a) for a in program.outputs]
-        return like(program, equations=equations, outputs=outputs)
+        return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
-def kept_apart(primitive: Primitive) -> bool:
+def is_noinline(primitive: Primitive) -> bool:
     """Whether XLA does not inline the operation."""
     return isinstance(primitive, Call) and primitive.apart
 
 
-def called(eqn: Equation, same: dict[Any, Atom]) -> list[Equation]:
+def deduplicate_call(eqn: Equation, same: dict[Any, Atom]) -> list[Equation]:
     """The equation for what a call has to give; `same` learns what the rest of it is."""
     primitive: Any = eqn.primitive
     first: dict[Atom, int] = {}
     places = tuple([first.setdefault(atom, i) for i, atom in enumerate(eqn.inputs)])
-    program, results = rewritten(Once(places), primitive.program)
+    program, results = cached_rewrite(DeduplicateProgram(places), primitive.program)
     for v, result in zip(eqn.outputs, results, strict=True):
         if type(result) is int:
             same[v] = eqn.inputs[result]
@@ -63,32 +63,32 @@ def called(eqn: Equation, same: dict[Any, Atom]) -> list[Equation]:
     return [eqn.replace(primitive=primitive.again(program), inputs=inputs, outputs=outputs)]
 
 
-class Output(NamedTuple):
+class OutputOf(NamedTuple):
     """The output at a position of what was called, the first of those that are equal."""
 
     at: int
 
 
-class Result(NamedTuple):
+class DeduplicatedProgram(NamedTuple):
     """A program that gives each value once, and what each output of the one before it is.
 
-    That is an `Output`, the number of an input, or a literal.
+    That is an `OutputOf`, the number of an input, or a literal.
     """
 
     program: Program
     results: list[Any]
 
 
-class Once(Rewrite[Result]):
-    """The rewrite to a program that is given once what it had at several places, as a `Result`.
+class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
+    """The rewrite to a program that is given once what it had at several places, as a `DeduplicatedProgram`.
 
     `places` holds for each input the first with the same value.
     """
 
     places: tuple[int, ...]
 
-    def __call__(self, program: Program) -> Result:
-        program = rewritten(Distinct(), program)
+    def __call__(self, program: Program) -> DeduplicatedProgram:
+        program = cached_rewrite(DeduplicateCalls(), program)
         inputs = program.inputs
         names: dict[Any, Atom] = {v: inputs[at] for v, at in zip(inputs, self.places, strict=True)}
         equations = [
@@ -96,7 +96,7 @@ class Once(Rewrite[Result]):
         ]
         outputs = [names.get(a, a) for a in program.outputs]
         given: dict[Any, Any] = {v: i for i, v in enumerate(inputs) if self.places[i] == i}
-        inner = walked(Program(program.name, [*given], equations, outputs))
+        inner = simplify_equations(Program(program.name, [*given], equations, outputs))
         results: list[Any] = []
         made: list[Atom] = []
         for i, atom in enumerate(inner.outputs):
@@ -104,7 +104,7 @@ class Once(Rewrite[Result]):
                 results.append(atom)
                 continue
             if atom not in given:
-                given[atom] = Output(i)
+                given[atom] = OutputOf(i)
                 made.append(atom)
             results.append(given[atom])
-        return Result(like(inner, outputs=made), results)
+        return DeduplicatedProgram(replace_program_fields(inner, outputs=made), results)

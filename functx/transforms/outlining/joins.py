@@ -10,13 +10,13 @@ from functx.core.program import Atom, Equation
 from functx.ops.joining import Concatenate
 from functx.ops.shaping import PermuteDims, Reshape, Rev
 from functx.ops.slicing import Slice
-from functx.transforms.outlining.rows import Part
+from functx.transforms.outlining.rows import StaticSlice
 
 # From so many rows on, to cut them and to join them costs more than to move all of them at once.
-_SEVERAL = 4
+_MIN_RUN_LENGTH = 4
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """`length` rows of `whole` from `first` on, each `step` after the one before, or before it."""
 
     whole: Atom
@@ -25,19 +25,21 @@ class Run(NamedTuple):
     length: int
 
 
-def joined(eqn: Equation, shown: Callable[[Atom], Part | None]) -> list[Equation] | None:
+def coalesce_rows(
+    eqn: Equation, shown: Callable[[Atom], StaticSlice | None]
+) -> list[Equation] | None:
     """Equations that join what the concatenation `eqn` does, rows at once; None for no rows.
 
     `shown` tells which part of an array that exists an operand is.
     """
-    pieces = runs(eqn.inputs, shown)
-    if all([type(piece) is not Run for piece in pieces]):
+    pieces = row_runs(eqn.inputs, shown)
+    if all([type(piece) is not RowRun for piece in pieces]):
         return None
     axis, made, operands = eqn.primitive.axis, [], []  # type: ignore[attr-defined]
     at = 0
     for piece in pieces:
-        if type(piece) is Run:
-            found = moved(piece, eqn.inputs[at].aval.shape, axis)
+        if type(piece) is RowRun:
+            found = emit_row_run(piece, eqn.inputs[at].aval.shape, axis)
             made += found
             operands.append(found[-1].outputs[0])
             at += piece.length
@@ -48,14 +50,14 @@ def joined(eqn: Equation, shown: Callable[[Atom], Part | None]) -> list[Equation
     return made
 
 
-def runs(operands: Sequence[Atom], shown: Callable[[Atom], Part | None]) -> list[Any]:
-    """The operands, with a `Run` in the place of rows that follow one another."""
-    rows = [row(shown(atom)) for atom in operands]
+def row_runs(operands: Sequence[Atom], shown: Callable[[Atom], StaticSlice | None]) -> list[Any]:
+    """The operands, with a `RowRun` in the place of rows that follow one another."""
+    rows = [row_number(shown(atom)) for atom in operands]
     found: list[Any] = []
     at = 0
     while at < len(rows):
-        run = longest(rows, at)
-        if run is None or run.length < _SEVERAL:
+        run = longest_run(rows, at)
+        if run is None or run.length < _MIN_RUN_LENGTH:
             found.append(operands[at])
             at += 1
         else:
@@ -64,7 +66,7 @@ def runs(operands: Sequence[Atom], shown: Callable[[Atom], Part | None]) -> list
     return found
 
 
-def row(part: Part | None) -> tuple[Atom, int] | None:
+def row_number(part: StaticSlice | None) -> tuple[Atom, int] | None:
     """The array of which `part` is one row, and which one; None for other parts."""
     if part is None:
         return None
@@ -74,7 +76,7 @@ def row(part: Part | None) -> tuple[Atom, int] | None:
     return whole, start[0]
 
 
-def longest(rows: Sequence[tuple[Atom, int] | None], at: int) -> Run | None:
+def longest_run(rows: Sequence[tuple[Atom, int] | None], at: int) -> RowRun | None:
     """The longest run that begins with the row `at`; None where there is none."""
     here = rows[at]
     if here is None:
@@ -87,10 +89,10 @@ def longest(rows: Sequence[tuple[Atom, int] | None], at: int) -> Run | None:
     count = 1
     while at + count < len(rows) and rows[at + count] == (whole, first + step * count):
         count += 1
-    return Run(whole, first, step, count)
+    return RowRun(whole, first, step, count)
 
 
-def moved(run: Run, shape: tuple[int, ...], axis: int) -> list[Equation]:
+def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equation]:
     """Equations for the rows of a run, each under `shape`, joined along `axis`."""
     made: list[Equation] = []
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Periodic(NamedTuple):
+class PeriodicRepeat(NamedTuple):
     """`length` tokens from `start` on, each equal to the one `period` before it if that is among them."""
 
     start: int
@@ -26,19 +26,19 @@ class Periodic(NamedTuple):
         """How many tokens a search through it has to look at."""
         return self.length
 
-    def free(self, taken: Any) -> list[Periodic]:
+    def free(self, taken: Any) -> list[PeriodicRepeat]:
         """The parts of it, of two periods at least, that lie where nothing is `taken`."""
         start, length, period = self
         used = np.flatnonzero(taken[start : start + length])
         edges = [-1, *used.tolist(), length]
         return [
-            Periodic(start + a + 1, b - a - 1, period)
+            PeriodicRepeat(start + a + 1, b - a - 1, period)
             for a, b in pairwise(edges)
             if b - a - 1 >= 2 * period
         ]
 
 
-class Scattered(NamedTuple):
+class ScatteredRepeat(NamedTuple):
     """`length` tokens that are the same from each of `starts` on, which lie at least so far apart."""
 
     starts: tuple[int, ...]
@@ -49,17 +49,17 @@ class Scattered(NamedTuple):
         """How many tokens a search through it has to look at."""
         return self.length * len(self.starts)
 
-    def free(self, taken: Any) -> list[Scattered]:
+    def free(self, taken: Any) -> list[ScatteredRepeat]:
         """What is left of it where nothing is `taken`, if that is still a repeat."""
         length = self.length
         left = tuple([at for at in self.starts if not taken[at : at + length].any()])
-        return [Scattered(left, length)] if len(left) > 1 else []
+        return [ScatteredRepeat(left, length)] if len(left) > 1 else []
 
 
-Repeat = Periodic | Scattered
+Repeat = PeriodicRepeat | ScatteredRepeat
 
 
-def repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
+def find_repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
     """The repeats among `tokens` that save at least `least` of their `weights`, in order of merit.
 
     Those with a period come first, since they may become loops; then what saves most.
@@ -67,7 +67,7 @@ def repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
     total = np.concatenate([[0], np.cumsum(weights)])
     found: dict[Repeat, int] = {}
     alike: dict[Any, set[int]] = {}
-    for width, numbers, distance in windows(tokens):
+    for width, numbers, distance in doubling_windows(tokens):
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1])
         lengths = np.append(firsts[1:], len(distance)) - firsts + width - 1
         apart = distance[firsts]
@@ -76,19 +76,19 @@ def repeats(tokens: Sequence[int], weights: Any, least: int) -> list[Repeat]:
             first, length, period = int(firsts[at]), int(lengths[at]), int(apart[at])
             if length >= period:
                 if saved[at] >= least:
-                    found[Periodic(first - period, length + period, period)] = int(saved[at])
+                    found[PeriodicRepeat(first - period, length + period, period)] = int(saved[at])
             elif width <= length < 2 * width:
                 ends = int(numbers[first]), int(numbers[first + length - width])
                 alike.setdefault((*ends, length), set()).update((first - period, first))
     for (*_, length), places in alike.items():
-        starts = apart_by(length, sorted(places))
+        starts = non_overlapping(length, sorted(places))
         gain = int(total[starts[0] + length] - total[starts[0]]) * (len(starts) - 1)
         if gain >= least:
-            found[Scattered(starts, length)] = gain
-    return sorted(found, key=lambda each: (type(each) is Scattered, -found[each], each[-1]))
+            found[ScatteredRepeat(starts, length)] = gain
+    return sorted(found, key=lambda each: (type(each) is ScatteredRepeat, -found[each], each[-1]))
 
 
-def apart_by(length: int, places: Sequence[int]) -> tuple[int, ...]:
+def non_overlapping(length: int, places: Sequence[int]) -> tuple[int, ...]:
     """Those of the ascending `places` that lie so far behind the one before."""
     kept = [places[0]]
     for place in places:
@@ -97,7 +97,7 @@ def apart_by(length: int, places: Sequence[int]) -> tuple[int, ...]:
     return tuple(kept)
 
 
-def windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
+def doubling_windows(tokens: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
     """For widths of 1, 2, 4, ...: that, the numbers of the windows, how far before each its equal is.
 
     The distance is 0 for a window without an equal before it.

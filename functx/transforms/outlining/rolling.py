@@ -13,30 +13,30 @@ import numpy as np
 
 from functx.core.avals import ShapedArray
 from functx.core.program import Atom, Equation, Literal, Program, Var
-from functx.core.unknown import is_known_literal
+from functx.core.unknown import is_concrete_literal
 from functx.ops.arithmetic import Add, Mul
-from functx.ops.constants import Dense
+from functx.ops.constants import DenseConstant
 from functx.ops.creation import Iota
 from functx.ops.joining import Concatenate
 from functx.ops.selection import Select
 from functx.ops.shaping import Full, Reshape
 from functx.ops.slicing import DynamicSlice, Slice
 from functx.transforms.control.scan import Scan
-from functx.transforms.outlining.blocks import Group, index
-from functx.transforms.outlining.joins import joined
-from functx.transforms.outlining.rows import Part, part_shown
-from functx.transforms.outlining.slopes import stay_finite
+from functx.transforms.outlining.blocks import RepeatGroup, index_literal
+from functx.transforms.outlining.joins import coalesce_rows
+from functx.transforms.outlining.rows import StaticSlice, static_slice_of
+from functx.transforms.outlining.slopes import has_finite_derivatives
 
 # A stack in which most rows are never looked at may be this large, in bytes.
-_SMALL_STACK = 1 << 16
-_INDEX = index(0).aval
+_MAX_SPARSE_STACK_BYTES = 1 << 16
+_INDEX_AVAL = index_literal(0).aval
 
 
 # The variables for each result of the block, in each of the parts.
-Results = list[list[Var]]
+ResultVars = list[list[Var]]
 
 
-def consecutive(group: Group) -> list[Group]:
+def consecutive_runs(group: RepeatGroup) -> list[RepeatGroup]:
     """The parts of `group` in sequences in which each begins where the one before ends."""
     found: list[list[int]] = []
     for start in group.starts:
@@ -44,11 +44,15 @@ def consecutive(group: Group) -> list[Group]:
             found[-1].append(start)
         else:
             found.append([start])
-    return [Group(group.flow, starts, group.length, group.results) for starts in found]
+    return [RepeatGroup(group.flow, starts, group.length, group.results) for starts in found]
 
 
-def rolled(
-    group: Group, names: Iterator[int], rewrite: Any, known: dict[Any, Part], ends: Sequence[int]
+def reroll(
+    group: RepeatGroup,
+    names: Iterator[int],
+    rewrite: Any,
+    known: dict[Any, StaticSlice],
+    ends: Sequence[int],
 ) -> list[Equation] | None:
     """Equations, a loop among them, in place of parts that follow one another; None if they cannot.
 
@@ -58,13 +62,13 @@ def rolled(
     results, look up parts of arrays other than rows in their order, or need masks, which end at
     a loop.
     """
-    return _Roll(group, known, ends).equations(names, rewrite)
+    return _Reroller(group, known, ends).equations(names, rewrite)
 
 
-class _Roll:
+class _Reroller:
     """A loop in the making."""
 
-    def __init__(self, group: Group, known: dict[Any, Part], ends: Sequence[int]):
+    def __init__(self, group: RepeatGroup, known: dict[Any, StaticSlice], ends: Sequence[int]):
         self.group, self.known, self.ends = group, known, ends
         self.flow, self.starts = group.flow, group.starts
         self.count = len(group.starts)
@@ -119,7 +123,7 @@ class _Roll:
             finals.pop(each, None) or Var(results[0][each[0]].aval)  # type: ignore[arg-type]
             for each in map(self.origin, self.carries)
         ]
-        stacks = [Var(wide(self.count, results[-1][at].aval)) for at in stacked]
+        stacks = [Var(stacked_aval(self.count, results[-1][at].aval)) for at in stacked]
         source = self.flow.equations[self.starts[0]].source
         scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
         given = {*carries}
@@ -129,7 +133,7 @@ class _Roll:
         for at, stack in zip(stacked, stacks, strict=True):
             for i, each in enumerate(results):
                 start, sizes = (i, *[0] * each[at].aval.ndim), (1, *each[at].aval.shape)
-                self.known[each[at]] = Part(stack, start, sizes)
+                self.known[each[at]] = StaticSlice(stack, start, sizes)
                 if each[at] not in given:
                     made += self.cut(each[at])
         return [*self.before, *made]
@@ -137,18 +141,18 @@ class _Roll:
     # Whether the input `v` of the block, which is `atoms` in the parts, fits into a loop as it
     # says. What a look-up is made of comes before look-ups.
 
-    def const(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+    def const(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As what is the same in all steps."""
         same = all([atom is atoms[0] for atom in atoms])
         if same:
             self.consts[atoms[0]] = v
         return same
 
-    def earlier(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+    def earlier(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As what the last step but one or two computed."""
         return any([self.carry(v, atoms, results, lag) for lag in (2, 3)])
 
-    def scalars(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+    def scalars(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As a number of its own for each step."""
         fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
         if fits:
@@ -160,7 +164,7 @@ class _Roll:
         self.rows[v] = self.stack(v.aval, numbers)
         self.numbers[v] = numbers
 
-    def carry(self, v: Var, atoms: Sequence[Atom], results: Results, lag: int = 1) -> bool:
+    def carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars, lag: int = 1) -> bool:
         """As what the step before computed, or the one `lag` steps before."""
         at = self.places.get(atoms[lag]) if lag < self.count else None
         if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
@@ -194,35 +198,39 @@ class _Roll:
 
     def stack(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one a step."""
-        whole = wide(self.count, aval)
-        if all([is_known_literal(atom) for atom in atoms]):
+        whole = stacked_aval(self.count, aval)
+        if all([is_concrete_literal(atom) for atom in atoms]):
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
-            even = aval is _INDEX and (np.diff(numbers, 2) == 0).all()
-            return self.evenly(numbers) if even else self.new(Dense(whole, numbers.tobytes()), [])
+            even = aval is _INDEX_AVAL and (np.diff(numbers, 2) == 0).all()
+            return (
+                self.evenly(numbers)
+                if even
+                else self.new(DenseConstant(whole, numbers.tobytes()), [])
+            )
         pieces = [self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms]
         joint = self.new(Concatenate(0), pieces)
-        parts: dict[Any, Part | None] = {
+        parts: dict[Any, StaticSlice | None] = {
             piece: self.part(atom) for piece, atom in zip(pieces, atoms, strict=True)
         }
-        at_once = joined(self.before[-1], parts.get)
+        at_once = coalesce_rows(self.before[-1], parts.get)
         if at_once is not None:
             self.before[-1:] = at_once
         return joint
 
-    def part(self, atom: Atom) -> Part | None:
+    def part(self, atom: Atom) -> StaticSlice | None:
         """The part that `atom` shows of an array that is there before the loop."""
-        part = part_shown(atom, self.flow, self.known)
+        part = static_slice_of(atom, self.flow, self.known)
         return part if part is not None and self.is_known(part.whole) else None
 
     def evenly(self, numbers: Any) -> Var:
         """An array of indices that lie equally far apart."""
-        found = self.new(Iota(_INDEX.dtype, (self.count,)), [])
+        found = self.new(Iota(_INDEX_AVAL.dtype, (self.count,)), [])
         step = int(numbers[1] - numbers[0])
         if step != 1:
-            found = self.new(Mul(), [found, index(step)])
-        return self.new(Add(), [found, index(int(numbers[0]))]) if numbers[0] else found
+            found = self.new(Mul(), [found, index_literal(step)])
+        return self.new(Add(), [found, index_literal(int(numbers[0]))]) if numbers[0] else found
 
-    def look_up(self, v: Var, atoms: Sequence[Atom], results: Results) -> bool:
+    def look_up(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As parts of one array, which the loop finds there."""
         parts = []
         for atom in atoms:
@@ -248,14 +256,16 @@ class _Roll:
     def needs_masks(self, block: Program) -> bool:
         """Whether a derivative of the loop may be nan for what is not selected after it."""
         later = self.flow.equations[self.stop :]
-        return not stay_finite(block) or any(type(eqn.primitive) is Select for eqn in later)
+        return not has_finite_derivatives(block) or any(
+            type(eqn.primitive) is Select for eqn in later
+        )
 
     def by_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` given rows of the arrays they look up in; None where they look up others."""
         wholes: dict[Any, Atom] = {v: whole for whole, v in self.consts.items()}
         found = []
         for eqn in [*self.looked_up, *equations]:
-            if not looks_up(eqn) or eqn.inputs[0] not in wholes:
+            if not accumulates_cotangent(eqn) or eqn.inputs[0] not in wholes:
                 found.append(eqn)
                 continue
             source, *start = eqn.inputs
@@ -272,7 +282,7 @@ class _Roll:
         """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
         if type(eqn.primitive) is not DynamicSlice or not starts:
             return None
-        if not all([is_known_literal(atom) for atoms in starts for atom in atoms]):
+        if not all([is_concrete_literal(atom) for atoms in starts for atom in atoms]):
             return None
         first, stop = starts[0][0].value, starts[0][0].value + self.count
         places = [[atom.value for atom in atoms] for atoms in starts]
@@ -290,7 +300,7 @@ class _Roll:
 
     def position(self, places: tuple[int, ...]) -> Any:
         """Where a part begins along one axis: a number, or a row of all of them."""
-        literals = tuple([index(at) for at in places])
+        literals = tuple([index_literal(at) for at in places])
         if len({*places}) == 1:
             return literals[0]
         found = self.found_at.get(literals)
@@ -299,7 +309,7 @@ class _Roll:
             self.take(found, literals)
         return found
 
-    def stacked(self, results: Results) -> list[int] | None:
+    def stacked(self, results: ResultVars) -> list[int] | None:
         """The results to be stacked, since what follows looks at those of several parts."""
         found = []
         carried: dict[int, int] = {}
@@ -314,7 +324,7 @@ class _Roll:
                 self.shown.append(at)
             elif any(used[: -carried.get(at, 1)]):
                 aval = results[0][at].aval
-                large = self.count * aval.size * aval.dtype.itemsize > _SMALL_STACK
+                large = self.count * aval.size * aval.dtype.itemsize > _MAX_SPARSE_STACK_BYTES
                 if large and sum(used) < self.count / 2:
                     return None
                 found.append(at)
@@ -322,7 +332,7 @@ class _Roll:
 
     def cut(self, v: Var) -> list[Equation]:
         """Equations for the variable `v`, which is a part of an array."""
-        part = part_shown(v, self.flow, self.known)
+        part = static_slice_of(v, self.flow, self.known)
         assert part is not None
         limit = tuple([a + n for a, n in zip(part.start, part.sizes, strict=True)])
         cut = Equation.of(Slice(part.start, limit), [part.whole])
@@ -344,11 +354,11 @@ class _Roll:
         return v
 
 
-def looks_up(eqn: Equation) -> bool:
+def accumulates_cotangent(eqn: Equation) -> bool:
     """Whether the cotangent of the first operand is added in its place, as that of a part is."""
     return type(eqn.primitive) is Slice or eqn.primitive.accumulate is not None
 
 
-def wide(count: int, aval: ShapedArray) -> ShapedArray:
+def stacked_aval(count: int, aval: ShapedArray) -> ShapedArray:
     """The type of `count` arrays of `aval` in one."""
     return aval.update(shape=(count, *aval.shape))

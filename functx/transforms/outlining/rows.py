@@ -8,13 +8,13 @@ from functx.core.program import Atom, Var
 from functx.ops.joining import Split
 from functx.ops.shaping import Reshape
 from functx.ops.slicing import Slice
-from functx.transforms.outlining.blocks import Flow
-from functx.transforms.outlining.tokens import moves
+from functx.transforms.outlining.blocks import EquationDataflow
+from functx.transforms.outlining.tokens import has_unit_strides
 
 Shape = tuple[int, ...]
 
 
-class Part(NamedTuple):
+class StaticSlice(NamedTuple):
     """The part of `whole` of shape `sizes` that begins at `start`, under another shape or not."""
 
     whole: Atom
@@ -22,7 +22,9 @@ class Part(NamedTuple):
     sizes: Shape
 
 
-def part_shown(atom: Atom, flow: Flow, known: dict[Any, Part]) -> Part | None:
+def static_slice_of(
+    atom: Atom, flow: EquationDataflow, known: dict[Any, StaticSlice]
+) -> StaticSlice | None:
     """The part that `atom` shows, by `known` or by the equations that make it; None for others."""
     while type(atom) is Var:
         if atom in known:
@@ -32,13 +34,13 @@ def part_shown(atom: Atom, flow: Flow, known: dict[Any, Part]) -> Part | None:
             return None
         eqn = flow.equations[place[0]]
         primitive = eqn.primitive
-        if type(primitive) is Slice and moves(primitive):
-            return Part(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
+        if type(primitive) is Slice and has_unit_strides(primitive):
+            return StaticSlice(eqn.inputs[0], primitive.start, eqn.outputs[0].aval.shape)
         if type(primitive) is Split:
             before = sum(primitive.sizes[: place[1]])
             start = [0] * atom.aval.ndim
             start[primitive.axis] = before
-            return Part(eqn.inputs[0], tuple(start), atom.aval.shape)
+            return StaticSlice(eqn.inputs[0], tuple(start), atom.aval.shape)
         if type(primitive) is not Reshape:
             return None
         atom = eqn.inputs[0]

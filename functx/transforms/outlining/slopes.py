@@ -6,26 +6,28 @@ from collections.abc import Iterable
 
 from functx.core.dtypes import is_inexact
 from functx.core.program import Equation, Var, subprograms
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.ops.contraction import DotGeneral
 from functx.ops.families import Constant, Elementwise, Linear
 from functx.ops.slicing import DynamicSlice
 from functx.transforms.call import Call
 
-_PRODUCTS_AND_MOVES = Linear, Constant, DotGeneral, DynamicSlice
+_LINEAR_OPS = Linear, Constant, DotGeneral, DynamicSlice
 
 
-def stay_finite(equations: Iterable[Equation]) -> bool:
+def has_finite_derivatives(equations: Iterable[Equation]) -> bool:
     """Whether zero tangents and cotangents stay zero through all `equations`, of finite numbers."""
-    return all(map(_stays_finite, equations))
+    return all(map(_has_finite_derivative, equations))
 
 
-def _stays_finite(eqn: Equation) -> bool:
+def _has_finite_derivative(eqn: Equation) -> bool:
     primitive = eqn.primitive
-    if not primitive.differentiable or isinstance(primitive, _PRODUCTS_AND_MOVES):
+    if not primitive.differentiable or isinstance(primitive, _LINEAR_OPS):
         return True
     if type(primitive) is Call:
-        return all([rewritten(stay_finite, nested) for nested in subprograms(primitive)])
+        return all(
+            [cached_rewrite(has_finite_derivatives, nested) for nested in subprograms(primitive)]
+        )
     if not isinstance(primitive, Elementwise):
         return False
     return primitive.finite_slopes or all(

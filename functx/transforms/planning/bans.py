@@ -11,13 +11,19 @@ from typing import Any
 from functx.core.errors import ArgumentError, ValueRangeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Var
-from functx.ops.callbacks import OnHost
-from functx.transforms.planning.costs import RANDOM, VIEWS, bytes_of, recomputable, work_of
-from functx.transforms.planning.joint import Flow
+from functx.ops.callbacks import HostPrimitive
+from functx.transforms.planning.costs import (
+    RANDOM_PRIMITIVES,
+    VIEW_PRIMITIVES,
+    bytes_of,
+    compute_cost,
+    is_cheap_to_recompute,
+)
+from functx.transforms.planning.joint import JointDataflow
 
 
 @dataclass(frozen=True)
-class Config:
+class MinCutConfig:
     """What `min_cut_rematerialization_partition` may compute again.
 
     `recomputable_ops`, names of primitives, replaces the list of those that are quick; random
@@ -59,24 +65,24 @@ class Config:
         """Whether `primitive` is on the list of those that are done again."""
         if self.recomputable_ops is not None:
             return primitive.name in self.recomputable_ops and not primitive.effects
-        return recomputable(primitive)
+        return is_cheap_to_recompute(primitive)
 
     def fusible(self, primitive: Primitive) -> bool:
         """Whether a compiler merges it with its neighbours."""
-        return self.quick(primitive) or isinstance(primitive, RANDOM)
+        return self.quick(primitive) or isinstance(primitive, RANDOM_PRIMITIVES)
 
 
-SMALLER = 4
+REDUCTION_RATIO = 4
 """Reductions whose results are so many times smaller than what they read are kept."""
 
 
-class Bans:
+class RecomputeHeuristics:
     """The equations before the backward computation of `flow` that are not to be done again.
 
     `price(eqn)` is what doing one of them again costs at least: infinite for what never may.
     """
 
-    def __init__(self, flow: Flow, config: Config, distances: dict[Any, int]):
+    def __init__(self, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]):
         self.flow, self.config, self.distances = flow, config, distances
         self.order = {eqn: i for i, eqn in enumerate(flow.joint.program.equations)}
         self.banned = {eqn for eqn in flow.before if self.slow(eqn)}
@@ -90,15 +96,15 @@ class Bans:
         """What it costs to do `eqn` again: nothing if it is not banned."""
         if eqn not in self.banned:
             return 0
-        if eqn.primitive.effects or isinstance(eqn.primitive, OnHost):
+        if eqn.primitive.effects or isinstance(eqn.primitive, HostPrimitive):
             return inf
         price = self.config.price
-        return inf if price == inf else price * work_of(eqn)
+        return inf if price == inf else price * compute_cost(eqn)
 
     def slow(self, eqn: Equation) -> bool:
         """Whether what `eqn` does, or what it reads, is a reason to keep its outputs."""
         config, primitive = self.config, eqn.primitive
-        if isinstance(primitive, VIEWS) or self.marked(eqn):
+        if isinstance(primitive, VIEW_PRIMITIVES) or self.marked(eqn):
             return False
         if not config.quick(primitive):
             return True
@@ -109,7 +115,9 @@ class Bans:
         if config.materialized and any([self.written_late(v) for v in eqn.outputs]):
             return True
         read = sum([bytes_of(a.aval) for a in eqn.inputs])
-        return config.reductions and read >= SMALLER * sum([bytes_of(v.aval) for v in eqn.outputs])
+        return config.reductions and read >= REDUCTION_RATIO * sum(
+            [bytes_of(v.aval) for v in eqn.outputs]
+        )
 
     def marked(self, eqn: Equation) -> bool:
         """Whether `eqn` is to be done again whatever it costs; what has effects never is."""
@@ -126,7 +134,7 @@ class Bans:
                 if flow.required.isdisjoint(user.outputs):
                     if not self.config.fusible(user.primitive):
                         return True
-                    if isinstance(user.primitive, VIEWS):
+                    if isinstance(user.primitive, VIEW_PRIMITIVES):
                         pending += user.outputs
         return False
 
@@ -179,6 +187,6 @@ class Bans:
                 continue
             makers = [self.flow.makers.get(a) for a in eqn.inputs if type(a) is Var]
             length[eqn] = 1 + max([length.get(e, 0) for e in makers if e is not None], default=0)
-            if length[eqn] > self.config.chain and not isinstance(eqn.primitive, VIEWS):
+            if length[eqn] > self.config.chain and not isinstance(eqn.primitive, VIEW_PRIMITIVES):
                 self.banned.add(eqn)
                 length[eqn] = 0

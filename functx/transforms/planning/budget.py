@@ -6,34 +6,34 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from functx.core.budgets import Budget, size_text
+from functx.core.budgets import MemoryBudget, format_bytes
 from functx.core.errors import MemoryBudgetWarning
 from functx.core.program import Program
-from functx.core.provenance import line_number, user_source, users
-from functx.core.rewriting import rewritten
-from functx.transforms.planning.bans import Config
+from functx.core.provenance import line_number, user_line, user_source
+from functx.core.rewriting import cached_rewrite
+from functx.transforms.planning.bans import MinCutConfig
 from functx.transforms.planning.peak import temporary_bytes
-from functx.transforms.planning.planned import MIN_CUT, Plan, asking_for
+from functx.transforms.planning.planned import MIN_CUT_PLAN, MemoryPlan, use_memory_plan
 
 # The estimate does not know how XLA pads arrays and leaves gaps between them.
 _MARGIN = 1.2
-_PRICES = (*[2.0**-n for n in range(-1, 8)], 0.0)
+_RECOMPUTE_PRICES = (*[2.0**-n for n in range(-1, 8)], 0.0)
 
 
-def plans(equations: int) -> Iterator[Any]:
+def candidate_plans(equations: int) -> Iterator[Any]:
     """Plans from nothing computed again to whole sections, for a program of so many equations."""
     yield "off"
-    yield MIN_CUT
-    for price in _PRICES:
-        yield Plan(Config(aggressive=True, price=price))
+    yield MIN_CUT_PLAN
+    for price in _RECOMPUTE_PRICES:
+        yield MemoryPlan(MinCutConfig(aggressive=True, price=price))
     count = 2
     while count <= equations // 4:
-        yield Plan(Config(aggressive=True, price=0.0), count)
+        yield MemoryPlan(MinCutConfig(aggressive=True, price=0.0), count)
         count *= 2
 
 
-def fitting_plan(
-    budget: Budget, rewrite: Callable[[Program], Program], program: Program
+def plan_within_budget(
+    budget: MemoryBudget, rewrite: Callable[[Program], Program], program: Program
 ) -> tuple[Any, Program]:
     """The first plan, and `rewrite(program)` under it, whose temporaries fit in `budget`.
 
@@ -41,37 +41,37 @@ def fitting_plan(
     """
     best: tuple[Any, Program] | None = None
     least = plain = 0
-    for plan in plans(len(program.equations)):
-        with asking_for(plan):
-            made = rewritten(rewrite, program)
-        need = rewritten(temporary_bytes, made)
+    for plan in candidate_plans(len(program.equations)):
+        with use_memory_plan(plan):
+            made = cached_rewrite(rewrite, program)
+        need = cached_rewrite(temporary_bytes, made)
         plain = plain or need
         if best is None or need < least:
             best, least = (plan, made), need
-        if fits(need, budget, plain):
+        if fits_budget(need, budget, plain):
             return plan, made
     assert best is not None
     limit = budget.of(plain)
-    warn(
+    warn_at_user_line(
         MemoryBudgetWarning(
             f"memory: the derivative of {program.name} must be given at least "
-            f"{size_text(least * _MARGIN)} for temporaries; got {size_text(limit)}",
-            f"It takes the least; with nothing computed again it is {size_text(plain * _MARGIN)}.",
+            f"{format_bytes(least * _MARGIN)} for temporaries; got {format_bytes(limit)}",
+            f"It takes the least; with nothing computed again it is {format_bytes(plain * _MARGIN)}.",
             fix="Raise the budget, or differentiate smaller batches.",
         )
     )
     return best
 
 
-def warn(warning: MemoryBudgetWarning) -> None:
+def warn_at_user_line(warning: MemoryBudgetWarning) -> None:
     """Warn at the user's line."""
     asked = user_source()
-    source = None if asked is None else users(asked)
+    source = None if asked is None else user_line(asked)
     where = ("functx", 0) if source is None else (source[0].co_filename, line_number(source))
     warnings.warn_explicit(warning, MemoryBudgetWarning, *where)
 
 
-def fits(need: int, budget: Budget, plain: int) -> bool:
+def fits_budget(need: int, budget: MemoryBudget, plain: int) -> bool:
     """Whether a derivative that needs so much, where it plainly takes `plain`, fits in `budget`."""
     if budget.fraction is not None:
         return need <= budget.of(plain)

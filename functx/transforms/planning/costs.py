@@ -12,10 +12,10 @@ from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
 from functx.ops.convolution import Convolution
 from functx.ops.creation import Iota
-from functx.ops.distributions import Draw, DrawWith
+from functx.ops.distributions import ParametricDistribution, StandardDistribution
 from functx.ops.dropout import Dropout
 from functx.ops.families import Constant, Elementwise, Inexact
-from functx.ops.gradients import Name, StopGradient
+from functx.ops.gradients import CheckpointName, StopGradient
 from functx.ops.joining import Concatenate, Pad, Split
 from functx.ops.losses import Loss
 from functx.ops.mutation import Copy
@@ -27,17 +27,34 @@ from functx.ops.slicing import DynamicSlice, Slice
 from functx.ops.softmax import LogSoftmax, Softmax
 from functx.ops.trigonometric import Atan2
 
-VIEWS = (
-    BroadcastInDim, Copy, DynamicSlice, Name, PermuteDims, Reshape, Rev, Slice, Split, StopGradient,
+VIEW_PRIMITIVES = (
+    BroadcastInDim, Copy, DynamicSlice, CheckpointName, PermuteDims, Reshape, Rev, Slice, Split, StopGradient,
 )  # fmt: skip
 """What shows an array in another way: it costs nothing to do again."""
-_POINTWISE = (Elementwise, Constant, Concatenate, ConvertElementType, Full, Iota, Pad, *VIEWS)
+_POINTWISE = (
+    Elementwise,
+    Constant,
+    Concatenate,
+    ConvertElementType,
+    Full,
+    Iota,
+    Pad,
+    *VIEW_PRIMITIVES,
+)
 _CHEAP = (*_POINTWISE, Reduction, Normalization, Loss, Softmax, LogSoftmax)
-_SLOW = (Inexact, Atan2, Div, Pow, Rem)
-RANDOM = (RandomBits, RandomFoldIn, RandomSeed, RandomSplit, Draw, DrawWith, Dropout)
+_EXPENSIVE_POINTWISE = (Inexact, Atan2, Div, Pow, Rem)
+RANDOM_PRIMITIVES = (
+    RandomBits,
+    RandomFoldIn,
+    RandomSeed,
+    RandomSplit,
+    StandardDistribution,
+    ParametricDistribution,
+    Dropout,
+)
 
 # So many operations on numbers take as long as moving one byte.
-_OPERATIONS_A_BYTE = 8
+_FLOPS_PER_BYTE = 8
 
 
 def bytes_of(aval: ShapedArray) -> int:
@@ -45,42 +62,44 @@ def bytes_of(aval: ShapedArray) -> int:
     return aval.size * aval.dtype.itemsize
 
 
-def recomputable(primitive: Primitive) -> bool:
+def is_cheap_to_recompute(primitive: Primitive) -> bool:
     """Whether it is quick: what it computes costs little more than to read the operands."""
     if primitive.effects:
         return False
     held = subprograms(primitive)
     if held:
-        return primitive.name == "call" and all(recomputable(e.primitive) for p in held for e in p)
+        return primitive.name == "call" and all(
+            is_cheap_to_recompute(e.primitive) for p in held for e in p
+        )
     return isinstance(primitive, _CHEAP)
 
 
-def pointwise(primitive: Primitive) -> bool:
+def is_pointwise(primitive: Primitive) -> bool:
     """Whether a compiler computes it where its output is used, element by element."""
     return isinstance(primitive, _POINTWISE) and not primitive.effects
 
 
-def slow_pointwise(primitive: Primitive) -> bool:
+def is_expensive_pointwise(primitive: Primitive) -> bool:
     """Whether a compiler does not compute it more than once though it could."""
-    return isinstance(primitive, _SLOW)
+    return isinstance(primitive, _EXPENSIVE_POINTWISE)
 
 
-def work_of(eqn: Equation) -> int:
+def compute_cost(eqn: Equation) -> int:
     """How much an equation takes to compute, in bytes that could be moved in the time."""
     primitive, outs = eqn.primitive, eqn.outputs
     moved = sum([bytes_of(atom.aval) for atom in (*eqn.inputs, *outs)])
     if isinstance(primitive, DotGeneral):
         shape = eqn.inputs[0].aval.shape
         terms = prod([shape[d] for d in primitive.contract[0]])
-        return moved + 2 * outs[0].aval.size * terms // _OPERATIONS_A_BYTE
+        return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
     if isinstance(primitive, Convolution):
         kernel = eqn.inputs[1].aval
         terms = kernel.size // max(kernel.shape[primitive.layouts.kernel[0]], 1)
-        return moved + 2 * outs[0].aval.size * terms // _OPERATIONS_A_BYTE
+        return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
     held = subprograms(primitive)
     if held:
         rounds = getattr(primitive, "length", 1)
-        return moved + rounds * max([sum(map(work_of, p.equations)) for p in held])
+        return moved + rounds * max([sum(map(compute_cost, p.equations)) for p in held])
     if not isinstance(primitive, _CHEAP):
         # Attention, decompositions of matrices, sorts: several times what they read.
         return 8 * moved

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from functx.core.program import Atom, Equation, Program, Var, remove_dead
-from functx.transforms.parts import reached_from
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.transforms.parts import dependents_of
 
 
-class Joint(NamedTuple):
+class JointProgram(NamedTuple):
     """A program that computes outputs from primals, and gradients from these and tangents.
 
     Of its inputs the first `primals` are primals, and the others tangents, as the cotangents of
@@ -31,21 +31,21 @@ class Joint(NamedTuple):
         return self.program.inputs[self.primals :]
 
 
-class Flow:
+class JointDataflow:
     """Which equations of a joint program come before the backward computation, and who uses what."""
 
-    def __init__(self, joint: Joint):
+    def __init__(self, joint: JointProgram):
         self.joint, program = joint, joint.program
         self.outputs = program.outputs[: joint.outputs]
         self.gradients = program.outputs[joint.outputs :]
-        self.late = reached_from(joint.tangents, program.equations)
+        self.late = dependents_of(joint.tangents, program.equations)
         self.early = [e for e in program.equations if self.late.isdisjoint(e.inputs)]
         self.makers = {v: eqn for eqn in self.early for v in eqn.outputs}
 
     @cached_property
     def required(self) -> set[Any]:
         """The variables that equations for the outputs of the function make, or its primals."""
-        made = [v for eqn in needed_for(self.outputs, self.early) for v in eqn.outputs]
+        made = [v for eqn in backward_slice(self.outputs, self.early) for v in eqn.outputs]
         return {*self.joint.program.inputs[: self.joint.primals], *made}
 
     @cached_property
@@ -64,7 +64,7 @@ class Flow:
     @cached_property
     def before(self) -> list[Equation]:
         """The equations that what the backward computation is given needs."""
-        return needed_for(self.wanted, self.early)
+        return backward_slice(self.wanted, self.early)
 
     @cached_property
     def users(self) -> dict[Any, list[Equation]]:
@@ -77,7 +77,7 @@ class Flow:
         return users
 
 
-def needed_for(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Equation]:
+def backward_slice(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Equation]:
     """The equations that `outputs` need, each as it is."""
     needed: set[Any] = {*outputs}
     kept = []
@@ -89,7 +89,7 @@ def needed_for(outputs: Iterable[Any], equations: Sequence[Equation]) -> list[Eq
     return kept
 
 
-def joined(values: Program, count: int, rests: Sequence[Program]) -> Joint:
+def join_split(values: Program, count: int, rests: Sequence[Program]) -> JointProgram:
     """A split as one program: `values`, whose first `count` outputs are those of the function.
 
     Each of `rests` takes cotangents, then what else `values` gives. Equations that compute the
@@ -103,11 +103,13 @@ def joined(values: Program, count: int, rests: Sequence[Program]) -> Joint:
         given: dict[Any, Atom] = dict(zip(rest.inputs[lead:], residuals, strict=True))
         equations += [e.replace(inputs=[given.get(a, a) for a in e.inputs]) for e in rest]
         outputs = [*outputs, *[given.get(a, a) for a in rest.outputs]]
-    whole = merged(Program(values.name, inputs, equations, outputs, in_names=values.in_names))
-    return Joint(whole, len(values.inputs), count)
+    whole = eliminate_common_subexpressions(
+        Program(values.name, inputs, equations, outputs, in_names=values.in_names)
+    )
+    return JointProgram(whole, len(values.inputs), count)
 
 
-def merged(program: Program) -> Program:
+def eliminate_common_subexpressions(program: Program) -> Program:
     """`program` with one equation in place of several that compute the same of the same."""
     same: dict[Any, Atom] = {}
     first: dict[Any, Equation] = {}
@@ -121,5 +123,5 @@ def merged(program: Program) -> Program:
         else:
             same.update(zip(eqn.outputs, known.outputs, strict=True))
     outputs = [same.get(a, a) for a in program.outputs]
-    equations = remove_dead(equations, outputs)
+    equations = dce_equations(equations, outputs)
     return Program(program.name, program.inputs, equations, outputs, in_names=program.in_names)

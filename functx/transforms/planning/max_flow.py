@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-UNLIMITED = 1 << 80
+INFINITE_CAPACITY = 1 << 80
 """More than all that can flow: an edge with this capacity is never cut."""
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from functx.core.errors import ProgramError
 from functx.core.printing import variable_names
-from functx.core.program import Equation, Program, Var, remove_dead
-from functx.transforms.planning.bans import Config
-from functx.transforms.planning.joint import Flow, Joint
+from functx.core.program import Equation, Program, Var, dce_equations
+from functx.transforms.planning.bans import MinCutConfig
+from functx.transforms.planning.joint import JointDataflow, JointProgram
 from functx.transforms.planning.saving import values_to_save
 
 
@@ -24,51 +24,53 @@ class Partition(NamedTuple):
     backward: Program
 
 
-def default_partition(joint: Joint) -> Partition:
+def default_partition(joint: JointProgram) -> Partition:
     """The partition that computes nothing again: all is saved that the outputs need anyway.
 
     What the backward program uses of it, that is; sizes are part of a program, and not saved.
     """
-    flow = Flow(joint)
+    flow = JointDataflow(joint)
     needed: dict[Any, None] = {}
-    for eqn in needed_late(flow):
+    for eqn in required_backward_equations(flow):
         needed.update(dict.fromkeys(eqn.inputs))
     needed.update(dict.fromkeys(flow.gradients))
-    return cut(joint, [v for v in in_order(joint) if v in needed and v in flow.required])
+    return partition_at(
+        joint, [v for v in variables_in_order(joint) if v in needed and v in flow.required]
+    )
 
 
-def needed_late(flow: Flow) -> list[Equation]:
+def required_backward_equations(flow: JointDataflow) -> list[Equation]:
     """The equations that are none of the forward computation's."""
     pure = [eqn for eqn in flow.early if not eqn.primitive.effects]
     return [*[e for e in pure if flow.required.isdisjoint(e.outputs)], *flow.backward]
 
 
-def min_cut_partition(joint: Joint, config: Config) -> Partition:
+def min_cut_partition(joint: JointProgram, config: MinCutConfig) -> Partition:
     """The partition that keeps the cheapest values, and computes again what follows from them.
 
     Without gradients there is nothing to choose, and it is the default one.
     """
-    flow = Flow(joint)
+    flow = JointDataflow(joint)
     if not flow.gradients or not flow.backward:
         return default_partition(joint)
-    return cut(joint, values_to_save(joint, config))
+    return partition_at(joint, values_to_save(joint, config))
 
 
-def in_order(joint: Joint) -> Iterable[Var]:
+def variables_in_order(joint: JointProgram) -> Iterable[Var]:
     """The variables of a joint program in the order in which they are defined."""
     yield from joint.program.inputs[: joint.primals]
     for eqn in joint.program.equations:
         yield from eqn.outputs
 
 
-def cut(joint: Joint, saved: Sequence[Var]) -> Partition:
+def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
     """The partition in which `saved` is what is kept, as far as the backward program uses it.
 
     Raises ProgramError, which names the variable, where the gradients need what can be neither
     computed from these nor is among them.
     """
-    program, flow = joint.program, Flow(joint)
-    equations = Recomputed(joint, saved).equations(flow.gradients)
+    program, flow = joint.program, JointDataflow(joint)
+    equations = BackwardExtraction(joint, saved).equations(flow.gradients)
     read = {*flow.gradients, *[a for eqn in equations for a in eqn.inputs]}
     saved = [v for v in saved if v in read]
     outputs = [*flow.outputs, *saved]
@@ -77,17 +79,19 @@ def cut(joint: Joint, saved: Sequence[Var]) -> Partition:
     forward = Program(
         program.name,
         program.inputs[: joint.primals],
-        remove_dead(early, outputs),
+        dce_equations(early, outputs),
         outputs,
         in_names=program.in_names,
     )
-    return Partition(forward, renamed(f"pullback_{program.name}", joint, saved, equations))
+    return Partition(
+        forward, build_backward_program(f"pullback_{program.name}", joint, saved, equations)
+    )
 
 
-class Recomputed:
+class BackwardExtraction:
     """The equations of a backward program, each done again just before it is first needed."""
 
-    def __init__(self, joint: Joint, saved: Iterable[Var]):
+    def __init__(self, joint: JointProgram, saved: Iterable[Var]):
         self.joint = joint
         self.saved: set[Any] = {*saved}
         self.given = self.saved | {*joint.tangents}
@@ -95,9 +99,9 @@ class Recomputed:
 
     def equations(self, gradients: Iterable[Any]) -> list[Equation]:
         """What computes `gradients`: what needs tangents in its own order, the rest as late as it can."""
-        flow = Flow(self.joint)
+        flow = JointDataflow(self.joint)
         done: dict[Equation, None] = {}
-        for eqn in remaining(flow, gradients):
+        for eqn in live_backward_equations(flow, gradients):
             self.add(eqn.inputs, done)
             done[eqn] = None
         self.add(gradients, done)
@@ -136,13 +140,13 @@ class Recomputed:
         )
 
 
-def remaining(flow: Flow, gradients: Iterable[Any]) -> list[Equation]:
+def live_backward_equations(flow: JointDataflow, gradients: Iterable[Any]) -> list[Equation]:
     """The equations with tangents that `gradients` need, and those with effects."""
-    return remove_dead(flow.backward, [a for a in gradients if type(a) is Var])
+    return dce_equations(flow.backward, [a for a in gradients if type(a) is Var])
 
 
-def renamed(
-    name: str, joint: Joint, saved: Sequence[Var], equations: Sequence[Equation]
+def build_backward_program(
+    name: str, joint: JointProgram, saved: Sequence[Var], equations: Sequence[Equation]
 ) -> Program:
     """The backward program, with variables of its own for what the forward one has too."""
     own: dict[Any, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
@@ -153,4 +157,4 @@ def renamed(
         copies.append(eqn.replace(inputs=inputs, outputs=outputs))
     outputs = [own.get(a, a) for a in joint.program.outputs[joint.outputs :]]
     inputs = [own[v] for v in (*joint.tangents, *saved)]
-    return Program(name, inputs, remove_dead(copies, outputs), outputs)
+    return Program(name, inputs, dce_equations(copies, outputs), outputs)

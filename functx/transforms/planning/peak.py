@@ -8,13 +8,18 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from functx.core.program import Equation, Program, Var, subprograms
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.ops.reductions import Reduction
-from functx.transforms.expand import opened_to_lower
-from functx.transforms.planning.costs import VIEWS, bytes_of, pointwise, slow_pointwise
+from functx.transforms.expand import lowering_decomposition
+from functx.transforms.planning.costs import (
+    VIEW_PRIMITIVES,
+    bytes_of,
+    is_expensive_pointwise,
+    is_pointwise,
+)
 
 
-class Span(NamedTuple):
+class LiveRange(NamedTuple):
     """That a variable is in memory from one equation to another, by their positions, both included."""
 
     var: Var
@@ -27,7 +32,7 @@ class Span(NamedTuple):
         return bytes_of(self.var.aval)
 
 
-class Timeline:
+class MemoryTimeline:
     """Which arrays a program has in memory while each of its equations is computed.
 
     Operands of the program are not counted, nor results unless `results` are. What is computed
@@ -53,15 +58,19 @@ class Timeline:
     def in_memory(self, v: Var) -> bool:
         """Whether `v`, an output of an equation, is ever in memory of its own."""
         primitive = self.program.equations[self.position[v]].primitive
-        if isinstance(primitive, VIEWS):
+        if isinstance(primitive, VIEW_PRIMITIVES):
             return False
         users = self.users.get(v, ())
         # Each user would compute it for itself.
-        often = slow_pointwise(primitive) and len(users) > 1
-        return often or not pointwise(primitive) or not all([_fuses(e) for e in users])
+        often = is_expensive_pointwise(primitive) and len(users) > 1
+        return (
+            often
+            or not is_pointwise(primitive)
+            or not all([_is_fusible_consumer(e) for e in users])
+        )
 
     @cached_property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[LiveRange]:
         """Where each array is in memory, in the order in which they are made."""
         last: dict[Any, int] = {}
         found = []
@@ -74,7 +83,7 @@ class Timeline:
                 used = end if v in self.kept else last.get(v, i)
                 if v in self.kept or self.in_memory(v):
                     if v not in self.uncounted:
-                        found.append(Span(v, i, used))
+                        found.append(LiveRange(v, i, used))
                 else:
                     until = max(until, used)
             for atom in eqn.inputs:
@@ -85,7 +94,7 @@ class Timeline:
     @cached_property
     def inside(self) -> list[int]:
         """What each equation needs for itself while it is computed."""
-        return [inner_bytes(eqn) for eqn in self.program]
+        return [subprogram_bytes(eqn) for eqn in self.program]
 
     @cached_property
     def totals(self) -> list[int]:
@@ -109,27 +118,27 @@ class Timeline:
         return max(self.totals, default=0)
 
 
-def _fuses(eqn: Equation) -> bool:
-    return pointwise(eqn.primitive) or isinstance(eqn.primitive, Reduction)
+def _is_fusible_consumer(eqn: Equation) -> bool:
+    return is_pointwise(eqn.primitive) or isinstance(eqn.primitive, Reduction)
 
 
 def temporary_bytes(program: Program) -> int:
     """About what it takes to run `program`, besides its operands and results."""
-    return Timeline(program).most
+    return MemoryTimeline(program).most
 
 
-def with_results(program: Program) -> int:
+def temporary_and_result_bytes(program: Program) -> int:
     """As `temporary_bytes`, with the results counted as well."""
-    return Timeline(program, results=True).most
+    return MemoryTimeline(program, results=True).most
 
 
-def inner_bytes(eqn: Equation) -> int:
+def subprogram_bytes(eqn: Equation) -> int:
     """What the programs inside an equation, or those that it is made of, need for themselves."""
     primitive = eqn.primitive
     held: Sequence[Program] = subprograms(primitive)
     if held:
         # A round of a loop has results of its own.
-        count = with_results if hasattr(primitive, "carries") else temporary_bytes
-        return max([rewritten(count, program) for program in held])
-    opened = opened_to_lower(primitive, tuple([a.aval for a in eqn.inputs]))
-    return 0 if opened is None else rewritten(temporary_bytes, opened)  # type: ignore[no-any-return]
+        count = temporary_and_result_bytes if hasattr(primitive, "carries") else temporary_bytes
+        return max([cached_rewrite(count, program) for program in held])
+    opened = lowering_decomposition(primitive, tuple([a.aval for a in eqn.inputs]))
+    return 0 if opened is None else cached_rewrite(temporary_bytes, opened)  # type: ignore[no-any-return]

@@ -6,26 +6,26 @@ from math import inf
 from typing import Any
 
 from functx.core.program import Var
-from functx.transforms.planning.bans import Bans, Config
+from functx.transforms.planning.bans import MinCutConfig, RecomputeHeuristics
 from functx.transforms.planning.costs import bytes_of
-from functx.transforms.planning.joint import Flow, Joint
-from functx.transforms.planning.max_flow import UNLIMITED, FlowNetwork
+from functx.transforms.planning.joint import JointDataflow, JointProgram
+from functx.transforms.planning.max_flow import INFINITE_CAPACITY, FlowNetwork
 
 _SOURCE, _SINK = 0, 1
-_FARTHER, _FARTHEST = 1.1, 100
+_DISTANCE_FACTOR, _MAX_DISTANCE = 1.1, 100
 # Capacities are whole numbers, and small arrays are to differ too.
-_UNIT = 1024
+_CAPACITY_SCALE = 1024
 
 
-def values_to_save(joint: Joint, config: Config) -> list[Var]:
+def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
     """The variables to keep of what is computed before the backward computation, in order.
 
     Each has an edge with the capacity of its cost from where it can be computed to where it is
     at hand. What uses it leads on from there, to the sink if that needs tangents.
     """
-    flow = Flow(joint)
-    distances = distances_of(flow)
-    bans = Bans(flow, config, distances)
+    flow = JointDataflow(joint)
+    distances = distances_to_backward(flow)
+    bans = RecomputeHeuristics(flow, config, distances)
     network = FlowNetwork(2)
     made: dict[Any, int] = {}
     at_hand: dict[Any, int] = {}
@@ -33,7 +33,7 @@ def values_to_save(joint: Joint, config: Config) -> list[Var]:
     def add_value(v: Var, maker: int) -> None:
         made[v] = maker
         at_hand[v] = network.add_node()
-        network.add_edge(maker, at_hand[v], cost(v, flow, config, distances))
+        network.add_edge(maker, at_hand[v], save_cost(v, flow, config, distances))
 
     for v in joint.program.inputs[: joint.primals]:
         if v in distances:
@@ -43,19 +43,19 @@ def values_to_save(joint: Joint, config: Config) -> list[Var]:
         maker = _SOURCE if price == inf else network.add_node()
         if maker != _SOURCE:
             if price:
-                network.add_edge(_SOURCE, maker, int(price * _UNIT) + 1)
+                network.add_edge(_SOURCE, maker, int(price * _CAPACITY_SCALE) + 1)
             for atom in dict.fromkeys(eqn.inputs):
                 if type(atom) is Var:
-                    network.add_edge(at_hand[atom], maker, UNLIMITED)
+                    network.add_edge(at_hand[atom], maker, INFINITE_CAPACITY)
         for v in eqn.outputs:
             add_value(v, maker)
     for v in flow.wanted:
-        network.add_edge(at_hand[v], _SINK, UNLIMITED)
+        network.add_edge(at_hand[v], _SINK, INFINITE_CAPACITY)
     behind = network.sink_side(_SOURCE, _SINK)
     return [v for v in at_hand if behind[at_hand[v]] and not behind[made[v]]]
 
 
-def distances_of(flow: Flow) -> dict[Any, int]:
+def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
     """For each variable that the backward computation needs, by how many equations it is away."""
     distances = dict.fromkeys(flow.wanted, 1)
     for eqn in reversed(flow.before):
@@ -66,7 +66,7 @@ def distances_of(flow: Flow) -> dict[Any, int]:
     return distances
 
 
-def cost(v: Var, flow: Flow, config: Config, distances: dict[Any, int]) -> int:
+def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]) -> int:
     """What it costs to save `v`: its bytes, more the farther away the backward computation is.
 
     Twice that for what would otherwise never be in memory, since all that uses it is fused.
@@ -74,12 +74,12 @@ def cost(v: Var, flow: Flow, config: Config, distances: dict[Any, int]) -> int:
     if v in flow.joint.free:
         return 0
     if v in flow.joint.recompute:
-        return UNLIMITED
-    weight = _FARTHER ** min(distances.get(v, _FARTHEST), _FARTHEST)
+        return INFINITE_CAPACITY
+    weight = _DISTANCE_FACTOR ** min(distances.get(v, _MAX_DISTANCE), _MAX_DISTANCE)
     maker = flow.makers.get(v)
     in_memory = maker is None or not (
         config.fusible(maker.primitive)
         and v not in flow.outputs
         and all([config.fusible(user.primitive) for user in flow.users.get(v, ())])
     )
-    return int(bytes_of(v.aval) * weight * (_UNIT if in_memory else 2 * _UNIT))
+    return int(bytes_of(v.aval) * weight * (_CAPACITY_SCALE if in_memory else 2 * _CAPACITY_SCALE))

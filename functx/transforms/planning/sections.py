@@ -6,14 +6,14 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate, pairwise
 from typing import Any
 
-from functx.core.editing import like
+from functx.core.editing import replace_program_fields
 from functx.core.program import Equation, Program, Var
 from functx.core.records import Rewrite
 from functx.transforms.call import Call
 from functx.transforms.planning.costs import bytes_of
 
 
-class Sections(Rewrite[Program]):
+class SplitIntoSegments(Rewrite[Program]):
     """The rewrite to calls of about `count` sections that compute about as many bytes each.
 
     They are cut where few bytes cross. A program with effects is left as it is.
@@ -28,9 +28,9 @@ class Sections(Rewrite[Program]):
         last = {atom: i for i, eqn in enumerate(program) for atom in eqn.inputs}
         last.update(dict.fromkeys(program.outputs, len(program.equations)))
         equations = [
-            section(program, start, end, last) for start, end in pairwise(cuts) if end > start
+            segment_call(program, start, end, last) for start, end in pairwise(cuts) if end > start
         ]
-        return like(program, equations=equations)
+        return replace_program_fields(program, equations=equations)
 
     def cuts(self, program: Program) -> list[int]:
         """Where sections begin, the first aside."""
@@ -60,7 +60,7 @@ def crossing_bytes(program: Program) -> list[int]:
     return list(accumulate(changes))
 
 
-def section(program: Program, start: int, end: int, last: dict[Any, int]) -> Equation:
+def segment_call(program: Program, start: int, end: int, last: dict[Any, int]) -> Equation:
     """A call in place of the equations of `program` from `start` to before `end`.
 
     `last` says where what is used is used last.

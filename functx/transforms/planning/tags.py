@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from functx.core.editing import like
-from functx.core.program import Atom, Equation, Program, Var, remove_dead
-from functx.transforms.planning.joint import Joint
+from functx.core.editing import replace_program_fields
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
+from functx.transforms.planning.joint import JointProgram
 
 
-def with_regions_open(joint: Joint) -> Joint:
+def inline_checkpoints(joint: JointProgram) -> JointProgram:
     """`joint` with the equations of checkpoints in their place, and what those do again marked.
 
     What a region is given stays unmarked, so that between two regions their boundary is saved.
     """
     if all(eqn.primitive.name != "checkpoint" for eqn in joint.program):
         return joint
-    regions = Regions()
+    regions = CheckpointInliner()
     for eqn in joint.program:
         regions.add(eqn, again=False)
     outputs = [regions.read(a) for a in joint.program.outputs]
-    program = like(
-        joint.program, equations=remove_dead(regions.equations, outputs), outputs=outputs
+    program = replace_program_fields(
+        joint.program, equations=dce_equations(regions.equations, outputs), outputs=outputs
     )
     return joint._replace(program=program, recompute=frozenset(regions.again - regions.given))
 
 
-class Regions:
+class CheckpointInliner:
     """The equations of a program with checkpoints, each that is done again once, and marked."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from functx.core.editing import like
-from functx.core.interpret import forward, interpret
+from functx.core.editing import replace_program_fields
+from functx.core.interpret import bind_equation, interpret
 from functx.core.program import Equation, Program, Var
 from functx.core.records import Record, Rewrite
 from functx.core.tracing import Tracer, trace_closed
@@ -16,23 +16,30 @@ from functx.ops.contraction import DotGeneral
 from functx.ops.joining import Concatenate
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
-from functx.transforms.simplify.factors import PASSES_ON, is_zero, row_of
-from functx.transforms.simplify.orders import MOVED
-from functx.transforms.simplify.peel import HOLDERS, peeled
-from functx.transforms.simplify.sums import Sum, is_sum, opened
+from functx.transforms.simplify.factors import (
+    EXPANDABLE_PRIMITIVES,
+    is_zero_array,
+    scatter_row_axis,
+)
+from functx.transforms.simplify.orders import MEMORY_COST
+from functx.transforms.simplify.peel import CALL_PRIMITIVES, hoist_products
+from functx.transforms.simplify.sums import SumOfEinsums, expand_sum, is_sum
 
 
-class Worth(Record):
+class ReassociationThresholds(Record):
     """From when on an order pays: for products of `elements`, if it costs `times` less."""
 
     elements: int
     times: float
 
 
-WORTH = {"auto": Worth(1024, 1.3), "always": Worth(2, 1.0)}
+REASSOCIATION_THRESHOLDS = {
+    "auto": ReassociationThresholds(1024, 1.3),
+    "always": ReassociationThresholds(2, 1.0),
+}
 
 
-class Contract(Rewrite[Program]):
+class ReassociateContractions(Rewrite[Program]):
     """The rewrite to a program in which sums of products are made in the cheapest order.
 
     A product is looked into only if it is larger than what it is made of. Values change in
@@ -42,20 +49,22 @@ class Contract(Rewrite[Program]):
     mode: str = "auto"
 
     def __call__(self, program: Program) -> Program:
-        worth = WORTH.get(self.mode)
+        worth = REASSOCIATION_THRESHOLDS.get(self.mode)
         if worth is None or program.writes:
             return program
-        if not may_have_large(program, worth):
+        if not may_have_large_products(program, worth):
             return program
-        flat = peeled(program, Reach(worth))
-        flow = Flow(flat, worth)
+        flat = hoist_products(program, FindLargeProducts(worth))
+        flow = LargeProducts(flat, worth)
         chosen = flow.chosen()
         if not chosen:
             return program
 
         def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
             einsum = chosen.get(eqn)
-            return forward(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
+            return (
+                bind_equation(eqn, *args) if einsum is None else [einsum.emit(values.__getitem__)]
+            )
 
         def body(*args: Tracer) -> list[Tracer]:
             values.update(zip(flat.inputs, args, strict=True))
@@ -69,10 +78,12 @@ class Contract(Rewrite[Program]):
             return outs
 
         made = trace_closed(body, program.in_avals, name=program.name)
-        return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
+        return replace_program_fields(
+            program, inputs=made.inputs, equations=made.equations, outputs=made.outputs
+        )
 
 
-def may_have_large(program: Program, worth: Worth) -> bool:
+def may_have_large_products(program: Program, worth: ReassociationThresholds) -> bool:
     """Whether a product may be larger than what it is made of, as far as a glance tells."""
     wide = {e.outputs[0] for e in program.equations if type(e.primitive) is BroadcastInDim}
     outputs = {*program.outputs}
@@ -84,7 +95,7 @@ def may_have_large(program: Program, worth: Worth) -> bool:
             size, given = out.aval.size, x.aval.size + y.aval.size
             # A matrix that is returned is needed as it is.
             looked_into = not eqn.primitive.contract[0] or out not in outputs  # type: ignore[attr-defined]
-            large = size >= worth.elements and size > times_larger(eqn.primitive) * given
+            large = size >= worth.elements and size > min_expansion(eqn.primitive) * given
             if large and looked_into:
                 return True
         elif kind_of is Mul:
@@ -94,30 +105,30 @@ def may_have_large(program: Program, worth: Worth) -> bool:
             (out,) = eqn.outputs
             if out.aval.size >= worth.elements and out not in outputs:
                 return True
-        elif eqn.primitive.name in HOLDERS:
+        elif eqn.primitive.name in CALL_PRIMITIVES:
             return True
     return False
 
 
-def times_larger(product: Any) -> int:
+def min_expansion(product: Any) -> int:
     """How many times as large as its operands together a product is at least to be looked into."""
     # Of a plain matrix product the difference must be great.
-    return _FAR if product.contract[0] and not product.batched[0] else 1
+    return _MIN_MATMUL_EXPANSION if product.contract[0] and not product.batched[0] else 1
 
 
-class Reach(Rewrite[set[Any]]):
+class FindLargeProducts(Rewrite[set[Any]]):
     """The analysis of a program that finds its large products, as far as they are passed on."""
 
-    worth: Worth
+    worth: ReassociationThresholds
 
     def __call__(self, program: Program) -> set[Any]:
-        return {*Flow(program, self.worth).reached}
+        return {*LargeProducts(program, self.worth).reached}
 
 
-class Flow:
+class LargeProducts:
     """Where the large products of a program go."""
 
-    def __init__(self, program: Program, worth: Worth):
+    def __init__(self, program: Program, worth: ReassociationThresholds):
         self.program, self.worth = program, worth
         self.makers: dict[Any, Equation] = {}
         # The large products, and for each value that they reach without being summed, which.
@@ -133,7 +144,7 @@ class Flow:
             elif kind_of is ScatterAdd:
                 self.look_at_rows(eqn)
             elif self.reached:
-                if kind_of in PASSES_ON or kind_of is Concatenate:
+                if kind_of in EXPANDABLE_PRIMITIVES or kind_of is Concatenate:
                     self.pass_on(eqn)
                 elif kind_of is Add or kind_of is Sub:
                     # The sum of a product and of something else is formed.
@@ -146,7 +157,7 @@ class Flow:
         (out,) = eqn.outputs
         of_dot = type(eqn.primitive) is DotGeneral
         contract = of_dot and eqn.primitive.contract[0]  # type: ignore[attr-defined]
-        times = times_larger(eqn.primitive) if of_dot else 1
+        times = min_expansion(eqn.primitive) if of_dot else 1
         size = out.aval.size
         if size >= self.worth.elements and size > times * sum(map(self.origin, eqn.inputs)):
             self.large[out] = eqn
@@ -166,8 +177,8 @@ class Flow:
         if (
             size >= self.worth.elements
             and size > updates.aval.size
-            and row_of(eqn.primitive, x, indices, updates) is not None
-            and (x in self.reached or is_zero(x, self.makers))
+            and scatter_row_axis(eqn.primitive, x, indices, updates) is not None
+            and (x in self.reached or is_zero_array(x, self.makers))
         ):
             self.large[out] = eqn
             self.reached[out] = frozenset({out}) | self.reached.get(x, frozenset())
@@ -175,7 +186,7 @@ class Flow:
     def origin(self, atom: Any) -> int:
         """The number of elements that `atom` shows, however often it repeats them."""
         while (eqn := self.makers.get(atom)) is not None:
-            if type(eqn.primitive) not in _SHAPES:
+            if type(eqn.primitive) not in _SHAPE_OPS:
                 break
             atom = eqn.inputs[0]
         return int(atom.aval.size)
@@ -185,7 +196,7 @@ class Flow:
         if found:
             self.reached[eqn.outputs[0]] = frozenset().union(*found)
 
-    def chosen(self) -> dict[Equation, Sum]:
+    def chosen(self) -> dict[Equation, SumOfEinsums]:
         """The sums to make in another order, and how."""
         times = self.worth.times
         kept = self.needed_by(self.program.outputs, {*self.sums})
@@ -194,7 +205,7 @@ class Flow:
         while pending:
             open_to = {v for v, found in self.reached.items() if not found <= kept}
             pending = [eqn for eqn in pending if any([a in open_to for a in eqn.inputs])]
-            orders = {eqn: opened(eqn, self.makers, open_to) for eqn in pending}
+            orders = {eqn: expand_sum(eqn, self.makers, open_to) for eqn in pending}
             closed = [
                 eqn
                 for eqn, found in orders.items()
@@ -210,7 +221,7 @@ class Flow:
                     kept |= products
                     pending.remove(eqn)
         orders = {eqn: e for eqn, e in orders.items() if eqn in pending}
-        chosen: dict[Equation, Sum] = {}
+        chosen: dict[Equation, SumOfEinsums] = {}
         for sums in self.groups([eqn for eqn in self.sums if eqn in orders]):
             made = self.made(sums, kept)
             alone = {e: orders[e] for e in sums if orders[e].cost * times < self.reading(e)}
@@ -222,7 +233,7 @@ class Flow:
             # Of what is there anyhow, sums of rows are not worth what cancels in them.
             outer = all([not self.depth(self.large[v]) for v in self.products_of([eqn])])
             if outer and eqn not in chosen and eqn not in orders:
-                found = opened(eqn, self.makers, {*self.reached})
+                found = expand_sum(eqn, self.makers, {*self.reached})
                 if found is not None and found.cost * times < self.reading(eqn):
                     chosen[eqn] = found
         return chosen
@@ -270,14 +281,14 @@ class Flow:
         """What it costs to make a product."""
         (out,) = eqn.outputs
         moved = out.aval.size + sum([self.origin(a) for a in eqn.inputs])
-        return 2.0 * out.aval.size * max(self.depth(eqn), 1) + MOVED * moved
+        return 2.0 * out.aval.size * max(self.depth(eqn), 1) + MEMORY_COST * moved
 
     def reading(self, eqn: Equation) -> float:
         """What it costs to make a sum of the products as they are."""
         if type(eqn.primitive) is DotGeneral:
             return self.cost(eqn)
-        return float(MOVED * (eqn.outputs[0].aval.size + eqn.inputs[0].aval.size))
+        return float(MEMORY_COST * (eqn.outputs[0].aval.size + eqn.inputs[0].aval.size))
 
 
-_FAR = 4
-_SHAPES = frozenset({BroadcastInDim, Full, Reshape, PermuteDims})
+_MIN_MATMUL_EXPANSION = 4
+_SHAPE_OPS = frozenset({BroadcastInDim, Full, Reshape, PermuteDims})

@@ -27,15 +27,15 @@ from functx.ops.scattering import scatter_add
 from functx.ops.selection import clamp, select
 from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape
 from functx.transforms.simplify.factors import (
+    ConcatenatedSum,
     Factor,
-    Groups,
-    Joined,
     Label,
-    Product,
-    resolved,
-    size,
+    LabelGroups,
+    ProductExpression,
+    label_size,
+    resolve_labels,
 )
-from functx.transforms.simplify.orders import MOST, best_order, pair_cost
+from functx.transforms.simplify.orders import MAX_FACTORS, best_contraction_order, pair_cost
 
 Labels = tuple[Label, ...]
 
@@ -67,14 +67,14 @@ class Einsum:
 
     @staticmethod
     def of(
-        product: Product, groups: Groups, aval: ShapedArray, precision: Any = None
+        product: ProductExpression, groups: LabelGroups, aval: ShapedArray, precision: Any = None
     ) -> Einsum | None:
         """The sum of `product` over what is not in `groups`, the labels of the result's dimensions.
 
         None for one of too many factors, or of squares of squares. `precision` is that of matrix
         products that it is made of.
         """
-        out = resolved([label for group in groups for label in group])
+        out = resolve_labels([label for group in groups for label in group])
         found = Einsum(aval, out, precision)
         factors = product.factors
         squared = [range(s.first, s.second + s.length) for s in product.squares]
@@ -83,7 +83,7 @@ class Einsum:
         if squared and not is_floating(aval.dtype):
             squared = []
         inside = {i for run in squared for i in run}
-        found.terms, found.outside = hosted(
+        found.terms, found.outside = group_into_terms(
             [f for i, f in enumerate(factors) if i not in inside], {*out}
         )
         for s in product.squares if squared else ():
@@ -93,20 +93,20 @@ class Einsum:
                 for f, g in zip(first, second, strict=True)
                 for pair in zip(f.labels(), g.labels(), strict=True)
             )
-            terms, outside = hosted(first, {*out})
+            terms, outside = group_into_terms(first, {*out})
             found.roots += [(t, tuple([again[x] for x in t.labels])) for t in terms]
             found.roots_outside += outside
         all_terms = found.all_terms()
-        if len(all_terms) > MOST:
+        if len(all_terms) > MAX_FACTORS:
             return None
         covered = {x for f in factors for x in f.labels()}
-        found.count = prod([x.size for x in resolved(product.summed) if x not in covered])
+        found.count = prod([x.size for x in resolve_labels(product.summed) if x not in covered])
         wanted = frozenset(out)
         if all_terms:
             chosen = [t.factors[0].chosen for t in found.terms]
             chosen += [t.factors[0].chosen for t, _ in found.roots for _ in range(2)]
             labels = [frozenset(x) for x in all_terms]
-            found.cost, found.order = best_order(labels, wanted, chosen)
+            found.cost, found.order = best_contraction_order(labels, wanted, chosen)
             if found.cost == inf or (len(all_terms) == 1 and chosen[0] is not None):
                 return None
             if len(all_terms) == 1:
@@ -125,7 +125,7 @@ class Einsum:
         dtype = self.aval.dtype
         if self.roots and dtype.itemsize < 4:
             dtype = np.dtype("float32")
-        work = _Work(read, dtype, self.out, self.precision)
+        work = _EinsumEmitter(read, dtype, self.out, self.precision)
         values = [work.term(t) for t in self.terms]
         outside = [work.factor(f) for f in self.roots_outside]
         for term, again in self.roots:
@@ -143,7 +143,7 @@ class Einsum:
         if rest is not None:
             result = work.times(result, rest)
         if self.count != 1:
-            number = Value(literal(self.count, dtype), ())
+            number = LabeledArray(literal(self.count, dtype), ())
             result = work.times(result, number)
         array = work.laid_out(result, self.out)
         # A square that was multiplied out is a sum of terms that cancel.
@@ -155,7 +155,7 @@ class Einsum:
         return array
 
 
-def hosted(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list[Factor]]:
+def group_into_terms(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list[Factor]]:
     """`factors` as terms, and those along labels in `out` alone.
 
     What divides is put to the smallest factor that has its labels.
@@ -167,14 +167,14 @@ def hosted(factors: Sequence[Factor], out: set[Label]) -> tuple[list[Term], list
         labels = {*f.labels()}
         fit = [h for h in hosts if labels.issubset(h[0].labels())]
         if fit:
-            sorted(fit, key=lambda h: size(h[0].labels()))[0].append(f)
+            sorted(fit, key=lambda h: label_size(h[0].labels()))[0].append(f)
         else:
             hosts.append([f])
     hosts += [[f] for f in inside if f.chosen is not None]
     return [Term(h[0].labels(), tuple(h)) for h in hosts], outside
 
 
-class Value(NamedTuple):
+class LabeledArray(NamedTuple):
     """An array, or a literal, with a label along each dimension.
 
     With `chosen`, the last label, what is meant is 1 where the array holds its number, else 0.
@@ -185,40 +185,42 @@ class Value(NamedTuple):
     chosen: Label | None = None
 
 
-class _Work:
+class _EinsumEmitter:
     """The equations of a sum in the making."""
 
     def __init__(self, read: Callable[[Any], Any], dtype: DType, out: Labels, precision: Any):
         self.read, self.dtype, self.out, self.precision = read, dtype, out, precision
 
-    def factor(self, factor: Factor) -> tuple[Value, bool]:
+    def factor(self, factor: Factor) -> tuple[LabeledArray, bool]:
         """The array of a factor in the dtype of the sum, a label a dimension; whether it divides."""
         atom = factor.atom
-        if type(atom) is Joined:
+        if type(atom) is ConcatenatedSum:
             return self.joined(atom, factor.labels()), False
         if type(atom) is Literal:
-            return Value(literal(atom.value, self.dtype), ()), factor.divides
+            return LabeledArray(literal(atom.value, self.dtype), ()), factor.divides
         array = self.read(atom)
         if factor.chosen is not None:
             return self.numbers(factor, array), False
         if array.dtype != self.dtype:
             array = convert_element_type(array, self.dtype)
         labels = factor.labels()
-        return Value(reshape(array, tuple([x.size for x in labels])), labels), factor.divides
+        return LabeledArray(reshape(array, tuple([x.size for x in labels])), labels), factor.divides
 
-    def joined(self, sum_of: Joined, labels: Labels) -> Value:
+    def joined(self, sum_of: ConcatenatedSum, labels: Labels) -> LabeledArray:
         """The factors of the addends of a sum, one behind the other along the last dimension."""
-        shared, arrays = resolved(sum_of.shared), []
+        shared, arrays = resolve_labels(sum_of.shared), []
         for factors, own in sum_of.addends:
-            along = (*shared, *resolved(own))
+            along = (*shared, *resolve_labels(own))
             array = None
             for value, divides in [self.dense(f) for f in factors]:
                 wide = self.spread(value, along)
                 array = wide if array is None else (div if divides else mul)(array, wide)
-            arrays.append(reshape(array, (*[x.size for x in shared], size(resolved(own)))))
-        return Value(concatenate(arrays, len(shared)), labels)
+            arrays.append(
+                reshape(array, (*[x.size for x in shared], label_size(resolve_labels(own))))
+            )
+        return LabeledArray(concatenate(arrays, len(shared)), labels)
 
-    def dense(self, factor: Factor) -> tuple[Value, bool]:
+    def dense(self, factor: Factor) -> tuple[LabeledArray, bool]:
         """As `factor`, with the ones and zeros of a factor that chooses."""
         value, divides = self.factor(factor)
         if value.chosen is None:
@@ -226,9 +228,9 @@ class _Work:
         shape = tuple([x.size for x in value.labels])
         numbers = broadcast_in_dim(value.array, shape, tuple(range(len(shape) - 1)))
         same = eq(numbers, Iota(value.array.dtype, shape, len(shape) - 1)())
-        return Value(convert_element_type(same, self.dtype), value.labels), divides
+        return LabeledArray(convert_element_type(same, self.dtype), value.labels), divides
 
-    def numbers(self, factor: Factor, array: Any) -> Value:
+    def numbers(self, factor: Factor, array: Any) -> LabeledArray:
         """The numbers of rows that a factor chooses; -1 for those of no row."""
         label, labels = factor.chosen, factor.labels()
         assert label is not None
@@ -236,48 +238,48 @@ class _Work:
         clipped = clamp(0, array, label.size - 1)
         if not factor.clips:
             clipped = select(eq(clipped, array), array, minus_one(array.dtype))
-        return Value(clipped, labels, label)
+        return LabeledArray(clipped, labels, label)
 
-    def term(self, term: Term) -> Value:
+    def term(self, term: Term) -> LabeledArray:
         """The product of the factors of a term."""
         first, divides = self.factor(term.factors[0])
         if divides:
-            first = Value(div(1.0, first.array), first.labels)
+            first = LabeledArray(div(1.0, first.array), first.labels)
         for factor in term.factors[1:]:
             value, _ = self.factor(factor)
             wide = self.spread(value, first.labels)
-            first = Value(div(first.array, wide), first.labels)
+            first = LabeledArray(div(first.array, wide), first.labels)
         return first
 
-    def scaled(self, value: Value) -> tuple[Value, Value]:
+    def scaled(self, value: LabeledArray) -> tuple[LabeledArray, LabeledArray]:
         """`value` over its largest element at each index of the result, and that."""
         kept = tuple([x for x in value.labels if x in self.out])
         axes = tuple([d for d, x in enumerate(value.labels) if x not in self.out])
         largest = reduce_max(abs(value.array), axes)
         fit = bitwise_and(gt(largest, 0), gt(float("inf"), largest))
-        largest = Value(select(fit, largest, 1.0), kept)
+        largest = LabeledArray(select(fit, largest, 1.0), kept)
         small = div(value.array, self.spread(largest, value.labels))
-        return Value(small, value.labels), largest
+        return LabeledArray(small, value.labels), largest
 
-    def together(self, factors: Iterable[tuple[Value, bool]]) -> Value | None:
+    def together(self, factors: Iterable[tuple[LabeledArray, bool]]) -> LabeledArray | None:
         """The product of factors along labels of the result; None where there are none."""
-        product: Value | None = None
+        product: LabeledArray | None = None
         for value, divides in sorted(factors, key=lambda pair: pair[1]):
             if product is None:
                 array = div(1.0, value.array) if divides else value.array
-                product = Value(array, value.labels)
+                product = LabeledArray(array, value.labels)
             else:
                 product = self.times(product, value, div if divides else mul)
         return product
 
-    def times(self, x: Value | None, y: Value, operation: Any = mul) -> Value:
+    def times(self, x: LabeledArray | None, y: LabeledArray, operation: Any = mul) -> LabeledArray:
         """`x` times `y` element by element, along the labels of both."""
         if x is None:
             return y
         labels = (*x.labels, *[label for label in y.labels if label not in x.labels])
-        return Value(operation(self.spread(x, labels), self.spread(y, labels)), labels)
+        return LabeledArray(operation(self.spread(x, labels), self.spread(y, labels)), labels)
 
-    def ordered(self, tree: Any, values: Sequence[Value]) -> Value | None:
+    def ordered(self, tree: Any, values: Sequence[LabeledArray]) -> LabeledArray | None:
         """The product of `values`, summed over all labels but the result's, in the order of `tree`."""
         if tree is None:
             return None
@@ -286,7 +288,7 @@ class _Work:
             for label in value.labels:
                 users[label] = users.get(label, 0) + 1
 
-        def made(tree: Any) -> Value:
+        def made(tree: Any) -> LabeledArray:
             if type(tree) is int:
                 return self.summed(values[tree], users)
             x, y = made(tree[0]), made(tree[1])
@@ -297,7 +299,7 @@ class _Work:
 
         return made(tree)
 
-    def summed(self, value: Value, users: dict[Label, int]) -> Value:
+    def summed(self, value: LabeledArray, users: dict[Label, int]) -> LabeledArray:
         """`value` summed over the labels that nothing else has."""
         if value.chosen is not None:
             return value
@@ -305,9 +307,9 @@ class _Work:
         if not axes:
             return value
         labels = tuple([x for d, x in enumerate(value.labels) if d not in axes])
-        return Value(reduce_sum(value.array, axes), labels)
+        return LabeledArray(reduce_sum(value.array, axes), labels)
 
-    def pair(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
+    def pair(self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]) -> LabeledArray:
         """`x` times `y`, summed over the labels that nothing else has."""
         if x.chosen is not None and y.chosen is not None:
             return self.alike(x, y, users)
@@ -330,7 +332,7 @@ class _Work:
                 )
 
             array = dot_general(x.array, y.array, places(gone), places(kept), self.precision)
-            return Value(array, (*kept, *x_free, *y_free))
+            return LabeledArray(array, (*kept, *x_free, *y_free))
         wide, other = (y, x) if y_free else (x, y)
         if other.array is wide.array and other.labels == wide.labels:
             array = square(wide.array)
@@ -338,33 +340,33 @@ class _Work:
             array = mul(wide.array, self.spread(other, wide.labels))
         axes = tuple([d for d, label in enumerate(wide.labels) if label in gone])
         labels = tuple([label for label in wide.labels if label not in gone])
-        return Value(reduce_sum(array, axes) if axes else array, labels)
+        return LabeledArray(reduce_sum(array, axes) if axes else array, labels)
 
-    def alike(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
+    def alike(self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]) -> LabeledArray:
         """1 where two factors choose the same, else 0, summed over the labels that nothing else has."""
         labels = (*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels])
-        first = self.spread(Value(x.array, x.labels[:-1]), labels)
-        second = self.spread(Value(y.array, y.labels[:-1]), labels)
+        first = self.spread(LabeledArray(x.array, x.labels[:-1]), labels)
+        second = self.spread(LabeledArray(y.array, y.labels[:-1]), labels)
         same = bitwise_and(eq(first, second), ge(first, 0))
-        return self.summed(Value(convert_element_type(same, self.dtype), labels), users)
+        return self.summed(LabeledArray(convert_element_type(same, self.dtype), labels), users)
 
-    def rows(self, x: Value, y: Value, users: dict[Label, int]) -> Value:
+    def rows(self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]) -> LabeledArray:
         """`y` added up in the rows that `x` chooses."""
         label, labels = x.chosen, x.labels[:-1]
         assert label is not None
         kept = [z for z in labels if users[z] > 1 or z in self.out]
         gone = [z for z in labels if z not in kept]
         free = [z for z in y.labels if z not in labels]
-        numbers = self.spread(Value(x.array, labels), (*kept, *gone))
+        numbers = self.spread(LabeledArray(x.array, labels), (*kept, *gone))
         values = self.spread(y, (*kept, *gone, *free))
-        lengths = [size(group) for group in (kept, gone, free)]
+        lengths = [label_size(group) for group in (kept, gone, free)]
         numbers, values = reshape(numbers, (*lengths[:2], 1)), reshape(values, tuple(lengths))
         into = full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
-        found = scatter_add(into, numbers, values, _ROWS, mode="drop")
+        found = scatter_add(into, numbers, values, _ROW_SCATTER_DIMS, mode="drop")
         found = reshape(found, tuple([z.size for z in (*kept, label, *free)]))
-        return Value(found, (*kept, label, *free))
+        return LabeledArray(found, (*kept, label, *free))
 
-    def comes_first(self, x: Value, y: Value) -> bool:
+    def comes_first(self, x: LabeledArray, y: LabeledArray) -> bool:
         """Whether what `x` alone has lies before what `y` alone has in the result."""
         places = [
             [
@@ -376,7 +378,7 @@ class _Work:
         ]
         return bool(places[0] and places[1]) and min(places[0]) < min(places[1])
 
-    def spread(self, value: Value, labels: Labels) -> Any:
+    def spread(self, value: LabeledArray, labels: Labels) -> Any:
         """`value` along `labels`, repeated along those that it lacks."""
         if not value.labels:
             return value.array
@@ -385,14 +387,14 @@ class _Work:
         places = tuple([d for d, label in enumerate(labels) if label in value.labels])
         return broadcast_in_dim(array, tuple([x.size for x in labels]), places)
 
-    def laid_out(self, value: Value | None, labels: Labels) -> Any:
+    def laid_out(self, value: LabeledArray | None, labels: Labels) -> Any:
         """`value` as an array along `labels`."""
         if value is None:
-            value = Value(literal(1, self.dtype), ())
+            value = LabeledArray(literal(1, self.dtype), ())
         if not value.labels:
             return full(tuple([x.size for x in labels]), value.array)
         return self.spread(value, labels)
 
 
-_ROWS = ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
+_ROW_SCATTER_DIMS = ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))
 """Of numbers along (batch, row) and rows along (batch, row, column), into (batch, number, column)."""

@@ -11,37 +11,37 @@ from functx.core.program import Atom, Equation, Literal
 from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Neg, Square, Sub
 from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import ConvertElementType
-from functx.ops.operands import minus_one, without
+from functx.ops.operands import minus_one, tuple_delete
 from functx.ops.scattering import ScatterAdd
 from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape
 
 
 class Label:
-    """An index that runs over `size` values; one that a reshape takes apart has `parts`."""
+    """An index that runs over `label_size` values; one that a reshape takes apart has `parts`."""
 
     __slots__ = ("parts", "size")
 
     def __init__(self, size: int):
         self.size = size
-        self.parts: Group = ()
+        self.parts: LabelGroup = ()
 
 
-Group = tuple[Label, ...]
-Groups = tuple[Group, ...]
+LabelGroup = tuple[Label, ...]
+LabelGroups = tuple[LabelGroup, ...]
 
 
-def resolved(group: Iterable[Label]) -> Group:
+def resolve_labels(group: Iterable[Label]) -> LabelGroup:
     """The labels of `group`, those that were taken apart replaced by their parts."""
     found: list[Label] = []
     for label in group:
         if label.parts:
-            found += resolved(label.parts)
+            found += resolve_labels(label.parts)
         else:
             found.append(label)
     return tuple(found)
 
 
-def fresh(shape: Iterable[int]) -> Groups:
+def fresh_labels(shape: Iterable[int]) -> LabelGroups:
     """A label of its own for each dimension, none for those of length 1."""
     return tuple([() if n == 1 else (Label(n),) for n in shape])
 
@@ -54,29 +54,29 @@ class Factor(NamedTuple):
     """
 
     atom: Any
-    groups: Groups
+    groups: LabelGroups
     divides: bool = False
     chosen: Label | None = None
     clips: bool = False
 
-    def labels(self) -> Group:
+    def labels(self) -> LabelGroup:
         """The labels that the factor varies with, `chosen` last."""
-        labels = [label for group in self.groups for label in resolved(group)]
+        labels = [label for group in self.groups for label in resolve_labels(group)]
         return tuple(labels if self.chosen is None else [*labels, self.chosen])
 
 
-class Joined(NamedTuple):
+class ConcatenatedSum(NamedTuple):
     """An array that holds the factors of each addend of a sum, one behind the other.
 
     `addends` gives the factors that are multiplied for each, and the labels that it alone has, which
     share the last dimension. The dimensions before it have the labels in `shared`.
     """
 
-    addends: tuple[tuple[tuple[Factor, ...], Group], ...]
-    shared: Group
+    addends: tuple[tuple[tuple[Factor, ...], LabelGroup], ...]
+    shared: LabelGroup
 
 
-class SquaredRun(NamedTuple):
+class SquaredFactors(NamedTuple):
     """Two runs of factors, from `first` and from `second` on, that are the same but for what is summed."""
 
     first: int
@@ -84,7 +84,7 @@ class SquaredRun(NamedTuple):
     length: int
 
 
-class Product:
+class ProductExpression:
     """The factors of a value, opened up as far as the equations that made it allow.
 
     Opened up are variables that `may_open` says so of; the rest are factors. `instead` gives
@@ -101,23 +101,23 @@ class Product:
         self.may_open = may_open
         self.instead = instead or {}
         self.factors: list[Factor] = []
-        self.squares: list[SquaredRun] = []
+        self.squares: list[SquaredFactors] = []
         self.summed: list[Label] = []
 
-    def sum_over(self, shape: Iterable[int]) -> Groups:
+    def sum_over(self, shape: Iterable[int]) -> LabelGroups:
         """Labels along `shape` that are summed over."""
-        groups = fresh(shape)
+        groups = fresh_labels(shape)
         self.summed += [label for group in groups for label in group]
         return groups
 
-    def multiply(self, atom: Atom, groups: Groups) -> None:
+    def multiply(self, atom: Atom, groups: LabelGroups) -> None:
         """Take `atom`, with labels along its dimensions, as one more factor, or as several."""
         atom = self.instead.get(atom, atom)
         eqn = self.makers.get(atom)
         if eqn is not None:
-            shown = type(eqn.primitive) in _SHOWN
+            shown = type(eqn.primitive) in _ALWAYS_EXPANDED
             if shown or self.may_open(atom):
-                rule = _RULES.get(type(eqn.primitive))
+                rule = _EXPANSION_RULES.get(type(eqn.primitive))
                 if rule is not None and rule(self, eqn.primitive, eqn.inputs, groups):
                     return
         self.factors.append(Factor(atom, groups))
@@ -127,17 +127,17 @@ class Product:
         pending = [*self.factors]
         while pending:
             factor = pending.pop()
-            if type(factor.atom) is Joined:
+            if type(factor.atom) is ConcatenatedSum:
                 pending += [f for factors, _ in factor.atom.addends for f in factors]
             else:
                 yield factor.atom
 
-    def elementwise(self, inputs: Iterable[Any], groups: Groups) -> bool:
+    def elementwise(self, inputs: Iterable[Any], groups: LabelGroups) -> bool:
         for atom in inputs:
             self.multiply(atom, groups if atom.aval.ndim else ())
         return True
 
-    def quotient(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def quotient(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, y = inputs
         if not is_floating(x.aval.dtype):
             return False
@@ -151,29 +151,29 @@ class Product:
         self.factors[start] = self.factors[start]._replace(divides=True)
         return self.elementwise([x], groups)
 
-    def added(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def added(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         parts = [self.inner() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
         return self.join(parts, groups)
 
-    def subtracted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def subtracted(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         parts = [self.inner() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
         parts[1].factors.append(Factor(minus_one(inputs[1].aval.dtype), ()))
         return self.join(parts, groups)
 
-    def inner(self) -> Product:
+    def inner(self) -> ProductExpression:
         """A product within this one."""
-        return Product(self.makers, self.may_open, self.instead)
+        return ProductExpression(self.makers, self.may_open, self.instead)
 
-    def join(self, parts: list[Product], groups: Groups) -> bool:
+    def join(self, parts: list[ProductExpression], groups: LabelGroups) -> bool:
         """Take the sum of `parts`, products of two factors each, as one of two; False where it is none."""
-        outer = resolved([label for group in groups for label in group])
+        outer = resolve_labels([label for group in groups for label in group])
         sides: list[list[Any]] = [[], []]
         for part in parts:
-            pair = None if part.squares else in_two(part.factors)
+            pair = None if part.squares else bipartition(part.factors)
             if pair is None:
                 return False
             kept = [frozenset(outer).intersection(side[0].labels()) for side in pair]
@@ -186,39 +186,39 @@ class Product:
                 return False
             for side, factors, found in zip(sides, pair, kept, strict=True):
                 side.append((tuple(factors), tuple(own[0]), found))
-        (together,) = self.sum_over([sum([size(own) for _, own, _ in sides[0]])])
+        (together,) = self.sum_over([sum([label_size(own) for _, own, _ in sides[0]])])
         for side in sides:
             shared = tuple([x for x in outer if x in side[0][2]])
             addends = tuple([(factors, own) for factors, own, _ in side])
             self.factors.append(
-                Factor(Joined(addends, shared), (*[(x,) for x in shared], together))
+                Factor(ConcatenatedSum(addends, shared), (*[(x,) for x in shared], together))
             )
         return True
 
-    def negative(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def negative(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         self.factors.append(Factor(minus_one(inputs[0].aval.dtype), ()))
         return self.elementwise(inputs, groups)
 
-    def power(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def power(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         return primitive.exponent == 2 and self.square(primitive, inputs, groups)
 
-    def square(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def square(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         start = len(self.factors)
         self.multiply(x, groups)
         middle = len(self.factors)
         self.multiply(x, groups)
-        self.squares.append(SquaredRun(start, middle, middle - start))
+        self.squares.append(SquaredFactors(start, middle, middle - start))
         return True
 
-    def product(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def product(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, y = inputs
         if x is y:
             return self.square(primitive, [x], groups)
         return self.elementwise(inputs, groups)
 
     def contraction(
-        self, primitive: Any, inputs: list[Any], groups: Groups, shapes: Any = None
+        self, primitive: Any, inputs: list[Any], groups: LabelGroups, shapes: Any = None
     ) -> bool:
         if primitive.precision is not None or primitive.preferred_element_type is not None:
             return False
@@ -226,8 +226,8 @@ class Product:
         (xc, yc), (xb, yb) = primitive.contract, primitive.batched
         shape = x.aval.shape if shapes is None else shapes[0]
         summed = self.sum_over([shape[d] for d in xc])
-        x_free = without(range(x.aval.ndim), xc + xb)
-        y_free = without(range(y.aval.ndim), yc + yb)
+        x_free = tuple_delete(range(x.aval.ndim), xc + xb)
+        y_free = tuple_delete(range(y.aval.ndim), yc + yb)
         batch, rest = groups[: len(xb)], groups[len(xb) :]
         if x is y and (xc, xb) == (yc, yb) and not x_free:
             of = dict(zip((*xc, *xb), (*summed, *batch), strict=True))
@@ -240,36 +240,36 @@ class Product:
             self.multiply(atom, tuple([of[d] for d in range(atom.aval.ndim)]))
         return True
 
-    def broadcast(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def broadcast(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         dims = zip(x.aval.shape, primitive.dims, strict=True)
         self.multiply(x, tuple([() if n == 1 else groups[d] for n, d in dims]))
         return True
 
-    def full(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def full(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         self.multiply(inputs[0], ())
         return True
 
-    def permuted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def permuted(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         place = {axis: i for i, axis in enumerate(primitive.axes)}
         self.multiply(inputs[0], tuple([groups[place[d]] for d in range(len(groups))]))
         return True
 
-    def reshaped(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def reshaped(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
-        regrouped = grouped_as(x.aval.shape, [label for group in groups for label in group])
+        regrouped = regroup_labels(x.aval.shape, [label for group in groups for label in group])
         if regrouped is None:
             return False
         self.multiply(x, regrouped)
         return True
 
-    def rows(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def rows(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, indices, updates = inputs
-        place = row_of(primitive, x, indices, updates)
-        label = () if place is None else resolved(groups[place])
+        place = scatter_row_axis(primitive, x, indices, updates)
+        label = () if place is None else resolve_labels(groups[place])
         if place is None or len(label) != 1:
             return False
-        if not is_zero(x, self.makers):
+        if not is_zero_array(x, self.makers):
             parts = [self.inner(), self.inner()]
             parts[0].multiply(x, groups)
             parts[1].put_rows(primitive, inputs, groups, place)
@@ -277,11 +277,11 @@ class Product:
         self.put_rows(primitive, inputs, groups, place)
         return True
 
-    def put_rows(self, primitive: Any, inputs: list[Any], groups: Groups, place: int) -> None:
+    def put_rows(self, primitive: Any, inputs: list[Any], groups: LabelGroups, place: int) -> None:
         """Take updates that are added into the rows of zeros along dimension `place`."""
         x, indices, updates = inputs
-        label = resolved(groups[place])
-        along: dict[int, Group] = dict(
+        label = resolve_labels(groups[place])
+        along: dict[int, LabelGroup] = dict(
             zip(
                 primitive.start_indices_batching_dims,
                 [groups[d] for d in primitive.operand_batching_dims],
@@ -302,7 +302,7 @@ class Product:
         dims = range(updates.aval.ndim)
         self.multiply(updates, tuple([next(windows if d in inside else scattered) for d in dims]))
 
-    def converted(self, primitive: Any, inputs: list[Any], groups: Groups) -> bool:
+    def converted(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         source, target = x.aval.dtype, primitive.dtype
         wider = is_floating(source) and is_floating(target) and source.itemsize <= target.itemsize
@@ -313,10 +313,10 @@ class Product:
         return True
 
 
-def grouped_as(shape: tuple[int, ...], labels: list[Label]) -> Groups | None:
+def regroup_labels(shape: tuple[int, ...], labels: list[Label]) -> LabelGroups | None:
     """`labels` in groups of the lengths `shape`, taking them apart where needed; None if it fails."""
-    flat = list(resolved(labels))
-    groups: list[Group] = []
+    flat = list(resolve_labels(labels))
+    groups: list[LabelGroup] = []
     for n in shape:
         group: list[Label] = []
         while n != 1:
@@ -338,7 +338,7 @@ def grouped_as(shape: tuple[int, ...], labels: list[Label]) -> Groups | None:
     return None if flat else tuple(groups)
 
 
-def in_two(factors: Sequence[Factor]) -> list[list[Factor]] | None:
+def bipartition(factors: Sequence[Factor]) -> list[list[Factor]] | None:
     """`factors` as two lists, in each of which the first has all labels; None where that is not so."""
     whole = sorted([f for f in factors if not f.divides], key=lambda f: -len(f.labels()))
     sides: list[list[Factor]] = []
@@ -355,48 +355,48 @@ def in_two(factors: Sequence[Factor]) -> list[list[Factor]] | None:
     return sides if len(sides) == 2 else None
 
 
-def size(labels: Iterable[Label]) -> int:
+def label_size(labels: Iterable[Label]) -> int:
     """How many elements an array along `labels` has."""
     return prod([label.size for label in labels])
 
 
-def row_of(primitive: Any, x: Any, indices: Any, updates: Any) -> int | None:
+def scatter_row_axis(primitive: Any, x: Any, indices: Any, updates: Any) -> int | None:
     """The dimension of `x` along which a scatter puts whole rows; None for other scatters."""
     collapsed = primitive.collapsed_slice_dims
     if len(collapsed) != 1 or collapsed != primitive.start_index_map:
         return None
     outside = (*collapsed, *primitive.operand_batching_dims)
     whole = [updates.aval.shape[d] for d in primitive.offset_dims]
-    if whole != list(without(x.aval.shape, outside)) or indices.aval.shape[-1] != 1:
+    if whole != list(tuple_delete(x.aval.shape, outside)) or indices.aval.shape[-1] != 1:
         return None
     return int(collapsed[0])
 
 
-def is_zero(atom: Any, makers: dict[Any, Equation]) -> bool:
+def is_zero_array(atom: Any, makers: dict[Any, Equation]) -> bool:
     """Whether `atom` is an array of zeros, as its equations show it."""
-    while (eqn := makers.get(atom)) is not None and type(eqn.primitive) in _SHOWN:
+    while (eqn := makers.get(atom)) is not None and type(eqn.primitive) in _ALWAYS_EXPANDED:
         atom = eqn.inputs[0]
     return type(atom) is Literal and atom.value == 0
 
 
-_RULES: dict[Any, Callable[..., bool]] = {
-    Mul: Product.product,
-    Div: Product.quotient,
-    Neg: Product.negative,
-    Square: Product.square,
-    IntegerPow: Product.power,
-    DotGeneral: Product.contraction,
-    BroadcastInDim: Product.broadcast,
-    Full: Product.full,
-    PermuteDims: Product.permuted,
-    Reshape: Product.reshaped,
-    ConvertElementType: Product.converted,
-    ScatterAdd: Product.rows,
-    Add: Product.added,
-    Sub: Product.subtracted,
+_EXPANSION_RULES: dict[Any, Callable[..., bool]] = {
+    Mul: ProductExpression.product,
+    Div: ProductExpression.quotient,
+    Neg: ProductExpression.negative,
+    Square: ProductExpression.square,
+    IntegerPow: ProductExpression.power,
+    DotGeneral: ProductExpression.contraction,
+    BroadcastInDim: ProductExpression.broadcast,
+    Full: ProductExpression.full,
+    PermuteDims: ProductExpression.permuted,
+    Reshape: ProductExpression.reshaped,
+    ConvertElementType: ProductExpression.converted,
+    ScatterAdd: ProductExpression.rows,
+    Add: ProductExpression.added,
+    Sub: ProductExpression.subtracted,
 }
-_SHOWN = frozenset({BroadcastInDim, Full})
+_ALWAYS_EXPANDED = frozenset({BroadcastInDim, Full})
 """What is opened up wherever it is found: the factor is then smaller, and as good."""
 
-PASSES_ON = frozenset(_RULES.keys() - {DotGeneral, ScatterAdd, Add, Sub})
+EXPANDABLE_PRIMITIVES = frozenset(_EXPANSION_RULES.keys() - {DotGeneral, ScatterAdd, Add, Sub})
 """What an operand may be opened up through."""

@@ -16,7 +16,7 @@ from functx.ops.logical import And, Not, Or, Xor
 from functx.ops.selection import Clamp
 
 # What IEEE arithmetic and two's complement say to the last bit, wherever it is computed.
-_EXACT: dict[Any, Callable[..., Any]] = {
+_EXACT_OPS: dict[Any, Callable[..., Any]] = {
     Abs: np.abs,
     Add: np.add,
     And: np.bitwise_and,
@@ -37,15 +37,15 @@ _EXACT: dict[Any, Callable[..., Any]] = {
     Sub: np.subtract,
     Xor: np.bitwise_xor,
 }
-_SMALLEST = 1e-30
+_SMALLEST_PORTABLE = 1e-30
 
 
-def folded(eqn: Equation) -> Literal | None:
+def fold_constants(eqn: Equation) -> Literal | None:
     """The number that `eqn` computes from numbers alone; None where that is better left to run."""
     (out,) = eqn.outputs
     dtype = out.aval.dtype
     operands = [np.asarray(a.value, a.aval.dtype) for a in eqn.inputs]  # type: ignore[union-attr]
-    if not all([_plain(x, x.dtype) for x in operands]):
+    if not all([_is_portable_number(x, x.dtype) for x in operands]):
         return None
     with np.errstate(all="ignore"):
         if type(eqn.primitive) is ConvertElementType:
@@ -55,26 +55,26 @@ def folded(eqn: Equation) -> Literal | None:
         else:
             if type(eqn.primitive) is Div and kind(dtype) in "iu":
                 return None
-            value = np.asarray(_EXACT[type(eqn.primitive)](*operands)).astype(dtype)
-    if not _plain(value, dtype):
+            value = np.asarray(_EXACT_OPS[type(eqn.primitive)](*operands)).astype(dtype)
+    if not _is_portable_number(value, dtype):
         return None
     number = value.item()
     return scalar_literal(number, dtype, out.aval.weak_type, repr(number))
 
 
-def may_fold(eqn: Equation) -> bool:
+def can_fold_constants(eqn: Equation) -> bool:
     """Whether `eqn` is one that can be computed from numbers alone, and there are no others."""
     primitive = type(eqn.primitive)
-    if primitive not in _EXACT and primitive is not ConvertElementType:
+    if primitive not in _EXACT_OPS and primitive is not ConvertElementType:
         return False
     return all([type(a) is Literal for a in eqn.inputs])
 
 
-def _plain(x: Any, dtype: DType) -> bool:
+def _is_portable_number(x: Any, dtype: DType) -> bool:
     """Whether a number is not complex, nan, infinite, or so small that machines differ."""
     if is_complex(dtype):
         return False
     if kind(dtype) != "f":
         return True
     size = abs(float(x))
-    return size == 0.0 or _SMALLEST < size < np.inf
+    return size == 0.0 or _SMALLEST_PORTABLE < size < np.inf

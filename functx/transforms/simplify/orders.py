@@ -6,26 +6,28 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from functx.transforms.simplify.factors import Label, size
+from functx.transforms.simplify.factors import Label, label_size
 
-Labels = frozenset[Label]
+LabelSet = frozenset[Label]
 
-MOVED = 16
+MEMORY_COST = 16
 """What it costs to read or write an element, in operations of a matrix product."""
-ELEMENTWISE = 4
+ELEMENTWISE_COST = 4
 """What it costs to multiply two elements outside a matrix product."""
-MOST = 7
+MAX_FACTORS = 7
 """How many factors are ordered; the time it takes grows by 3 with each."""
 
 
-class Order(NamedTuple):
+class ContractionOrder(NamedTuple):
     """A cost, and how the factors come together: a position, or a pair of what comes together."""
 
     cost: float
     tree: Any
 
 
-def best_order(terms: Sequence[Labels], out: Labels, chosen: Sequence[Label | None] = ()) -> Order:
+def best_contraction_order(
+    terms: Sequence[LabelSet], out: LabelSet, chosen: Sequence[Label | None] = ()
+) -> ContractionOrder:
     """The cheapest order for factors along `terms`, of which the labels not in `out` are summed.
 
     `chosen` gives the label of factors that are 1 where it is one, else 0. The cost is infinite
@@ -33,24 +35,26 @@ def best_order(terms: Sequence[Labels], out: Labels, chosen: Sequence[Label | No
     """
     count = len(terms)
     everything = (1 << count) - 1
-    found: dict[int, tuple[Order, Labels, Label | None]] = {}
+    found: dict[int, tuple[ContractionOrder, LabelSet, Label | None]] = {}
     for i, labels in enumerate(terms):
-        kept = labels & _needed(terms, out, 1 << i)
-        found[1 << i] = Order(0.0, i), kept, chosen[i] if chosen else None
+        kept = labels & _needed_labels(terms, out, 1 << i)
+        found[1 << i] = ContractionOrder(0.0, i), kept, chosen[i] if chosen else None
     for subset in sorted(range(1, everything + 1), key=int.bit_count):
         if subset in found:
             continue
-        needed = _needed(terms, out, subset)
-        best: Order | None = None
+        needed = _needed_labels(terms, out, subset)
+        best: ContractionOrder | None = None
         part = (subset - 1) & subset
         while part:
             rest = subset ^ part
             if part > rest:
                 (first, x, a), (second, y, b) = found[part], found[rest]
                 cost = first.cost + second.cost
-                cost += pair_cost(x, y, needed) if a is b is None else row_cost(x, y, needed, a, b)
+                cost += (
+                    pair_cost(x, y, needed) if a is b is None else one_hot_cost(x, y, needed, a, b)
+                )
                 if best is None or cost < best.cost:
-                    best = Order(cost, (first.tree, second.tree))
+                    best = ContractionOrder(cost, (first.tree, second.tree))
                     kept = (x | y) & needed
             part = (part - 1) & subset
         assert best is not None
@@ -58,20 +62,22 @@ def best_order(terms: Sequence[Labels], out: Labels, chosen: Sequence[Label | No
     return found[everything][0]
 
 
-def _needed(terms: Sequence[Labels], out: Labels, subset: int) -> Labels:
+def _needed_labels(terms: Sequence[LabelSet], out: LabelSet, subset: int) -> LabelSet:
     """The labels that a product of the terms in `subset` has to keep."""
     return out.union(*[labels for i, labels in enumerate(terms) if not subset >> i & 1])
 
 
-def pair_cost(x: Labels, y: Labels, needed: Labels) -> float:
+def pair_cost(x: LabelSet, y: LabelSet, needed: LabelSet) -> float:
     """What it costs to multiply and sum two factors."""
     both = x | y
     matrices = x - y and y - x and (x & y) - needed
-    work = 2 * size(both) if matrices else ELEMENTWISE * size(both)
-    return work + MOVED * (size(x) + size(y) + size(both & needed))
+    work = 2 * label_size(both) if matrices else ELEMENTWISE_COST * label_size(both)
+    return work + MEMORY_COST * (label_size(x) + label_size(y) + label_size(both & needed))
 
 
-def row_cost(x: Labels, y: Labels, needed: Labels, a: Label | None, b: Label | None) -> float:
+def one_hot_cost(
+    x: LabelSet, y: LabelSet, needed: LabelSet, a: Label | None, b: Label | None
+) -> float:
     """As `pair_cost`, where `x`, `y` or both are 1 where their labels `a` and `b` are chosen."""
     if a is not None and b is not None:
         # Where both choose the same.
@@ -81,4 +87,4 @@ def row_cost(x: Labels, y: Labels, needed: Labels, a: Label | None, b: Label | N
     assert label is not None
     if label in other or label not in needed or not (rows - {label}) <= other:
         return inf
-    return float(MOVED * (2 * size(other) + size((x | y) & needed)))
+    return float(MEMORY_COST * (2 * label_size(other) + label_size((x | y) & needed)))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from functx.core.program import Atom, Equation, Program, Var, remove_dead
+from functx.core.program import Atom, Equation, Program, Var, dce_equations
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.transforms.batching import Batch, add_axis
 from functx.transforms.call import Call
 from functx.transforms.control.scan import Scan
 
-_ROUNDS = 4
+_MAX_HOIST_ROUNDS = 4
 
 
-class Peeled(NamedTuple):
+class HoistedProducts(NamedTuple):
     """A program without the products it returned, and what makes them of its inputs and outputs.
 
     `places` are those of the outputs that `outside` makes. Its inputs are variables of the
@@ -28,7 +28,7 @@ class Peeled(NamedTuple):
     outside: list[Equation]
 
 
-class Peel(Rewrite[Peeled | tuple[()]]):
+class FindHoistableProducts(Rewrite[HoistedProducts | tuple[()]]):
     """The analysis of a program that takes off the products that it returns, if it does.
 
     `reach` gives the variables of a program that are such products, as they are passed on. The
@@ -38,7 +38,7 @@ class Peel(Rewrite[Peeled | tuple[()]]):
     reach: Callable[[Program], set[Any]]
     hidden: range = range(0)
 
-    def __call__(self, program: Program) -> Peeled | tuple[()]:
+    def __call__(self, program: Program) -> HoistedProducts | tuple[()]:
         reached = self.reach(program)
         places = tuple([i for i, atom in enumerate(program.outputs) if atom in reached])
         if not places:
@@ -56,17 +56,17 @@ class Peel(Rewrite[Peeled | tuple[()]]):
         kept = [atom for i, atom in enumerate(program.outputs) if i not in places]
         outputs: list[Atom] = [*kept, *extra]
         inside = Program(
-            program.name, program.inputs, remove_dead(program.equations, outputs), outputs
+            program.name, program.inputs, dce_equations(program.equations, outputs), outputs
         )
-        return Peeled(places, inside, extra, outside[::-1])
+        return HoistedProducts(places, inside, extra, outside[::-1])
 
 
-def peeled(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
+def hoist_products(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
     """`program` with the products that its calls return made outside, and calls that take some inlined."""
-    for _ in range(_ROUNDS):
-        if all(eqn.primitive.name not in HOLDERS for eqn in program.equations):
+    for _ in range(_MAX_HOIST_ROUNDS):
+        if all(eqn.primitive.name not in CALL_PRIMITIVES for eqn in program.equations):
             break
-        taken_off = _Walk(program, reach)
+        taken_off = _ProductHoister(program, reach)
         if not taken_off.changed:
             break
         program = Program(
@@ -75,7 +75,7 @@ def peeled(program: Program, reach: Callable[[Program], set[Any]]) -> Program:
     return program
 
 
-class _Walk:
+class _ProductHoister:
     """One pass over the equations of a program, in which calls are opened up."""
 
     def __init__(self, program: Program, reach: Callable[[Program], set[Any]]):
@@ -90,10 +90,12 @@ class _Walk:
                 eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
             primitive: Any = eqn.primitive
             found: Any = ()
-            if primitive.name in HOLDERS and not primitive.effects:
+            if primitive.name in CALL_PRIMITIVES and not primitive.effects:
                 # What is returned from here as well is needed as it is.
                 if not returned.issuperset(eqn.outputs):
-                    found = rewritten(Peel(reach, carried(primitive)), primitive.program)
+                    found = cached_rewrite(
+                        FindHoistableProducts(reach, carried_operands(primitive)), primitive.program
+                    )
                 if found and all([eqn.outputs[i] in returned for i in found.places]):
                     found = ()
             if found:
@@ -111,7 +113,7 @@ class _Walk:
         """What stands for each of `atoms` now."""
         return [self.names.get(a, a) for a in atoms]
 
-    def take_off(self, eqn: Equation, found: Peeled) -> None:
+    def take_off(self, eqn: Equation, found: HoistedProducts) -> None:
         """The call of what is left inside, and then what is made outside."""
         self.changed = True
         primitive: Any = eqn.primitive
@@ -133,7 +135,12 @@ class _Walk:
             self.names[eqn.outputs[i]] = env[program.outputs[i]]
 
     def repeat_rows(
-        self, found: Peeled, program: Program, consts: set[Any], rows: int, env: dict[Any, Atom]
+        self,
+        found: HoistedProducts,
+        program: Program,
+        consts: set[Any],
+        rows: int,
+        env: dict[Any, Atom],
     ) -> None:
         """What each step made, for all rows at once; `consts` are the same in each."""
         made = {v for eqn in found.outside for v in eqn.outputs}
@@ -166,11 +173,11 @@ class _Walk:
             self.equations.append(eqn.replace(inputs=inputs, outputs=outputs))
 
 
-def carried(primitive: Any) -> range:
+def carried_operands(primitive: Any) -> range:
     """The operands of a loop that change from step to step without being rows."""
     if type(primitive) is not Scan:
         return range(0)
     return range(primitive.consts, primitive.consts + primitive.carries)
 
 
-HOLDERS = frozenset({"call", "checkpoint", "scan"})
+CALL_PRIMITIVES = frozenset({"call", "checkpoint", "scan"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.ops.contraction import DotGeneral
 from functx.ops.shaping import PermuteDims
-from functx.transforms.simplify.contract import Contract
-from functx.transforms.simplify.loops import LOOPS
-from functx.transforms.simplify.walk import walked
+from functx.transforms.simplify.contract import ReassociateContractions
+from functx.transforms.simplify.loops import HOISTING_RULES
+from functx.transforms.simplify.walk import simplify_equations
 
 
 class Simplify(Rewrite[Program]):
@@ -26,23 +26,27 @@ class Simplify(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         if self.mode == "never" or program.writes:
             return program
-        nested = (lambda inner: rewritten(self, inner)) if self.deep else None
-        simpler = walked(program, nested) if self.mode == "always" or pays(program) else program
-        contracted = Contract(self.mode)(simpler)
-        return simpler if contracted is simpler else walked(contracted, nested)
+        nested = (lambda inner: cached_rewrite(self, inner)) if self.deep else None
+        simpler = (
+            simplify_equations(program, nested)
+            if self.mode == "always" or is_profitable(program)
+            else program
+        )
+        contracted = ReassociateContractions(self.mode)(simpler)
+        return simpler if contracted is simpler else simplify_equations(contracted, nested)
 
 
-def pays(program: Program) -> bool:
+def is_profitable(program: Program) -> bool:
     """Whether a walk makes what is compiled quicker, where XLA would not do the same."""
     primitives = {type(eqn.primitive) for eqn in program.equations}
-    if not primitives.isdisjoint(LOOPS):
+    if not primitives.isdisjoint(HOISTING_RULES):
         return True
     return (
         PermuteDims in primitives
         and DotGeneral in primitives
-        and any([_is_outer(eqn.primitive) for eqn in program.equations])
+        and any([_is_outer_product(eqn.primitive) for eqn in program.equations])
     )
 
 
-def _is_outer(primitive: Primitive) -> bool:
+def _is_outer_product(primitive: Primitive) -> bool:
     return type(primitive) is DotGeneral and not primitive.contract[0]

@@ -14,16 +14,16 @@ from functx.ops.contraction import DotGeneral
 from functx.ops.conversion import convert_element_type
 from functx.ops.exponential import sqrt
 from functx.ops.joining import Concatenate, concatenate
-from functx.ops.operands import without
+from functx.ops.operands import tuple_delete
 from functx.ops.reductions import ReduceSum
 from functx.ops.spreads import VectorNorm
 from functx.transforms.simplify.einsum import Einsum
-from functx.transforms.simplify.factors import Groups, Product, fresh
+from functx.transforms.simplify.factors import LabelGroups, ProductExpression, fresh_labels
 
-Makers = dict[Any, Equation]
+Producers = dict[Any, Equation]
 
 
-class Sum(NamedTuple):
+class SumOfEinsums(NamedTuple):
     """Sums that are added, or joined along `axis`; with `root`, the square root of that."""
 
     parts: list[Einsum]
@@ -62,7 +62,7 @@ def is_sum(eqn: Equation) -> bool:
     return type(primitive) is ReduceSum
 
 
-def opened(eqn: Equation, makers: Makers, open_to: set[Any]) -> Sum | None:
+def expand_sum(eqn: Equation, makers: Producers, open_to: set[Any]) -> SumOfEinsums | None:
     """What the sum `eqn` computes, from small factors; None where that cannot be.
 
     The variables `open_to` are looked into, and may not be factors.
@@ -70,7 +70,7 @@ def opened(eqn: Equation, makers: Makers, open_to: set[Any]) -> Sum | None:
     (out,) = eqn.outputs
     if kind(out.aval.dtype) == "b":
         return None
-    found = in_pieces(eqn, makers)
+    found = split_at_concatenation(eqn, makers)
     if found is None:
         return None
     pieces, axis = found
@@ -78,8 +78,8 @@ def opened(eqn: Equation, makers: Makers, open_to: set[Any]) -> Sum | None:
     # Some machines round the operands of matrix products that do not ask for more.
     precision = None if type(eqn.primitive) is DotGeneral else ("HIGHEST", "HIGHEST")
     for instead, shapes in pieces:
-        product = Product(makers, open_to.__contains__, instead)
-        groups = sum_into(product, eqn, shapes)
+        product = ProductExpression(makers, open_to.__contains__, instead)
+        groups = expand_summands(product, eqn, shapes)
         if groups is None or any([atom in open_to for atom in product.atoms()]):
             return None
         shape = tuple([group[0].size if group else 1 for group in groups])
@@ -87,14 +87,14 @@ def opened(eqn: Equation, makers: Makers, open_to: set[Any]) -> Sum | None:
         if einsum is None:
             return None
         parts.append(einsum)
-    return Sum(parts, axis, type(eqn.primitive) is VectorNorm, out.aval)
+    return SumOfEinsums(parts, axis, type(eqn.primitive) is VectorNorm, out.aval)
 
 
 Shapes = list[tuple[int, ...]]
 
 
-def in_pieces(
-    eqn: Equation, makers: Makers
+def split_at_concatenation(
+    eqn: Equation, makers: Producers
 ) -> tuple[list[tuple[dict[Any, Any], Shapes]], int | None] | None:
     """The sums that `eqn` consists of where operands are joined of parts, and how they make it up.
 
@@ -102,7 +102,7 @@ def in_pieces(
     axis of the result along which they are joined, None for sums that are added.
     """
     shapes = [x.aval.shape for x in eqn.inputs]
-    joins = [joined(x, makers) for x in eqn.inputs]
+    joins = [concatenation_of(x, makers) for x in eqn.inputs]
     join = next((j for j in joins if j is not None), None)
     if join is None:
         return [({}, shapes)], None
@@ -111,7 +111,7 @@ def in_pieces(
     axis: int | None = None
     if type(primitive) is not DotGeneral:
         if at not in primitive.axes:
-            axis = without(range(len(shapes[0])), primitive.axes).index(at)
+            axis = tuple_delete(range(len(shapes[0])), primitive.axes).index(at)
     else:
         summed = [
             j is join and at in dims for j, dims in zip(joins, primitive.contract, strict=True)
@@ -123,7 +123,7 @@ def in_pieces(
             return None
         else:
             free = [
-                without(range(len(shape)), c + b)
+                tuple_delete(range(len(shape)), c + b)
                 for shape, c, b in zip(shapes, primitive.contract, primitive.batched, strict=True)
             ]
             side = joins.index(join)
@@ -141,32 +141,34 @@ def in_pieces(
     return pieces, axis
 
 
-def joined(atom: Any, makers: Makers) -> Equation | None:
+def concatenation_of(atom: Any, makers: Producers) -> Equation | None:
     """The equation that joins arrays to what `atom` is, element by element; None if none does."""
     while (eqn := makers.get(atom)) is not None:
         if type(eqn.primitive) is Concatenate:
             return eqn
         alone = type(eqn.primitive) is Mul and eqn.inputs[0] is eqn.inputs[1]
-        if type(eqn.primitive) not in _EACH and not alone:
+        if type(eqn.primitive) not in _ELEMENTWISE_OPS and not alone:
             break
         atom = eqn.inputs[0]
     return None
 
 
-_EACH = frozenset({Neg, Square, IntegerPow})
+_ELEMENTWISE_OPS = frozenset({Neg, Square, IntegerPow})
 
 
-def sum_into(product: Product, eqn: Equation, shapes: Shapes) -> Groups | None:
+def expand_summands(
+    product: ProductExpression, eqn: Equation, shapes: Shapes
+) -> LabelGroups | None:
     """Put what `eqn` sums into `product`, from operands of `shapes`; the labels of the result."""
     primitive: Any = eqn.primitive
     if type(primitive) is DotGeneral:
         out = primitive.out_types(
             tuple([x.aval.update(shape=s) for x, s in zip(eqn.inputs, shapes, strict=True)])
         )[0]
-        groups = fresh(out.shape)
+        groups = fresh_labels(out.shape)
         return groups if product.contraction(primitive, eqn.inputs, groups, shapes) else None
     (x,), (shape,), axes = eqn.inputs, shapes, primitive.axes
-    groups = fresh(without(shape, axes))
+    groups = fresh_labels(tuple_delete(shape, axes))
     given, summed = iter(groups), iter(product.sum_over([shape[d] for d in axes]))
     dims = tuple([next(summed if d in axes else given) for d in range(len(shape))])
     if type(primitive) is VectorNorm:

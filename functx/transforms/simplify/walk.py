@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from functx.core.editing import like, with_subprograms
-from functx.core.program import Atom, Equation, Literal, Program, Var, remove_dead
-from functx.ops.identities import Facts
+from functx.core.editing import map_primitive_programs, replace_program_fields
+from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations
+from functx.ops.identities import DefUse
 from functx.ops.shaping import Full
-from functx.transforms.simplify.fold import folded, may_fold
-from functx.transforms.simplify.loops import LOOPS
+from functx.transforms.simplify.fold import can_fold_constants, fold_constants
+from functx.transforms.simplify.loops import HOISTING_RULES
 
-_STEPS = 8
+_MAX_REWRITES = 8
 
 
-def walked(program: Program, nested: Callable[[Program], Program] | None = None) -> Program:
+def simplify_equations(
+    program: Program, nested: Callable[[Program], Program] | None = None
+) -> Program:
     """`program` without what is unused, done twice, or simpler in another way.
 
     `nested` is done to the programs in its equations first.
     """
-    walk = _Walk(program, nested)
+    walk = _LocalSimplifier(program, nested)
     for eqn in program.equations:
         walk.take(eqn)
     outputs = [walk.names.get(a, a) for a in program.outputs]
-    equations = remove_dead(walk.equations, outputs)
+    equations = dce_equations(walk.equations, outputs)
     if not walk.changed and len(equations) == len(program.equations):
         return program
-    return like(program, equations=equations, outputs=outputs)
+    return replace_program_fields(program, equations=equations, outputs=outputs)
 
 
-class _Walk:
+class _LocalSimplifier:
     """What is known of a program up to some equation of it."""
 
     def __init__(self, program: Program, nested: Callable[[Program], Program] | None):
@@ -47,7 +49,7 @@ class _Walk:
                 uses[atom] = uses.get(atom, 0) + 1
         for atom in program.outputs:
             uses[atom] = uses.get(atom, 0) + 2
-        self.facts = Facts(self.makers, uses)
+        self.facts = DefUse(self.makers, uses)
 
     def take(self, eqn: Equation) -> None:
         """Put what becomes of `eqn` behind what there is."""
@@ -87,10 +89,10 @@ class _Walk:
     def simpler(self, eqn: Equation) -> Equation | None:
         """What computes the output of `eqn` in the simplest way; None if it is there already."""
         (out,) = eqn.outputs
-        for _ in range(_STEPS):
+        for _ in range(_MAX_REWRITES):
             found: Any = None
-            if not out.aval.shape and may_fold(eqn):
-                found = folded(eqn)
+            if not out.aval.shape and can_fold_constants(eqn):
+                found = fold_constants(eqn)
             elif eqn.primitive.simplify is not None:
                 found = eqn.primitive.simplify(self.facts, *eqn.inputs)
             if found is None and eqn.primitive.scalars_broadcast and out.aval.shape:
@@ -127,11 +129,11 @@ class _Walk:
     def opened(self, eqn: Equation) -> Equation:
         """As `simpler`, for an equation with several outputs, or with programs."""
         if self.nested is not None:
-            primitive = with_subprograms(eqn.primitive, self.nested)
+            primitive = map_primitive_programs(eqn.primitive, self.nested)
             if primitive is not eqn.primitive:
                 self.changed = True
                 eqn = eqn.replace(primitive=primitive)
-        rule = LOOPS.get(type(eqn.primitive))
+        rule = HOISTING_RULES.get(type(eqn.primitive))
         if rule is not None:
             moved = rule(eqn)
             if moved is not None:

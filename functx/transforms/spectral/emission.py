@@ -17,25 +17,25 @@ from functx.ops.conversion import convert_element_type
 from functx.ops.creation import broadcasted_iota
 from functx.ops.factorizations import Svd
 from functx.ops.logical import bitwise_and
-from functx.ops.matrices import cast_like, diagonal_of
+from functx.ops.matrices import cast_like, extract_diagonal
 from functx.ops.operands import literal
 from functx.ops.selection import select
 from functx.ops.shaping import broadcast_in_dim, full, permute_dims, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
-from functx.transforms.simplify.factors import Group, Groups, resolved
-from functx.transforms.spectral.expressions import Evaluation, repeated
+from functx.transforms.simplify.factors import LabelGroup, LabelGroups, resolve_labels
+from functx.transforms.spectral.expressions import ExpressionEvaluator, broadcast_batch
 from functx.transforms.spectral.functions import (
     SpectralFunction,
     SpectralTrace,
-    slope,
-    with_blocks,
+    elementwise_derivative,
+    hermitian_dilation,
 )
 
-Window = tuple[int, int]
+IndexRange = tuple[int, int]
 """Which of some vectors or values are taken: from the first to before the second."""
 
 
-class Spectral(NamedTuple):
+class SpectralSum(NamedTuple):
     """In place of a factor's atom: the sum over eigenvalues of a function of them, or of that
     times two of their vectors.
 
@@ -48,21 +48,23 @@ class Spectral(NamedTuple):
     eqn: Equation
     outputs: tuple[int, ...]
     expression: Any
-    parameters: list[tuple[Any, Groups]]
-    own: Group
-    batch: Group
-    window: Window
+    parameters: list[tuple[Any, LabelGroups]]
+    own: LabelGroup
+    batch: LabelGroup
+    window: IndexRange
     diagonal: bool = False
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
         """The equations that compute it, along `batch`, from what `read` gives for each variable."""
         a = read(self.eqn.inputs[0])
-        a = laid_out(reshape(a, (*sizes(self.own), *a.shape[-2:])), self.own, self.batch)
+        a = align_to_batch(
+            reshape(a, (*label_sizes(self.own), *a.shape[-2:])), self.own, self.batch
+        )
         m, n = a.shape[-2:]
         rows = m if type(self.eqn.primitive) is Svd else 0
-        a = with_blocks(a) if rows else a
+        a = hermitian_dilation(a) if rows else a
         given = [self.parameter(atom, groups, read) for atom, groups in self.parameters]
-        function = Function(self, aval_of(a), rows)
+        function = EigenvalueFunction(self, aval_of(a), rows)
         program = function.program([aval_of(x) for x in given])
         if is_complex(program.out_avals[0].dtype) and not is_complex(a.dtype):
             a = convert_element_type(a, program.out_avals[0].dtype)
@@ -74,22 +76,22 @@ class Spectral(NamedTuple):
             parts = [(0, m) if output == 0 else (m, m + n) for output in self.outputs]
             for axis, (start, end) in zip((found.ndim - 2, found.ndim - 1), parts, strict=True):
                 found = slice_in_dim(found, start, end, axis=axis)
-        return diagonal_of(found) if self.diagonal else found
+        return extract_diagonal(found) if self.diagonal else found
 
-    def parameter(self, atom: Any, groups: Groups, read: Callable[[Any], Any]) -> Any:
+    def parameter(self, atom: Any, groups: LabelGroups, read: Callable[[Any], Any]) -> Any:
         """A parameter along the batch."""
-        labels = resolved([label for group in groups for label in group])
-        x = reshape(read(atom), sizes(labels))
-        return laid_out(x, labels, self.batch)
+        labels = resolve_labels([label for group in groups for label in group])
+        x = reshape(read(atom), label_sizes(labels))
+        return align_to_batch(x, labels, self.batch)
 
 
-class Function(NamedTuple):
+class EigenvalueFunction(NamedTuple):
     """The function of the eigenvalues of a matrix that a spectral sum has.
 
     Singular values are eigenvalues of [[0, x], [x^H, 0]], where x has `rows` rows.
     """
 
-    of: Spectral
+    of: SpectralSum
     aval: ShapedArray
     rows: int
 
@@ -108,8 +110,8 @@ class Function(NamedTuple):
         real = w.dtype
         f = full(w.shape, literal(1, real))
         if self.of.expression is not None:
-            repeats = [repeated(x, w.shape) for x in parameters]
-            f = Evaluation(w, self.places(w), repeats).of(self.of.expression)
+            repeats = [broadcast_batch(x, w.shape) for x in parameters]
+            f = ExpressionEvaluator(w, self.places(w), repeats).of(self.of.expression)
             wanted = complex_dtype(real) if is_complex(f.dtype) else real
             f = f if f.dtype == wanted else convert_element_type(f, wanted)
         first, last = self.of.window
@@ -147,7 +149,11 @@ class Function(NamedTuple):
             return [f]
         # Vectors beyond meet those of values near 0 as if they were of such: there an odd function
         # has its slope, an even one its curvature. None is where they meet no such values.
-        steep = slope(plain) if is_odd else slope(slope(plain))
+        steep = (
+            elementwise_derivative(plain)
+            if is_odd
+            else elementwise_derivative(elementwise_derivative(plain))
+        )
         (leading,) = builder.inline(steep, [zeros_like(w), *parameters])
         leading = select(lt(abs(leading), inf), leading, literal(0, leading.dtype))
         power = w if is_odd else mul(mul(w, w), 0.5)
@@ -155,18 +161,18 @@ class Function(NamedTuple):
         return [select(lt(places, 2 * self.width), f, beyond)]
 
 
-def sizes(labels: Group) -> tuple[int, ...]:
+def label_sizes(labels: LabelGroup) -> tuple[int, ...]:
     """The lengths that labels run over."""
     return tuple([label.size for label in labels])
 
 
-def laid_out(x: Any, labels: Group, batch: Group) -> Any:
+def align_to_batch(x: Any, labels: LabelGroup, batch: LabelGroup) -> Any:
     """`x`, with `labels` along its first dimensions, along those of `batch`, which has them all."""
     if labels == batch:
         return x
     ordered = [label for label in batch if label in labels]
     rest = range(len(labels), x.ndim)
     x = permute_dims(x, (*[labels.index(label) for label in ordered], *rest))
-    shape = (*sizes(batch), *x.shape[len(labels) :])
+    shape = (*label_sizes(batch), *x.shape[len(labels) :])
     places = [batch.index(label) for label in ordered]
     return broadcast_in_dim(x, shape, (*places, *range(len(batch), len(shape))))

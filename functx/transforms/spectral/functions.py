@@ -21,7 +21,7 @@ from functx.core.errors import DTypeError
 from functx.core.primitive import LinearInput
 from functx.core.program import Program
 from functx.core.records import Rewrite
-from functx.core.rewriting import rewritten
+from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
 from functx.core.tracing import aval_of, current_builder, trace
 from functx.ops.arithmetic import abs, add, div, mul, neg, sub
@@ -35,21 +35,21 @@ from functx.ops.matrices import (
     adjoint,
     cast_like,
     hermitian_part,
-    matmul,
+    matmul_highest,
     matrix_transpose,
     positive_definite,
-    real_part,
-    scaled_columns,
+    real_if_complex,
+    scale_columns,
 )
 from functx.ops.operands import batch_size, literal
 from functx.ops.reductions import reduce_sum
 from functx.ops.selection import select
-from functx.ops.shaping import batch_at, broadcast_in_dim, full_like, zeros_like
+from functx.ops.shaping import batch_dim_at, broadcast_in_dim, full_like, zeros_like
 from functx.ops.slicing import slice_in_dim
-from functx.ops.undefined import Inverses, columns, rows
+from functx.ops.undefined import MaskedReciprocal, broadcast_columns, broadcast_rows
 from functx.transforms.batching import Batch
-from functx.transforms.expand import decomposition, expand
-from functx.transforms.forward_mode import push_program
+from functx.transforms.expand import builtin_decomposition, decompose_missing_rules
+from functx.transforms.forward_mode import jvp_program
 
 
 class ElementwiseDerivative(Rewrite[Program]):
@@ -60,19 +60,19 @@ class ElementwiseDerivative(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
             tangents = [full_like(x, 1) if i == self.place else None for i, x in enumerate(args)]
-            ((out, t, _),) = push_program(program, args, tangents)
+            ((out, t, _),) = jvp_program(program, args, tangents)
             return [zeros_like(out) if t is None else t]
 
         return trace(body, program.in_avals, name=f"slope_of_{program.name}")[0]
 
 
-def slope(program: Program, place: int = 0) -> Program:
+def elementwise_derivative(program: Program, place: int = 0) -> Program:
     """The derivative of an elementwise program with respect to the input at `place`."""
-    found: Program = rewritten(ElementwiseDerivative(place), program)
+    found: Program = cached_rewrite(ElementwiseDerivative(place), program)
     return found
 
 
-def values_of(program: Program, args: Sequence[Any]) -> Any:
+def inline_single_output(program: Program, args: Sequence[Any]) -> Any:
     """The one output of `program` on `args`."""
     return current_builder.here().inline(program, args)[0]
 
@@ -84,7 +84,7 @@ def _example(parameters: int = 0) -> Program:
     return trace(body, [f64[3], f64[()]][: 1 + parameters], name="example")[0]
 
 
-class OfEigenvalues(MatrixFunction, abstract=True):
+class SpectralPrimitive(MatrixFunction, abstract=True):
     """A function f of the eigenvalues of a Hermitian matrix, the first operand.
 
     `program` computes f element by element, from the eigenvalues and from parameters, which have
@@ -108,7 +108,7 @@ class OfEigenvalues(MatrixFunction, abstract=True):
 
     def counted(self, e: Any) -> Any:
         """The part of a direction that the derivative depends on."""
-        return with_blocks(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
+        return hermitian_dilation(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
 
     def spectrum(self, a: Any) -> tuple[Any, Any]:
         """The eigenvalues and eigenvectors of `a`."""
@@ -120,14 +120,14 @@ class OfEigenvalues(MatrixFunction, abstract=True):
         u, s, vh = Svd(m != n)(upper_block(a, m))
         v, k = adjoint(vh), s.shape[-1]
         root = literal(0.5**0.5, a.dtype)
-        one, other = [mul(part_of(x, 0, k), root) for x in (u, v)]
+        one, other = [mul(slice_columns(x, 0, k), root) for x in (u, v)]
         sides = [concatenate(pair, last - 1) for pair in ((one, other), (one, neg(other)))]
         values = [s, neg(s)]
         if m != n:
             # Vectors that belong to no singular value are eigenvectors of 0.
             longer, low, high = (u, 0, n) if m > n else (v, m, 0)
             config = [(0, 0, 0)] * (last - 1) + [(low, high, 0), (0, 0, 0)]
-            rest = part_of(longer, k, None)
+            rest = slice_columns(longer, k, None)
             sides.append(pad(rest, literal(0, a.dtype), config))
             values.append(zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
         return concatenate(values, last - 1), concatenate(sides, last)
@@ -139,7 +139,7 @@ class OfEigenvalues(MatrixFunction, abstract=True):
         for place in range(1, len(self.program.inputs)):
             t = tangents[first + place]
             if t is not None:
-                part = self.again(slope(self.program, place))(*args)
+                part = self.again(elementwise_derivative(self.program, place))(*args)
                 wide = broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
                 terms.append(mul(part, cast_like(wide, part)))
         return terms
@@ -150,12 +150,12 @@ class OfEigenvalues(MatrixFunction, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        given = [batch_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        given = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         fields = Batch(size, (0,) * len(self.program.inputs), (0,))
-        return self.again(rewritten(fields, self.program))(*given), 0
+        return self.again(cached_rewrite(fields, self.program))(*given), 0
 
 
-class SpectralFunction(OfEigenvalues):
+class SpectralFunction(SpectralPrimitive):
     """f(a) of Hermitian matrices a, or with `order` n one addend of its n-th derivative.
 
     The operands are a, directions e_1 ... e_n, and the parameters of f. In the basis of the
@@ -212,8 +212,10 @@ class SpectralFunction(OfEigenvalues):
         return self(*primals), reduce(add, terms)
 
     def jvp_by_decomposition(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        program = expand(decomposition(self, tuple([aval_of(x) for x in primals])), "jvp")
-        ((out, t, _),) = push_program(program, primals, tangents)
+        program = decompose_missing_rules(
+            builtin_decomposition(self, tuple([aval_of(x) for x in primals])), "jvp"
+        )
+        ((out, t, _),) = jvp_program(program, primals, tangents)
         return out, t
 
     def transpose(self, ct, a, *others):
@@ -226,17 +228,22 @@ class SpectralFunction(OfEigenvalues):
     def decompose(self, a, *others):
         w, v = self.spectrum(a)
         args = w, *others[self.order :]
-        f = values_of(self.program, args)
+        f = inline_single_output(self.program, args)
         if self.order == 0:
-            return matmul(scaled_columns(v, cast_like(f, v)), adjoint(v))
-        first = slope(self.program)
-        differences = Differences.of(w, f, values_of(first, args), values_of(slope(first), args))
-        turned = [matmul(adjoint(v), matmul(e, v)) for e in others[: self.order]]
+            return matmul_highest(scale_columns(v, cast_like(f, v)), adjoint(v))
+        first = elementwise_derivative(self.program)
+        differences = DividedDifferences.of(
+            w,
+            f,
+            inline_single_output(first, args),
+            inline_single_output(elementwise_derivative(first), args),
+        )
+        turned = [matmul_highest(adjoint(v), matmul_highest(e, v)) for e in others[: self.order]]
         found = differences.first(*turned) if self.order == 1 else differences.second(*turned)
-        return matmul(v, matmul(found, adjoint(v)))
+        return matmul_highest(v, matmul_highest(found, adjoint(v)))
 
 
-class SpectralTrace(OfEigenvalues):
+class SpectralTrace(SpectralPrimitive):
     """The sum of f over the eigenvalues of Hermitian matrices."""
 
     samples = (
@@ -256,18 +263,18 @@ class SpectralTrace(OfEigenvalues):
     def jvp(self, primals, tangents):
         out, terms = self(*primals), self.through_parameters(primals, tangents)
         if tangents[0] is not None:
-            function = SpectralFunction(slope(self.program), self.rows)(*primals)
+            function = SpectralFunction(elementwise_derivative(self.program), self.rows)(*primals)
             products = mul(function, matrix_transpose(self.counted(tangents[0])))
             total = reduce_sum(products, (products.ndim - 2, products.ndim - 1))
-            terms.append(total if is_complex(out.dtype) else real_part(total))
+            terms.append(total if is_complex(out.dtype) else real_if_complex(total))
         return out, reduce(add, terms)
 
     def decompose(self, a, *parameters):
-        f = values_of(self.program, [self.spectrum(a)[0], *parameters])
+        f = inline_single_output(self.program, [self.spectrum(a)[0], *parameters])
         return reduce_sum(f, (f.ndim - 1,))
 
 
-class Differences(NamedTuple):
+class DividedDifferences(NamedTuple):
     """Divided differences of a function at each two of some points.
 
     A quotient of differences where that keeps its digits; where it does not, since the points lie
@@ -287,14 +294,14 @@ class Differences(NamedTuple):
     """The errors of the quotients, in units of rounding."""
 
     @staticmethod
-    def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> Differences:
+    def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> DividedDifferences:
         """The divided differences of a function at `w`, from its values `f` and its derivatives."""
-        gaps, changes = gaps_of(w), gaps_of(f)
-        tied = Inverses.of_gaps(w, w).undefined
-        bend = mul(gaps_of(curvatures), cast_like(mul(gaps, 1 / 12), f))
+        gaps, changes = pairwise_differences(w), pairwise_differences(f)
+        tied = MaskedReciprocal.of_gaps(w, w).undefined
+        bend = mul(pairwise_differences(curvatures), cast_like(mul(gaps, 1 / 12), f))
         bend = select(eq(gaps, 0.0), literal(0, bend.dtype), bend)
-        means = sub(mul(sums_of(slopes), 0.5), bend)
-        noise = sums_of(add(abs(f), abs(mul(cast_like(w, f), slopes))))
+        means = sub(mul(pairwise_sums(slopes), 0.5), bend)
+        noise = pairwise_sums(add(abs(f), abs(mul(cast_like(w, f), slopes))))
         close = is_close(changes, gaps, means, noise)
         apart = select(close, literal(1, gaps.dtype), gaps)
         quotients = div(changes, cast_like(apart, changes))
@@ -302,7 +309,7 @@ class Differences(NamedTuple):
         quotients = select(unknown, literal(nan, f.dtype), select(close, means, quotients))
         errors = div(select(close, literal(0, noise.dtype), noise), abs(apart))
         errors = add(errors, abs(quotients))
-        return Differences(w, gaps, quotients, slopes, curvatures, tied, errors)
+        return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, errors)
 
     def first(self, e: Any) -> Any:
         """f[w_i, w_j] e_ij."""
@@ -312,8 +319,10 @@ class Differences(NamedTuple):
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
         # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
         twice = cast_like(self.at_double_points(), e)
-        changes = sub(matmul(e, self.first(g)), matmul(self.first(e), g))
-        means = add(matmul(mul(twice, e), g), matmul(e, mul(matrix_transpose(twice), g)))
+        changes = sub(matmul_highest(e, self.first(g)), matmul_highest(self.first(e), g))
+        means = add(
+            matmul_highest(mul(twice, e), g), matmul_highest(e, mul(matrix_transpose(twice), g))
+        )
         noise = products_of_norms(mul(self.errors, abs(e)), abs(g))
         noise = add(noise, products_of_norms(abs(e), mul(self.errors, abs(g))))
         return self.divided(changes, mul(means, 0.5), noise)
@@ -321,11 +330,11 @@ class Differences(NamedTuple):
     def at_double_points(self) -> Any:
         """f[w_i, w_i, w_k] in row i and column k."""
         shape = self.gaps.shape
-        means = mul(rows(self.curvatures, shape), 1 / 3)
-        means = add(means, mul(columns(self.curvatures, shape), 1 / 6))
+        means = mul(broadcast_rows(self.curvatures, shape), 1 / 3)
+        means = add(means, mul(broadcast_columns(self.curvatures, shape), 1 / 6))
         bent = mul(cast_like(self.points, self.curvatures), self.curvatures)
-        noise = add(self.errors, sums_of(add(abs(self.slopes), abs(bent))))
-        return self.divided(sub(self.quotients, rows(self.slopes, shape)), means, noise)
+        noise = add(self.errors, pairwise_sums(add(abs(self.slopes), abs(bent))))
+        return self.divided(sub(self.quotients, broadcast_rows(self.slopes, shape)), means, noise)
 
     def divided(self, changes: Any, means: Any, noise: Any) -> Any:
         """`changes` over the gaps, or `means` where these are closer to it than rounding errors."""
@@ -344,36 +353,36 @@ def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
     return bitwise_or(close, equal)
 
 
-def gaps_of(x: Any) -> Any:
+def pairwise_differences(x: Any) -> Any:
     """x_j - x_i, in row i and column j."""
     shape = (*x.shape, x.shape[-1])
-    return sub(columns(x, shape), rows(x, shape))
+    return sub(broadcast_columns(x, shape), broadcast_rows(x, shape))
 
 
-def sums_of(x: Any) -> Any:
+def pairwise_sums(x: Any) -> Any:
     """x_i + x_j, in row i and column j."""
     shape = (*x.shape, x.shape[-1])
-    return add(columns(x, shape), rows(x, shape))
+    return add(broadcast_columns(x, shape), broadcast_rows(x, shape))
 
 
 def products_of_norms(x: Any, y: Any) -> Any:
     """The norm of row i of `x` times that of column j of `y`, in row i and column j."""
     by_row = sqrt(reduce_sum(mul(x, x), (x.ndim - 1,)))
     by_column = sqrt(reduce_sum(mul(y, y), (y.ndim - 2,)))
-    return mul(rows(by_row, x.shape), columns(by_column, y.shape))
+    return mul(broadcast_rows(by_row, x.shape), broadcast_columns(by_column, y.shape))
 
 
-def part_of(x: Any, first: int, last: int | None) -> Any:
+def slice_columns(x: Any, first: int, last: int | None) -> Any:
     """Columns of matrices."""
     return slice_in_dim(x, first, last, axis=x.ndim - 1)
 
 
 def upper_block(a: Any, m: int) -> Any:
     """The block x, of `m` rows, of [[0, x], [x^H, 0]]."""
-    return slice_in_dim(part_of(a, m, None), 0, m, axis=a.ndim - 2)
+    return slice_in_dim(slice_columns(a, m, None), 0, m, axis=a.ndim - 2)
 
 
-def with_blocks(x: Any) -> Any:
+def hermitian_dilation(x: Any) -> Any:
     """[[0, x], [x^H, 0]]."""
     *batch, m, n = x.shape
     above, below = [zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from functx.core.dtypes import is_complex
-from functx.core.editing import like
-from functx.core.interpret import forward, interpret
+from functx.core.editing import replace_program_fields
+from functx.core.interpret import bind_equation, interpret
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.tracing import Tracer, trace
 from functx.ops.arithmetic import Div, IntegerPow, Mul, Neg, Square
@@ -24,50 +24,54 @@ from functx.ops.slicing import Slice
 from functx.transforms.simplify.einsum import Einsum
 from functx.transforms.simplify.factors import (
     Factor,
-    Group,
-    Groups,
     Label,
-    Product,
-    fresh,
-    resolved,
+    LabelGroup,
+    LabelGroups,
+    ProductExpression,
+    fresh_labels,
+    resolve_labels,
 )
-from functx.transforms.simplify.sums import sum_into
-from functx.transforms.spectral.emission import Spectral, Window
-from functx.transforms.spectral.expressions import Conjugated, Expressions, product_of
+from functx.transforms.simplify.sums import expand_summands
+from functx.transforms.spectral.emission import IndexRange, SpectralSum
+from functx.transforms.spectral.expressions import (
+    ConjugatedAtom,
+    ExpressionBuilder,
+    product_expression,
+)
 
-OPENED = frozenset(
+TRANSPARENT_PRIMITIVES = frozenset(
     {
         BroadcastInDim, Conj, ConvertElementType, Div, DotGeneral, Full, IntegerPow, Mul, Neg,
         PermuteDims, ReduceSum, Reshape, Slice, Square,
     }
 )  # fmt: skip
 """The primitives through which eigenvectors are followed."""
-CLOSING = frozenset({DotGeneral, IntegerPow, Mul, ReduceSum, Square})
+CONTRACTING_PRIMITIVES = frozenset({DotGeneral, IntegerPow, Mul, ReduceSum, Square})
 """The primitives that may contract eigenvectors with eigenvectors."""
-HIGHEST = ("HIGHEST", "HIGHEST")
-SLIM = 4
+HIGHEST_PRECISION = ("HIGHEST", "HIGHEST")
+MAX_ASPECT_RATIO = 4
 """How many times as long as wide a matrix may be, for functions of its singular values to be found."""
 
 
-def name_spectral_functions(program: Program) -> Program:
+def recognize_spectral_functions(program: Program) -> Program:
     """`program` with functions of matrices that it makes of their spectra as single operations.
 
     Those have derivatives where eigenvalues are equal, which eigenvectors have not. What is not
     found stays as it is.
     """
-    found = Search(program).found
+    found = SpectralSearch(program).found
     if not found:
         return program
     values: dict[Any, Any] = {}
 
     def read(atom: Any) -> Any:
-        if type(atom) is Conjugated:
+        if type(atom) is ConjugatedAtom:
             return conj(read(atom.atom))
-        return atom.emit(read) if type(atom) is Spectral else values[atom]
+        return atom.emit(read) if type(atom) is SpectralSum else values[atom]
 
     def step(eqn: Equation, *args: Tracer) -> Sequence[Any]:
         einsum = found.get(eqn)
-        outs = forward(eqn, *args) if einsum is None else [einsum.emit(read)]
+        outs = bind_equation(eqn, *args) if einsum is None else [einsum.emit(read)]
         values.update(zip(eqn.outputs, outs, strict=True))
         return outs
 
@@ -76,10 +80,12 @@ def name_spectral_functions(program: Program) -> Program:
         return interpret(program, args, step)
 
     made, _ = trace(body, program.in_avals, name=program.name)
-    return like(program, inputs=made.inputs, equations=made.equations, outputs=made.outputs)
+    return replace_program_fields(
+        program, inputs=made.inputs, equations=made.equations, outputs=made.outputs
+    )
 
 
-class Vectors(NamedTuple):
+class Eigenvectors(NamedTuple):
     """In place of a factor's atom: eigenvectors or singular vectors, along its last dimension.
 
     `output` is the place among the outputs of `eqn`, and `window` says which of the vectors there
@@ -88,17 +94,17 @@ class Vectors(NamedTuple):
 
     eqn: Equation
     output: int
-    window: Window
+    window: IndexRange
     conjugated: bool = False
 
-    def meets(self, other: Vectors) -> bool:
+    def meets(self, other: Eigenvectors) -> bool:
         """Whether these and the others, multiplied and summed, are a function of the matrix."""
         same = self.eqn is other.eqn and self.window == other.window
         real = not is_complex(self.eqn.outputs[self.output].aval.dtype)
         return same and (real or self.conjugated != other.conjugated)
 
 
-class Search:
+class SpectralSearch:
     """The equations of a program that compute functions of matrices, as products without vectors."""
 
     def __init__(self, program: Program):
@@ -116,23 +122,27 @@ class Search:
         if kind is Eigh or kind is Svd:
             m, n = eqn.inputs[0].aval.shape[-2:]
             # A matrix of both dimensions together is no longer small beside a slim one.
-            if 1 < max(m, n) <= SLIM * min(m, n) and not getattr(eqn.primitive, "full", False):
-                at = values_at(eqn)
+            if 1 < max(m, n) <= MAX_ASPECT_RATIO * min(m, n) and not getattr(
+                eqn.primitive, "full", False
+            ):
+                at = eigenvalue_output_index(eqn)
                 self.of_values[eqn.outputs[at]] = eqn
                 self.of_vectors.update([v for i, v in enumerate(eqn.outputs) if i != at])
             return
-        vectors = kind in OPENED and not self.of_vectors.isdisjoint(eqn.inputs)
+        vectors = kind in TRANSPARENT_PRIMITIVES and not self.of_vectors.isdisjoint(eqn.inputs)
         values = [self.of_values[x] for x in eqn.inputs if x in self.of_values]
         if vectors:
             self.of_vectors.update(eqn.outputs)
-        if (vectors and kind in CLOSING) or (values and kind in (ReduceSum, DotGeneral)):
+        if (vectors and kind in CONTRACTING_PRIMITIVES) or (
+            values and kind in (ReduceSum, DotGeneral)
+        ):
             einsum = self.closed(eqn, [] if vectors else values)
             if einsum is not None:
                 self.found[eqn] = einsum
                 self.of_vectors.difference_update(eqn.outputs)
         elif values and kind is Slice and (einsum := self.single(eqn, values)) is not None:
             self.found[eqn] = einsum
-        elif values and (kind in OPENED or issubclass(kind, Elementwise)):
+        elif values and (kind in TRANSPARENT_PRIMITIVES or issubclass(kind, Elementwise)):
             self.of_values[eqn.outputs[0]] = values[0]
 
     def closed(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
@@ -143,70 +153,74 @@ class Search:
         (out,) = eqn.outputs
         if eqn.primitive.multiple_results or not out.aval.size:
             return None
-        product, whole = Opened(self), fresh(out.aval.shape)
-        groups: Groups | None = whole
+        product, whole = SpectralProduct(self), fresh_labels(out.aval.shape)
+        groups: LabelGroups | None = whole
         if type(eqn.primitive) is ReduceSum:
-            groups = sum_into(product, eqn, [eqn.inputs[0].aval.shape])
+            groups = expand_summands(product, eqn, [eqn.inputs[0].aval.shape])
         else:
             product.multiply(out, whole)
         if groups is None or any([f.atom is out for f in product.factors]):
             return None
         product.squares = []
-        closing = Closing(self, product.factors, resolved([x for group in groups for x in group]))
+        closing = EigenvectorElimination(
+            self, product.factors, resolve_labels([x for group in groups for x in group])
+        )
         if not (closing.traces(values) if values else closing.pairs()):
             return None
         product.factors = closing.factors
-        product.summed = [x for x in resolved(product.summed) if x not in closing.gone]
-        return Einsum.of(product, groups, out.aval, HIGHEST)
+        product.summed = [x for x in resolve_labels(product.summed) if x not in closing.gone]
+        return Einsum.of(product, groups, out.aval, HIGHEST_PRECISION)
 
     def single(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
         """The one eigenvalue, or function of it, that `eqn` takes out; None if it takes others.
 
         It is the sum of a function that is 0 at the rest, which may be equal.
         """
-        parts = parts_taken(eqn.primitive, eqn.inputs[0])
+        parts = slice_range(eqn.primitive, eqn.inputs[0])
         if parts is None or parts[2] != parts[1] + 1:
             return None
         axis, first, last = parts
         (x,), (out,) = eqn.inputs, eqn.outputs
-        groups = fresh(out.aval.shape)
+        groups = fresh_labels(out.aval.shape)
         label = Label(x.aval.shape[axis])
         factor = Factor(x, (*groups[:axis], (label,), *groups[axis + 1 :]))
-        closing = Closing(self, [factor], resolved([x for group in groups for x in group]))
+        closing = EigenvectorElimination(
+            self, [factor], resolve_labels([x for group in groups for x in group])
+        )
         if not closing.traces(values, (first, last)):
             return None
-        product = Opened(self)
+        product = SpectralProduct(self)
         product.factors = closing.factors
-        return Einsum.of(product, groups, out.aval, HIGHEST)
+        return Einsum.of(product, groups, out.aval, HIGHEST_PRECISION)
 
 
-def whole_window(eqn: Equation) -> Window:
+def full_range(eqn: Equation) -> IndexRange:
     """That of all eigenvalues or singular values of `eqn`."""
-    return 0, eqn.outputs[values_at(eqn)].aval.shape[-1]
+    return 0, eqn.outputs[eigenvalue_output_index(eqn)].aval.shape[-1]
 
 
-def values_at(eqn: Equation) -> int:
+def eigenvalue_output_index(eqn: Equation) -> int:
     """The place of the eigenvalues or singular values among the outputs of `eqn`."""
     return 0 if type(eqn.primitive) is Eigh else 1
 
 
-class Opened(Product):
+class SpectralProduct(ProductExpression):
     """A product with vectors among its factors, expanded up to arrays computed from vectors."""
 
-    def __init__(self, search: Search):
+    def __init__(self, search: SpectralSearch):
         super().__init__(search.makers, search.of_vectors.__contains__)
         self.search = search
 
-    def inner(self) -> Product:
-        return Opened(self.search)
+    def inner(self) -> ProductExpression:
+        return SpectralProduct(self.search)
 
-    def multiply(self, atom: Any, groups: Groups) -> None:
+    def multiply(self, atom: Any, groups: LabelGroups) -> None:
         eqn = self.makers.get(atom)
         if eqn is None:
             return super().multiply(atom, groups)
         if type(eqn.primitive) in (Eigh, Svd) and atom in self.search.of_vectors:
-            self.factors.append(vectors_factor(eqn, atom, groups))
-        elif (along := diagonal(atom, self.makers)) is not None:
+            self.factors.append(eigenvector_factor(eqn, atom, groups))
+        elif (along := diagonal_operand(atom, self.makers)) is not None:
             self.diagonal(along, atom, groups)
         elif atom not in self.search.of_vectors:
             self.factors.append(Factor(atom, groups))
@@ -214,7 +228,7 @@ class Opened(Product):
             super().multiply(atom, groups)
         return None
 
-    def open(self, eqn: Equation, groups: Groups) -> bool:
+    def open(self, eqn: Equation, groups: LabelGroups) -> bool:
         """Expand a factor that no other product needs; False if another one needs it."""
         primitive: Any = eqn.primitive
         kind = type(primitive)
@@ -236,27 +250,27 @@ class Opened(Product):
             return True
         return kind is Slice and self.window(primitive, x, groups)
 
-    def window(self, primitive: Any, x: Any, groups: Groups) -> bool:
+    def window(self, primitive: Any, x: Any, groups: LabelGroups) -> bool:
         """Take vectors in part; False where `x` is not vectors, or where each of them is cut."""
-        parts = parts_taken(primitive, x)
+        parts = slice_range(primitive, x)
         if parts is None:
             return False
         axis, first, last = parts
         start, label = len(self.factors), Label(x.aval.shape[axis])
         self.multiply(x, (*groups[:axis], (label,), *groups[axis + 1 :]))
         (factor, *more) = self.factors[start:]
-        if more or type(factor.atom) is not Vectors or factor.groups[-1] != (label,):
+        if more or type(factor.atom) is not Eigenvectors or factor.groups[-1] != (label,):
             del self.factors[start:]
             return False
         atom = factor.atom._replace(window=(first, last))
         self.factors[start] = Factor(atom, (*factor.groups[:-1], groups[axis]))
         return True
 
-    def diagonal(self, x: Any, atom: Any, groups: Groups) -> None:
+    def diagonal(self, x: Any, atom: Any, groups: LabelGroups) -> None:
         """Take a matrix with `x` on its diagonal, one of whose labels is summed over."""
-        rows, cols = [resolved(group) for group in groups[-2:]]
+        rows, cols = [resolve_labels(group) for group in groups[-2:]]
         if len(rows) == len(cols) == 1 and rows != cols:
-            summed = resolved(self.summed)
+            summed = resolve_labels(self.summed)
             for one, other in ((rows[0], cols[0]), (cols[0], rows[0])):
                 if one in summed:
                     one.parts = (other,)
@@ -265,35 +279,35 @@ class Opened(Product):
         self.factors.append(Factor(atom, groups))
 
 
-def parts_taken(primitive: Any, x: Any) -> tuple[int, int, int] | None:
+def slice_range(primitive: Any, x: Any) -> tuple[int, int, int] | None:
     """The axis along which a slice of `x` takes a part, from where to where; None for other slices."""
     bounds = zip(primitive.start, primitive.limit, x.aval.shape, strict=True)
     parts = [(d, a, b) for d, (a, b, n) in enumerate(bounds) if (a, b) != (0, n)]
     return parts[0] if primitive.strides is None and len(parts) == 1 else None
 
 
-def vectors_factor(eqn: Equation, atom: Any, groups: Groups) -> Factor:
+def eigenvector_factor(eqn: Equation, atom: Any, groups: LabelGroups) -> Factor:
     """The factor of the vectors `atom`, an output of `eqn`."""
-    output, window = eqn.outputs.index(atom), whole_window(eqn)
+    output, window = eqn.outputs.index(atom), full_range(eqn)
     if output == 2:
-        return Factor(Vectors(eqn, 2, window, True), (*groups[:-2], groups[-1], groups[-2]))
-    return Factor(Vectors(eqn, output, window), groups)
+        return Factor(Eigenvectors(eqn, 2, window, True), (*groups[:-2], groups[-1], groups[-2]))
+    return Factor(Eigenvectors(eqn, output, window), groups)
 
 
 def conjugate(atom: Any) -> Any:
     """The complex conjugate of a factor's atom."""
-    if type(atom) is Vectors:
+    if type(atom) is Eigenvectors:
         return atom._replace(conjugated=not atom.conjugated)
-    if type(atom) is Conjugated:
+    if type(atom) is ConjugatedAtom:
         return atom.atom
     if not is_complex(atom.aval.dtype):
         return atom
     if type(atom) is Literal:
         return literal(complex(atom.value).conjugate(), atom.aval.dtype)
-    return Conjugated(atom)
+    return ConjugatedAtom(atom)
 
 
-def diagonal(atom: Any, makers: dict[Any, Equation]) -> Any:
+def diagonal_operand(atom: Any, makers: dict[Any, Equation]) -> Any:
     """The diagonal of `atom` if it was built as diagonal matrices; else None."""
     outer = makers[atom]
     inner = makers.get(outer.inputs[0]) if type(outer.primitive) is Reshape else None
@@ -306,10 +320,10 @@ def diagonal(atom: Any, makers: dict[Any, Equation]) -> Any:
     return x if fits and type(value) is Literal and value.value == 0 else None
 
 
-class Closing:
+class EigenvectorElimination:
     """Factors along labels, those in `out` not summed over, of which some come together to one."""
 
-    def __init__(self, search: Search, factors: Sequence[Factor], out: Group):
+    def __init__(self, search: SpectralSearch, factors: Sequence[Factor], out: LabelGroup):
         self.search, self.factors, self.out = search, [*factors], out
         # The labels of eigenvalues, over which functions of matrices sum.
         self.gone: list[Label] = []
@@ -319,7 +333,7 @@ class Closing:
         if any([f.atom in self.search.of_vectors for f in self.factors if type(f.atom) is Var]):
             return False
         while (
-            first := next((f for f in self.factors if type(f.atom) is Vectors), None)
+            first := next((f for f in self.factors if type(f.atom) is Eigenvectors), None)
         ) is not None:
             if first.divides or not any(
                 [self.pair(first, f) for f in self.factors if f is not first]
@@ -329,17 +343,20 @@ class Closing:
 
     def pair(self, one: Factor, other: Factor) -> bool:
         """Replace two factors with vectors by a function of the matrix, if they share a summed label."""
-        if type(other.atom) is not Vectors or other.divides or not one.atom.meets(other.atom):
+        if type(other.atom) is not Eigenvectors or other.divides or not one.atom.meets(other.atom):
             return False
         if one.atom.conjugated:
             one, other = other, one
-        (own, rows, label), (others, cols, same) = along(one), along(other)
+        (own, rows, label), (others, cols, same) = (
+            eigenvector_labels(one),
+            eigenvector_labels(other),
+        )
         if own != others or label != same or not {*own}.isdisjoint((*rows, *cols)):
             return False
         diagonal = rows == cols
         if len({*rows}) < len(rows) or (not diagonal and not {*rows}.isdisjoint(cols)):
             return False
-        vectors: Vectors = one.atom
+        vectors: Eigenvectors = one.atom
         outputs = vectors.output, other.atom.output
         # A single vector has no label that it shares with functions of eigenvalues.
         functions = [f for f in self.factors if label and label[0] in f.labels()]
@@ -354,14 +371,14 @@ class Closing:
         self.put(atom, label, matrix, [one, other, *functions])
         return True
 
-    def traces(self, values: Sequence[Equation], window: Window | None = None) -> bool:
+    def traces(self, values: Sequence[Equation], window: IndexRange | None = None) -> bool:
         """Replace factors by a sum over a window of eigenvalues; False if there is none."""
         labels = {label: None for f in self.factors for label in f.labels()}
         for eqn in values:
             for label in labels:
                 if label not in self.out:
                     functions = [f for f in self.factors if label in f.labels()]
-                    found = self.function(eqn, (label,), whole_window(eqn), functions, None)
+                    found = self.function(eqn, (label,), full_range(eqn), functions, None)
                     if found is not None:
                         found = found._replace(window=window or found.window)
                         self.put(found, (label,), (), functions)
@@ -369,13 +386,13 @@ class Closing:
         return False
 
     def function(
-        self, eqn: Equation, label: Group, window: Window, factors: list[Factor], own: Any
-    ) -> Spectral | None:
+        self, eqn: Equation, label: LabelGroup, window: IndexRange, factors: list[Factor], own: Any
+    ) -> SpectralSum | None:
         """The sum over `label` of a product of functions of eigenvalues of `eqn`; None for others."""
         if not label:
-            return Spectral(eqn, (), None, [], own, own, window)
-        values = eqn.outputs[values_at(eqn)]
-        expressions = Expressions(self.search.makers, values, label[0], window, own)
+            return SpectralSum(eqn, (), None, [], own, own, window)
+        values = eqn.outputs[eigenvalue_output_index(eqn)]
+        expressions = ExpressionBuilder(self.search.makers, values, label[0], window, own)
         found = [(expressions.of(f.atom, f.groups), f.divides) for f in factors]
         if any([x is None for x, _ in found]) or expressions.batch is None:
             return None
@@ -384,16 +401,20 @@ class Closing:
         if any([len({*each}) < len(each) for each in [*labels, [*own, *label]]]):
             return None
         more = tuple(dict.fromkeys([x for each in labels for x in each if x not in own]))
-        return Spectral(eqn, (), product_of(found), parameters, own, (*more, *own), window)
+        return SpectralSum(
+            eqn, (), product_expression(found), parameters, own, (*more, *own), window
+        )
 
-    def put(self, atom: Spectral, label: Group, matrix: Groups, instead: list[Factor]) -> None:
+    def put(
+        self, atom: SpectralSum, label: LabelGroup, matrix: LabelGroups, instead: list[Factor]
+    ) -> None:
         """Replace factors that are summed over `label` by a function of the matrix."""
         left = [f for f in self.factors if not any([f is x for x in instead])]
         self.gone += label
         self.factors = [*left, Factor(atom, (*[(x,) for x in atom.batch], *matrix))]
 
 
-def along(factor: Factor) -> tuple[Group, Group, Group]:
+def eigenvector_labels(factor: Factor) -> tuple[LabelGroup, LabelGroup, LabelGroup]:
     """The labels of a factor with vectors: of its batch, of the elements, and of the vectors."""
-    *batch, elements, vectors = [resolved(group) for group in factor.groups]
+    *batch, elements, vectors = [resolve_labels(group) for group in factor.groups]
     return tuple([label for group in batch for label in group]), elements, vectors
