@@ -10,8 +10,8 @@ from functx.aot.partitioning import (
 )
 
 __all__ = [
-    "MinCutConfig",
     "JointProgram",
+    "MinCutConfig",
     "Partition",
     "default_partition",
     "joint_program",

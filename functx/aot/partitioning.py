@@ -19,8 +19,8 @@ from functx.transforms.planning.tags import inline_checkpoints
 from functx.transforms.reverse_mode import SplitVJP
 
 __all__ = [
-    "MinCutConfig",
     "JointProgram",
+    "MinCutConfig",
     "Partition",
     "default_partition",
     "joint_program",

@@ -23,7 +23,7 @@ class _ArrayType(type):
     def __instancecheck__(cls, x: object) -> bool:
         from functx.core.tracing import Tracer, backend
 
-        return isinstance(x, (Tracer, np.ndarray)) or backend.aval_of_array(x) is not None
+        return isinstance(x, (Tracer, np.ndarray)) or backend.aval_of_jax_array(x) is not None
 
 
 class ndarray(np.ndarray[Any, Any], metaclass=_ArrayType):  # noqa: N801 - NumPy's name
@@ -143,7 +143,7 @@ def evaluate_binary_on_host(primitive: Any, x: Any, y: Any) -> Any:
 
     None for anything else, and where the operands do not fit.
     """
-    if primitive.on_host is None:
+    if primitive.host_kernel is None:
         return None
     if type(x) is ndarray:
         dtype = x.dtype
@@ -158,10 +158,10 @@ def evaluate_binary_on_host(primitive: Any, x: Any, y: Any) -> Any:
         dtype, y = y.dtype, _view(y, np.ndarray)
     else:
         return None
-    if dtype.kind not in primitive.on_host_kinds or (dtype.itemsize == 8 and not x64_enabled()):
+    if dtype.kind not in primitive.host_kernel_kinds or (dtype.itemsize == 8 and not x64_enabled()):
         return None
     try:
-        out = ignored_float_errors.run(primitive.on_host, x, y, order="C")
+        out = ignored_float_errors.run(primitive.host_kernel, x, y, order="C")
     except (ValueError, OverflowError):
         return None
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
@@ -172,11 +172,11 @@ _SCALAR_TYPES_BY_KIND: dict[str, tuple[type, ...]] = {"f": (float, int), "i": (i
 
 def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
     """`primitive.on_host(x)`, a ufunc of NumPy's, of an `ndarray`; None for anything else."""
-    fun = primitive.on_host
+    fun = primitive.host_kernel
     if type(x) is not ndarray or type(fun) is not np.ufunc:
         return None
     dtype = x.dtype
-    if dtype.kind not in primitive.on_host_kinds or (dtype.itemsize == 8 and not x64_enabled()):
+    if dtype.kind not in primitive.host_kernel_kinds or (dtype.itemsize == 8 and not x64_enabled()):
         return None
     out = ignored_float_errors.run(fun, _view(x, np.ndarray), order="C")
     return _view(out if type(out) is np.ndarray else np.asarray(out), ndarray)
@@ -184,7 +184,7 @@ def evaluate_unary_on_host(primitive: Any, x: Any) -> Any:
 
 def evaluate_on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArray, ...]) -> Any:
     """`primitive.on_host(*args)` of arrays in the memory of the host; None for others."""
-    kinds, operands = primitive.on_host_kinds, []
+    kinds, operands = primitive.host_kernel_kinds, []
     for x, aval in zip(args, avals, strict=True):
         if aval.dtype.kind not in kinds:
             return None
@@ -194,8 +194,8 @@ def evaluate_on_host(primitive: Any, args: Sequence[Any], avals: tuple[ShapedArr
             operands.append(_view(x, np.ndarray))
         else:
             return None
-    (out,) = primitive.types.get(avals) or primitive.out_types(avals)
-    made = ignored_float_errors.run(primitive.on_host, *operands)
+    (out,) = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    made = ignored_float_errors.run(primitive.host_kernel, *operands)
     if made is None:
         return None
     made = np.asarray(made, order="C")

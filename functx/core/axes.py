@@ -21,7 +21,7 @@ class Axis(NamedTuple):
     name: Hashable
     size: int
     mesh_axes: tuple[Hashable, ...] = ()
-    counted: bool = False
+    tracks_varying: bool = False
 
 
 class AxisNames(NamedTuple):
@@ -30,7 +30,7 @@ class AxisNames(NamedTuple):
     name: Hashable = None
     mesh_axes: tuple[Hashable, ...] = ()
 
-    def of(self, size: int) -> Axis:
+    def with_size(self, size: int) -> Axis:
         """The axis of that length."""
         return Axis(self.name, size, self.mesh_axes)
 
@@ -50,7 +50,7 @@ def tracked_mesh_axes() -> tuple[tuple[Hashable, int], ...]:
     Without axes for which replication of values is not tracked.
     """
     own = {axis.name: axis for axis in _axis_env.get()}
-    found = [(axis.name, axis.size) for axis in own.values() if axis.counted]
+    found = [(axis.name, axis.size) for axis in own.values() if axis.tracks_varying]
     return (
         *found,
         *[(n, backend.axis_size(n) or 1) for n in backend.axis_names() if n not in own],

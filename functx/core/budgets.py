@@ -24,7 +24,7 @@ class MemoryBudget(Record):
     bytes: int = 0
     fraction: float | None = None
 
-    def of(self, plain: int) -> int:
+    def bytes_for(self, plain: int) -> int:
         """The bytes, where the plain derivative takes so many."""
         return self.bytes if self.fraction is None else int(self.fraction * plain)
 

@@ -43,7 +43,7 @@ class Captured(Primitive, abstract=True):
 
     box: Any
     differentiable = False
-    captures = True
+    has_captures = True
     name = "captured"
 
     def abstract_eval(self) -> ShapedArray:
@@ -51,7 +51,7 @@ class Captured(Primitive, abstract=True):
 
     def lower(self, ctx: Any) -> Any:
         # Reached inside of programs of a primitive without `hoist` alone.
-        value = None if type(self.box.value) is Tracer else backend.known(self.box.value)
+        value = None if type(self.box.value) is Tracer else backend.concrete_or_none(self.box.value)
         if value is None:
             raise EscapedTracerError(
                 "a rule that captures a traced value must not be inside of a primitive that cannot "
@@ -89,7 +89,7 @@ def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
 
     A primitive with sub-programs but without `hoist` keeps their captured values.
     """
-    if not program.captures:
+    if not program.has_captures:
         return program, []
     found: dict[Captured, Var] = {}
     equations, outputs = _hoist_into(program, found)
@@ -103,11 +103,11 @@ def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
 def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
     """`primitive(*args)`, with the values that its sub-programs captured as further operands."""
     builder = current_builder.get()
-    if primitive.hoist is None or builder is None:
+    if primitive.hoist_constants is None or builder is None:
         return bind(primitive, args)
     programs, captured = _hoist_from_subprograms(primitive)
     extras = [[builder.tracer(each.box.value) for each in own] for own in captured]
-    primitive, operands = primitive.hoist(programs, extras, args)
+    primitive, operands = primitive.hoist_constants(programs, extras, args)
     return bind(primitive, operands)
 
 
@@ -127,10 +127,10 @@ def _hoist_into(program: Program, found: dict[Captured, Var]) -> tuple[list[Equa
         if type(primitive) is Captured:
             env[eqn.outputs[0]] = place(primitive)
             continue
-        if primitive.captures and primitive.hoist is not None:
+        if primitive.has_captures and primitive.hoist_constants is not None:
             programs, captured = _hoist_from_subprograms(primitive)
             extras = [[place(each) for each in own] for own in captured]
-            primitive, inputs = primitive.hoist(programs, extras, inputs)
+            primitive, inputs = primitive.hoist_constants(programs, extras, inputs)
         equations.append(eqn.replace(primitive=primitive, inputs=list(inputs)))
     return equations, [env.get(a, a) for a in program.outputs]
 

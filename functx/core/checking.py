@@ -76,7 +76,7 @@ def _equation_problem(eqn: Equation, defined: set[Any]) -> str:
     if wanted is not None:
         return f"{primitive.name} must have {wanted}; got {len(avals)}"
     try:
-        outs = primitive.types.get(avals) or primitive.out_types(avals)
+        outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
     except Exception as error:
         reason = error.problem if isinstance(error, FunctxError) else repr(error)
         return f"operands must fit; got {reason}"

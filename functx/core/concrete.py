@@ -26,12 +26,12 @@ def concretize(tracer: Tracer, asked: str) -> Any:
 
     Raises ConcretizationError, saying that `asked` needs a value, where there is none.
     """
-    check_not_escaped(tracer, current_builder.around())
+    check_not_escaped(tracer, current_builder.innermost())
     builder, atom = functionalized_atom(tracer.builder, tracer.atom)
     missing = evaluate_needed(builder, atom)
     if missing is not None:
         raise concretization_error(tracer, missing, asked)
-    value = backend.known(_known_value(builder, atom))
+    value = backend.concrete_or_none(_known_value(builder, atom))
     if value is None:
         raise ConcretizationError(
             f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none while JAX "
@@ -118,7 +118,7 @@ def _known_value(builder: Builder, atom: Atom) -> Any:
 
 def _evaluate_equation(eqn: Equation, args: list[Any]) -> list[Any]:
     with eval_context():
-        outs = backend.evaluate_now(eqn.primitive, args)
+        outs = backend.evaluate_eagerly(eqn.primitive, args)
     return outs if eqn.primitive.multiple_results else [outs]
 
 

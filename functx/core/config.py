@@ -45,8 +45,8 @@ def _option(value: Any, check: Callable[[Any], Any]) -> Any:
 def _jax_option(name: str) -> Any:
     """A switch that is one of JAX's by another name."""
     return property(
-        lambda _: backend.jax_setting(name),
-        lambda _, value: backend.set_jax_setting(name, value),
+        lambda _: backend.jax_option(name),
+        lambda _, value: backend.set_jax_option(name, value),
     )
 
 

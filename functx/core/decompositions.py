@@ -41,12 +41,12 @@ _TABLES_BY_RULE = {
 class Decomposition:
     """A decomposition of a primitive: `function(*operands, **params)`, its table and its source."""
 
-    __slots__ = ("by_user", "cls", "function", "place", "signature", "table")
+    __slots__ = ("cls", "function", "is_user_defined", "location", "signature", "table")
 
     def __init__(self, cls: PrimitiveClass, function: Function, table: str, place: str):
-        self.cls, self.function, self.table, self.place = cls, function, table, place
+        self.cls, self.function, self.table, self.location = cls, function, table, place
         self.signature = _signature(function)
-        self.by_user = True
+        self.is_user_defined = True
         self.check_parameters()
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
@@ -96,8 +96,8 @@ class ClassDecomposition(Decomposition):
 
     def __init__(self, cls: PrimitiveClass):
         self.cls, self.table, self.function = cls, "general", _as_function(cls)
-        self.place, self.signature = function_location(cls.decompose), None
-        self.by_user = cls.by_user
+        self.location, self.signature = function_location(cls.decompose), None
+        self.is_user_defined = cls.is_user_defined
 
     def __call__(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         return primitive.decompose(*args)  # type: ignore[misc]
@@ -171,7 +171,7 @@ def register(
             raise RegistrationError(
                 f"decomp.register: a primitive must have one decomposition in the table {table!r}; "
                 f"got another for {', '.join(cls.name for cls in taken)}",
-                *[f"the first: {entries[cls].place}" for cls in taken],
+                *[f"the first: {entries[cls].location}" for cls in taken],
                 fix="Remove the first (functx.decomp.remove), keep it (exist_ok=True), or register "
                 "within functx.decomp.scoped().",
             )
@@ -202,7 +202,7 @@ def _update_table(
         else:
             entries[cls] = entry
     # What never occurred is in nothing that was made.
-    if any(cls.used for cls in new):
+    if any(cls.was_instantiated for cls in new):
         invalidate_caches()
 
 
@@ -343,7 +343,7 @@ def _resolve_primitive(op: Any, what: str, families: bool) -> Iterable[Primitive
             if what == "decomp.register"
             else "Of functions it takes those of functx that are one composite, as nn.softmax.",
         )
-    if not named.family:
+    if not named.is_abstract:
         return [named]
     members = [cls for cls in Primitive.registry.values() if issubclass(cls, named)]
     if not members or not families:

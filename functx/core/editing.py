@@ -136,7 +136,7 @@ def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | N
             )
         atoms.append(atom)
     avals = tuple([atom.aval for atom in atoms])
-    outs = primitive.types.get(avals) or primitive.out_types(avals)
+    outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
     return Equation(primitive, atoms, [Var(aval) for aval in outs], source)
 
 
@@ -246,7 +246,7 @@ def _check_rule_outputs(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
 
 def to_tracer(x: Any) -> Tracer:
     """`x` as a value of the program being built."""
-    builder = current_builder.here()
+    builder = current_builder.require()
     return Tracer(builder.atom(x), builder)
 
 
@@ -291,7 +291,7 @@ def inline(program: Program, names: Sequence[str]) -> Program:
         if eqn.primitive.name not in names:
             return NotImplemented
         # The equations of the body keep their own lines.
-        current_builder.here().source = None
+        current_builder.require().source = None
         return call_program_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
 
     return rewrite(program, rule)

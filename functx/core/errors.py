@@ -28,10 +28,10 @@ class FunctxError(Exception):
 
     def __reduce__(self) -> Any:
         # Code objects do not travel; what the message says of them does.
-        return _unpickle_error, (type(self), self.problem, self.details, self.fix, self.place)
+        return _unpickle_error, (type(self), self.problem, self.details, self.fix, self.location)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The user's line as the message shows it, empty where it is not known."""
         return self._place if self.source is None else source_line(self.source)
 
@@ -42,8 +42,8 @@ class FunctxError(Exception):
 
     def __str__(self) -> str:
         lines = [self.problem, *self.details]
-        if self.place:
-            lines.append(f"at {self.place}")
+        if self.location:
+            lines.append(f"at {self.location}")
         if self.fix:
             lines.append(self.fix)
         if globals().get(type(self).__name__) is type(self):
@@ -498,7 +498,7 @@ class RecompilationWarning(FunctxError, UserWarning):
 
 def short_repr(value: Any) -> str:
     """An argument as messages show it: `repr`, but for traced arrays, whose values are not asked for."""
-    described = getattr(value, "described", None)
+    described = getattr(value, "describe", None)
     if described is not None and hasattr(value, "builder"):
         return str(described())
     if type(value) in (tuple, list):

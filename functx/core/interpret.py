@@ -24,7 +24,7 @@ def interpret(
     starts with one. Runs inside a trace, and gives what is bound while an equation is at
     work the source of that equation, marked as derived except for its own outputs.
     """
-    builder = current_builder.around()
+    builder = current_builder.innermost()
     if builder is None:
         raise ArgumentError(
             f"interpret: a program is walked inside a trace, to which its steps add; got "
@@ -38,7 +38,7 @@ def interpret(
 
     outer = builder.source
     equations: Sequence[Equation] = program.equations
-    if program.captures:
+    if program.has_captures:
         from functx.core.captures import split_captured
 
         captured, equations = split_captured(program)
@@ -68,5 +68,5 @@ def restore_source(x: Tracer, source: Any, mark: Any) -> None:
 
 def bind_equation(eqn: Equation, *args: Any) -> list[Tracer]:
     """The plain meaning of an equation: itself, on other operands of the same types."""
-    builder = current_builder.here()
-    return builder.repeat(eqn, args)
+    builder = current_builder.require()
+    return builder.copy_equation(eqn, args)

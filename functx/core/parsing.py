@@ -254,7 +254,9 @@ class _Parser:
         wanted = arity_problem(primitive, len(avals))
         if wanted is not None:
             raise self.problem(f"must have {wanted} of {primitive.name}; got {shown}", token)
-        outs = primitive.types.get(avals) or self.made(token, primitive.out_types, avals)
+        outs = primitive.out_avals_memo.get(avals) or self.construct(
+            token, primitive.infer_out_avals, avals
+        )
         if len(outs) != len(stated):
             raise self.problem(
                 f"must have {pluralize(len(outs), 'output')} of {primitive.name}; got {len(stated)}",
@@ -304,10 +306,10 @@ class _Parser:
                 + ", ".join(f"`{field}`" for field in missing),
                 token,
             )
-        primitive: Primitive = self.made(token, cls, **params)
+        primitive: Primitive = self.construct(token, cls, **params)
         return primitive
 
-    def made(self, token: Token, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def construct(self, token: Token, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`make(*args, **kwargs)`; ParseError at `token` when that raises."""
         try:
             return make(*args, **kwargs)
@@ -343,9 +345,9 @@ class _Parser:
         if kind == "number":
             return _number(text)
         if kind == "complex":
-            return self.made(token, complex, text)
+            return self.construct(token, complex, text)
         if kind == "string":
-            return self.made(token, literal_eval, text)
+            return self.construct(token, literal_eval, text)
         if kind == "opaque":
             return self.opaque(token)
         if text == "(":
@@ -421,7 +423,7 @@ class _Parser:
                 positional.append(self.value(cls))
 
         self.separated(argument, ")")
-        return self.made(token, make, *positional, **keywords)
+        return self.construct(token, make, *positional, **keywords)
 
     def atom(self, scope: _Scope) -> Atom:
         token = self.next()
@@ -451,7 +453,7 @@ class _Parser:
         if token.kind == "number":
             return _number(token.text)
         if token.kind == "complex":
-            return self.made(token, complex, token.text)
+            return self.construct(token, complex, token.text)
         if token.text in ("True", "False"):
             return token.text == "True"
         raise self.error("a number before `:`", token)

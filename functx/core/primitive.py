@@ -114,27 +114,27 @@ class Primitive(metaclass=_PrimitiveType):
 
     Those of the programs among the parameters count too, except of the parameters in `idle`.
     """
-    idle: ClassVar[tuple[str, ...]] = ()
+    not_executed: ClassVar[tuple[str, ...]] = ()
     """The parameters whose programs do not run when the operation does."""
     named_axes: ClassVar[frozenset[Any]] = frozenset()
     """The named axes that the operation, or what a program among its parameters does, works across."""
-    captures: ClassVar[bool] = False
+    has_captures: ClassVar[bool] = False
     """Whether the operation, or one in its sub-programs, is a `captured` equation."""
-    checks_rules: ClassVar[bool] = False
+    checks_rule_results: ClassVar[bool] = False
     """Whether the class itself checks what the rules that users gave return."""
-    by_user: ClassVar[bool] = False
+    is_user_defined: ClassVar[bool] = False
     """Whether the class is the user's, so that the results of its rules are checked."""
-    family: ClassVar[bool] = True
+    is_abstract: ClassVar[bool] = True
     """Whether the class is what primitives have in common, and none itself."""
-    on_host: ClassVar[Callable[..., Any] | None] = None
+    host_kernel: ClassVar[Callable[..., Any] | None] = None
     """Optional: a function of NumPy's, or a method, that computes the very bits of the output.
 
-    Outside a trace it takes arrays in the memory of the host, of a dtype kind in `on_host_kinds`,
+    Outside a trace it takes arrays in the memory of the host, of a dtype kind in `host_kernel_kinds`,
     at a tenth of the cost of a compiled call. Subnormal numbers, which XLA may take for zeros, are
     the one exception. A method may return None for what it does not compute so.
     """
-    on_host_kinds: ClassVar[str] = "biuf"
-    used: ClassVar[bool] = False
+    host_kernel_kinds: ClassVar[str] = "biuf"
+    was_instantiated: ClassVar[bool] = False
     """Whether the operation ever occurred, so that something may remember its rules."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any):
@@ -154,8 +154,8 @@ class Primitive(metaclass=_PrimitiveType):
         make = cls._make if uncached else lru_cache(maxsize=4096, typed=True)(cls._make)
         cls._interned = make  # type: ignore[attr-defined]
         cls._instances = _InstanceTable()  # type: ignore[attr-defined]
-        cls.family, cls.used = abstract, False
-        cls.by_user = not (cls.checks_rules or cls.__module__.startswith("functx."))
+        cls.is_abstract, cls.was_instantiated = abstract, False
+        cls.is_user_defined = not (cls.checks_rule_results or cls.__module__.startswith("functx."))
         if any("Program" in str(kind) for kind in _field_types(cls)):
             cls.__call__ = Primitive._call_with_programs  # type: ignore[method-assign]
         if "name" not in cls.__dict__:
@@ -177,26 +177,29 @@ class Primitive(metaclass=_PrimitiveType):
         self: Primitive | None = cls._instances.find(key)  # type: ignore[attr-defined]
         if self is None:
             self = object.__new__(cls)
-            self.__dict__.update(values, types={}, _key=key)
-            if not cls.used:
-                cls.used = True
+            self.__dict__.update(values, out_avals_memo={}, _key=key)
+            if not cls.was_instantiated:
+                cls.was_instantiated = True
             held = [p for f in cls.fields for p in programs_in_parameter(values[f])]
             running = [
-                p for f in cls.fields if f not in cls.idle for p in programs_in_parameter(values[f])
+                p
+                for f in cls.fields
+                if f not in cls.not_executed
+                for p in programs_in_parameter(values[f])
             ]
             if any([p.effects for p in running]):
                 self.__dict__["effects"] = cls.effects.union(*[p.effects for p in running])
-            if any([p.captures for p in held]):
-                self.__dict__["captures"] = True
+            if any([p.has_captures for p in held]):
+                self.__dict__["has_captures"] = True
             if any(axes := [p.named_axes for p in held]):
                 self.__dict__["named_axes"] = frozenset().union(*axes)
-            self.__dict__["in_place"] = bool(self.effects or self.named_axes)
+            self.__dict__["is_context_dependent"] = bool(self.effects or self.named_axes)
             cls._instances.add(self)  # type: ignore[attr-defined]
         return self
 
-    in_place: bool
+    is_context_dependent: bool
     """Whether the operation has effects or uses named axes, so that its result depends on its place."""
-    types: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
+    out_avals_memo: dict[tuple[ShapedArray, ...], tuple[ShapedArray, ...]]
     """The output types found so far, by operand types."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -211,7 +214,7 @@ class Primitive(metaclass=_PrimitiveType):
 
     def _call_with_programs(self, *args: Any) -> Any:
         """The same, with the values that the sub-programs captured as further operands."""
-        if not self.captures:
+        if not self.has_captures:
             return bind(self, args)
         from functx.core.captures import bind_with_captures
 
@@ -222,20 +225,20 @@ class Primitive(metaclass=_PrimitiveType):
 
         return primitive_text(self)
 
-    def out_types(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
+    def infer_out_avals(self, avals: tuple[ShapedArray, ...]) -> tuple[ShapedArray, ...]:
         """What `abstract_eval` says of `avals`, as a tuple, remembered."""
         outs = self.abstract_eval(*avals)
         outs = tuple(outs) if self.multiple_results else (outs,)
         if not all(type(aval) is ShapedArray for aval in outs):
             raise RuleError(f"{self.name}: `abstract_eval` must return avals; got {outs}")
-        if len(self.types) >= 1024:
-            self.types.clear()
-        self.types[avals] = outs
+        if len(self.out_avals_memo) >= 1024:
+            self.out_avals_memo.clear()
+        self.out_avals_memo[avals] = outs
         return outs
 
     def abstract_eval(self, *avals: Any) -> Any:
         """The type of the output (a sequence of them with `multiple_results`)."""
-        raise self.missing("abstract_eval")
+        raise self.missing_rule_error("abstract_eval")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """The output and its tangent.
@@ -243,7 +246,7 @@ class Primitive(metaclass=_PrimitiveType):
         A tangent is None where its operand does not vary; at least one is given. The
         output's tangent may be None too. Must be linear in the tangents.
         """
-        raise self.missing("jvp")
+        raise self.missing_rule_error("jvp")
 
     def transpose(self, ct: Any, *args: Any) -> Sequence[Any]:
         """The cotangent of each linear operand, given the cotangent of the output.
@@ -252,7 +255,7 @@ class Primitive(metaclass=_PrimitiveType):
         the program is linear in, and values for the rest. Returns one entry an operand,
         None for those not linear. Only reached for primitives that occur in linear programs.
         """
-        raise self.missing("transpose")
+        raise self.missing_rule_error("transpose")
 
     vjp: ClassVar[Callable[..., Any] | None] = None
     """Optional `vjp(self, ct, out, args, active)`: the cotangent of each operand.
@@ -268,21 +271,21 @@ class Primitive(metaclass=_PrimitiveType):
     nan must make neither in the cotangents.
     """
 
-    accumulate: ClassVar[Callable[..., Any] | None] = None
+    add_to_cotangent: ClassVar[Callable[..., Any] | None] = None
     """Optional `accumulate(self, total, ct, args)`: `total` plus the cotangent of the first operand.
 
     For primitives that look at a part of that one and do not vary with the others, so that
     what is added goes to its place and the rest of the total is not touched.
     """
 
-    together: ClassVar[Callable[..., Any] | None] = None
+    accumulate_slices: ClassVar[Callable[..., Any] | None] = None
     """Optional static `together(parts, aval)`: the cotangent of an operand that several look at.
 
     `parts` holds of each of them the primitive, the cotangent of the output and the place in the
     user's code, `aval` is the operand's. For primitives with one operand, of which they look at a part.
     """
 
-    def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
+    def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Where the cotangent of each operand can be other than zero, as a boolean array.
 
         `live` says so of the output's cotangent. None means anywhere, and is always right.
@@ -293,7 +296,7 @@ class Primitive(metaclass=_PrimitiveType):
     """Optional `jvp_masked(self, primals, tangents, lives)`: as `jvp`, and the outputs' masks.
 
     For operations with `multiple_results` through which masks pass; `lives` are as for
-    `live_outputs`, and the masks come back as a third sequence.
+    `tangent_mask`, and the masks come back as a third sequence.
     """
 
     vjp_masked: ClassVar[Callable[..., Any] | None] = None
@@ -303,8 +306,8 @@ class Primitive(metaclass=_PrimitiveType):
     where the cotangents of the outputs can be other than zero. Returns both, one an operand.
     """
 
-    live_outputs: ClassVar[Callable[..., Any] | None] = None
-    """Optional `live_outputs(self, lives, args)`: where the tangent of the output can be nonzero.
+    tangent_mask: ClassVar[Callable[..., Any] | None] = None
+    """Optional `tangent_mask(self, lives, args)`: where the tangent of the output can be nonzero.
 
     `lives` says so of the operands' tangents: a boolean array, None for anywhere, False for
     an operand that does not vary. The answer is an array or None.
@@ -323,7 +326,7 @@ class Primitive(metaclass=_PrimitiveType):
     For primitives whose `vjp` needs more of the forward computation than its outputs.
     """
 
-    trim: ClassVar[Callable[..., Any] | None] = None
+    dce: ClassVar[Callable[..., Any] | None] = None
     """Optional `trim(self, used)`: the primitive without what the outputs marked `used` do not need.
 
     Returns it with the positions of the operands and of the outputs that it keeps; None when
@@ -345,19 +348,19 @@ class Primitive(metaclass=_PrimitiveType):
         operand that all share; at least one is not None. The dimension of an output may be
         None only when it does not depend on the batch.
         """
-        raise self.missing("batch")
+        raise self.missing_rule_error("batch")
 
-    distinct: ClassVar[bool] = False
+    no_cse: ClassVar[bool] = False
     """True: two equal equations are meant to be two, and where they stand, so none is spared."""
-    copies: ClassVar[bool] = False
+    is_copy: ClassVar[bool] = False
     """True: the output is the operand, in memory of its own."""
     view: ClassVar[bool] = False
     """True: the outputs show elements of the first operand, as NumPy's views do."""
 
-    regroups: ClassVar[bool] = False
+    layout_dependent: ClassVar[bool] = False
     """True: whether the outputs are views depends on how the first operand lies in memory."""
 
-    hoist: ClassVar[Callable[..., Any] | None] = None
+    hoist_constants: ClassVar[Callable[..., Any] | None] = None
     """Optional `hoist(self, programs, extras, operands)`: other programs, which take constants too.
 
     `programs` stand for those among the parameters, in their order; the first inputs of
@@ -365,25 +368,25 @@ class Primitive(metaclass=_PrimitiveType):
     Returns the primitive and its operands.
     """
 
-    def put_back(self, part: Any, index: int, x: Any, *args: Any) -> Any:
+    def scatter_into_base(self, part: Any, index: int, x: Any, *args: Any) -> Any:
         """`x` with `part` in place of what output `index`, a view of it, shows.
 
-        Asked of views alone, that are not `read_only`.
+        Asked of views alone, that are not `is_read_only_view`.
         """
-        raise self.missing("put_back")
+        raise self.missing_rule_error("scatter_into_base")
 
-    def read_only(self, x: Any) -> bool:
+    def is_read_only_view(self, x: Any) -> bool:
         """Whether NumPy does not let the outputs, views of an array of type `x`, be written to."""
         return False
 
-    def layout(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    def view_strides(self, x: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         """The strides of the outputs, views of an `x` with these; None where NumPy copies.
 
         Strides count elements, 0 for a dimension along which elements are repeated.
         """
-        raise self.missing("layout")
+        raise self.missing_rule_error("view_strides")
 
-    def offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
+    def view_offset(self, x: Any, strides: tuple[int, ...], index: int) -> int | None:
         """By how many elements behind the first of `x` output `index`, a view of it, begins.
 
         None where an operand decides it.
@@ -393,9 +396,9 @@ class Primitive(metaclass=_PrimitiveType):
     def lower(self, ctx: Any, *values: Any) -> Any:
         """The StableHLO value (a sequence with `multiple_results`) for operand values.
 
-        `ctx` gives `avals_in`, `avals_out`, `out_types` and `platforms`.
+        `ctx` gives `avals_in`, `avals_out`, `infer_out_avals` and `platforms`.
         """
-        raise self.missing("lower")
+        raise self.missing_rule_error("lower")
 
     decompose: ClassVar[Callable[..., Any] | None] = None
     """Optional `decompose(self, *args)`: the same output, made of other primitives.
@@ -403,7 +406,7 @@ class Primitive(metaclass=_PrimitiveType):
     It stands in for every rule that the class does not define.
     """
 
-    def missing(self, rule: str) -> MissingRuleError:
+    def missing_rule_error(self, rule: str) -> MissingRuleError:
         """The error for a rule that is needed and not there."""
         cls = type(self)
         return MissingRuleError(

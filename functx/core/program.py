@@ -107,7 +107,7 @@ class Program:
         "memo",
         "name",
         "outputs",
-        "rules",
+        "rule_version",
         "trees",
     )
 
@@ -130,7 +130,7 @@ class Program:
         self.trees = trees
         self.captured = list(captured)
         self.memo: dict[Any, Any] = {}
-        self.rules = rule_version.count
+        self.rule_version = rule_version.count
         self._key: ProgramKey | None = None
 
     @property
@@ -166,11 +166,11 @@ class Program:
         return found
 
     @property
-    def captures(self) -> bool:
+    def has_captures(self) -> bool:
         """Whether something in the program captured a value (`functx.core.captures`)."""
         found: bool | None = self.memo.get("captures")
         if found is None:
-            found = any([eqn.primitive.captures for eqn in self.equations])
+            found = any([eqn.primitive.has_captures for eqn in self.equations])
             self.memo["captures"] = found
         return found
 
@@ -385,7 +385,7 @@ def dce_equations(equations: list[Equation], outputs: Iterable[Atom]) -> list[Eq
         if (outs[0] in needed if len(outs) == 1 else not needed.isdisjoint(outs)) or (
             eqn.primitive.effects
         ):
-            if eqn.primitive.trim is not None:
+            if eqn.primitive.dce is not None:
                 eqn = dce_equation(eqn, [v in needed for v in outs])
             kept.append(eqn)
             needed.update(eqn.inputs)
@@ -395,7 +395,7 @@ def dce_equations(equations: list[Equation], outputs: Iterable[Atom]) -> list[Eq
 
 def dce_equation(eqn: Equation, used: Sequence[bool]) -> Equation:
     """`eqn` without what is not needed for those of its outputs that are `used`."""
-    found = eqn.primitive.trim(used)  # type: ignore[misc]
+    found = eqn.primitive.dce(used)  # type: ignore[misc]
     if found is None:
         return eqn
     primitive, inputs, outputs = found

@@ -25,7 +25,7 @@ class user_rule_runs:  # noqa: N801 - a count, raised by `ran`
     count = 0
 
     @staticmethod
-    def ran() -> None:
+    def record() -> None:
         user_rule_runs.count += 1
 
 
@@ -55,7 +55,7 @@ def apply(
     emit = getattr(rewrite, "emit", None)
     with pause_gc():
         if rewrite is not None:
-            program = backend.outlined(program)
+            program = backend.outline_repeats(program)
         if emit is None:
             return builder.inline(cached_rewrite(rewrite, program), args)
         outs: list[Any] = emit(program, *[Tracer(builder.atom(x), builder) for x in args])
@@ -72,8 +72,8 @@ def cached_rewrite(rewrite: Callable[[Program], Any] | None, program: Program) -
     """`rewrite(program)`, remembered on the program till rules change; see also `user_rule_runs`."""
     if rewrite is None:
         return program
-    if program.rules != rule_version.count:
-        program.rules, program.memo = rule_version.count, {}
+    if program.rule_version != rule_version.count:
+        program.rule_version, program.memo = rule_version.count, {}
     memo = program.memo
     key = contextual_key(rewrite)
     result = memo.get(key)
@@ -97,7 +97,7 @@ def has_captured_values(result: Any) -> bool:
 
     What the rule finds in the scopes around it may be another value the next time.
     """
-    return any([program.captures for program in programs_in_parameter(result)])
+    return any([program.has_captures for program in programs_in_parameter(result)])
 
 
 def rewrite_by_structure(rewrite: Callable[[Program], T], program: Program) -> T:

@@ -26,24 +26,24 @@ from functx.core.tracing import Builder, Tracer, current_builder, run_and_finish
 class Storage:
     """What aliases share: its value now, and what each alias that was read shows of that."""
 
-    __slots__ = ("chains", "first", "shown", "value")
+    __slots__ = ("cached_views", "initial_value", "value", "view_chains")
 
     def __init__(self, value: Tracer):
-        self.first = self.value = value
-        self.shown: dict[int, Tracer] = {}
-        self.chains: dict[Any, int] = {}
+        self.initial_value = self.value = value
+        self.cached_views: dict[int, Tracer] = {}
+        self.view_chains: dict[Any, int] = {}
 
 
 class ViewStep(NamedTuple):
     """Output number `output` of the view `eqn`, whose other operands are `others`."""
 
     eqn: Equation
-    others: tuple[Tracer, ...]
+    other_operands: tuple[Tracer, ...]
     output: int
 
     @property
     def key(self) -> Any:
-        return self.eqn.primitive, tuple([x.atom for x in self.others]), self.output
+        return self.eqn.primitive, tuple([x.atom for x in self.other_operands]), self.output
 
 
 class Alias:
@@ -57,18 +57,18 @@ class Alias:
         self.step: ViewStep | None = None
         self.key = 0
 
-    def seen_by(self, step: ViewStep, strides: Strides) -> Alias:
+    def add_view(self, step: ViewStep, strides: Strides) -> Alias:
         """What `step` shows of this alias."""
         alias = Alias(self.storage, strides)
         alias.parent, alias.step = self, step
         # Equal chains of views have one number.
-        chains = self.storage.chains
+        chains = self.storage.view_chains
         alias.key = chains.setdefault((self.key, step.key), len(chains) + 1)
         return alias
 
     def read(self) -> Tracer:
         """The value now."""
-        shown = self.storage.shown
+        shown = self.storage.cached_views
         stale: list[Alias] = []
         alias = self
         while alias.step is not None and alias.key not in shown:
@@ -90,8 +90,8 @@ class Alias:
             shown[alias.key] = value
             eqn, others, index = alias.step
             alias = alias.parent  # type: ignore[assignment]
-            value = eqn.primitive.put_back(value, index, alias.read(), *others)
-        self.storage.value, self.storage.shown = value, shown
+            value = eqn.primitive.scatter_into_base(value, index, alias.read(), *others)
+        self.storage.value, self.storage.cached_views = value, shown
 
 
 class Functionalizer:
@@ -102,11 +102,11 @@ class Functionalizer:
     ):
         self.aliases: dict[Var, Alias] = {}
         for v, x, strides in zip(inputs, values, layouts, strict=True):
-            self.own(v, x, strides)
-        self.given = {alias.storage for alias in self.aliases.values()}
-        self.by_layout = False
+            self.new_storage(v, x, strides)
+        self.input_storages = {alias.storage for alias in self.aliases.values()}
+        self.layout_dependent = False
 
-    def own(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
+    def new_storage(self, var: Var, value: Tracer, strides: Strides | None = None) -> None:
         """Let `var` stand for an array with a storage of its own, in row-major order by default."""
         self.aliases[var] = Alias(Storage(value), strides or row_major_strides(value.shape))
 
@@ -114,14 +114,14 @@ class Functionalizer:
         """The value of a variable now, or of a literal."""
         if type(atom) is Var:
             return self.aliases[atom].read()
-        builder = current_builder.here()
+        builder = current_builder.require()
         return Tracer(atom, builder)
 
-    def tell(self, eqn: Equation) -> None:
+    def emit(self, eqn: Equation) -> None:
         """Append what `eqn` means."""
         primitive = eqn.primitive
-        if primitive.copies:
-            self.own(eqn.outputs[0], self.read(eqn.inputs[0]))
+        if primitive.is_copy:
+            self.new_storage(eqn.outputs[0], self.read(eqn.inputs[0]))
             return
         if Effect.WRITE in primitive.effects:
             target, value = eqn.inputs
@@ -129,26 +129,26 @@ class Functionalizer:
             return
         if primitive.view and type(eqn.inputs[0]) is Var:
             base = self.aliases[eqn.inputs[0]]
-            if primitive.regroups and base.storage in self.given:
+            if primitive.layout_dependent and base.storage in self.input_storages:
                 new = eqn.outputs[0].aval.shape
-                self.by_layout |= not differ_by_unit_dims(eqn.inputs[0].aval.shape, new)
-            strides = primitive.layout(eqn.inputs[0].aval, base.strides)
+                self.layout_dependent |= not differ_by_unit_dims(eqn.inputs[0].aval.shape, new)
+            strides = primitive.view_strides(eqn.inputs[0].aval, base.strides)
             if strides is not None:
                 others = tuple([self.read(a) for a in eqn.inputs[1:]])
                 for i, v in enumerate(eqn.outputs):
-                    self.aliases[v] = base.seen_by(ViewStep(eqn, others, i), strides)
+                    self.aliases[v] = base.add_view(ViewStep(eqn, others, i), strides)
                 return
         outs = bind_equation(eqn, *[self.read(a) for a in eqn.inputs])
         for v, out in zip(eqn.outputs, outs, strict=True):
-            self.own(v, out)
+            self.new_storage(v, out)
 
-    def tell_all(self, equations: Sequence[Equation]) -> None:
+    def emit_all(self, equations: Sequence[Equation]) -> None:
         """Append what each of `equations` means, with the line that it came from."""
-        builder = current_builder.here()
+        builder = current_builder.require()
         outer = builder.source
         for eqn in equations:
             builder.source = eqn.source
-            self.tell(eqn)
+            self.emit(eqn)
         builder.source = outer
 
 
@@ -158,8 +158,8 @@ class MemoryLocation(NamedTuple):
     `start` is None where it is not known while tracing.
     """
 
-    root: Atom
-    start: int | None
+    base: Atom
+    byte_offset: int | None
     strides: Strides
 
 
@@ -174,7 +174,7 @@ def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
                 pending.append((builder, atom, eqn))
                 atom = eqn.inputs[0]
                 continue
-        outer = builder.captured(atom) if position is None else None
+        outer = builder.captured_value(atom) if position is None else None
         if type(outer) is Tracer:
             pending.append((builder, atom, None))
             builder, atom = outer.builder, outer.atom
@@ -192,13 +192,13 @@ def memory_location(builder: Builder, atom: Atom) -> MemoryLocation:
 def view_location(memory: MemoryLocation, eqn: Equation, index: int) -> MemoryLocation:
     """Where output `index` of a view lies, the first operand of which lies in `memory`."""
     x, out = eqn.inputs[0], eqn.outputs[index]
-    strides = eqn.primitive.layout(x.aval, memory.strides)
+    strides = eqn.primitive.view_strides(x.aval, memory.strides)
     if strides is None:
         return MemoryLocation(out, 0, row_major_strides(out.aval.shape))
-    step = eqn.primitive.offset(x.aval, memory.strides, index)
-    if memory.start is None or step is None:
-        return MemoryLocation(memory.root, None, strides)
-    return MemoryLocation(memory.root, memory.start + step * out.aval.dtype.itemsize, strides)
+    step = eqn.primitive.view_offset(x.aval, memory.strides, index)
+    if memory.byte_offset is None or step is None:
+        return MemoryLocation(memory.base, None, strides)
+    return MemoryLocation(memory.base, memory.byte_offset + step * out.aval.dtype.itemsize, strides)
 
 
 def strides_of(builder: Builder, atom: Atom) -> Strides:
@@ -222,7 +222,7 @@ def record_layout_dependence(x: Any, writes: bool = False) -> None:
     if type(x) is Tracer:
         root = storage_base(x)
         if root.builder.producer(root.atom) is None:
-            root.builder.by_layout = True
+            root.builder.layout_dependent = True
             root.builder.writes |= writes
 
 
@@ -241,7 +241,7 @@ def storage_base(x: Tracer) -> Tracer:
     while True:
         position = x.builder.producer(x.atom)
         if position is None:
-            outer = x.builder.captured(x.atom)
+            outer = x.builder.captured_value(x.atom)
             if type(outer) is not Tracer:
                 return x
             x = outer
@@ -264,19 +264,19 @@ def view_base(builder: Builder, eqn: Equation) -> Atom | None:
     """What the outputs of an equation are views of; None if they have memory of their own."""
     if not eqn.primitive.view or type(base := eqn.inputs[0]) is not Var:
         return None
-    copied = eqn.primitive.layout(base.aval, strides_of(builder, base)) is None
+    copied = eqn.primitive.view_strides(base.aval, strides_of(builder, base)) is None
     return None if copied else base
 
 
 class FunctionalizedProgram(NamedTuple):
     """A pure program, whose outputs are followed by new values of the inputs at `written`.
 
-    `by_layout` says that it is right only for inputs that lie as was said.
+    `layout_dependent` says that it is right only for inputs that lie as was said.
     """
 
     program: Program
     written: tuple[int, ...]
-    by_layout: bool
+    layout_dependent: bool
 
 
 class Functionalize(Rewrite[FunctionalizedProgram]):
@@ -295,11 +295,13 @@ class Functionalize(Rewrite[FunctionalizedProgram]):
             nonlocal by_layout
             layouts = [*self.layouts, *[None] * (len(args) - len(self.layouts))]
             pure = Functionalizer(program.inputs, args, layouts)
-            pure.tell_all(program.equations)
+            pure.emit_all(program.equations)
             outs = [pure.read(atom) for atom in program.outputs]
             storages = [pure.aliases[v].storage for v in program.inputs]
-            by_layout = pure.by_layout
-            written.extend(i for i, s in enumerate(storages) if s.value.atom is not s.first.atom)
+            by_layout = pure.layout_dependent
+            written.extend(
+                i for i, s in enumerate(storages) if s.value.atom is not s.initial_value.atom
+            )
             return outs + [storages[i].value for i in written]
 
         made = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
@@ -352,9 +354,9 @@ def functionalized_atom(builder: Builder, atom: Atom) -> tuple[Builder, Atom]:
     """What `atom` is now, in a builder of the same values that has no writes."""
     if not builder.writes:
         return builder, atom
-    if builder.pure is None:
-        builder.pure = IncrementalFunctionalizer(builder)
-    return builder.pure.atom(atom)  # type: ignore[no-any-return]
+    if builder.functionalizer is None:
+        builder.functionalizer = IncrementalFunctionalizer(builder)
+    return builder.functionalizer.atom(atom)  # type: ignore[no-any-return]
 
 
 class IncrementalFunctionalizer:
@@ -362,23 +364,23 @@ class IncrementalFunctionalizer:
 
     def __init__(self, builder: Builder):
         self.builder = builder
-        self.own = own = Builder(builder.name, builder.kind, builder.parent)
+        self.builder_copy = own = Builder(builder.name, builder.kind, builder.parent)
         own.inputs, own.captures, own.values = builder.inputs, builder.captures, builder.values
         own.differentiated, own.in_names = builder.differentiated, builder.in_names
-        own.mapped, own.axis = builder.mapped, builder.axis
+        own.batched_inputs, own.axis = builder.batched_inputs, builder.axis
         self.form = Functionalizer([], [], [])
-        self.told = 0
+        self.emitted_count = 0
 
     def atom(self, atom: Atom) -> tuple[Builder, Atom]:
         given = [*self.builder.inputs, *[v for v, _ in self.builder.captures.values()]]
-        for v in given[len(self.form.aliases) :] if not self.told else given:
+        for v in given[len(self.form.aliases) :] if not self.emitted_count else given:
             if v not in self.form.aliases:
-                self.form.own(v, Tracer(v, self.own), strides_of(self.builder, v))
-        token = current_builder.set(self.own)
+                self.form.new_storage(v, Tracer(v, self.builder_copy), strides_of(self.builder, v))
+        token = current_builder.set(self.builder_copy)
         try:
-            fresh = self.builder.equations[self.told :]
-            self.told += len(fresh)
-            self.form.tell_all(fresh)
-            return self.own, self.form.read(atom).atom
+            fresh = self.builder.equations[self.emitted_count :]
+            self.emitted_count += len(fresh)
+            self.form.emit_all(fresh)
+            return self.builder_copy, self.form.read(atom).atom
         finally:
             current_builder.reset(token)

@@ -50,14 +50,14 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
 
     @property
     def _trace(self) -> Any:  # type: ignore[override]
-        if not self.builder.open:
+        if not self.builder.is_open:
             check_not_escaped(self, None)
         return backend.jax_trace
 
     @property
     def _line_info(self) -> Any:  # type: ignore[override]
         # JAX asks for this where it says that a value has escaped.
-        check_not_escaped(self, current_builder.around())
+        check_not_escaped(self, current_builder.innermost())
 
     @property
     def shape(self) -> Shape:
@@ -79,12 +79,12 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
     def weak_type(self) -> bool:
         return self.atom.aval.weak_type
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """`Traced<f32[3]> in grad(loss)`: the type, and the transform that traces it."""
-        ended = "" if self.builder.open else ", which has ended"
+        ended = "" if self.builder.is_open else ", which has ended"
         return f"Traced<{self.atom.aval!r}> in {self.builder.owner}{ended}"
 
-    __repr__ = described
+    __repr__ = describe
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -98,15 +98,15 @@ class Tracer(jax.core.Tracer):  # type: ignore[type-arg]
 class PRNGKeyTracer(jax.core.Tracer):  # type: ignore[type-arg]
     """JAX's typed keys inside a trace: to JAX of the type `aval`, in the program their `words`."""
 
-    __slots__ = ("words",)
+    __slots__ = ("key_data",)
 
     def __init__(self, words: Tracer, aval: Any):
-        self.words = words
+        self.key_data = words
         self.aval = aval
 
     @property
     def _trace(self) -> Any:  # type: ignore[override]
-        return self.words._trace
+        return self.key_data._trace
 
 
 def is_jax_tracer(x: Any) -> bool:
@@ -123,7 +123,7 @@ class Builder:
     remembers what was printed.
     """
 
-    keeps_apart = False
+    is_linear = False
     """Whether equations on tangents must be apart from those on values, since they are transposed."""
 
     def __init__(self, name: str = "f", kind: str = "trace", parent: Builder | None = None):
@@ -133,22 +133,22 @@ class Builder:
         self.inputs: list[Var] = []
         self.equations: list[Equation] = []
         self.captures: dict[Any, tuple[Var, Any]] = {}
-        self.views: dict[Any, Atom] | None = None
+        self.imported_views: dict[Any, Atom] | None = None
         self.layouts: dict[Any, tuple[int, ...] | None] = {}
         self.memory: dict[Any, Any] = {}
         self.made_by_jax: set[Atom] = set()
-        self.by_layout = False
+        self.layout_dependent = False
         self.values: dict[Var, Any] = {}
-        self.mapped: dict[Var, tuple[Any, int | None]] = {}
+        self.batched_inputs: dict[Var, tuple[Any, int | None]] = {}
         self.axis: Any = None
-        self.shown: dict[Any, Any] = {}
+        self.printed_values: dict[Any, Any] = {}
         self.differentiated: frozenset[Var] = frozenset()
         self.in_names: Any = None
         self.source: Source | None = None if parent is None else parent.source
-        self.open = True
+        self.is_open = True
         self.writes = False
-        self.copies = False
-        self.pure: Any = None
+        self.has_copies = False
+        self.functionalizer: Any = None
         self._producers: dict[Var, int] = {}
         self._indexed = 0
         self._followed = 0
@@ -161,12 +161,12 @@ class Builder:
         self._indexed = len(self.equations)
         return self._producers.get(var)
 
-    def note_of_jax(self, atom: Atom) -> None:
+    def mark_made_by_jax(self, atom: Atom) -> None:
         """Remember that JAX made `atom`, so that nothing is written to it."""
         if type(atom) is Var:
             self.made_by_jax.add(atom)
 
-    def is_of_jax(self, atom: Atom) -> bool:
+    def depends_on_jax(self, atom: Atom) -> bool:
         """Whether JAX made `atom`, or something that it was computed from."""
         made = self.made_by_jax
         if not made:
@@ -195,15 +195,15 @@ class Builder:
             if type(x.atom) is Literal:
                 return x.atom
             check_not_escaped(x, self)
-            if self.views is not None:
-                return self.seen(x)
+            if self.imported_views is not None:
+                return self.import_view(x)
             return self.capture(x.atom, x, x.atom.aval)
         literal = literal_of(x)
         if literal is not None:
             return literal
         if type(x) is PRNGKeyTracer:
-            return self.atom(x.words)
-        if isinstance(x, jax.core.Tracer) and backend.in_trace_of_jax():
+            return self.atom(x.key_data)
+        if isinstance(x, jax.core.Tracer) and backend.inside_jax_trace():
             raise InnerJaxTrace
         return self.capture(id(x), x, aval_of(x))
 
@@ -211,28 +211,30 @@ class Builder:
         """`x` as a value of this program."""
         return Tracer(self.atom(x), self)
 
-    def seen(self, x: Tracer) -> Atom:
+    def import_view(self, x: Tracer) -> Atom:
         """The atom that stands for `x` from outside: what it is a view of is captured, and viewed here."""
         from functx.core.storage import view_base
 
-        views = self.views
+        views = self.imported_views
         assert views is not None
         if x.atom not in views:
             position = x.builder.producer(x.atom)
             if position is None:
-                outer = x.builder.captured(x.atom)
+                outer = x.builder.captured_value(x.atom)
                 if type(outer) is Tracer:
-                    return self.seen(outer)
+                    return self.import_view(outer)
                 return self.capture(x.atom, x, x.atom.aval)
             eqn = x.builder.equations[position]
             base = view_base(x.builder, eqn)
             if base is None:
                 return self.capture(x.atom, x, x.atom.aval)
             args = [Tracer(base, x.builder), *[Tracer(a, x.builder) for a in eqn.inputs[1:]]]
-            views.update(zip(eqn.outputs, [y.atom for y in self.repeat(eqn, args)], strict=True))
+            views.update(
+                zip(eqn.outputs, [y.atom for y in self.copy_equation(eqn, args)], strict=True)
+            )
         return views[x.atom]
 
-    def captured(self, atom: Atom) -> Any:
+    def captured_value(self, atom: Atom) -> Any:
         """The value from outside that the input `atom` stands for; None for another input."""
         return next((x for var, x in self.captures.values() if var is atom), None)
 
@@ -252,7 +254,7 @@ class Builder:
             inputs.append(atom)
             types.append(atom.aval)
         avals = tuple(types)
-        outs = primitive.types.get(avals) or infer_out_avals(primitive, avals)
+        outs = primitive.out_avals_memo.get(avals) or infer_out_avals(primitive, avals)
         source = self.source
         if source is None:
             frame = _getframe(2)
@@ -267,7 +269,7 @@ class Builder:
         self.equations.append(Equation(primitive, inputs, [var], source))
         return Tracer(var, self)
 
-    def repeat(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+    def copy_equation(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
         """Append `eqn` on `args` of the types that it already has; no rule is asked."""
         inputs: list[Atom] = [
             x.atom if type(x) is Tracer and x.builder is self else self.atom(x) for x in args
@@ -278,7 +280,7 @@ class Builder:
 
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
         """Append a copy of `program` applied to `args`; its outputs."""
-        if program.captures:
+        if program.has_captures:
             program, args = hoist_captures_into_args(program, args)
         env: dict[Any, Atom] = {v: self.atom(x) for v, x in zip(program.inputs, args, strict=True)}
         equations = self.equations
@@ -299,11 +301,11 @@ class Builder:
         captured = list(self.captures.values())
         inputs = [*self.inputs, *(var for var, _ in captured)]
         equations = self.equations
-        if self.copies and not self.writes:
+        if self.has_copies and not self.writes:
             equations, atoms = elide_copies(equations, atoms)
         program = Program(self.name, inputs, dce_equations(equations, atoms), atoms, **names)
         program.in_names = self.in_names
-        self.open = False
+        self.is_open = False
         if program_checks.enabled:
             from functx.core.checking import check_program
 
@@ -318,7 +320,7 @@ def elide_copies(
     same: dict[Atom, Atom] = {}
     kept = []
     for eqn in equations:
-        if eqn.primitive.copies:
+        if eqn.primitive.is_copy:
             same[eqn.outputs[0]] = same.get(eqn.inputs[0], eqn.inputs[0])
         elif any(a in same for a in eqn.inputs):
             kept.append(eqn.replace(inputs=[same.get(a, a) for a in eqn.inputs]))
@@ -344,22 +346,22 @@ class program_checks:  # noqa: N801 - a switch, set through `functx.config`
 class LinearBuilder(Builder):
     """A builder that takes only equations on its own variables; others go to its parent."""
 
-    keeps_apart = True
+    is_linear = True
 
     def append(self, primitive: Primitive, args: Sequence[Any]) -> Any:
         if self.owns_any(args):
             return super().append(primitive, args)
-        with self.outer() as builder:
+        with self.in_parent() as builder:
             return builder.append(primitive, args)
 
-    def repeat(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
+    def copy_equation(self, eqn: Equation, args: Sequence[Any]) -> list[Tracer]:
         if self.owns_any(args):
-            return super().repeat(eqn, args)
-        with self.outer() as builder:
-            return builder.repeat(eqn, args)
+            return super().copy_equation(eqn, args)
+        with self.in_parent() as builder:
+            return builder.copy_equation(eqn, args)
 
     def inline(self, program: Program, args: Sequence[Any]) -> list[Tracer]:
-        if program.captures:
+        if program.has_captures:
             program, args = hoist_captures_into_args(program, args)
         env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
 
@@ -367,7 +369,7 @@ class LinearBuilder(Builder):
             return env[a] if type(a) is Var else Tracer(a, self)
 
         for eqn in program.equations:
-            outs = self.repeat(eqn, [read(a) for a in eqn.inputs])
+            outs = self.copy_equation(eqn, [read(a) for a in eqn.inputs])
             env.update(zip(eqn.outputs, outs, strict=True))
         return [read(a) for a in program.outputs]
 
@@ -378,7 +380,7 @@ class LinearBuilder(Builder):
         return False
 
     @contextmanager
-    def outer(self) -> Iterator[Builder]:
+    def in_parent(self) -> Iterator[Builder]:
         """The parent, at work on what this builder is at work on."""
         parent = self.parent
         assert parent is not None
@@ -402,21 +404,21 @@ class _CurrentBuilder:
 
     set, reset = _current_builder.set, _current_builder.reset
 
-    def around(self) -> Builder | None:
+    def innermost(self) -> Builder | None:
         """The innermost builder that is open, whatever JAX traces inside of its trace."""
         builder = _get_current_builder()
-        while builder is not None and not builder.open:
+        while builder is not None and not builder.is_open:
             builder = builder.parent
         return builder
 
     def get(self) -> Builder | None:
         """The innermost active builder; None inside a trace of JAX's own."""
-        builder = self.around()
-        return None if builder is None or backend.in_trace_of_jax() else builder
+        builder = self.innermost()
+        return None if builder is None or backend.inside_jax_trace() else builder
 
-    def here(self) -> Builder:
+    def require(self) -> Builder:
         """The innermost builder that is open, where something is being traced."""
-        builder = self.around()
+        builder = self.innermost()
         assert builder is not None, "programs are rewritten inside a trace"
         return builder
 
@@ -435,13 +437,13 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     those of the program: it may keep the result beyond this trace.
     """
     builder = _get_current_builder()
-    if builder is None or not builder.open:
-        builder = current_builder.around()
+    if builder is None or not builder.is_open:
+        builder = current_builder.innermost()
         if builder is None:
             check_no_escaped_tracers(args)
             return backend.evaluate(primitive, args)
     beside = not args or type(args[0]) is not Tracer or type(args[-1]) is not Tracer
-    if (beside or primitive.in_place) and backend.in_trace_of_jax():
+    if (beside or primitive.is_context_dependent) and backend.inside_jax_trace():
         return backend.evaluate(primitive, args)
     try:
         return builder.append(primitive, args)
@@ -458,33 +460,33 @@ class Backend:
 
     evaluate: Callable[[Primitive, Sequence[Any]], Any]
     """Compute one operation on concrete operands."""
-    evaluate_now: Callable[[Primitive, Sequence[Any]], Any]
+    evaluate_eagerly: Callable[[Primitive, Sequence[Any]], Any]
     """As `evaluate`, whatever JAX may be tracing at the time."""
     run: Callable[[Any, Program, Sequence[Any]], list[Any]]
     """Run `rewrite(program)` on concrete operands, compiled once per structure."""
-    outlined: Callable[[Program], Program]
+    outline_repeats: Callable[[Program], Program]
     """The program that transforms rewrite in place of a given one: its repeats as calls."""
     jax_aval: Callable[[ShapedArray], Any]
     """JAX's aval of the same type."""
     jax_trace: Any
     """The trace of JAX that traced values belong to."""
-    traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_call_function)
+    call_traced: Callable[[Callable[..., Any], Sequence[Any]], Any] = staticmethod(_call_function)
     """A function called where operations of JAX become equations of the program being built."""
-    outside: Callable[[], AbstractContextManager[None]]
+    outer_jax_trace: Callable[[], AbstractContextManager[None]]
     """A context in which the trace of JAX is the one that was current before functx traced."""
-    in_trace_of_jax: Callable[[], bool] = staticmethod(bool)
+    inside_jax_trace: Callable[[], bool] = staticmethod(bool)
     """Whether JAX's own trace is active inside the innermost trace of functx."""
-    aval_of_array: Callable[[Any], ShapedArray | None]
+    aval_of_jax_array: Callable[[Any], ShapedArray | None]
     """The aval of an array of a type that the core does not know."""
     verify: Callable[[Program, Sequence[Any]], None]
     """Check a new program on its first arguments, where `functx.config.verify` asks for that."""
-    known: Callable[[Any], Any]
+    concrete_or_none: Callable[[Any], Any]
     """A value as one that is known now; None for one that JAX is tracing."""
-    jax_setting: Callable[[str], Any]
+    jax_option: Callable[[str], Any]
     """The value of a switch of `functx.config` that is JAX's own."""
-    set_jax_setting: Callable[[str, Any], None]
+    set_jax_option: Callable[[str, Any], None]
     """Set a switch of `functx.config` that is JAX's own."""
-    key_words: Callable[[Any], Any]
+    raw_key_data: Callable[[Any], Any]
     """The words of JAX's typed keys; anything else as it is."""
     axis_size: Callable[[Any], int | None]
     """The length of the axis of a name that JAX binds around this; None where it does not."""
@@ -500,7 +502,7 @@ def eval_context() -> Iterator[None]:
     """No program is being made, by functx or by JAX on its behalf, whatever was before."""
     token = current_builder.set(None)
     try:
-        with backend.outside():
+        with backend.outer_jax_trace():
             yield
     finally:
         current_builder.reset(token)
@@ -510,7 +512,7 @@ def infer_out_avals(
     primitive: Primitive, avals: tuple[ShapedArray, ...]
 ) -> tuple[ShapedArray, ...]:
     try:
-        return primitive.out_types(avals)
+        return primitive.infer_out_avals(avals)
     except FunctxError as error:
         if not error.details:
             error.add(f"in {primitive!r} on {', '.join(map(repr, avals))}")
@@ -521,7 +523,7 @@ def check_no_escaped_tracers(args: Sequence[Any]) -> None:
     """Raise for traced values whose traces are not on."""
     for x in args:
         if type(x) is Tracer:
-            check_not_escaped(x, current_builder.around())
+            check_not_escaped(x, current_builder.innermost())
 
 
 def check_not_escaped(x: Tracer, user: Builder | None) -> None:
@@ -529,13 +531,13 @@ def check_not_escaped(x: Tracer, user: Builder | None) -> None:
     owner, builder = x.builder, user
     while builder is not None and builder is not owner:
         builder = builder.parent
-    if builder is owner and owner.open:
+    if builder is owner and owner.is_open:
         return
     made = next((e.source for e in owner.equations if x.atom in e.outputs), None)
     where = f"made at {describe_source(made)}" if made else "an argument of the function"
     raise EscapedTracerError(
         f"a traced value must be used inside the function that made it; got {x.atom.aval!r} of "
-        f"{owner.owner}, {'which has ended' if not owner.open else 'in another thread or trace'}",
+        f"{owner.owner}, {'which has ended' if not owner.is_open else 'in another thread or trace'}",
         f"the value: {where}",
         fix="Return the value from the function (with has_aux=True beside a loss), "
         "instead of storing it outside.",
@@ -583,7 +585,7 @@ def aval_of(x: Any) -> ShapedArray:
         if dtype in SHORT_NAMES:
             return ShapedArray(x.shape, dtype, kind is WeakNdarray)
     else:
-        aval = backend.aval_of_array(x)
+        aval = backend.aval_of_jax_array(x)
         if aval is not None:
             return aval
         literal = literal_of(x)
@@ -592,7 +594,7 @@ def aval_of(x: Any) -> ShapedArray:
         if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             return aval_of(np.asarray(x))
     if kind is PRNGKeyTracer:
-        return x.words.atom.aval
+        return x.key_data.atom.aval
     raise ArgumentError(
         f"arguments must be arrays or numbers; got {type_name(x)} {short_repr(x)[:60]}",
         fix=_argument_fix(x),
@@ -639,10 +641,10 @@ def trace(
     array and the dimension of it that each input is one place of, None for one that all share,
     which is known too.
     """
-    builder = Builder(name, kind, current_builder.around())
+    builder = Builder(name, kind, current_builder.innermost())
     builder.source = source or builder.source
     builder.in_names = in_names
-    builder.views = {} if from_roots else None
+    builder.imported_views = {} if from_roots else None
     tracers = [builder.add_input(aval) for aval in avals]
     builder.layouts.update(zip(builder.inputs, layouts, strict=False))
     if values is not None:
@@ -650,7 +652,7 @@ def trace(
     if mapped is not None:
         builder.axis = mapped[0]
         pairs = [*zip(builder.inputs, mapped[1], strict=True)]
-        builder.mapped.update(pairs)
+        builder.batched_inputs.update(pairs)
         builder.values.update([(v, x) for v, (x, dim) in pairs if dim is None])
     builder.differentiated = frozenset(builder.inputs[i] for i in differentiated)
     return run_and_finish(builder, fun, tracers)
@@ -679,10 +681,10 @@ def run_and_finish(
     _gc_throttle.begin()
     try:
         # A result may be of a trace of JAX around this one, which is captured while this one is current.
-        return backend.traced(lambda *given: builder.finish(fun(*given)), tracers)
+        return backend.call_traced(lambda *given: builder.finish(fun(*given)), tracers)
     finally:
         _gc_throttle.end()
-        builder.open = False
+        builder.is_open = False
         current_builder.reset(token)
 
 

@@ -69,22 +69,22 @@ class TreeDefWithStatic(NamedTuple):
     """A structure of which some leaves are fixed: they are no arrays, and are not traced."""
 
     structure: TreeDef
-    fixed: dict[int, Any]
+    static_leaves: dict[int, Any]
 
     @property
     def num_leaves(self) -> int:
         """The number of leaves that are not fixed."""
-        return int(self.structure.num_leaves) - len(self.fixed)
+        return int(self.structure.num_leaves) - len(self.static_leaves)
 
     def unflatten(self, leaves: Any) -> Any:
         """The pytree with `leaves` in the places that are not fixed."""
-        return self.structure.unflatten(self.completed(leaves))
+        return self.structure.unflatten(self.merge_static(leaves))
 
-    def completed(self, leaves: Any) -> list[Any]:
+    def merge_static(self, leaves: Any) -> list[Any]:
         """All leaves in their order, where `leaves` are those that are not fixed."""
         rest = iter(leaves)
         places = range(self.structure.num_leaves)
-        return [self.fixed[i] if i in self.fixed else next(rest) for i in places]
+        return [self.static_leaves[i] if i in self.static_leaves else next(rest) for i in places]
 
     def children(self) -> list[TreeDef]:
         """The structures of the children of the outermost node, fixed leaves included."""
@@ -102,9 +102,9 @@ class PRNGKeyNode:
     Rebuilt from another leaf than words, such as an axis or None, the node gives that leaf.
     """
 
-    typed: Callable[[Any, Any], Any]
+    typed_key_array: Callable[[Any, Any], Any]
     """The typed keys of some words, of a dtype of JAX's."""
-    words: Callable[[Any], Any]
+    key_data: Callable[[Any], Any]
     """The words of typed keys; anything else as it is."""
 
     def __init__(self, dtype: Any):
@@ -114,7 +114,7 @@ class PRNGKeyNode:
 tree_util.register_pytree_node(
     PRNGKeyNode,
     lambda keys: ((0,), keys.dtype),
-    lambda dtype, words: PRNGKeyNode.typed(words[0], dtype),
+    lambda dtype, words: PRNGKeyNode.typed_key_array(words[0], dtype),
 )
 
 
@@ -126,7 +126,7 @@ def flatten_with_key_data(tree: Any) -> tuple[list[Any], TreeDef]:
 def keys_to_key_data(leaves: list[Any], structure: TreeDef) -> tuple[list[Any], TreeDef]:
     """Leaves and a structure, with the words of typed keys for those keys."""
     if not _keyless_types.issuperset(builtins.map(type, leaves)):
-        words = [PRNGKeyNode.words(x) for x in leaves]
+        words = [PRNGKeyNode.key_data(x) for x in leaves]
         pairs = enumerate(zip(leaves, words, strict=True))
         places = tuple([(i, x.dtype) for i, (x, each) in pairs if each is not x])
         if places:
@@ -160,7 +160,7 @@ def key_leaves(structure: TreeDef | TreeDefWithStatic) -> tuple[bool, ...]:
     """Which leaves of a structure are words of typed keys."""
     if isinstance(structure, TreeDefWithStatic):
         every = key_leaves(structure.structure)
-        return tuple([on for i, on in enumerate(every) if i not in structure.fixed])
+        return tuple([on for i, on in enumerate(every) if i not in structure.static_leaves])
     return _key_leaves(structure)
 
 
@@ -193,7 +193,7 @@ def leaves_in_user_nodes(structure: TreeDef | TreeDefWithStatic) -> tuple[bool, 
     """Which leaves of a structure lie in nodes that code of the user's makes."""
     if isinstance(structure, TreeDefWithStatic):
         every = leaves_in_user_nodes(structure.structure)
-        return tuple([on for i, on in enumerate(every) if i not in structure.fixed])
+        return tuple([on for i, on in enumerate(every) if i not in structure.static_leaves])
     return _leaves_in_user_nodes(structure)
 
 
@@ -211,7 +211,7 @@ def paths(structure: TreeDef | TreeDefWithStatic) -> list[tuple[Any, ...]]:
     """The path of each leaf, found without an instance: children of users' nodes are numbered."""
     if isinstance(structure, TreeDefWithStatic):
         every = paths(structure.structure)
-        return [path for i, path in enumerate(every) if i not in structure.fixed]
+        return [path for i, path in enumerate(every) if i not in structure.static_leaves]
     if structure == _ONE_LEAF or root_node_type(structure) is PRNGKeyNode:
         return [()]
     pairs = zip(_child_keys(structure), structure.children(), strict=True)

@@ -14,14 +14,14 @@ from functx.core.program import Literal
 class Guard(NamedTuple):
     """What a rewrite was told of the number at a place: it holds for numbers that answer alike."""
 
-    place: int
-    question: Callable[[Any, Any], Any]
-    other: Any
-    answer: bool
+    position: int
+    predicate: Callable[[Any, Any], Any]
+    operand: Any
+    expected: bool
 
     def holds(self, numbers: Sequence[Any]) -> bool:
         """Whether the number at that place among `numbers` would have answered so."""
-        return bool(self.question(numbers[self.place], self.other)) == self.answer
+        return bool(self.predicate(numbers[self.position], self.operand)) == self.expected
 
 
 class SymbolicScalar:
@@ -30,43 +30,43 @@ class SymbolicScalar:
     It becomes no Python number: what would compute with it raises TypeError.
     """
 
-    __slots__ = ("answers", "lift", "number", "place")
+    __slots__ = ("guards", "position", "program_id", "value")
 
     def __init__(self, number: Any, place: int, lift: int, answers: list[Guard]):
-        self.number, self.place, self.answers = number, place, answers
+        self.value, self.position, self.guards = number, place, answers
         # Tells it from one of another program, which may be looked for in the same tables.
-        self.lift = lift
+        self.program_id = lift
 
-    def ask(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
+    def guard(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
         if type(other) is SymbolicScalar:
             raise TypeError("two unknown numbers cannot be compared")
-        answer = bool(question(self.number, other))
-        self.answers.append(Guard(self.place, question, other, answer))
+        answer = bool(question(self.value, other))
+        self.guards.append(Guard(self.position, question, other, answer))
         return answer
 
     def __eq__(self, other: object) -> bool:
-        return self is other or self.ask(operator.eq, other)
+        return self is other or self.guard(operator.eq, other)
 
     def __lt__(self, other: Any) -> bool:
-        return self.ask(operator.lt, other)
+        return self.guard(operator.lt, other)
 
     def __le__(self, other: Any) -> bool:
-        return self.ask(operator.le, other)
+        return self.guard(operator.le, other)
 
     def __gt__(self, other: Any) -> bool:
-        return self.ask(operator.gt, other)
+        return self.guard(operator.gt, other)
 
     def __ge__(self, other: Any) -> bool:
-        return self.ask(operator.ge, other)
+        return self.guard(operator.ge, other)
 
     def __bool__(self) -> bool:
-        return self.ask(operator.ne, 0)
+        return self.guard(operator.ne, 0)
 
     def __hash__(self) -> int:
         return id(self)
 
     def __repr__(self) -> str:
-        return f"number {self.place} of {self.lift}"
+        return f"number {self.position} of {self.program_id}"
 
 
 def is_concrete_literal(atom: Any) -> bool:
@@ -76,7 +76,7 @@ def is_concrete_literal(atom: Any) -> bool:
 
 def is_finite(value: Any) -> bool:
     """Whether `value`, a number that may be unknown, is finite."""
-    return value.ask(_finite) if type(value) is SymbolicScalar else bool(np.isfinite(value))
+    return value.guard(_finite) if type(value) is SymbolicScalar else bool(np.isfinite(value))
 
 
 def _finite(number: Any, _: None) -> Any:

@@ -64,18 +64,18 @@ class BatchBackwardRule(Rewrite[Program]):
 
     size: int
     in_dims: tuple[int | None, ...]
-    wanted: tuple[int | None, ...]
+    cotangent_dims: tuple[int | None, ...]
     names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
     def __call__(self, program: Program) -> Program:
-        out_dims = tuple([0 if d is None else d for d in self.wanted])
+        out_dims = tuple([0 if d is None else d for d in self.cotangent_dims])
         batched = Batch(self.size, self.in_dims, out_dims, names=self.names)(program)
 
         def body(*xs: Any) -> list[Any]:
             outs = apply_program(batched, xs)
             return [
                 reduce_sum(x, (0,)) if d is None else x
-                for x, d in zip(outs, self.wanted, strict=True)
+                for x, d in zip(outs, self.cotangent_dims, strict=True)
             ]
 
         return trace_closed(body, batched.in_avals, name=batched.name)

@@ -17,16 +17,16 @@ class Captures:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.places: dict[Any, int] = {}
+        self.indices: dict[Any, int] = {}
 
     def add(self, values: Sequence[Any]) -> None:
         for x in values:
-            if self.places.setdefault(identity_key(x), len(self.values)) == len(self.values):
+            if self.indices.setdefault(identity_key(x), len(self.values)) == len(self.values):
                 self.values.append(x)
 
-    def find(self, x: Any) -> int | None:
+    def index_or_none(self, x: Any) -> int | None:
         """Where `x` is among the values: itself, or an array that equals it."""
-        found = self.places.get(identity_key(x))
+        found = self.indices.get(identity_key(x))
         if found is not None:
             return found
         for i, y in enumerate(self.values):
@@ -39,9 +39,9 @@ class Captures:
                 return i
         return None
 
-    def place(self, x: Any) -> int:
+    def index(self, x: Any) -> int:
         """As `find`; RuleError for a value that is not among them."""
-        found = self.find(x)
+        found = self.index_or_none(x)
         if found is None:
             raise RuleError(
                 "a custom rule must use the same values whenever it is traced; "
@@ -50,17 +50,17 @@ class Captures:
             )
         return found
 
-    def extend(self, program: Program, captured: Sequence[Any]) -> Program:
+    def with_capture_inputs(self, program: Program, captured: Sequence[Any]) -> Program:
         """`program`, which captured some of the values, with an input for every one."""
         own = program.inputs[: len(program.inputs) - len(captured)]
         given = zip(captured, program.inputs[len(own) :], strict=True)
-        stand_in = {self.place(x): v for x, v in given}
+        stand_in = {self.index(x): v for x, v in given}
         inputs = [
             stand_in[i] if i in stand_in else Var(aval_of(x)) for i, x in enumerate(self.values)
         ]
         # Two captured arrays may be found equal to one value.
         same = {
-            v: inputs[self.place(x)]
+            v: inputs[self.index(x)]
             for x, v in zip(captured, program.inputs[len(own) :], strict=True)
         }
         equations = program.equations

@@ -127,7 +127,9 @@ def checkpoint(
         traced = trace_function(plain, in_tree, avals, "checkpoint", values=leaves)
         operands = [*leaves, *traced.captured]
         outs = Checkpoint(traced.program, apart, False, policy)(*operands)
-        return tree.unflatten(traced.out_tree, traced.returned(operands, outs, of_transform=False))
+        return tree.unflatten(
+            traced.out_tree, traced.finish_call(operands, outs, of_transform=False)
+        )
 
     made = wrap_transform(wrapper, fun, "checkpoint")
     made.__name__ = function_name(fun)
@@ -152,31 +154,33 @@ class Checkpoint(Primitive):
     """
 
     program: Program
-    apart: bool = True
-    again: bool = False
+    prevent_cse: bool = True
+    differentiated: bool = False
     policy: Any = None
     multiple_results = True
-    distinct = True
+    no_cse = True
     samples = (
         sample(f32[3], f32[3], dtypes=("f32",), program=_example()),
-        sample(f32[3], f32[3], dtypes=("f32",), program=_example(), again=True),
+        sample(f32[3], f32[3], dtypes=("f32",), program=_example(), differentiated=True),
         sample(f32[3], f32[3], dtypes=("f32",), program=_example(), policy=everything_saveable),
     )
 
     def abstract_eval(self, *avals):
         return self.program.out_avals
 
-    def of(self, program: Program, again: bool = False) -> Checkpoint:
+    def with_program(self, program: Program, differentiated: bool = False) -> Checkpoint:
         """A checkpoint of another program, computed `again` or with this one."""
-        return Checkpoint(program, self.apart, self.again or again, self.policy)
+        return Checkpoint(
+            program, self.prevent_cse, self.differentiated or differentiated, self.policy
+        )
 
     def varying_outputs(self, avals, active):
         return active_outputs(self.program, active)
 
-    def hoist(self, programs, extras, operands):
-        return self.of(programs[0]), [*extras[0], *operands]
+    def hoist_constants(self, programs, extras, operands):
+        return self.with_program(programs[0]), [*extras[0], *operands]
 
-    def split(self, split: Any) -> RematSplit:
+    def partial_eval(self, split: Any) -> RematSplit:
         """The two halves of a derivative, of which the second computes again."""
         return cached_rewrite(RematPartialEval(split, self.policy), self.program)  # type: ignore[no-any-return]
 
@@ -185,18 +189,22 @@ class Checkpoint(Primitive):
         given = [t for t in tangents if t is not None]
         count = len(self.program.outputs)
         if is_linearizing():
-            halves = self.split(Linearize(varying))
-            outs = self.of(halves.values)(*primals)
-            found = self.of(halves.rest, again=True)(*given, *outs[count:], *primals)
+            halves = self.partial_eval(Linearize(varying))
+            outs = self.with_program(halves.known)(*primals)
+            found = self.with_program(halves.unknown, differentiated=True)(
+                *given, *outs[count:], *primals
+            )
         else:
-            outs = self.of(cached_rewrite(JVPRewrite(varying), self.program))(*primals, *given)
+            outs = self.with_program(cached_rewrite(JVPRewrite(varying), self.program))(
+                *primals, *given
+            )
             found = outs[count:]
         outs = outs[:count]
         return outs, scatter_where(found, inexact_mask(outs))
 
     def forward(self, args, active):
-        halves = self.split(SelectMaskedVJP(tuple(active), False))
-        outs = self.of(halves.values)(*args)
+        halves = self.partial_eval(SelectMaskedVJP(tuple(active), False))
+        outs = self.with_program(halves.known)(*args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
@@ -205,7 +213,7 @@ class Checkpoint(Primitive):
 
     def vjp_masked(self, cts, lives, saved, args, active):
         masked = any([live is not None for live in lives])
-        rest = self.split(SelectMaskedVJP(tuple(active), masked)).rest
+        rest = self.partial_eval(SelectMaskedVJP(tuple(active), masked)).unknown
         if masked:
             given = inexact_cotangents(cts, self.program.out_avals)
             lives = select_where(lives, inexact_mask(self.program.out_avals))
@@ -214,7 +222,7 @@ class Checkpoint(Primitive):
             given = select_where(cts, inexact_mask(self.program.out_avals))
             marks = tuple([ct is not None for ct in given])
             rest, given = cached_rewrite(DropZeroInputs(marks), rest), select_where(given, marks)
-        outs = self.of(rest, again=True)(*given, *saved, *args)
+        outs = self.with_program(rest, differentiated=True)(*given, *saved, *args)
         nonzero = nonzero_output_mask(rest)
         found = [x if on else None for x, on in zip(outs, nonzero, strict=True)]
         return unpack_masked_cotangents(active, rest, found)
@@ -226,7 +234,10 @@ class Checkpoint(Primitive):
         )
         given = inexact_cotangents(cts, self.program.out_avals)
         return scatter_where(
-            self.of(program, again=True)(*given, *select_where_not(args, linear)), linear
+            self.with_program(program, differentiated=True)(
+                *given, *select_where_not(args, linear)
+            ),
+            linear,
         )
 
     def batch(self, args, dims):
@@ -234,10 +245,10 @@ class Checkpoint(Primitive):
         program, out_dims = cached_rewrite(
             BatchWithInferredOutDims(size, tuple(dims)), self.program
         )
-        return self.of(program)(*args), out_dims
+        return self.with_program(program)(*args), out_dims
 
     def lower(self, ctx, *values):
-        if self.again and self.apart and values:
+        if self.differentiated and self.prevent_cse and values:
             values = (*stablehlo.OptimizationBarrierOp(list(values)).results,)
         return ctx.call(self.program, list(values))
 
@@ -249,4 +260,4 @@ def _program_of_checkpoint(primitive: Checkpoint) -> Sequence[Program]:
 
 @with_programs.register
 def _checkpoint_of_program(primitive: Checkpoint, programs: Sequence[Program]) -> Checkpoint:
-    return primitive.of(programs[0])
+    return primitive.with_program(programs[0])

@@ -52,7 +52,7 @@ def dots_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
 
 def dots_with_no_batch_dims_saveable(primitive: Any, *_: Any, **__: Any) -> bool:
     """Save the outputs of products without batch dimensions, such as those with weights."""
-    return isinstance(primitive, DotGeneral) and primitive.batched == ((), ())
+    return isinstance(primitive, DotGeneral) and primitive.batch_dims == ((), ())
 
 
 class MinCut:

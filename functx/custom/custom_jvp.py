@@ -124,20 +124,22 @@ class CustomJVPFunction(CustomFunction):
             jvp.__wrapped__ = given[0]  # type: ignore[attr-defined]
         self.jvp, self.symbolic_zeros = jvp, False
 
-    def rules(self) -> tuple[Callable[..., Any], ...]:
+    def rule_functions(self) -> tuple[Callable[..., Any], ...]:
         return () if self.jvp is None else (self.jvp,)
 
-    def traced_rules(
+    def trace_rules(
         self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
     ) -> list[TracedRule]:
         assert self.jvp is not None
         told = flow or full_activity(call) if self.symbolic_zeros else None
         return [trace_jvp_rule(repr(self), self.jvp, call, trace, values, told)]
 
-    def arranged(self, traced: Sequence[TracedRule], captures: Captures) -> tuple[Program, ...]:
-        return tuple([captures.extend(*each) for each in traced])
+    def assemble_rules(
+        self, traced: Sequence[TracedRule], captures: Captures
+    ) -> tuple[Program, ...]:
+        return tuple([captures.with_capture_inputs(*each) for each in traced])
 
-    def primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
+    def make_primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
         return CustomJVP(primal, rule, captured)
 
 
@@ -164,12 +166,12 @@ def trace_jvp_rule(
         leaves = with_symbolic_zeros(call.in_tree, call.avals, xs[count:], flow and flow.varying)
         primals, _ = tree.unflatten(call.in_tree, xs[:count])
         tangents, _ = unflatten_tangents(call.in_tree, call.avals, leaves)
-        value, tangent = out.pair(
+        value, tangent = out.check_pair(
             rule(*call.nondiff, primals, tangents), "(output, output tangent)"
         )
         return [
             *out.leaves(value, call.out_tree, call.out_avals),
-            *out.of("the output tangent").tangent_leaves(
+            *out.for_part("the output tangent").check_tangents(
                 tangent, call.out_tree, call.out_avals, "the function's output"
             ),
         ]
@@ -216,20 +218,22 @@ class CustomJVP(CustomDerivativeCall):
         ),
     )
 
-    def split(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[Program, Program, Any]:
+    def split_rule(
+        self, args: Sequence[Any], active: Sequence[bool]
+    ) -> tuple[Program, Program, Any]:
         """The rule, for operands that vary where `active` says, as values and tangents."""
         check_captures_not_differentiated(self, active)
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
-        split = SplitJVPRule(len(self.own(args)), varying, len(self.primal.outputs))
+        split = SplitJVPRule(len(self.explicit_operands(args)), varying, len(self.primal.outputs))
         return cached_rewrite(split, decompose_missing_rules(rule, "transpose"))  # type: ignore[return-value]
 
     def varying_outputs(self, avals, active):
-        return self.split(avals, active)[2]
+        return self.split_rule(avals, active)[2]
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
-        values, tangent_program, nonzero = self.split(primals, active)
+        values, tangent_program, nonzero = self.split_rule(primals, active)
         outs = apply_program(values, primals)
         count = len(self.primal.outputs)
         given = [t for t in tangents if t is not None]
@@ -237,45 +241,45 @@ class CustomJVP(CustomDerivativeCall):
         return outs[:count], scatter_where(found, nonzero)
 
     def forward(self, args, active):
-        values, _, _ = self.split(args, active)
+        values, _, _ = self.split_rule(args, active)
         outs = apply_program(values, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
-        _, tangent_program, nonzero = self.split(args, active)
-        self.refuse_affine(args, active)
+        _, tangent_program, nonzero = self.split_rule(args, active)
+        self.check_rule_is_linear(args, active)
         found = select_where(cts, nonzero)
         reached = indices_where([ct is not None for ct in found])
         given = [ct for ct in found if ct is not None]
         pull_back = transpose_program(
             cached_rewrite(Subprogram(outputs=reached), tangent_program),
             sum(active),
-            self.must_be_linear,
+            self.linearity_requirement,
         )
         return scatter_where(apply_program(pull_back, [*given, *residuals]), active)
 
     @property
-    def must_be_linear(self) -> str:
+    def linearity_requirement(self) -> str:
         return (
             f"custom_jvp({self.primal.name}): the rule must be linear in "
             "the tangents, to be transposed in reverse mode; got one that is not"
         )
 
-    def refuse_affine(self, args: Sequence[Any], active: Sequence[bool]) -> None:
+    def check_rule_is_linear(self, args: Sequence[Any], active: Sequence[bool]) -> None:
         """Raise LinearityError for a rule that adds a constant to a tangent."""
         varying = self.varying(args, active)
         (rule,) = rule_programs(self.rule, Activity(varying, ()))
         rule = decompose_missing_rules(rule, "transpose")
-        first = len(self.own(args))
+        first = len(self.explicit_operands(args))
         linear = rule.inputs[first : first + len(varying)]
         outputs = rule.outputs[len(self.primal.outputs) :]
-        check_linear(rule, linear, outputs, self.must_be_linear)
+        check_linear(rule, linear, outputs, self.linearity_requirement)
 
     def transpose(self, cts, *args):
         return transpose_primal(self.primal, cts, args)
 
-    def rule_of_batch(self, size, dims, inexact):
+    def batched_rule(self, size, dims, inexact):
         return BatchJVPRule(size, dims, inexact)
 
 

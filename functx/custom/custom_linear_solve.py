@@ -69,7 +69,7 @@ def custom_linear_solve(
     b_like = SolutionTree(what, "custom_linear_solve", "b", b, "matvec", matvec)
     count = len(b_like.leaves)
     forward = b_like.function
-    solved = b_like.solution("solve", lambda rhs: solve(matvec, rhs), has_aux)
+    solved = b_like.trace_solver("solve", lambda rhs: solve(matvec, rhs), has_aux)
     captures = Captures()
     captures.add(forward.captured)
     captures.add(solved.captured)
@@ -85,15 +85,18 @@ def custom_linear_solve(
         def transposed(x: Any) -> Any:
             return b_like.apply("the transpose of matvec", program, x, forward.captured)
 
-        turned = b_like.solution("transpose_solve", lambda rhs: given(transposed, rhs), has_aux)
+        turned = b_like.trace_solver("transpose_solve", lambda rhs: given(transposed, rhs), has_aux)
         captures.add(turned.captured)
     elif symmetric:
         turned = solved
     primitive = CustomLinearSolve(
-        captures.extend(forward.program, forward.captured),
-        captures.extend(solved.program, solved.captured),
-        None if vecmat is None else captures.extend(vecmat, forward.captured),
-        turned and take_first_outputs(captures.extend(turned.program, turned.captured), count),
+        captures.with_capture_inputs(forward.program, forward.captured),
+        captures.with_capture_inputs(solved.program, solved.captured),
+        None if vecmat is None else captures.with_capture_inputs(vecmat, forward.captured),
+        turned
+        and take_first_outputs(
+            captures.with_capture_inputs(turned.program, turned.captured), count
+        ),
     )
     outs = primitive(*b_like.leaves, *captures.values)
     return tree.unflatten(solved.out_tree, outs)
@@ -131,7 +134,7 @@ class CustomLinearSolve(Primitive):
     solve: Program
     vecmat: Program | None = None
     transpose_solve: Program | None = None
-    idle = ("matvec", "vecmat", "transpose_solve")
+    not_executed = ("matvec", "vecmat", "transpose_solve")
     multiple_results = True
     samples = (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (1.5, 3.0)}, **_examples()),)
 
@@ -139,12 +142,12 @@ class CustomLinearSolve(Primitive):
         check_operands(self, avals, self.solve.in_avals)
         return self.solve.out_avals
 
-    def groups(self, items: Sequence[Any]) -> tuple[Any, Any]:
+    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any]:
         """`items`, one an operand: those of b, and of the consts."""
         n = len(self.matvec.outputs)
         return items[:n], items[n:]
 
-    def alone(self) -> CustomLinearSolve:
+    def without_aux(self) -> CustomLinearSolve:
         """The same without what `solve` gives besides."""
         solve = take_first_outputs(self.solve, len(self.matvec.outputs))
         return CustomLinearSolve(self.matvec, solve, self.vecmat, self.transpose_solve)
@@ -168,8 +171,8 @@ class CustomLinearSolve(Primitive):
 
     def jvp(self, primals, tangents):
         # matvec dx = db - dmatvec x
-        b, consts = self.groups(primals)
-        db, dconsts = self.groups(tangents)
+        b, consts = self.split_operands(primals)
+        db, dconsts = self.split_operands(tangents)
         outs = self(*primals)
         x = outs[: len(b)]
         moved = consts_jvp(self.matvec, x, consts, dconsts)
@@ -181,22 +184,22 @@ class CustomLinearSolve(Primitive):
                 neg(change) if t is None else sub(t, change)
                 for t, change in zip(db, moved, strict=True)
             ]
-        found = self.alone()(*rhs, *consts)
+        found = self.without_aux()(*rhs, *consts)
         return outs, [*found, *[None] * (len(outs) - len(x))]
 
     def vjp(self, cts, outs, args, active):
         # b gets the y with vecmat y = ct, and the consts what dmatvec x pulls -y back to.
-        b, consts = self.groups(args)
+        b, consts = self.split_operands(args)
         x = outs[: len(b)]
         given = instantiate_cotangents(cts[: len(b)], x)
         if given is None:
             return [None] * len(args)
-        _, consts_active = self.groups(active)
+        _, consts_active = self.split_operands(active)
         found = self.transposed()(*given, *consts)
         return [*found, *negated_consts_vjp(self.matvec, x, consts, consts_active, found)]
 
     def transpose(self, cts, *args):
-        b, consts = self.groups(args)
+        b, consts = self.split_operands(args)
         given = instantiate_cotangents(cts[: len(b)], self.matvec.out_avals)
         if given is None:
             return [None] * len(args)

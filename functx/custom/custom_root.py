@@ -70,7 +70,7 @@ def custom_root(
     what = body_name("custom_root", f)
     guess = SolutionTree(what, "custom_root", "initial_guess", initial_guess, "f", f)
     function = guess.function
-    solved = guess.solution("solve", lambda x: solve(f, x), has_aux)
+    solved = guess.trace_solver("solve", lambda x: solve(f, x), has_aux)
     count = len(guess.leaves)
     derivative = cached_rewrite(PartialDerivative(count), function.program)
     pair = tree.structure(((initial_guess, initial_guess), {}))
@@ -85,8 +85,8 @@ def custom_root(
 
         at.__name__ = "tangent_solve"
         traced = trace_function(at, pair, [*guess.avals, *guess.avals], "custom_root")
-        traced.without_writes("custom_root")
-        guess.matching("tangent_solve", traced)
+        traced.refuse_writes("custom_root")
+        guess.check_result("tangent_solve", traced)
         return traced._replace(program=cast_outputs(traced.program, guess.avals))
 
     tangent = solution(derivative)
@@ -100,7 +100,7 @@ def custom_root(
         captures.add(turned.captured)
 
     def extended(each: TracedFunction) -> Program:
-        return captures.extend(each.program, each.captured)
+        return captures.with_capture_inputs(each.program, each.captured)
 
     primitive = CustomRoot(
         extended(function), extended(solved), extended(tangent), turned and extended(turned)
@@ -159,7 +159,7 @@ class CustomRoot(Primitive):
     solve: Program
     tangent_solve: Program
     transpose_solve: Program | None = None
-    idle = ("function", "tangent_solve", "transpose_solve")
+    not_executed = ("function", "tangent_solve", "transpose_solve")
     multiple_results = True
     samples = (sample(f64[3], f64[3], dtypes=("f64",), domain={1: (0.5, 2.0)}, **_examples()),)
 
@@ -167,7 +167,7 @@ class CustomRoot(Primitive):
         check_operands(self, avals, self.solve.in_avals)
         return self.solve.out_avals
 
-    def groups(self, items: Sequence[Any]) -> tuple[Any, Any]:
+    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any]:
         """`items`, one an operand: those of the guess, and of the consts."""
         n = len(self.function.outputs)
         return items[:n], items[n:]
@@ -179,8 +179,8 @@ class CustomRoot(Primitive):
 
     def jvp(self, primals, tangents):
         # d function / dx dx = -d function / dconsts dconsts
-        guess, consts = self.groups(primals)
-        _, dconsts = self.groups(tangents)
+        guess, consts = self.split_operands(primals)
+        _, dconsts = self.split_operands(tangents)
         outs = self(*primals)
         x = outs[: len(guess)]
         moved = consts_jvp(self.function, x, consts, dconsts)
@@ -190,8 +190,8 @@ class CustomRoot(Primitive):
         return outs, [*found, *[None] * (len(outs) - len(x))]
 
     def vjp(self, cts, outs, args, active):
-        guess, consts = self.groups(args)
-        _, consts_active = self.groups(active)
+        guess, consts = self.split_operands(args)
+        _, consts_active = self.split_operands(active)
         x = outs[: len(guess)]
         given = instantiate_cotangents(cts[: len(guess)], x)
         if given is None:

@@ -106,42 +106,47 @@ class CustomVJPFunction(CustomFunction):
         self.jvp = jvp
         return jvp
 
-    def rules(self) -> tuple[Callable[..., Any], ...]:
+    def rule_functions(self) -> tuple[Callable[..., Any], ...]:
         if self.fwd is None or self.bwd is None:
             return ()
         return (self.fwd, self.bwd) if self.jvp is None else (self.fwd, self.bwd, self.jvp)
 
-    def traced_rules(
+    def trace_rules(
         self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
     ) -> list[TracedRule]:
         assert self.fwd is not None and self.bwd is not None
         flow = flow or full_activity(call) if self.symbolic_zeros else None
-        forward = self.of_dynamic(self.fwd, call.nondiff, call.count)
+        forward = self.argnums_partial(self.fwd, call.nondiff, call.num_args)
         first, residuals = trace_fwd_rule(repr(self), self.fwd, forward, call, trace, values, flow)
         second = trace_bwd_rule(repr(self), self.bwd, residuals, call, trace, values, flow)
         if self.jvp is None:
             return [first, second]
         return [first, second, trace_jvp_rule(repr(self), self.jvp, call, trace, values, None)]
 
-    def arranged(self, traced: Sequence[TracedRule], captures: Captures) -> tuple[Program, ...]:
+    def assemble_rules(
+        self, traced: Sequence[TracedRule], captures: Captures
+    ) -> tuple[Program, ...]:
         (first, first_captured), (second, second_captured), *pushes = traced
-        forward = captures.extend(first, first_captured)
+        forward = captures.with_capture_inputs(first, first_captured)
         # What the backward rule captured is for it one more residual. With symbolic zeros that
         # may differ from one cotangent to the next, so all of them are handed on.
         if self.symbolic_zeros:
-            second, second_captured = captures.extend(second, second_captured), captures.values
+            second, second_captured = (
+                captures.with_capture_inputs(second, second_captured),
+                captures.values,
+            )
         given = forward.inputs[len(forward.inputs) - len(captures.values) :]
-        handed = [given[captures.place(x)] for x in second_captured]
+        handed = [given[captures.index(x)] for x in second_captured]
         outputs = [*forward.outputs, *handed]
         return (
             Program(
                 forward.name, forward.inputs, forward.equations, outputs, in_names=forward.in_names
             ),
             second,
-            *[captures.extend(*push) for push in pushes],
+            *[captures.with_capture_inputs(*push) for push in pushes],
         )
 
-    def primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
+    def make_primitive(self, primal: Program, rule: Any, captured: int) -> Primitive:
         return CustomVJP(primal, rule, captured)
 
 
@@ -156,7 +161,7 @@ def trace_fwd_rule(
 ) -> tuple[TracedRule, Residuals]:
     """The program of `rule`, as `forward` of the dynamic arguments, and what it saves."""
     out = RuleResult(owner, rule)
-    kept = Residuals.of(())
+    kept = Residuals.flatten(())
 
     def body(*xs: Any) -> list[Any]:
         nonlocal kept
@@ -168,8 +173,8 @@ def trace_fwd_rule(
             given = tree.leaves(tree.unflatten(call.in_tree, xs))
             leaves = [CustomVJPPrimal(x, on) for x, on in zip(given, marks, strict=True)]
         args, _ = tree.unflatten(call.in_tree, leaves)
-        value, saved = out.pair(forward(*args), "(output, residuals)")
-        kept = Residuals.of(saved)
+        value, saved = out.check_pair(forward(*args), "(output, residuals)")
+        kept = Residuals.flatten(saved)
         return [*out.leaves(value, call.out_tree, call.out_avals), *kept.arrays]
 
     traced = trace(rule, body, call.avals, values)
@@ -191,10 +196,10 @@ def trace_bwd_rule(
 
     def body(*xs: Any) -> list[Any]:
         leaves = with_symbolic_zeros(
-            call.out_tree, call.out_avals, xs[: len(ct_avals)], flow and flow.given
+            call.out_tree, call.out_avals, xs[: len(ct_avals)], flow and flow.has_cotangent
         )
         ct = unflatten_tangents(call.out_tree, call.out_avals, leaves)
-        found = rule(*call.nondiff, saved.value(xs[len(ct_avals) :]), ct)
+        found = rule(*call.nondiff, saved.unflatten(xs[len(ct_avals) :]), ct)
         args = call.in_tree.children()[0]
         count = len(args.children())
         if not isinstance(found, (tuple, list)) or len(found) != count:
@@ -202,7 +207,7 @@ def trace_bwd_rule(
                 f"must be a tuple with a cotangent for each of {count} arguments; "
                 f"got {describe_type(found)}"
             )
-        return out.tangent_leaves(tuple(found), args, call.avals, "the arguments", any_width=True)
+        return out.check_tangents(tuple(found), args, call.avals, "the arguments", any_width=True)
 
     # Python may ask for the value of a residual, which the forward rule can find.
     known = [None] * len(ct_avals) + [x if type(x) is Tracer else None for x in saved.arrays]
@@ -251,17 +256,17 @@ class CustomVJP(CustomDerivativeCall):
 
     def forward(self, args, active):
         check_captures_not_differentiated(self, active)
-        first, *_ = rule_programs(self.rule, self.flow(args, active))
+        first, *_ = rule_programs(self.rule, self.activity(args, active))
         outs = apply_program(first, args)
         count = len(self.primal.outputs)
         return outs[:count], outs[count:]
 
     def vjp(self, cts, residuals, args, active):
-        second = self.backward(args, active, cts)
+        second = self.backward_program(args, active, cts)
         given = inexact_cotangents(cts, self.primal.out_avals)
         return scatter_where(apply_program(second, [*given, *residuals]), active)
 
-    def flow(
+    def activity(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
     ) -> Activity:
         """The derivative in the active operands, for cotangents that may be None for zero."""
@@ -271,22 +276,22 @@ class CustomVJP(CustomDerivativeCall):
         ]
         return Activity(self.varying(args, active), tuple(given))
 
-    def backward(
+    def backward_program(
         self, args: Sequence[Any], active: Sequence[bool], cts: Sequence[Any] | None = None
     ) -> Program:
         """The backward program for the active operands alone."""
-        flow = self.flow(args, active, cts)
+        flow = self.activity(args, active, cts)
         _, second, *_ = rule_programs(self.rule, flow)
         return cached_rewrite(Subprogram(outputs=indices_where(flow.varying)), second)
 
     def jvp(self, primals, tangents):
         active = [t is not None for t in tangents]
-        _, _, *push_rules = rule_programs(self.rule, self.flow(primals, active))
+        _, _, *push_rules = rule_programs(self.rule, self.activity(primals, active))
         if push_rules:
             return CustomJVP(self.primal, tuple(push_rules), self.captured).jvp(primals, tangents)
         outs, residuals = self.forward(primals, active)
         inexact = inexact_mask(self.primal.out_avals)
-        second = decompose_missing_rules(self.backward(primals, active), "transpose")
+        second = decompose_missing_rules(self.backward_program(primals, active), "transpose")
         problem = (
             f"custom_vjp({self.primal.name}): in forward mode the backward rule must be linear in the "
             "cotangents, since it is transposed; got one that is not"
@@ -303,9 +308,9 @@ class CustomVJP(CustomDerivativeCall):
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
-        first, *_ = rule_programs(self.rule, self.flow(args, linear))
+        first, *_ = rule_programs(self.rule, self.activity(args, linear))
         linear_vars = dependents_of(select_where(first.inputs, linear), first.equations)
-        second = self.backward(args, linear)
+        second = self.backward_program(args, linear)
         count = len(self.primal.outputs)
         given_cts = len(second.inputs) - len(first.outputs) + count
         used = used_variables(second.equations, second.outputs)
@@ -328,5 +333,5 @@ class CustomVJP(CustomDerivativeCall):
         ]
         return self.vjp(cts, residuals, args, linear)
 
-    def rule_of_batch(self, size, dims, inexact):
+    def batched_rule(self, size, dims, inexact):
         return BatchVJPRule(size, dims, inexact, len(self.primal.outputs))

@@ -108,17 +108,17 @@ class CustomVmapFunction(CustomFunction):
                 f"{self!r}: the function must have a batching rule before it is called; got none",
                 fix="Give it one with def_vmap.",
             )
-        args = self.positional(args, kwargs)
+        args = self.bind_positional(args, kwargs)
         if current_builder.get() is None and not has_jax_tracers(args):
             return call_outside_trace(self.fun, *args)
         leaves, in_tree = tree.flatten_with_key_data((args, {}))
         avals = avals_of(leaves, self.kind, self.fun, in_tree)
         traced = trace_function(self.fun, in_tree, avals, self.kind, values=leaves)
-        traced = traced.without_writes(repr(self))
+        traced = traced.refuse_writes(repr(self))
         captures = Captures()
         captures.add(traced.captured)
         captures.add(captured_tracers(rule))
-        program = captures.extend(traced.program, traced.captured)
+        program = captures.with_capture_inputs(traced.program, traced.captured)
         users = UserVmapRule(
             self, rule, in_tree, traced.out_tree, tuple(traced.program.out_avals), captures
         )
@@ -129,7 +129,7 @@ class CustomVmapFunction(CustomFunction):
 class _ExampleRule:
     """The rule that does what mapping the example does."""
 
-    def decides(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Sequence[bool]) -> bool:
         return any(flags)
 
     def __call__(
@@ -199,7 +199,7 @@ class CustomVmap(Primitive):
     def batch(self, args, dims):
         size = batch_size(args, dims)
         flags = [d is not None for d in dims]
-        if not self.rule.decides(flags):
+        if not self.rule.applies_to(flags):
             zeros = (0,) * len(self.program.outputs)
             program = cached_rewrite(Batch(size, tuple(dims), zeros), self.program)
             rule = NestedVmapRule(self.rule, size, tuple(dims))

@@ -37,7 +37,7 @@ class Activity(NamedTuple):
     """
 
     varying: tuple[bool, ...]
-    given: tuple[bool, ...]
+    has_cotangent: tuple[bool, ...]
 
 
 class RuleBuilder(Builder):
@@ -46,16 +46,16 @@ class RuleBuilder(Builder):
     `forced` says that the rule was deferred, and is traced apart from what needs it.
     """
 
-    custom: CustomFunction
-    forced: bool
+    custom_function: CustomFunction
+    is_deferred: bool
 
 
 class RuleTrace:
     """How the rules of one call are traced: here and now, or later as if in `home`."""
 
     def __init__(self, custom: CustomFunction, home: Builder | None = None, forced: bool = False):
-        self.custom, self.forced = custom, forced
-        self.home = home if forced else current_builder.get()
+        self.custom_function, self.is_deferred = custom, forced
+        self.definition_builder = home if forced else current_builder.get()
         self.builders: list[RuleBuilder] = []
 
     def __call__(
@@ -66,9 +66,11 @@ class RuleTrace:
         values: Sequence[Any] = (),
     ) -> TracedRule:
         """The program of `body`, which calls `rule`; `values` are known ones, or None."""
-        builder = RuleBuilder(function_name(rule), self.custom.kind, self.home)
-        builder.custom, builder.forced = self.custom, self.forced
-        builder.keeps_apart = self.custom.kind == "custom_jvp"
+        builder = RuleBuilder(
+            function_name(rule), self.custom_function.kind, self.definition_builder
+        )
+        builder.custom_function, builder.is_deferred = self.custom_function, self.is_deferred
+        builder.is_linear = self.custom_function.kind == "custom_jvp"
         self.builders.append(builder)
         tracers = [builder.add_input(aval) for aval in avals]
         pairs = zip(builder.inputs, values, strict=False)
@@ -86,9 +88,9 @@ def rule_tracing_level(custom: CustomFunction) -> int:
     builder = current_builder.get()
     while builder is not None:
         if type(builder) is RuleBuilder:
-            own += builder.custom is custom
+            own += builder.custom_function is custom
             total += 1
-            if builder.forced:
+            if builder.is_deferred:
                 break
         builder = builder.parent
     return max(own, total - _MAX_EAGER_DEPTH)
@@ -102,14 +104,14 @@ class LazyRules:
     """
 
     def __init__(self, custom: CustomFunction, call: CallInfo, captures: Captures):
-        self.custom, self.call, self.captures = custom, call, captures
+        self.custom_function, self.call, self.captures = custom, call, captures
         # Values captured from traces are looked up as if the call had not returned.
-        self.home = current_builder.get()
+        self.definition_builder = current_builder.get()
         self.axes = bound_axes()
-        self.made: dict[Any, tuple[Program, ...]] = {}
+        self.traced_programs: dict[Any, tuple[Program, ...]] = {}
         self.key = (
             custom,
-            custom.rules(),
+            custom.rule_functions(),
             tuple([_value_key(x) for x in call.nondiff]),
             call.in_tree,
             tuple(call.avals),
@@ -119,14 +121,14 @@ class LazyRules:
 
     def programs(self, flow: Activity) -> tuple[Program, ...]:
         """The programs of the rules, for the derivative that `flow` describes."""
-        told = flow if self.custom.symbolic_zeros else None
+        told = flow if self.custom_function.symbolic_zeros else None
         key = contextual_key(told)
-        if key not in self.made:
-            with reopened_builders(self.home), bind_named_axes(self.axes):
-                trace = RuleTrace(self.custom, self.home, forced=True)
-                traced = self.custom.traced_rules(self.call, trace, (), told)
-            self.made[key] = self.custom.arranged(traced, self.captures)
-        return self.made[key]
+        if key not in self.traced_programs:
+            with reopened_builders(self.definition_builder), bind_named_axes(self.axes):
+                trace = RuleTrace(self.custom_function, self.definition_builder, forced=True)
+                traced = self.custom_function.trace_rules(self.call, trace, (), told)
+            self.traced_programs[key] = self.custom_function.assemble_rules(traced, self.captures)
+        return self.traced_programs[key]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LazyRules) and self.key == other.key
@@ -135,21 +137,21 @@ class LazyRules:
         return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"rule of {function_name(self.custom.fun)}"
+        return f"rule of {function_name(self.custom_function.fun)}"
 
 
 class TransformedRules(NamedTuple):
     """Deferred rules, to be changed once they are traced."""
 
     rule: Any
-    change: Callable[[tuple[Program, ...]], tuple[Program, ...]]
+    transform: Callable[[tuple[Program, ...]], tuple[Program, ...]]
     axis: Axis | None = None
 
     def programs(self, flow: Activity) -> tuple[Program, ...]:
         """The programs of the changed rules."""
         programs = self.rule.programs(flow)
         with set_batched_axis(self.axis):
-            return self.change(programs)
+            return self.transform(programs)
 
     def __repr__(self) -> str:
         return repr(self.rule)
@@ -173,16 +175,16 @@ def reopened_builders(home: Builder | None) -> Iterator[None]:
     closed = []
     builder = home
     while builder is not None:
-        if not builder.open:
+        if not builder.is_open:
             closed.append(builder)
         builder = builder.parent
     for builder in closed:
-        builder.open = True
+        builder.is_open = True
     try:
         yield
     finally:
         for builder in closed:
-            builder.open = False
+            builder.is_open = False
 
 
 class _IdentityKey(NamedTuple):

@@ -37,7 +37,7 @@ class CallInfo(NamedTuple):
     """What a rule has to know of the call that it is the rule of."""
 
     nondiff: tuple[Any, ...]
-    count: int  # type: ignore[assignment]
+    num_args: int  # type: ignore[assignment]
     in_tree: Any
     avals: Sequence[ShapedArray]
     out_avals: Sequence[ShapedArray]
@@ -65,17 +65,17 @@ class CustomFunction:
             raise ArgnumsError(f"{self!r}: nondiff_argnums must be distinct ints; got {numbers}")
         names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
         self.nondiff_argnums = (
-            tuple(sorted({*numbers, *map(self.position, names)})) if names else numbers
+            tuple(sorted({*numbers, *map(self.parameter_index, names)})) if names else numbers
         )
 
     def __repr__(self) -> str:
         return f"{self.kind}({function_name(self.fun)})"
 
-    def rules(self) -> tuple[Callable[..., Any], ...]:
+    def rule_functions(self) -> tuple[Callable[..., Any], ...]:
         """The user's rule functions, none when they are not given yet."""
         raise NotImplementedError
 
-    def traced_rules(
+    def trace_rules(
         self, call: CallInfo, trace: RuleTrace, values: Sequence[Any], flow: Activity | None
     ) -> list[TracedRule]:
         """The rules traced for one call: programs, each with what it captured.
@@ -84,33 +84,35 @@ class CustomFunction:
         """
         raise NotImplementedError
 
-    def arranged(self, traced: Sequence[TracedRule], captures: Captures) -> tuple[Program, ...]:
+    def assemble_rules(
+        self, traced: Sequence[TracedRule], captures: Captures
+    ) -> tuple[Program, ...]:
         """The programs of the rules as the primitive holds them."""
         raise NotImplementedError
 
-    def primitive(self, primal: Program, rule: Any, captured: int) -> Any:
+    def make_primitive(self, primal: Program, rule: Any, captured: int) -> Any:
         """The primitive whose equation a call makes."""
         raise NotImplementedError
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.rules():
+        if not self.rule_functions():
             raise MissingRuleError(
                 f"{self!r}: the function must have a derivative rule before it is called; got none",
                 fix=f"Give it one with def{self.kind.removeprefix('custom_')}.",
             )
-        args = self.positional(args, kwargs)
+        args = self.bind_positional(args, kwargs)
         level = rule_tracing_level(self)
         if current_builder.get() is None and not has_jax_tracers(args):
             return call_outside_trace(self.fun, *args)
         if level > 1:
             return self.fun(*args)
-        nondiff, dynamic = self.divided(args)
+        nondiff, dynamic = self.split_nondiff(args)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, {}))
-        plain = self.of_dynamic(self.fun, nondiff, len(args))
+        plain = self.argnums_partial(self.fun, nondiff, len(args))
         avals = avals_of(leaves, self.kind, plain, in_tree)
         primal = trace_function(plain, in_tree, avals, self.kind, values=leaves)
-        primal = primal.without_writes(repr(self))
+        primal = primal.refuse_writes(repr(self))
         call = CallInfo(
             nondiff, len(args), in_tree, avals, primal.program.out_avals, primal.out_tree
         )
@@ -118,14 +120,16 @@ class CustomFunction:
         captures.add(primal.captured)
         trace = RuleTrace(self)
         try:
-            traced = self.traced_rules(call, trace, leaves, None)
+            traced = self.trace_rules(call, trace, leaves, None)
         except ConcretizationError:
             level = 1
         captures.add([x for b in trace.builders for _, x in b.captures.values()])
         deferred = level or self.symbolic_zeros
-        rule = LazyRules(self, call, captures) if deferred else self.arranged(traced, captures)
-        program = captures.extend(primal.program, primal.captured)
-        outs = self.primitive(program, rule, len(captures.values))(*leaves, *captures.values)
+        rule = (
+            LazyRules(self, call, captures) if deferred else self.assemble_rules(traced, captures)
+        )
+        program = captures.with_capture_inputs(primal.program, primal.captured)
+        outs = self.make_primitive(program, rule, len(captures.values))(*leaves, *captures.values)
         return tree.unflatten(primal.out_tree, outs)
 
     @cached_property
@@ -135,7 +139,7 @@ class CustomFunction:
         except (ValueError, TypeError):
             return None
 
-    def position(self, name: str) -> int:
+    def parameter_index(self, name: str) -> int:
         """The position of the parameter `name`."""
         parameters = list(self.signature.parameters) if self.signature is not None else []
         if name not in parameters:
@@ -145,7 +149,7 @@ class CustomFunction:
             )
         return parameters.index(name)
 
-    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def bind_positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, those left to their defaults included."""
         if self.signature is None:
             if kwargs:
@@ -169,7 +173,7 @@ class CustomFunction:
         bound.apply_defaults()
         return bound.args
 
-    def divided(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def split_nondiff(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The arguments that are not differentiated, and the others."""
         if not self.nondiff_argnums:
             return (), args
@@ -184,7 +188,7 @@ class CustomFunction:
             tuple([x for i, x in enumerate(args) if i not in fixed]),
         )
 
-    def of_dynamic(self, fun: Callable[..., Any], nondiff: Sequence[Any], count: int) -> Any:
+    def argnums_partial(self, fun: Callable[..., Any], nondiff: Sequence[Any], count: int) -> Any:
         """`fun`, which takes all of `count` arguments, as a function of the dynamic ones."""
         if not nondiff:
             return fun

@@ -41,7 +41,7 @@ class SolutionTree:
     """
 
     def __init__(self, what: str, kind: str, name: str, given: Any, role: str, fun: Any):
-        self.what, self.kind, self.name = what, kind, name
+        self.label, self.kind, self.name = what, kind, name
         leaves, self.structure = tree.flatten(given)
         self.in_tree = tree.structure(((given,), {}))
         self.paths = [tree.keystr(path) for path, _ in tree.leaves_with_path(given)]
@@ -57,54 +57,56 @@ class SolutionTree:
                 )
         while True:
             self.function = trace_function(fun, self.in_tree, self.avals, kind)
-            self.function.without_writes(kind)
-            outs = self.matching(role, self.function)
+            self.function.refuse_writes(kind)
+            outs = self.check_result(role, self.function)
             if outs == self.avals:
                 break
             self.avals = outs
         self.leaves = [cast_to_strong(x, a) for x, a in zip(leaves, self.avals, strict=True)]
 
-    def matching(self, role: str, traced: TracedFunction, aux: bool = False) -> list[ShapedArray]:
+    def check_result(
+        self, role: str, traced: TracedFunction, aux: bool = False
+    ) -> list[ShapedArray]:
         """The types that what the function `role` returns and these take on, none of them weak.
 
         Raises TreeError, ShapeError or DTypeError unless it returns something like these.
         """
         out_tree = traced.out_tree.children()[0] if aux else traced.out_tree
         tree.check_same_structure(
-            self.structure, out_tree, f"{self.what}: what {role} returns", self.name
+            self.structure, out_tree, f"{self.label}: what {role} returns", self.name
         )
         found = []
         for path, aval, out in zip(self.paths, self.avals, traced.program.out_avals, strict=False):
             common = common_aval((aval, out), aval)
             if common is None:
                 raise (DTypeError if out.shape == aval.shape else ShapeError)(
-                    f"{self.what}: {role} must return arrays of the shapes and dtypes of "
+                    f"{self.label}: {role} must return arrays of the shapes and dtypes of "
                     f"{self.name}; got {out!r} for {self.name}{path}: {aval!r}"
                 )
             found.append(common.update(weak_type=False))
         return found
 
-    def solution(
+    def trace_solver(
         self, role: str, solve: Callable[..., Any], has_aux: bool = False
     ) -> TracedFunction:
         """`solve` of such a pytree traced, the result checked to be like it, and aux behind."""
         solve.__name__ = role
         traced = trace_function(solve, self.in_tree, self.avals, self.kind, has_aux=has_aux)
-        traced.without_writes(self.kind)
-        self.matching(role, traced, has_aux)
+        traced.refuse_writes(self.kind)
+        self.check_result(role, traced, has_aux)
         return traced._replace(program=cast_outputs(traced.program, self.avals))
 
     def apply(self, role: str, program: Program, given: Any, rest: Sequence[Any]) -> Any:
         """`program` on a pytree like these, which `role` was given, and on `rest`."""
         leaves, structure = tree.flatten(given)
         tree.check_same_structure(
-            self.structure, structure, f"{self.what}: the argument of {role}", self.name
+            self.structure, structure, f"{self.label}: the argument of {role}", self.name
         )
         avals = avals_of(leaves, self.kind, lambda x: x, tree.structure(((given,), {})))
         for path, aval, wanted in zip(self.paths, avals, self.avals, strict=True):
             if common_aval((wanted, aval), wanted) is not wanted:
                 raise (DTypeError if aval.shape == wanted.shape else ShapeError)(
-                    f"{self.what}: the argument of {role} must have the shapes and dtypes of "
+                    f"{self.label}: the argument of {role} must have the shapes and dtypes of "
                     f"{self.name}; got {aval!r} for {self.name}{path}: {wanted!r}"
                 )
         leaves = [cast_to(x, a) for x, a in zip(leaves, self.avals, strict=True)]

@@ -29,8 +29,8 @@ class RematSplit(NamedTuple):
     split takes, then what is saved, then the inputs of the program.
     """
 
-    values: Program
-    rest: Program
+    known: Program
+    unknown: Program
 
 
 class RematPlan(NamedTuple):
@@ -42,12 +42,12 @@ class RematPlan(NamedTuple):
 
     saved: list[Var]
     again: list[Equation]
-    same: dict[Any, Var]
-    changed: dict[Equation, Equation]
+    aliases: dict[Any, Var]
+    replaced_equations: dict[Equation, Equation]
 
-    def first(self, program: Program, outputs: Sequence[Atom]) -> Program:
+    def known_program(self, program: Program, outputs: Sequence[Atom]) -> Program:
         """`program` with other outputs, saved ones among them."""
-        equations = [self.changed.get(eqn, eqn) for eqn in program.equations]
+        equations = [self.replaced_equations.get(eqn, eqn) for eqn in program.equations]
         return Program(program.name, program.inputs, dce_equations(equations, outputs), outputs)
 
 
@@ -58,46 +58,48 @@ class RematPartialEval(Rewrite[RematSplit]):
     one that saves nothing, does not save.
     """
 
-    split: Any
+    partial_eval: Any
     policy: Any
 
     def __call__(self, program: Program) -> RematSplit:
         if isinstance(self.policy, MinCut):
-            return self.planned(program)
+            return self.min_cut_partial_eval(program)
         # What the policy decides, nothing else has decided before.
         with use_memory_plan("off"):
-            values, rest = cached_rewrite(self.split, program)
+            values, rest = cached_rewrite(self.partial_eval, program)
         values = inline_call_equations(values)
         count = len(program.outputs)
         outs, residuals = values.outputs[:count], values.outputs[count:]
         lead = rest.inputs[: len(rest.inputs) - len(residuals)]
         needs: dict[Any, Atom] = dict(zip(rest.inputs[len(lead) :], residuals, strict=True))
-        parts = self.divide(values, residuals)
+        parts = self.plan(values, residuals)
 
         def read(atom: Any) -> Any:
             atom = needs.get(atom, atom)
-            return parts.same.get(atom, atom)
+            return parts.aliases.get(atom, atom)
 
         results = [read(a) for a in rest.outputs]
         equations = [e.replace(inputs=[read(a) for a in e.inputs]) for e in [*parts.again, *rest]]
         inputs = [*lead, *parts.saved, *values.inputs]
         return RematSplit(
-            parts.first(values, [*outs, *parts.saved]),
+            parts.known_program(values, [*outs, *parts.saved]),
             Program(rest.name, inputs, dce_equations(equations, results), results),
         )
 
-    def planned(self, program: Program) -> RematSplit:
+    def min_cut_partial_eval(self, program: Program) -> RematSplit:
         """The halves between which the cheapest values are saved, where the inputs cost nothing."""
-        masked = isinstance(self.split, SelectMaskedVJP)
+        masked = isinstance(self.partial_eval, SelectMaskedVJP)
         free = tuple(range(len(program.inputs)))
-        divide = MinCutSplit(self.split.whole if masked else self.split, MIN_CUT_PLAN, free)
+        divide = MinCutSplit(
+            self.partial_eval.split if masked else self.partial_eval, MIN_CUT_PLAN, free
+        )
         with use_memory_plan(MIN_CUT_PLAN):
-            halves = cached_rewrite(divide, program).halves
-        values, rest = self.split.of(halves) if masked else halves
+            halves = cached_rewrite(divide, program).programs
+        values, rest = self.partial_eval.select(halves) if masked else halves
         inputs = [*rest.inputs, *[Var(aval) for aval in program.in_avals]]
         return RematSplit(values, Program(rest.name, inputs, rest.equations, rest.outputs))
 
-    def divide(self, values: Program, residuals: Sequence[Atom]) -> RematPlan:
+    def plan(self, values: Program, residuals: Sequence[Atom]) -> RematPlan:
         """What of `values` to save and what to compute again, to have the `residuals`."""
         wanted: set[Any] = set(residuals)
         made = {v for eqn in values.equations for v in eqn.outputs}
@@ -109,7 +111,7 @@ class RematPartialEval(Rewrite[RematSplit]):
             needed = [v for v in eqn.outputs if v in wanted]
             if type(eqn.primitive) is CheckpointName and (needed or eqn.inputs[0] in wanted & made):
                 (out,) = eqn.outputs
-                if self.saves(eqn, out):
+                if self.is_saved(eqn, out):
                     saved.append(out)
                     if eqn.inputs[0] in made:
                         same[eqn.inputs[0]] = out
@@ -117,12 +119,12 @@ class RematPartialEval(Rewrite[RematSplit]):
                     continue
             if not needed:
                 continue
-            kept = [v for v in needed if self.saves(eqn, v)]
+            kept = [v for v in needed if self.is_saved(eqn, v)]
             missing = [v for v in needed if v not in kept]
             saved += kept
             if not missing:
                 continue
-            loop = self.divide_loop(eqn, missing) if type(eqn.primitive) is Scan else None
+            loop = self.plan_scan(eqn, missing) if type(eqn.primitive) is Scan else None
             repeated = _effect_free_equation(eqn)
             if loop is not None:
                 changed[eqn], repeated, rows = loop
@@ -138,7 +140,7 @@ class RematPartialEval(Rewrite[RematSplit]):
             wanted.update([a for a in again[-1].inputs if a not in same and a not in saved])
         return RematPlan(saved[::-1], again[::-1], same, changed)
 
-    def divide_loop(
+    def plan_scan(
         self, eqn: Equation, missing: Sequence[Var]
     ) -> tuple[Equation, Equation, list[Var]] | None:
         """A loop that also gives the rows to save, one that is given them, and the rows.
@@ -148,48 +150,48 @@ class RematPartialEval(Rewrite[RematSplit]):
         loop: Any = eqn.primitive
         body, carries = inline_call_equations(loop.program), loop.carries
         rows = [i for i, v in enumerate(eqn.outputs) if i >= carries and v in missing]
-        parts = self.divide(body, [*body.outputs[:carries], *[body.outputs[i] for i in rows]])
+        parts = self.plan(body, [*body.outputs[:carries], *[body.outputs[i] for i in rows]])
         if not parts.saved:
             return None
         # What the loop gives already is not stacked a second time.
         given = dict(zip(body.outputs[carries:], eqn.outputs[carries:], strict=True))
         fresh = [a for a in parts.saved if a not in given]
         given |= {a: Var(a.aval.update(shape=(loop.length, *a.aval.shape))) for a in fresh}
-        first = parts.first(body, [*body.outputs, *fresh])
+        first = parts.known_program(body, [*body.outputs, *fresh])
         stacked = [given[a] for a in parts.saved]
         rows = [i for i in rows if body.outputs[i] not in parts.saved]
-        read = parts.same.get
+        read = parts.aliases.get
         outputs = [read(a, a) for a in [*body.outputs[:carries], *[body.outputs[i] for i in rows]]]
         equations = [e.replace(inputs=[read(a, a) for a in e.inputs]) for e in parts.again]
         second = Program(body.name, [*body.inputs, *parts.saved], equations, outputs)
         return (
             eqn.replace(
-                primitive=loop.again(first, loop.consts, carries),
+                primitive=loop.with_program(first, loop.consts, carries),
                 outputs=[*eqn.outputs, *[given[a] for a in fresh]],
             ),
             eqn.replace(
-                primitive=loop.again(second, loop.consts, carries),
+                primitive=loop.with_program(second, loop.consts, carries),
                 inputs=[*eqn.inputs, *stacked],
                 outputs=[*eqn.outputs[:carries], *[eqn.outputs[i] for i in rows]],
             ),
             stacked,
         )
 
-    def saves(self, eqn: Equation, out: Atom) -> bool:
+    def is_saved(self, eqn: Equation, out: Atom) -> bool:
         """Whether to save the output `out`; where a program gives it, by what does so there."""
         primitive = eqn.primitive
         # What an effect gives may be something else the next time.
-        if (primitive.effects and not subprograms(primitive)) or self.allows(eqn):
+        if (primitive.effects and not subprograms(primitive)) or self.policy_saves(eqn):
             return True
         place = eqn.outputs.index(out)  # type: ignore[arg-type]
         held = [p for p in subprograms(primitive) if len(p.outputs) == len(eqn.outputs)]
         makers = [_defining_equation(p, p.outputs[place]) for p in held]
         return bool(makers) and all(
-            maker is not None and self.saves(maker, p.outputs[place])
+            maker is not None and self.is_saved(maker, p.outputs[place])
             for p, maker in zip(held, makers, strict=True)
         )
 
-    def allows(self, eqn: Equation) -> bool:
+    def policy_saves(self, eqn: Equation) -> bool:
         """What the policy says of an equation."""
         if self.policy is None:
             return False
@@ -216,7 +218,7 @@ def inline_call_equations(program: Program) -> Program:
 def _effect_free_equation(eqn: Equation) -> Equation | None:
     """The equation for a second time, without effects; None if it must not run again."""
     try:
-        return RemoveEffects().quiet(eqn)[0]
+        return RemoveEffects().without_effects(eqn)[0]
     except EffectError:
         return None
 

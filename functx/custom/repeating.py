@@ -43,17 +43,19 @@ class RecomputingVJP(Rewrite[Program]):
     """
 
     active: tuple[bool, ...]
-    given: tuple[bool, ...]
+    has_cotangent: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
         program = canonicalize_for_ad(effect_free_program(program), "vjp", "jvp", "transpose")
 
         def body(*xs: Any) -> list[Any]:
-            count = sum(self.given)
+            count = sum(self.has_cotangent)
             _, tape = forward_sweep(program, xs[count:], self.active)
-            return backward_sweep(program, tape, scatter_where(xs[:count], self.given), self.active)
+            return backward_sweep(
+                program, tape, scatter_where(xs[:count], self.has_cotangent), self.active
+            )
 
-        avals = [*select_where(program.out_avals, self.given), *program.in_avals]
+        avals = [*select_where(program.out_avals, self.has_cotangent), *program.in_avals]
         return trace_closed(body, avals, name=f"pullback_{program.name}")
 
 

@@ -33,7 +33,7 @@ class RuleResult(Record):
     def __str__(self) -> str:
         return f"{self.owner}: {self.part} of its rule `{function_name(self.rule)}`"
 
-    def of(self, part: str) -> RuleResult:
+    def for_part(self, part: str) -> RuleResult:
         """Another part of what the rule returns."""
         return RuleResult(self.owner, self.rule, part)
 
@@ -41,7 +41,7 @@ class RuleResult(Record):
         """The error for a result that breaks the rule `problem`."""
         return RuleError(f"{self} {problem}", *details, fix=fix, source=rule_source(self.rule))
 
-    def pair(self, out: Any, parts: str) -> tuple[Any, Any]:
+    def check_pair(self, out: Any, parts: str) -> tuple[Any, Any]:
         """`out`, which must be a pair."""
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise self.error(f"must be a pair {parts}; got {describe_type(out)}")
@@ -57,11 +57,11 @@ class RuleResult(Record):
                 *tree.full_structures(structure, given),
             )
         return [
-            self.fitted(x, aval, partial(_leaf_location, structure, avals, i))
+            self.cast_leaf(x, aval, partial(_leaf_location, structure, avals, i))
             for i, (x, aval) in enumerate(zip(leaves, avals, strict=True))
         ]
 
-    def tangent_leaves(
+    def check_tangents(
         self,
         tangent: Any,
         structure: Any,
@@ -87,14 +87,16 @@ class RuleResult(Record):
             if not is_inexact(aval.dtype):
                 # An integer's is nothing, or counts for nothing.
                 if not is_symbolic_zero(x, aval.shape) and getattr(x, "shape", ()) != aval.shape:
-                    raise self.unlike(type_name(x), f"None or float0{list(aval.shape)}", place)
+                    raise self.mismatch_error(
+                        type_name(x), f"None or float0{list(aval.shape)}", place
+                    )
             elif is_symbolic_zero(x, aval.shape):
                 found.append(zeros_like(aval))
             else:
-                found.append(self.fitted(x, aval, place, any_width))
+                found.append(self.cast_leaf(x, aval, place, any_width))
         return found
 
-    def fitted(
+    def cast_leaf(
         self, x: Any, aval: ShapedArray, place: Callable[[], str], any_width: bool = False
     ) -> Any:
         """`x`, the leaf of a result at `place`, with exactly the type `aval`."""
@@ -110,12 +112,12 @@ class RuleResult(Record):
             kind(aval.dtype)
         )
         if given.shape != aval.shape or (given.dtype != aval.dtype and not fits):
-            raise self.unlike(repr(given), repr(aval), place)
+            raise self.mismatch_error(repr(given), repr(aval), place)
         if type(x) in PYTHON_SCALARS and not aval.weak_type:
             return literal(x, aval.dtype)
         return ConvertElementType(aval.dtype, aval.weak_type)(x)
 
-    def unlike(self, given: str, expected: str, place: Callable[[], str]) -> RuleError:
+    def mismatch_error(self, given: str, expected: str, place: Callable[[], str]) -> RuleError:
         return self.error(
             "must have the shapes and dtypes of what it stands for; "
             f"got {given} where {expected} is expected{place()}"

@@ -23,18 +23,20 @@ class CustomDerivativeCall(Primitive, abstract=True):
     primal: Program
     rule: Any
     captured: int = 0
-    idle = ("rule",)
+    not_executed = ("rule",)
     multiple_results = True
 
-    def own(self, args: Sequence[Any]) -> Sequence[Any]:
+    def explicit_operands(self, args: Sequence[Any]) -> Sequence[Any]:
         """The operands that are not captured."""
         return args[: len(args) - self.captured]
 
     def varying(self, args: Sequence[Any], active: Sequence[bool]) -> tuple[bool, ...]:
         """Which of the inexact operands, except captured ones, are active."""
-        return tuple(select_where(self.own(active), inexact_mask(self.own(args))))
+        return tuple(
+            select_where(self.explicit_operands(active), inexact_mask(self.explicit_operands(args)))
+        )
 
-    def rule_of_batch(
+    def batched_rule(
         self, size: int, dims: tuple[int | None, ...], inexact: tuple[bool, ...]
     ) -> Callable[[tuple[Program, ...]], tuple[Program, ...]]:
         """The change of the rule to that for batches of `size` along `dims`."""
@@ -47,7 +49,9 @@ class CustomDerivativeCall(Primitive, abstract=True):
         size = batch_size(args, dims)
         zeros = (0,) * len(self.primal.outputs)
         primal = cached_rewrite(Batch(size, tuple(dims), zeros), self.primal)
-        change = self.rule_of_batch(size, tuple(dims), tuple(inexact_mask(self.own(args))))
+        change = self.batched_rule(
+            size, tuple(dims), tuple(inexact_mask(self.explicit_operands(args)))
+        )
         batched = type(self)(primal, transform_rules(self.rule, change), self.captured)
         return batched(*args), list(zeros)
 

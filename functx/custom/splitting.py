@@ -21,14 +21,14 @@ class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
     are marked, one mark an output, in the third part.
     """
 
-    count: int
+    num_operands: int
     varying: tuple[bool, ...]
     outputs: int
 
     def __call__(self, program: Program) -> tuple[Program, Program, tuple[bool, ...]]:
-        end = self.count + len(self.varying)
-        tangents = program.inputs[self.count : end]
-        known = [*program.inputs[: self.count], *program.inputs[end:]]
+        end = self.num_operands + len(self.varying)
+        tangents = program.inputs[self.num_operands : end]
+        known = [*program.inputs[: self.num_operands], *program.inputs[end:]]
         linear_vars = dependents_of(tangents, program.equations)
         apart = [linear_vars.isdisjoint(eqn.inputs) for eqn in program.equations]
         values, linear = (
@@ -38,7 +38,7 @@ class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
         outs = program.outputs[: self.outputs]
         given = select_where(tangents, self.varying)
         left = ZeroPropagation(linear, tangents, select_where_not(tangents, self.varying))
-        out_tangents = [left.same.get(a, a) for a in program.outputs[self.outputs :]]
+        out_tangents = [left.aliases.get(a, a) for a in program.outputs[self.outputs :]]
         marks = scatter_where(out_tangents, inexact_mask([a.aval for a in outs]))
         zeros = left.zeros | zero_filled_variables(values)
         nonzero = tuple([not (a is None or a in zeros or is_zero_literal(a)) for a in marks])

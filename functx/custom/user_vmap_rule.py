@@ -35,7 +35,7 @@ def captured_tracers(rule: Any) -> list[Tracer]:
             if type(part) is Tracer:
                 found.append(part)
             elif type(part) is PRNGKeyTracer:
-                found.append(part.words)
+                found.append(part.key_data)
             elif isinstance(part, partial):
                 pending += [part.func, part.args, part.keywords]
             elif isinstance(part, CustomFunction):
@@ -71,9 +71,9 @@ class UserVmapRule:
         out_avals: tuple[ShapedArray, ...],
         captures: Captures,
     ):
-        self.custom, self.rule, self.captures = custom, rule, captures
+        self.custom_function, self.rule, self.captures = custom, rule, captures
         self.in_tree, self.out_tree, self.out_avals = in_tree, out_tree, out_avals
-        self.home = current_builder.get()
+        self.definition_builder = current_builder.get()
         held = tuple([identity_key(x) for x in captures.values])
         self.key = custom, rule, in_tree, out_tree, out_avals, held
 
@@ -87,7 +87,7 @@ class UserVmapRule:
     def __name__(self) -> str:
         return function_name(self.rule)
 
-    def decides(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Sequence[bool]) -> bool:
         return any(flags)
 
     def __call__(
@@ -95,12 +95,12 @@ class UserVmapRule:
     ) -> tuple[list[Any], list[bool]]:
         own = len(args) - len(self.captures.values)
         if any(flags[own:]):
-            return self.one_by_one(size, flags, args), [True] * len(self.out_avals)
+            return self.map_over_captures(size, flags, args), [True] * len(self.out_avals)
         avals = tuple([aval_of(x) for x in args[:own]])
-        program, out_flags = self.traced(size, flags[:own], avals)
+        program, out_flags = self.trace_rule(size, flags[:own], avals)
         return apply(None, program, args), out_flags
 
-    def one_by_one(self, size: int, flags: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+    def map_over_captures(self, size: int, flags: Sequence[bool], args: Sequence[Any]) -> list[Any]:
         """The outputs where captured values are batched: the rule of a batch of one, mapped.
 
         The rule is a function of the arguments, and another one for each captured value.
@@ -123,61 +123,65 @@ class UserVmapRule:
         program = trace_closed(of_one, avals, name=function_name(self.rule))
         return apply(None, Batch(size, dims, (0,) * len(self.out_avals))(program), args)
 
-    def traced(
+    def trace_rule(
         self, size: int, flags: Sequence[bool], avals: Sequence[ShapedArray]
     ) -> tuple[Program, list[bool]]:
         """The program of the rule, which takes captured values last; which outputs are batched."""
-        user_rule_runs.ran()
+        user_rule_runs.record()
         out_flags: list[bool] = []
-        result = RuleResult(repr(self.custom), self.rule)
+        result = RuleResult(repr(self.custom_function), self.rule)
 
         def body(*xs: Any) -> list[Any]:
             args, _ = tree.unflatten(self.in_tree, xs)
             marks, _ = tree.unflatten(self.in_tree, flags)
-            out, batched = result.pair(self.rule(size, list(marks), *args), "(output, out_batched)")
-            out_flags[:] = self.out_flags(result, batched)
+            out, batched = result.check_pair(
+                self.rule(size, list(marks), *args), "(output, out_batched)"
+            )
+            out_flags[:] = self.check_out_batched(result, batched)
             expected = [
                 add_axis(a, 0 if on else None, size)
                 for a, on in zip(self.out_avals, out_flags, strict=True)
             ]
             return result.leaves(out, self.out_tree, expected)
 
-        builder = RuleBuilder(function_name(self.rule), self.custom.kind, self.home)
-        builder.custom, builder.forced = self.custom, True
-        with reopened_builders(self.home):
+        builder = RuleBuilder(
+            function_name(self.rule), self.custom_function.kind, self.definition_builder
+        )
+        builder.custom_function, builder.is_deferred = self.custom_function, True
+        with reopened_builders(self.definition_builder):
             program, captured = build_functionalized(
                 builder, body, [builder.add_input(a) for a in avals]
             )
-        return self.closed(program, captured), out_flags
+        return self.with_capture_inputs(program, captured), out_flags
 
-    def out_flags(self, result: RuleResult, batched: Any) -> list[bool]:
+    def check_out_batched(self, result: RuleResult, batched: Any) -> list[bool]:
         """One flag for each output."""
         if isinstance(batched, list) and tree.root_node_type(self.out_tree) is tuple:
             batched = tuple(batched)
         try:
             flags = tree.broadcast_prefix(batched, self.out_tree, "out_batched")
         except TreeError as error:
-            raise result.of("out_batched").error(
+            raise result.for_part("out_batched").error(
                 "must be a pytree like the output, or a prefix of one; got another structure",
                 *error.details,
             ) from None
         for flag in flags:
             if not isinstance(flag, bool):
-                raise result.of("out_batched").error(
+                raise result.for_part("out_batched").error(
                     f"must be made of True and False; got {type_name(flag)}"
                 )
         return flags
 
-    def closed(self, program: Program, captured: Sequence[Any]) -> Program:
+    def with_capture_inputs(self, program: Program, captured: Sequence[Any]) -> Program:
         """`program` with inputs for the captured values of the call, and for no others.
 
         Other arrays are captured by the program (`functx.core.captures`).
         """
-        found = [self.captures.find(x) for x in captured]
+        found = [self.captures.index_or_none(x) for x in captured]
         for x, place in zip(captured, found, strict=True):
             if place is None and type(x) is Tracer:
                 raise ArgumentError(
-                    f"{self.custom!r}: its rule `{function_name(self.rule)}` must use traced values that "
+                    f"{self.custom_function!r}: its rule `{function_name(self.rule)}` must use traced values that "
                     f"are arguments, or variables around the rule; got {x!r}",
                     fix="Pass the value as an argument of the function.",
                 )

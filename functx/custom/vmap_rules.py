@@ -20,7 +20,7 @@ from functx.transforms.marks import replace_where, scatter_where, select_where
 class VmapRule(Protocol):
     """How a function, or a derivative of one, works on a batch; compared by value."""
 
-    def decides(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Sequence[bool]) -> bool:
         """Whether the rule has a say when the operands marked in `flags` have a batch axis."""
         ...
 
@@ -74,8 +74,8 @@ class JVPVmapRule(Record):
     base: Any
     varying: tuple[bool, ...]
 
-    def decides(self, flags: Sequence[bool]) -> bool:
-        return self.base.decides(flags[: len(self.varying)])  # type: ignore[no-any-return]
+    def applies_to(self, flags: Sequence[bool]) -> bool:
+        return self.base.applies_to(flags[: len(self.varying)])  # type: ignore[no-any-return]
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
@@ -97,21 +97,21 @@ class VJPVmapRule(Record):
 
     base: Any
     active: tuple[bool, ...]
-    given: tuple[bool, ...]
+    has_cotangent: tuple[bool, ...]
 
-    def decides(self, flags: Sequence[bool]) -> bool:
-        return self.base.decides(flags[sum(self.given) :])  # type: ignore[no-any-return]
+    def applies_to(self, flags: Sequence[bool]) -> bool:
+        return self.base.applies_to(flags[sum(self.has_cotangent) :])  # type: ignore[no-any-return]
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
     ) -> tuple[list[Any], list[bool]]:
-        n = sum(self.given)
+        n = sum(self.has_cotangent)
         # An operand that all share has a cotangent in each place of the batch, not their sum.
         wanted = [a or b for a, b in zip(flags[n:], self.active, strict=True)]
         operands = materialize_batch_dims(args[n:], flags[n:], wanted, size)
         cts = materialize_batch_dims(args[:n], flags[:n], [True] * n, size)
         program = trace_vmap_rule(self.base, size, wanted, avals_of_tracers(operands))
-        outs = apply(RecomputingVJP(self.active, self.given), program, [*cts, *operands])
+        outs = apply(RecomputingVJP(self.active, self.has_cotangent), program, [*cts, *operands])
         return outs, [True] * len(outs)
 
 
@@ -130,9 +130,9 @@ class TransposeVmapRule(Record):
         known = iter(flags[len(flags) - (len(self.linear) - sum(self.linear)) :])
         return [on or next(known) for on in self.linear]
 
-    def decides(self, flags: Sequence[bool]) -> bool:
+    def applies_to(self, flags: Sequence[bool]) -> bool:
         known = [on and not lin for on, lin in zip(self.flags(flags), self.linear, strict=True)]
-        return self.base.decides(known)  # type: ignore[no-any-return]
+        return self.base.applies_to(known)  # type: ignore[no-any-return]
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]
@@ -157,8 +157,8 @@ class NestedVmapRule(Record):
     dims: tuple[int | None, ...]
     names: AxisNames = field(default_factory=batched_axis_names, kw_only=True)
 
-    def decides(self, flags: Sequence[bool]) -> bool:
-        return self.base.decides(flags)  # type: ignore[no-any-return]
+    def applies_to(self, flags: Sequence[bool]) -> bool:
+        return self.base.applies_to(flags)  # type: ignore[no-any-return]
 
     def __call__(
         self, size: int, flags: Sequence[bool], args: Sequence[Any]

@@ -54,7 +54,7 @@ def breakpoint(*, ordered: bool = False) -> None:
 
 
 def _is_open_tracer(x: Any) -> bool:
-    return type(x) is Tracer and x.builder.open
+    return type(x) is Tracer and x.builder.is_open
 
 
 class BreakpointCallback:

@@ -41,7 +41,7 @@ def translate_jit(eqn: Any, *args: Any) -> Any:
     params = eqn.params
     inner = translate_jaxpr(params["jaxpr"], avals_of(args), params["name"])
     small = params["inline"] or count_equations(params["jaxpr"].jaxpr) <= MAX_INLINED_EQUATIONS
-    return inner(args) if small else inner.calls(args)
+    return inner(args) if small else inner.bind_call(args)
 
 
 @register_translation("closed_call", "core_call", "call", keys=True)
@@ -83,7 +83,7 @@ class JaxPolicy(Record):
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> bool:
         theirs = getattr(primitives, f"{primitive.name}_p", None) or JaxPrimitive(primitive.name)
         if isinstance(primitive, DotGeneral):
-            params = {"dimension_numbers": (primitive.contract, primitive.batched)}
+            params = {"dimension_numbers": (primitive.contracting_dims, primitive.batch_dims)}
         verdict = self.policy(theirs, *jax_avals(avals), **params)
         return verdict is True or type(verdict).__name__ == "SaveableType"
 

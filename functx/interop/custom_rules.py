@@ -37,10 +37,10 @@ class JaxDerivativeRule(LazyRules):
         self.function = function = JaxprFunction.of_equation(eqn)
         # JAX puts what the function closes over first, functx last.
         count = params["num_consts"]
-        self.consts, self.own = function.in_avals[:count], function.in_avals[count:]
+        self.consts, self.argument_avals = function.in_avals[:count], function.in_avals[count:]
         self.captured = [*self.consts, *[aval_of(x) for x in captured]]
         self.symbolic_zeros = bool(params["symbolic_zeros"])
-        self.made: dict[Activity, tuple[Program, ...]] = {}
+        self.programs_by_flow: dict[Activity, tuple[Program, ...]] = {}
         primal, held = params["call_jaxpr"], ParameterKeys()
         self.primal_name = primal.jaxpr.debug_info.func_name
         self.key: Any = (
@@ -48,18 +48,20 @@ class JaxDerivativeRule(LazyRules):
             jaxpr_key(primal.jaxpr),
             tuple([id(c) for c in primal.consts]),
             count,
-            tuple([part for name in sorted(params) for part in held.by(params[name])]),
+            tuple([part for name in sorted(params) for part in held.keys_in(params[name])]),
             tuple(function.in_avals),
         )
-        self.extra = self.traced_now() if held.function_keys.traced else []
+        self.extra_captures = self.trace_eagerly() if held.function_keys.tracers else []
 
-    def bodies(self, flow: Activity) -> list[RulePart]:
+    def rule_parts(self, flow: Activity) -> list[RulePart]:
         """The parts of the rule as functions to trace."""
         raise NotImplementedError
 
-    def traced_now(self) -> list[Tracer]:
+    def trace_eagerly(self) -> list[Tracer]:
         """Trace the rule, which holds traced values, while these live; they become operands too."""
-        first, *others = [trace(*body[:2], name=body.name) for body in self.bodies(self.everywhere)]
+        first, *others = [
+            trace(*body[:2], name=body.name) for body in self.rule_parts(self.all_active)
+        ]
         extra = {x.atom: x for _, captured in (first, *others) for x in captured}
         program, captured = first
         count = len(program.inputs) - len(captured)
@@ -68,29 +70,31 @@ class JaxDerivativeRule(LazyRules):
         residuals = [given[x.atom] for _, captured in others for x in captured]
         inputs = [*program.inputs[:count], *given.values()]
         program = with_io(program, inputs, [*program.outputs, *residuals])
-        self.made[self.everywhere] = program, *[other for other, _ in others]
+        self.programs_by_flow[self.all_active] = program, *[other for other, _ in others]
         return list(extra.values())
 
     @property
-    def everywhere(self) -> Activity:
+    def all_active(self) -> Activity:
         """The derivative in every argument, from every output."""
         given = self.function.differentiable_outputs(self.function.out_avals)
-        return Activity((True,) * sum(inexact_mask(self.own)), (True,) * len(given))
+        return Activity((True,) * sum(inexact_mask(self.argument_avals)), (True,) * len(given))
 
     def varying(self, flow: Activity) -> tuple[bool, ...]:
         """The arguments of the function, as JAX orders them, that a derivative is taken in."""
         moving = iter(flow.varying)
-        own = [on and next(moving) for on in inexact_mask(self.own)]
+        own = [on and next(moving) for on in inexact_mask(self.argument_avals)]
         return (False,) * len(self.consts) + tuple(own)
 
     def programs(self, flow: Activity) -> tuple[Program, ...]:
         # A rule without symbolic zeros is told nothing of the flow.
-        told = flow if self.symbolic_zeros and not self.extra else self.everywhere
-        if told not in self.made:
+        told = flow if self.symbolic_zeros and not self.extra_captures else self.all_active
+        if told not in self.programs_by_flow:
             with eval_context():
-                bodies = self.bodies(told)
-                self.made[told] = tuple([trace_closed(*b[:2], name=b.name) for b in bodies])
-        return self.made[told]
+                bodies = self.rule_parts(told)
+                self.programs_by_flow[told] = tuple(
+                    [trace_closed(*b[:2], name=b.name) for b in bodies]
+                )
+        return self.programs_by_flow[told]
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, JaxDerivativeRule) and self.key == other.key)
@@ -119,7 +123,7 @@ class ParameterKeys:
     def __init__(self) -> None:
         self.function_keys = FunctionKeys()
 
-    def by(self, value: Any) -> list[Any]:
+    def keys_in(self, value: Any) -> list[Any]:
         """The keys of the values in a parameter."""
         found, seen, pending = [], set(), [value]
         while pending:
@@ -134,13 +138,13 @@ class ParameterKeys:
                 found.append(each.__code__)
                 pending += closure_values(each)
             elif type(each).__name__ == "Unhashable" and package_of(type(each)) == "jax":
-                found.append(self.function_keys.of(each.val))
+                found.append(self.function_keys.key_of(each.val))
             elif type(each) is tuple:
                 pending += each
             elif callable(each) and package_of(type(each)) in ("jax", "jaxlib"):
                 pending.append(getattr(each, "__wrapped__", None))
             elif callable(each):
-                found.append(self.function_keys.of(each))
+                found.append(self.function_keys.key_of(each))
         return found
 
 
@@ -156,26 +160,26 @@ def closure_values(fun: FunctionType) -> list[Any]:
 class JaxJVPRule(JaxDerivativeRule):
     """The rule of a `jax.custom_jvp` function: outputs and tangents from operands and tangents."""
 
-    def bodies(self, flow: Activity) -> list[RulePart]:
-        function, own, consts = self.function, len(self.own), len(self.consts)
+    def rule_parts(self, flow: Activity) -> list[RulePart]:
+        function, own, consts = self.function, len(self.argument_avals), len(self.consts)
         values, push, _ = translated_linearization(function, self.varying(flow))
-        moving = [a for a in self.own if is_inexact(a.dtype)]
+        moving = [a for a in self.argument_avals if is_inexact(a.dtype)]
         end, count = own + len(moving), len(function.out_avals)
 
         def rule(*xs: Any) -> list[Any]:
-            outs = values.without_captures([*xs[end : end + consts], *xs[:own]])
+            outs = values.call_with_constants([*xs[end : end + consts], *xs[:own]])
             tangents = select_where(xs[own:end], flow.varying)
-            return [*outs[:count], *push.without_captures([*outs[count:], *tangents])]
+            return [*outs[:count], *push.call_with_constants([*outs[count:], *tangents])]
 
-        avals = [*self.own, *moving, *self.captured]
+        avals = [*self.argument_avals, *moving, *self.captured]
         return [RulePart(rule, avals, f"{self.primal_name}_jvp")]
 
 
 class JaxVJPRule(JaxDerivativeRule):
     """The rule of a `jax.custom_vjp` function: a forward program and a backward one."""
 
-    def bodies(self, flow: Activity) -> list[RulePart]:
-        function, own, consts = self.function, len(self.own), len(self.consts)
+    def rule_parts(self, flow: Activity) -> list[RulePart]:
+        function, own, consts = self.function, len(self.argument_avals), len(self.consts)
         count, varying = len(function.out_avals), self.varying(flow)
         moving = select_where(function.in_avals, varying)
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
@@ -198,22 +202,26 @@ class JaxVJPRule(JaxDerivativeRule):
 
             # Of the outputs left out here JAX knows that their cotangents are zero.
             def reached(*tangents: Any) -> list[Any]:
-                return select_where(function.differentiable_outputs(push(*tangents)), flow.given)
+                return select_where(
+                    function.differentiable_outputs(push(*tangents)), flow.has_cotangent
+                )
 
             pull = jax.linear_transpose(reached, *structs)
-            return list(pull(select_where(xs[: len(outputs)], flow.given)))
+            return list(pull(select_where(xs[: len(outputs)], flow.has_cotangent)))
 
         second = translate_function(cotangents, [*outputs, *residuals], f"{self.primal_name}_bwd")
 
         def forward(*xs: Any) -> list[Any]:
-            return first.without_captures([*xs[own : own + consts], *xs[:own]])
+            return first.call_with_constants([*xs[own : own + consts], *xs[:own]])
 
         def backward(*xs: Any) -> list[Any]:
-            found = scatter_where(second.without_captures(xs), flow.varying)
-            return instantiate_zeros(found, select_where(self.own, inexact_mask(self.own)))
+            found = scatter_where(second.call_with_constants(xs), flow.varying)
+            return instantiate_zeros(
+                found, select_where(self.argument_avals, inexact_mask(self.argument_avals))
+            )
 
         return [
-            RulePart(forward, [*self.own, *self.captured], first.program.name),
+            RulePart(forward, [*self.argument_avals, *self.captured], first.program.name),
             RulePart(backward, [*outputs, *residuals], second.program.name),
         ]
 
@@ -239,8 +247,8 @@ def bind_custom_call(
         inputs = [*inputs[count:end], *inputs[:count], *inputs[end:]]
         program = with_io(program, inputs, program.outputs)
     made = rule(eqn, captured)
-    if made.extra:
-        inputs = [*inputs, *[Var(x.atom.aval) for x in made.extra]]
+    if made.extra_captures:
+        inputs = [*inputs, *[Var(x.atom.aval) for x in made.extra_captures]]
         program = with_io(program, inputs, program.outputs)
-    operands = [*args[count:], *args[:count], *captured, *made.extra]
-    return primitive(program, made, len(operands) - len(made.own))(*operands)
+    operands = [*args[count:], *args[:count], *captured, *made.extra_captures]
+    return primitive(program, made, len(operands) - len(made.argument_avals))(*operands)

@@ -66,7 +66,7 @@ def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
         if current_builder.get() is None:
             check_no_escaped_tracers(tree.leaves((args, kwargs)))
             return fun(*args, **kwargs)
-        return calls.traced(args, kwargs)
+        return calls.call_in_trace(args, kwargs)
 
     made = wrap_transform(wrapper, fun, "from_jax")
     made.__name__ = function_name(fun)
@@ -78,11 +78,11 @@ class TracedJaxFunction:
 
     def __init__(self, fun: Callable[..., Any]):
         self.fun = fun
-        self.flat = Cache("from_jax functions", 64)
+        self.flat_functions = Cache("from_jax functions", 64)
 
-    def traced(self, args: Any, kwargs: Any) -> Any:
+    def call_in_trace(self, args: Any, kwargs: Any) -> Any:
         """The result, as equations of the program being traced."""
-        builder = current_builder.here()
+        builder = current_builder.require()
         leaves, in_tree = tree.flatten((args, kwargs))
         operands = [ArrayArgument.of(x) for x in leaves]
         given = [each for each in operands if each is not None]
@@ -91,7 +91,7 @@ class TracedJaxFunction:
         builder.source = source = outer or user_source()
         try:
             with add_call_note(self.fun, source):
-                flat = self.flattened(in_tree, fixed)
+                flat = self.flat_function(in_tree, fixed)
                 jaxpr, results = flat.jaxpr([each.jax_aval for each in given])
             values = [each.value for each in given]
             avals = [aval_of(x) for x in values]
@@ -101,20 +101,20 @@ class TracedJaxFunction:
             outs = [with_jax_type(x, aval) for x, aval in zip(outs, jaxpr.out_avals, strict=True)]
         finally:
             builder.source = outer
-        return results.filled(outs)
+        return results.unflatten_arrays(outs)
 
-    def flattened(self, in_tree: Any, fixed: Sequence[Any]) -> FlatFunction:
+    def flat_function(self, in_tree: Any, fixed: Sequence[Any]) -> FlatFunction:
         """The function of the arrays among its arguments, the same one while it reads the same."""
         try:
             static = [x if x is _ARRAY_LEAF else function_fingerprint(x) for x in fixed]
             key = function_fingerprint(self.fun), in_tree, tuple(static)
         except MutableStateError:
             return FlatFunction(self.fun, in_tree, fixed)
-        flat: FlatFunction | None = self.flat.get(key)
+        flat: FlatFunction | None = self.flat_functions.get(key)
         if flat is None:
             flat = FlatFunction(self.fun, in_tree, fixed)
-            flat.remember()
-            self.flat.put(key, flat)
+            flat.enable_trace_cache()
+            self.flat_functions.put(key, flat)
         return flat
 
 
@@ -124,7 +124,7 @@ class FlatFunction:
     def __init__(self, fun: Callable[..., Any], in_tree: Any, fixed: Sequence[Any]):
         self.results: OutputStructure | None = None
         self.jitted: Any = None
-        self.traced: dict[int, tuple[Any, OutputStructure]] = {}
+        self.call_in_trace: dict[int, tuple[Any, OutputStructure]] = {}
 
         def flat(*arrays: Any) -> list[Any]:
             rest = iter(arrays)
@@ -135,24 +135,24 @@ class FlatFunction:
 
         # What JAX's messages call the function.
         flat.__name__, flat.__wrapped__ = function_name(fun), fun  # type: ignore[attr-defined]
-        self.flat = flat
+        self.flat_functions = flat
 
-    def remember(self) -> None:
+    def enable_trace_cache(self) -> None:
         """Let JAX remember its traces of this function."""
-        self.jitted = jax.jit(self.flat)
+        self.jitted = jax.jit(self.flat_functions)
 
     def jaxpr(self, avals: Sequence[Any]) -> tuple[Any, OutputStructure]:
         """The jaxpr on arguments of `avals`, and where its outputs stand in the result."""
         if self.jitted is None or bound_axes():
             # JAX is to know the axes that functx binds, and not to remember them.
-            found = jaxpr_of(self.flat, avals)
+            found = jaxpr_of(self.flat_functions, avals)
             assert self.results is not None
             return found, self.results
         found = self.jitted.trace(*jax_avals(avals)).jaxpr
-        known = self.traced.get(id(found))
+        known = self.call_in_trace.get(id(found))
         if known is None:
             assert self.results is not None
-            known = self.traced[id(found)] = found, self.results
+            known = self.call_in_trace[id(found)] = found, self.results
         return known
 
 
@@ -191,7 +191,7 @@ class OutputStructure(NamedTuple):
     """What a JAX function returned, but for its arrays: where they stand among the rest."""
 
     structure: Any
-    fixed: list[Any]
+    static_leaves: list[Any]
 
     @staticmethod
     def of(out: Any) -> tuple[list[Any], OutputStructure]:
@@ -203,10 +203,10 @@ class OutputStructure(NamedTuple):
             structure, fixed
         )
 
-    def filled(self, arrays: Sequence[Any]) -> Any:
+    def unflatten_arrays(self, arrays: Sequence[Any]) -> Any:
         """The result, with values of a program in place of its arrays."""
         rest = iter(arrays)
-        leaves = [next(rest) if x is _ARRAY_LEAF else x for x in self.fixed]
+        leaves = [next(rest) if x is _ARRAY_LEAF else x for x in self.static_leaves]
         return tree.unflatten(self.structure, leaves)
 
 

@@ -50,8 +50,8 @@ class JaxprFunction:
         self.out_avals = [aval_from_jax(a) for a in jaxpr.out_avals]
         self.in_keys = [prng_key_type(a.dtype) for a in jaxpr.in_avals]
         self.out_keys = [prng_key_type(a.dtype) for a in jaxpr.out_avals]
-        self.form = jaxpr_key(jaxpr.jaxpr), tuple([id(c) for c in jaxpr.consts])
-        self.hash = hash(self.form)
+        self.key = jaxpr_key(jaxpr.jaxpr), tuple([id(c) for c in jaxpr.consts])
+        self.hash = hash(self.key)
 
     @staticmethod
     def of_equation(eqn: Any) -> JaxprFunction:
@@ -75,7 +75,7 @@ class JaxprFunction:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, JaxprFunction) and self.hash == other.hash and self.form == other.form
+            isinstance(other, JaxprFunction) and self.hash == other.hash and self.key == other.key
         )
 
     def __hash__(self) -> int:

@@ -35,29 +35,31 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     `outer_jax_trace` is the trace that was current before anything was traced.
     """
 
-    __slots__ = ("outside",)
-    outside: Any
+    __slots__ = ("outer_trace",)
+    outer_trace: Any
 
     def __init__(self, around: Any):
         super().__init__()
-        self.outside = around.outside if type(around) is FunctxTrace else around
+        self.outer_trace = around.outer_trace if type(around) is FunctxTrace else around
 
     def stage_value(self, val: Any) -> Any:
         if not should_stage([val]):
             return val
         with set_current_trace(self):
-            builder = current_builder.here()
+            builder = current_builder.require()
             return Tracer(builder.atom(to_functx_value(val)), builder)
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
-        if current_builder.around() is None or not should_stage(args):
-            with set_current_trace(self.outside):
+        if current_builder.innermost() is None or not should_stage(args):
+            with set_current_trace(self.outer_trace):
                 return primitive.bind(*args, **params)
         avals = [jax.typeof(x) for x in args]
         found, effects = primitive.abstract_eval(*avals, **params)
         out_avals = found if primitive.multiple_results else [found]
         eqn = new_jaxpr_eqn([*map(Var, avals)], [*map(Var, out_avals)], primitive, params, effects)
-        outs = self.appended(lambda *values: translate_equation(eqn, values), args, out_avals)
+        outs = self.append_equations(
+            lambda *values: translate_equation(eqn, values), args, out_avals
+        )
         return outs if primitive.multiple_results else outs[0]
 
     def process_call(self, primitive: Any, fun: Any, args: Any, params: Any, /) -> Any:
@@ -67,25 +69,25 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
     def process_custom_jvp_call(
         self, primitive: Any, fun: Any, jvp: Any, args: Any, /, **params: Any
     ) -> Any:
-        return self.staged(primitive, args, subfuns=(fun, jvp), **params)
+        return self.stage_call(primitive, args, subfuns=(fun, jvp), **params)
 
     def process_custom_vjp_call(
         self, primitive: Any, fun: Any, fwd: Any, bwd: Any, args: Any, /, **params: Any
     ) -> Any:
-        return self.staged(primitive, args, subfuns=(fun, fwd, bwd), **params)
+        return self.stage_call(primitive, args, subfuns=(fun, fwd, bwd), **params)
 
     def process_shard_map(self, primitive: Any, fun: Any, args: Any, /, **params: Any) -> Any:
-        return self.staged(primitive, args, subfuns=(fun,), **params)
+        return self.stage_call(primitive, args, subfuns=(fun,), **params)
 
-    def staged(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
+    def stage_call(self, primitive: Any, args: Sequence[Any], **params: Any) -> Any:
         """A call with functions among its parameters, by the jaxpr that JAX makes of it."""
         if not should_stage(args):
-            with set_current_trace(self.outside):
+            with set_current_trace(self.outer_trace):
                 return params["subfuns"][0].call_wrapped(*args)
         with set_current_trace(self):
             closed = jaxpr_of(lambda *xs: primitive.bind(*xs, **params), [*map(jax.typeof, args)])
         consts = [to_functx_value(c) for c in closed.consts]
-        outs = self.appended(
+        outs = self.append_equations(
             lambda *values: inline_jaxpr(closed.jaxpr, consts, values), args, closed.out_avals
         )
         # JAX reads the structure of the result from the function or from its rule, one of them.
@@ -95,11 +97,11 @@ class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]
                     store.reset()
         return outs
 
-    def appended(
+    def append_equations(
         self, body: Callable[..., Sequence[Any]], args: Sequence[Any], out_avals: Sequence[Any]
     ) -> list[Any]:
         """The outputs of `body` on JAX's values `args`, as JAX's values of types `out_avals`."""
-        builder = current_builder.here()
+        builder = current_builder.require()
         outer = builder.source
         builder.source = outer or user_source(3)
         try:
@@ -128,14 +130,14 @@ def to_functx_value(x: Any) -> Any:
     if type(x) is Tracer:
         return x
     if type(x) is PRNGKeyTracer:
-        return x.words
+        return x.key_data
     aval = jax.typeof(x)
     if prng_key_type(aval.dtype) is not None:
-        with backend.outside():
+        with backend.outer_jax_trace():
             return constant_array(x)
     if isinstance(x, jax.Array) or aval.shape:
         return x
-    builder = current_builder.here()
+    builder = current_builder.require()
     number = np.asarray(x).item()
     return Tracer(scalar_literal(number, aval.dtype, bool(aval.weak_type), repr(number)), builder)
 
@@ -143,11 +145,11 @@ def to_functx_value(x: Any) -> Any:
 def to_jax_value(x: Any, aval: Any) -> Any:
     """A value of the program being traced as JAX's value of type `aval`."""
     if type(x) is not Tracer:
-        builder = current_builder.here()
+        builder = current_builder.require()
         x = Tracer(builder.atom(x), builder)
     x = with_jax_type(x, aval)
     if type(x) is Tracer:
-        x.builder.note_of_jax(x.atom)
+        x.builder.mark_made_by_jax(x.atom)
     return x
 
 
@@ -175,7 +177,7 @@ def outer_jax_trace() -> AbstractContextManager[None]:
     trace = find_top_trace(())
     if type(trace) is not FunctxTrace:
         return nullcontext()
-    return set_current_trace(trace.outside)  # type: ignore[no-any-return]
+    return set_current_trace(trace.outer_trace)  # type: ignore[no-any-return]
 
 
 def is_in_jax_trace() -> bool:
@@ -184,9 +186,9 @@ def is_in_jax_trace() -> bool:
 
 
 backend.jax_trace = FunctxTrace(None)
-backend.traced = run_in_functx_trace
-backend.outside = outer_jax_trace
-backend.in_trace_of_jax = is_in_jax_trace
+backend.call_traced = run_in_functx_trace
+backend.outer_jax_trace = outer_jax_trace
+backend.inside_jax_trace = is_in_jax_trace
 
 
 @cache

@@ -42,7 +42,7 @@ def aval_from_jax_or_none(aval: Any) -> ShapedArray | None:
         known = dtype in SHORT_NAMES
         return ShapedArray(tuple(aval.shape), dtype, bool(aval.weak_type)) if known else None
     kind = prng_key_type(dtype)
-    return None if kind is None else ShapedArray((*aval.shape, *kind.words), KEY_DATA_DTYPE)
+    return None if kind is None else ShapedArray((*aval.shape, *kind.key_shape), KEY_DATA_DTYPE)
 
 
 def int_tuple(numbers: Sequence[Any]) -> Shape:
@@ -53,7 +53,7 @@ def int_tuple(numbers: Sequence[Any]) -> Shape:
 def constant_array(x: Any) -> Any:
     """A constant of a jaxpr as an array that a program may capture."""
     if type(x) is PRNGKeyTracer:
-        return x.words
+        return x.key_data
     if isinstance(x, (jax.Array, np.ndarray)):
         return jax.random.key_data(x) if prng_key_type(x.dtype) is not None else x
     return np.asarray(x)
@@ -65,7 +65,7 @@ def literal_value(literal: Any) -> Any:
     if aval.shape or not isinstance(aval.dtype, np.dtype):
         return constant_array(literal.val)
     value = np.asarray(literal.val).item()
-    builder = current_builder.here()
+    builder = current_builder.require()
     number = scalar_literal(value, aval.dtype, bool(aval.weak_type), repr(value))
     return Tracer(number, builder)
 

@@ -17,7 +17,7 @@ def is_threefry(variable: Any) -> bool:
     kind = prng_key_type(variable.aval.dtype)
     return (
         kind is not None
-        and kind.words == (2,)
+        and kind.key_shape == (2,)
         and str(kind.generator) == "threefry2x32"
         and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
     )

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 def key_words_shape(eqn: Any) -> Shape:
     """The shape of what one element of the first operand is: a key's words, or a number."""
     kind = prng_key_type(eqn.invars[0].aval.dtype)
-    return () if kind is None else kind.words
+    return () if kind is None else kind.key_shape
 
 
 def dims_with_key_words(eqn: Any, dims: Sequence[int]) -> Shape:

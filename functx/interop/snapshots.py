@@ -49,27 +49,27 @@ class FunctionKeys:
     """
 
     def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}
+        self.visit_numbers: dict[int, int] = {}
         self.kept: list[Any] = []
-        self.traced: list[Tracer] = []
+        self.tracers: list[Tracer] = []
 
-    def of(self, value: Any) -> Any:
+    def key_of(self, value: Any) -> Any:
         """The key of `value`."""
         if isinstance(value, (Tracer, PRNGKeyTracer)):
-            self.traced.append(value if type(value) is Tracer else value.words)
+            self.tracers.append(value if type(value) is Tracer else value.key_data)
             return IdentityKey(value)
         if isinstance(value, IMMUTABLE_TYPES):
             return type(value), value
-        if id(value) in self.numbers:
-            return "again", self.numbers[id(value)]
-        self.numbers[id(value)] = len(self.numbers)
+        if id(value) in self.visit_numbers:
+            return "again", self.visit_numbers[id(value)]
+        self.visit_numbers[id(value)] = len(self.visit_numbers)
         self.kept.append(value)
         if isinstance(value, partial):
-            return partial, self.of((value.func, value.args, *value.keywords.items()))
+            return partial, self.key_of((value.func, value.args, *value.keywords.items()))
         if isinstance(value, MethodType):
-            return self.of(value.__func__), self.of(value.__self__)
+            return self.key_of(value.__func__), self.key_of(value.__self__)
         if type(value) is FunctionType and package_of(value) not in IMMUTABLE_PACKAGES:
-            return self.of_function(value)
+            return self.key_of_function(value)
         try:
             leaves, structure = tree.flatten(value)
             hash(structure)
@@ -77,9 +77,9 @@ class FunctionKeys:
             return IdentityKey(value)
         if structure == _LEAF:
             return param_key(value)
-        return structure, tuple([self.of(x) for x in leaves])
+        return structure, tuple([self.key_of(x) for x in leaves])
 
-    def of_function(self, fun: FunctionType) -> Any:
+    def key_of_function(self, fun: FunctionType) -> Any:
         read = [*(fun.__defaults__ or ()), *(fun.__kwdefaults__ or {}).values()]
         with suppress(MutableStateError):
             read += _closure_values(fun)
@@ -87,7 +87,7 @@ class FunctionKeys:
         if "site-packages" not in fun.__code__.co_filename:
             names = [name for name in _global_names(fun.__code__) if name in fun.__globals__]
             read += [fun.__globals__[name] for name in names]
-        return fun.__code__, tuple([self.of(part) for part in read])
+        return fun.__code__, tuple([self.key_of(part) for part in read])
 
 
 def _value_fingerprint(value: Any, around: list[Any]) -> Any:

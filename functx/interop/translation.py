@@ -64,11 +64,11 @@ class TranslatedJaxpr(NamedTuple):
         """The outputs on `args`, inlined into the program being traced."""
         return apply_program(self.program, [*args, *self.captured])
 
-    def without_captures(self, args: Sequence[Any]) -> list[Any]:
+    def call_with_constants(self, args: Sequence[Any]) -> list[Any]:
         """As a call, with the captured arrays made part of what is compiled."""
         return apply_program(self.program, [*args, *[dense_constant(x) for x in self.captured]])
 
-    def calls(self, args: Sequence[Any]) -> list[Any]:
+    def bind_call(self, args: Sequence[Any]) -> list[Any]:
         """The outputs on `args`, as one `call`."""
         return Call(self.program)(*args, *self.captured)  # type: ignore[no-any-return]
 

@@ -64,7 +64,9 @@ def native_layer_norm_backward(
     if 0 in aval.shape:
         return _zeros(aval.shape, input), _zeros(inner, input), _zeros(inner, input)
     wanted = mask[0], mask[1] and weight is not None, mask[2] and bias is not None
-    pull = LayerNormBackward(eps=None, weighted=weight is not None, rank=len(inner), wanted=wanted)
+    pull = LayerNormBackward(
+        eps=None, weighted=weight is not None, normalized_ndim=len(inner), output_mask=wanted
+    )
     found = _cotangents_by_mask(pull, wanted, grad_out, input, reshape(rstd, outer), weight)
     return (
         _zeros(aval.shape, input) if found[0] is None else found[0],
@@ -111,12 +113,12 @@ def native_batch_norm_backward(
     of_weight, of_bias = mask[1:]
     if train:
         wanted = True, of_weight, of_bias
-        pull: Any = BatchNormBackward(eps=None, weighted=weighted, axes=axes, wanted=wanted)
+        pull: Any = BatchNormBackward(eps=None, weighted=weighted, axes=axes, output_mask=wanted)
         found = _cotangents_by_mask(pull, wanted, grad_out, input, save_invstd, weight)
     else:
         flags = True, False, False, of_weight, of_bias
         pull = BatchNormInferenceBackward(
-            eps=as_float(f"{name}: eps", eps), weighted=weighted, axes=axes, wanted=flags
+            eps=as_float(f"{name}: eps", eps), weighted=weighted, axes=axes, output_mask=flags
         )
         found = _cotangents_by_mask(pull, flags, grad_out, input, running_mean, running_var, weight)
         found = [found[0], *found[3:]]

@@ -50,5 +50,5 @@ def aval_of_jax_array(x: Any) -> ShapedArray | None:
     return found[1]
 
 
-backend.aval_of_array = aval_of_jax_array
+backend.aval_of_jax_array = aval_of_jax_array
 backend.jax_aval = jax_aval

@@ -24,21 +24,21 @@ class CacheInfo(NamedTuple):
 class Cache:
     """Up to `limit` entries by key, of which those that are no longer asked for go first."""
 
-    all: ClassVar[WeakSet[Cache]] = WeakSet()
+    instances: ClassVar[WeakSet[Cache]] = WeakSet()
     """Those in use; the cache of a function that is gone is gone with it."""
 
     def __init__(self, name: str, limit: int):
         self.name, self.limit = name, limit
         # When the recent ones fill half of it, the others go: a hit need not keep an order.
-        self.recent: dict[Any, Any] = {}
-        self.older: dict[Any, Any] = {}
+        self.young_entries: dict[Any, Any] = {}
+        self.old_entries: dict[Any, Any] = {}
         self.hits = self.misses = 0
-        Cache.all.add(self)
+        Cache.instances.add(self)
 
     def get(self, key: Any) -> Any:
-        found = self.recent.get(key)
+        found = self.young_entries.get(key)
         if found is None:
-            found = self.older.pop(key, None) if self.older else None
+            found = self.old_entries.pop(key, None) if self.old_entries else None
             if found is None:
                 self.misses += 1
                 return None
@@ -47,17 +47,19 @@ class Cache:
         return found
 
     def put(self, key: Any, value: Any) -> None:
-        if len(self.recent) >= self.limit // 2:
-            self.older, self.recent = self.recent, {}
-        self.recent[key] = value
+        if len(self.young_entries) >= self.limit // 2:
+            self.old_entries, self.young_entries = self.young_entries, {}
+        self.young_entries[key] = value
 
     def clear(self) -> None:
-        self.recent, self.older = {}, {}
+        self.young_entries, self.old_entries = {}, {}
         self.hits = self.misses = 0
 
     def info(self) -> CacheInfo:
         """What it was asked for, and what it holds."""
-        return CacheInfo(self.hits, self.misses, len(self.recent) + len(self.older), self.limit)
+        return CacheInfo(
+            self.hits, self.misses, len(self.young_entries) + len(self.old_entries), self.limit
+        )
 
 
 class CacheTable(dict[str, CacheInfo]):
@@ -87,7 +89,7 @@ def cache_info() -> CacheTable:
     (1, 1, 1)
     """
     found: dict[str, CacheInfo] = {}
-    for cache in Cache.all:
+    for cache in Cache.instances:
         _add_counts(found, cache.name, cache.info())
     for name, table in _lru_caches():
         info = table.cache_info()
@@ -135,5 +137,5 @@ def clear_caches() -> None:
 
 @clear_on_rule_change
 def _clear_bounded_caches() -> None:
-    for cache in Cache.all:
+    for cache in Cache.instances:
         cache.clear()

@@ -34,12 +34,12 @@ class ProgramParam:
     functx's own caches, where it is worth its cost.
     """
 
-    __slots__ = ("__weakref__", "checked", "outline", "program")
+    __slots__ = ("__weakref__", "outline", "program", "tracks_varying")
 
     def __init__(self, program: Program, outline: str | None = None):
         self.program = program
         self.outline = outline
-        self.checked = False
+        self.tracks_varying = False
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -71,7 +71,7 @@ def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[An
     if ordered:
         emitter.token = ctx.tokens_in.get(ordered_effect())
     with pause_gc():
-        outs = emitter.emit(emitter.parts_first(program.program), values)
+        outs = emitter.emit(emitter.fix_overlapping_updates(program.program), values)
     if ordered:
         after = mlir.TokenSet({ordered_effect(): emitter.token})
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(after))
@@ -85,7 +85,7 @@ def bind_functx_call(
     program: Program, args: Sequence[Any], outline: str | None = None
 ) -> list[Any]:
     """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
-    if program.captures:
+    if program.has_captures:
         program, args = hoist_captures_into_args(program, args)
     program, kept = dce_program(program)
     operands = [args[i] for i in kept]

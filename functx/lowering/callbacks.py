@@ -124,7 +124,7 @@ class DeviceCallback:
         try:
             return tuple(self.primitive.run(*map(np.asarray, arrays)))
         except BaseException as error:
-            name = self.primitive.host_name
+            name = self.primitive.display_name
             if isinstance(error, FunctxError):
                 error.source = self.source
             elif self.source is not None:

@@ -85,18 +85,18 @@ class ShardMap(Primitive):
     def named_axes(self) -> frozenset[Any]:  # type: ignore[override]
         return self.program.named_axes - frozenset(self.axes)
 
-    def whole(self, aval: ShapedArray, spec: DimSpecs) -> ShapedArray:
+    def global_aval(self, aval: ShapedArray, spec: DimSpecs) -> ShapedArray:
         """The type of the array whose parts, by `spec`, are of `aval`."""
-        sizes = [self.count(entry) for entry in spec]
+        sizes = [self.num_shards(entry) for entry in spec]
         return aval.update(shape=tuple([n * k for n, k in zip(aval.shape, sizes, strict=True)]))
 
-    def count(self, names: Sequence[Any]) -> int:
+    def num_shards(self, names: Sequence[Any]) -> int:
         """The number of places along mesh axes."""
         return prod([self.mesh.shape[name] for name in names])
 
     def abstract_eval(self, *avals: Any) -> Any:
         pairs = zip(self.program.in_avals, self.in_specs, strict=True)
-        wanted = [self.whole(aval, spec) for aval, spec in pairs]
+        wanted = [self.global_aval(aval, spec) for aval, spec in pairs]
         if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in wanted]:
             same = [a.dtype for a in avals] == [a.dtype for a in wanted]
             raise (ShapeError if same else DTypeError)(
@@ -104,29 +104,29 @@ class ShardMap(Primitive):
                 f"{', '.join(map(repr, avals))} for {', '.join(map(repr, wanted))}"
             )
         pairs = zip(self.program.out_avals, self.out_specs, strict=True)
-        return [self.whole(aval, spec) for aval, spec in pairs]
+        return [self.global_aval(aval, spec) for aval, spec in pairs]
 
-    def again(
+    def with_program(
         self, program: Program, in_specs: Sequence[DimSpecs], out_specs: Sequence[DimSpecs]
     ) -> Any:
         """Another program, run by the same devices."""
         return ShardMap(program, self.mesh, tuple(in_specs), tuple(out_specs), self.axes)
 
-    def kept(self, aval: ShapedArray) -> DimSpecs:
+    def residual_spec(self, aval: ShapedArray) -> DimSpecs:
         """The spec of what each device keeps for itself, along a new first dimension."""
         return (self.axes, *[()] * aval.ndim)
 
-    def shared_over(self, spec: DimSpecs) -> tuple[Any, ...]:
+    def replicated_axes(self, spec: DimSpecs) -> tuple[Any, ...]:
         """The axes along which all places have the same part."""
         return tuple([name for name in self.axes if all(name not in entry for entry in spec)])
 
-    def trim(self, used: Sequence[bool]) -> Any:
+    def dce(self, used: Sequence[bool]) -> Any:
         if all(used):
             return None
         outputs = tuple([i for i, on in enumerate(used) if on])
         program, inputs = dce_program(self.program, outputs)
         return (
-            self.again(
+            self.with_program(
                 program, [self.in_specs[i] for i in inputs], select_where(self.out_specs, used)
             ),
             inputs,
@@ -139,19 +139,21 @@ class ShardMap(Primitive):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         flags = tuple([t is not None for t in tangents])
         values, linear = cached_rewrite(Linearize(flags), self.program)
-        outs, residuals, specs = self.run_first(values, primals)
+        outs, residuals, specs = self.run_known(values, primals)
         given = select_where(tangents, flags)
         inexact = inexact_mask(self.program.out_avals)
         push = cached_rewrite(DropShardAxis(len(given)), linear)
         own = [*select_where(self.in_specs, flags), *specs]
-        pushed = self.again(push, own, select_where(self.out_specs, inexact))(*given, *residuals)
+        pushed = self.with_program(push, own, select_where(self.out_specs, inexact))(
+            *given, *residuals
+        )
         return outs, scatter_where(pushed, inexact)
 
-    def run_first(self, values: Program, args: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
+    def run_known(self, values: Program, args: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         """The outputs of a split program, and what is kept behind them, with its specs."""
         count = len(self.program.outputs)
-        specs = [self.kept(a) for a in values.out_avals[count:]]
-        first = self.again(
+        specs = [self.residual_spec(a) for a in values.out_avals[count:]]
+        first = self.with_program(
             cached_rewrite(AddShardAxis(count), values), self.in_specs, [*self.out_specs, *specs]
         )
         found = first(*args)
@@ -159,7 +161,7 @@ class ShardMap(Primitive):
 
     def forward(self, args: Sequence[Any], active: Sequence[bool]) -> Any:
         values, _ = cached_rewrite(with_rematerialization(SplitVJP(tuple(active))), self.program)
-        outs, residuals, _ = self.run_first(values, args)
+        outs, residuals, _ = self.run_known(values, args)
         return outs, residuals
 
     def vjp(self, cts: Any, residuals: Any, args: Any, active: Sequence[bool]) -> Any:
@@ -167,10 +169,10 @@ class ShardMap(Primitive):
         values, backward = cached_rewrite(split, self.program)
         if recomputes_forward(split, self.program):
             backward = cached_rewrite(WrapInRematerialize(), backward)
-        specs = [self.kept(a) for a in values.out_avals[len(cts) :]]
+        specs = [self.residual_spec(a) for a in values.out_avals[len(cts) :]]
         given = inexact_cotangents(cts, self.program.out_avals)
         back = cached_rewrite(DropShardAxis(len(given)), backward)
-        return scatter_where(self.pulled_back(back, active, given, residuals, specs), active)
+        return scatter_where(self.run_backward(back, active, given, residuals, specs), active)
 
     def transpose(self, cts: Any, *args: Any) -> Any:
         linear = linear_mask(args)
@@ -180,11 +182,11 @@ class ShardMap(Primitive):
         given = inexact_cotangents(cts, self.program.out_avals)
         rest = select_where_not(args, linear)
         return scatter_where(
-            self.pulled_back(back, linear, given, rest, select_where_not(self.in_specs, linear)),
+            self.run_backward(back, linear, given, rest, select_where_not(self.in_specs, linear)),
             linear,
         )
 
-    def pulled_back(
+    def run_backward(
         self,
         back: Program,
         active: Sequence[bool],
@@ -195,10 +197,10 @@ class ShardMap(Primitive):
         """The cotangents of the operands that are `active`, by a program of one device's."""
         ct_specs = select_where(self.out_specs, inexact_mask(self.program.out_avals))
         own = select_where(self.in_specs, active)
-        shares = tuple([self.count(self.shared_over(spec)) for spec in ct_specs])
-        sums = tuple([self.shared_over(spec) for spec in own])
+        shares = tuple([self.num_shards(self.replicated_axes(spec)) for spec in ct_specs])
+        sums = tuple([self.replicated_axes(spec) for spec in own])
         program = cached_rewrite(ReduceReplicatedCotangents(shares, sums), back)
-        return self.again(program, [*ct_specs, *specs], own)(*cts, *rest)  # type: ignore[no-any-return]
+        return self.with_program(program, [*ct_specs, *specs], own)(*cts, *rest)  # type: ignore[no-any-return]
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         size, axis = batch_size(args, dims), batched_axis()
@@ -208,7 +210,7 @@ class ShardMap(Primitive):
         if not named.isdisjoint(over) or batched_axis_names().name in self.named_axes:
             over = ()
         over = tuple([name for name in over if name in self.axes])
-        local, rest = divmod(size, self.count(over))
+        local, rest = divmod(size, self.num_shards(over))
         if rest:
             over, local = (), size
         program, out_dims = cached_rewrite(
@@ -218,7 +220,7 @@ class ShardMap(Primitive):
         out_specs = [
             insert_dim_spec(s, d, over) for s, d in zip(self.out_specs, out_dims, strict=True)
         ]
-        return self.again(program, in_specs, out_specs)(*args), out_dims
+        return self.with_program(program, in_specs, out_specs)(*args), out_dims
 
     def lower(self, ctx: Any, *values: Any) -> Any:
         several = len(self.out_specs) != 1
@@ -297,18 +299,20 @@ class ReduceReplicatedCotangents(Rewrite[Program]):
     operand that places along `sums[i]` share is their sum.
     """
 
-    shares: tuple[int, ...]
-    sums: tuple[tuple[Any, ...], ...]
+    replica_counts: tuple[int, ...]
+    psum_axes: tuple[tuple[Any, ...], ...]
 
     def __call__(self, program: Program) -> Program:
         def body(*args: Any) -> list[Any]:
-            n = len(self.shares)
+            n = len(self.replica_counts)
             cts = [
-                ct if k == 1 else div(ct, k) for ct, k in zip(args[:n], self.shares, strict=True)
+                ct if k == 1 else div(ct, k)
+                for ct, k in zip(args[:n], self.replica_counts, strict=True)
             ]
             outs = apply_program(program, [*cts, *args[n:]])
             return [
-                Psum(names)(x) if names else x for x, names in zip(outs, self.sums, strict=True)
+                Psum(names)(x) if names else x
+                for x, names in zip(outs, self.psum_axes, strict=True)
             ]
 
         return trace_closed(body, program.in_avals, name=program.name)

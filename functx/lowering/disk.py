@@ -62,5 +62,5 @@ def _set_cache_directory(path: Any) -> None:
     reset_cache()
 
 
-backend.jax_setting = jax_option
-backend.set_jax_setting = set_jax_option
+backend.jax_option = jax_option
+backend.set_jax_option = set_jax_option

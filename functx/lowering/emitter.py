@@ -54,7 +54,7 @@ class LoweringContext:
         """The MLIR type of arrays of `aval`."""
         return self.module.type(aval)
 
-    def i64s(self, values: Sequence[int]) -> Any:
+    def i64_array(self, values: Sequence[int]) -> Any:
         """An attribute of integers."""
         return ir.DenseI64ArrayAttr.get(list(values))
 
@@ -100,7 +100,9 @@ class LoweringContext:
         if given:
             x = self.convert(x, aval, aval.update(dtype=dtype))
         out_types = [self.type(out.update(dtype=dtype))] if given else self.out_types
-        op = stablehlo.ReduceOp(out_types, [x], [self.constant(start, scalar)], self.i64s(axes))
+        op = stablehlo.ReduceOp(
+            out_types, [x], [self.constant(start, scalar)], self.i64_array(axes)
+        )
         element = self.type(scalar)
         block = op.regions[0].blocks.append(element, element)
         with ir.InsertionPoint(block):
@@ -109,9 +111,9 @@ class LoweringContext:
         found = op.results[0]
         return self.convert(found, out.update(dtype=dtype), out) if given else found
 
-    def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+    def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
         """Two arrays of `aval` as they are, as two results of one operation that is never fused."""
-        return self.module.in_order(x, y, aval)
+        return self.module.pin_order(x, y, aval)
 
     def precision(self, precision: tuple[str, str] | None) -> Any:
         """The attribute for a pair of `DEFAULT`, `HIGH` or `HIGHEST`."""
@@ -137,7 +139,7 @@ class LoweringContext:
         """`values`, each there only when all are; nothing is merged across."""
         return [*stablehlo.OptimizationBarrierOp(list(values)).results] if values else []
 
-    def across(self, axes: Sequence[Any], fun: Callable[..., Any], *values: Any) -> Any:
+    def collective(self, axes: Sequence[Any], fun: Callable[..., Any], *values: Any) -> Any:
         """What JAX's lowering makes of `fun`, a collective of JAX across the named `axes`."""
         sizes = meshes.manual_axes(self.module.module_context)
         for name in axes:
@@ -186,21 +188,21 @@ class ModuleEmitter:
         self.platforms = tuple(module_context.platforms)
         # Calls pay on one CPU; across devices they keep what is sent between these apart.
         devices = getattr(module_context.axis_context, "num_devices", None)
-        self.apart = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
+        self.allows_noinline = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
         self.passes, always = selected_passes.get()
-        outlines = self.apart and "outline" in self.passes
+        outlines = self.allows_noinline and "outline" in self.passes
         self.outline = Outline(("always" if always else outline) if outlines else "never")
-        self.fixes_parts = "parts_first" in self.passes and self.platforms == ("cpu",)
+        self.fixes_overlapping_updates = "parts_first" in self.passes and self.platforms == ("cpu",)
         rewrites = [
-            ("parts_first", FixOverlappingUpdates() if self.fixes_parts else None),
+            ("parts_first", FixOverlappingUpdates() if self.fixes_overlapping_updates else None),
             ("simplify", Simplify("always" if always else config.simplify)),
             ("outline", self.outline),
             ("distinct", DeduplicateCalls()),
         ]
         self.rewrites = [rewrite for name, rewrite in rewrites if name in self.passes]
-        self.repeats = "templates" in self.passes
+        self.reuses_templates = "templates" in self.passes
         self.functions: dict[Program, Any] = {}
-        self.pairs: dict[ShapedArray, Any] = {}
+        self.identity_functions: dict[ShapedArray, Any] = {}
         self.types: dict[ShapedArray, Any] = {}
         # That of the last ordered callback here, in a program that has any.
         self.token: Any = None
@@ -234,20 +236,20 @@ class ModuleEmitter:
             function = self.functions[program] = self.function(program)
         ordered = Effect.ORDERED in program.effects
         call = func.CallOp(function, [*values, self.token] if ordered else list(values))
-        if apart and self.apart:
+        if apart and self.allows_noinline:
             mark_noinline(call)
         outs = list(call.results)
         if ordered:
             self.token = outs.pop()
         return outs
 
-    def in_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+    def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
         """What a function that returns its two arguments makes of arrays of `aval`.
 
         XLA does not look into a call that it may not inline, and so leaves what comes before it
         before it; to run, it costs nothing.
         """
-        function = self.pairs.get(aval)
+        function = self.identity_functions.get(aval)
         if function is None:
             pair = [self.type(aval)] * 2
             with ir.InsertionPoint(self.module_context.module.body):
@@ -257,7 +259,7 @@ class ModuleEmitter:
             self.module_context.symbol_table.insert(function)
             with ir.InsertionPoint(function.add_entry_block()):
                 func.ReturnOp(list(function.arguments))
-            self.pairs[aval] = function
+            self.identity_functions[aval] = function
         call = func.CallOp(function, [x, y])
         mark_noinline(call)
         return list(call.results)
@@ -283,15 +285,15 @@ class ModuleEmitter:
             args = list(block.arguments)
             if ordered:
                 self.token = args.pop()
-            outs = self.emit(self.parts_first(program), args)
+            outs = self.emit(self.fix_overlapping_updates(program), args)
             func.ReturnOp([*outs, self.token] if ordered else outs)
         self.token = before
         return function
 
-    def parts_first(self, program: Program) -> Program:
+    def fix_overlapping_updates(self, program: Program) -> Program:
         """`program`, of a whole function, with the parts fixed that it computes from their target."""
         return cached_rewrite(
-            FixOverlappingUpdates(inline=True) if self.fixes_parts else None, program
+            FixOverlappingUpdates(inline=True) if self.fixes_overlapping_updates else None, program
         )  # type: ignore[no-any-return]
 
 
@@ -345,7 +347,7 @@ class FunctionEmitter:
         key = primitive, *avals
         template = self.templates.get(key)
         if template is not None:
-            results = template.repeat(operands)
+            results = template.instantiate(operands)
             if len(eqn.outputs) == 1:
                 env[eqn.outputs[0]] = results[0]
                 return
@@ -358,10 +360,10 @@ class FunctionEmitter:
             results = primitive.lower(ctx, *operands)
             if not primitive.multiple_results:
                 results = [results]
-            if primitive.by_user:
+            if primitive.is_user_defined:
                 self.check_types(eqn, results)
             once = primitive.effects or isinstance(primitive, HostPrimitive)
-            new = ctx.module.repeats and not once and key not in self.templates
+            new = ctx.module.reuses_templates and not once and key not in self.templates
             if new and are_unambiguous(operands, ctx.constants):
                 self.templates[key] = Template.of(results, operands, self.constants)
         env.update(zip(eqn.outputs, results, strict=True))
@@ -390,7 +392,7 @@ class FunctionEmitter:
                 atom = eqn.inputs[i]
                 if type(atom) is Var:
                     operands[i] = stablehlo.broadcast_in_dim(
-                        self.ctx.type(wide), operands[i], self.ctx.i64s(())
+                        self.ctx.type(wide), operands[i], self.ctx.i64_array(())
                     )
                 else:
                     operands[i] = self.literal(atom, wide)
@@ -409,7 +411,7 @@ def are_unambiguous(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
 class Template:
     """An emitted operation, to be repeated for every equation like the one it came from."""
 
-    __slots__ = ("anew", "name", "operation", "positions", "types")
+    __slots__ = ("is_plain", "name", "operation", "positions", "types")
 
     def __init__(self, operation: Any, positions: list[tuple[int, int]]):
         self.operation = operation
@@ -419,7 +421,7 @@ class Template:
         # Making a plain operation anew is quicker than copying it.
         in_order = [j for _, j in positions] == list(range(len(operation.operands)))
         plain = len(operation.attributes) == 0 and len(operation.regions) == 0
-        self.anew = in_order and plain
+        self.is_plain = in_order and plain
 
     @staticmethod
     def of(results: Sequence[Any], operands: Sequence[Any], constants: Any) -> Template | None:
@@ -442,8 +444,8 @@ class Template:
                 return None
         return Template(owner, positions)
 
-    def repeat(self, operands: Sequence[Any]) -> Sequence[Any]:
-        if self.anew:
+    def instantiate(self, operands: Sequence[Any]) -> Sequence[Any]:
+        if self.is_plain:
             made = ir.Operation.create(self.name, results=self.types, operands=operands)
             return made.results  # type: ignore[no-any-return]
         operation = self.operation.clone()

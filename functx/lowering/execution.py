@@ -83,12 +83,12 @@ def find_executable(
     if alike is None:
         specialization_cache.put(form, ParametrizedExecutable(collect_literals(program)))
     else:
-        found = alike.compiled_for(rewrite, program, args)
+        found = alike.find_executable(rewrite, program, args)
         if found is not None:
             return found
     count = user_rule_runs.count
     made = _rewrite_to_compile(rewrite, program)
-    if made.captures or user_rule_runs.count != count:
+    if made.has_captures or user_rule_runs.count != count:
         return _find_executable_with_captures(made, args)
     if config.verify:
         backend.verify(made, args)
@@ -105,7 +105,7 @@ def _find_executable_with_captures(
 ) -> tuple[Executable, Sequence[Any]]:
     """The executable of a program with captured values, and its further arguments."""
     program, captured = hoist_captures(program)
-    if program.captures:
+    if program.has_captures:
         return jit_program(program), captured
     compiled, literals = find_executable(None, program, [*args, *captured])
     return compiled, [*captured, *literals]
@@ -118,52 +118,52 @@ class ParametrizedExecutable:
     """Programs that differ in their literals alone, of which the first had those `first`."""
 
     def __init__(self, first: Sequence[Literal]):
-        self.first = first
-        self.differing: set[int] = set()
-        self.variants: list[Specialization] = []
+        self.first_literals = first
+        self.varying_positions: set[int] = set()
+        self.specializations: list[Specialization] = []
 
-    def compiled_for(
+    def find_executable(
         self, rewrite: Any, program: Program, args: Sequence[Any]
     ) -> tuple[Executable, Sequence[Any]] | None:
         """What runs one of them, and its numbers; None where it has to be compiled as it is."""
         literals = collect_literals(program)
-        for variant in self.variants:
-            chosen = variant.numbers(literals)
+        for variant in self.specializations:
+            chosen = variant.match(literals)
             if chosen is not None:
                 return variant.compiled, pack_literals(chosen)
-        pairs = enumerate(zip(self.first, literals, strict=True))
-        self.differing |= {i for i, (a, b) in pairs if a != b}
-        if not self.differing or len(self.variants) == MAX_SPECIALIZATIONS:
+        pairs = enumerate(zip(self.first_literals, literals, strict=True))
+        self.varying_positions |= {i for i, (a, b) in pairs if a != b}
+        if not self.varying_positions or len(self.specializations) == MAX_SPECIALIZATIONS:
             return None
-        places = sorted(self.differing)
+        places = sorted(self.varying_positions)
         count = user_rule_runs.count
         found = lift_literals(partial(_rewrite_to_compile, rewrite), program, places)
-        if found is None or found.program.captures or user_rule_runs.count != count:
+        if found is None or found.program.has_captures or user_rule_runs.count != count:
             return None
         if config.verify:
             backend.verify(_rewrite_to_compile(rewrite, program), args)
-        kept = [None if i in self.differing else a for i, a in enumerate(literals)]
-        self.variants.append(Specialization(kept, found.answers, jit_program(found.program)))
-        return self.variants[-1].compiled, pack_literals([literals[i] for i in places])
+        kept = [None if i in self.varying_positions else a for i, a in enumerate(literals)]
+        self.specializations.append(Specialization(kept, found.guards, jit_program(found.program)))
+        return self.specializations[-1].compiled, pack_literals([literals[i] for i in places])
 
 
 class Specialization(NamedTuple):
     """What runs programs with the literals `kept`, and others as inputs that answer as those did."""
 
-    kept: Sequence[Literal | None]
-    answers: Sequence[Guard]
+    fixed_literals: Sequence[Literal | None]
+    guards: Sequence[Guard]
     compiled: Executable
 
-    def numbers(self, literals: Sequence[Literal]) -> list[Literal] | None:
+    def match(self, literals: Sequence[Literal]) -> list[Literal] | None:
         """Those of `literals` that it takes; None if it is not for these."""
         chosen = []
-        for kept, literal in zip(self.kept, literals, strict=True):
+        for kept, literal in zip(self.fixed_literals, literals, strict=True):
             if kept is None:
                 chosen.append(literal)
             elif kept is not literal and kept != literal:
                 return None
         values = [a.value for a in chosen]
-        return chosen if all([answer.holds(values) for answer in self.answers]) else None
+        return chosen if all([answer.holds(values) for answer in self.guards]) else None
 
 
 def _rewrite_to_compile(rewrite: Any, program: Program) -> Program:
@@ -178,7 +178,7 @@ def outline_repeats(program: Program) -> Program:
     mode = outline_mode()
     # Calls can be inlined again where they do not pay; loops cannot.
     loops = mode == "always" or jax.default_backend() == "cpu"
-    return cached_rewrite(Outline(mode, first=True, loops=loops), program)  # type: ignore[no-any-return]
+    return cached_rewrite(Outline(mode, before_transforms=True, loops=loops), program)  # type: ignore[no-any-return]
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
@@ -187,19 +187,20 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         shown = numpy_view(primitive, args[0])
         if shown is not None:
             return shown if primitive.multiple_results else shown[0]
-    if primitive.on_host is not None and len(args) == 1:
+    if primitive.host_kernel is not None and len(args) == 1:
         out = evaluate_unary_on_host(primitive, args[0])
         if out is not None:
             return out
     avals = tuple([aval_of(x) for x in args])
-    if primitive.on_host is not None:
+    if primitive.host_kernel is not None:
         out = evaluate_on_host(primitive, args, avals)
         if out is not None:
             return out
     key = contextual_key((primitive, avals))
     compiled = operation_cache.get(key)
     if compiled is None and (
-        primitive.hoist is not None or apply_user_decompositions.choose(primitive)
+        primitive.hoist_constants is not None
+        or apply_user_decompositions.find_decomposition(primitive)
     ):
         program = _single_equation_program(primitive, avals)
 
@@ -235,15 +236,15 @@ def numpy_view(primitive: Primitive, x: np.ndarray[Any, Any]) -> list[Any] | Non
     aval = aval_of(x)
     if any(n % x.itemsize for n in x.strides):
         return None
-    outs = primitive.types.get((aval,)) or primitive.out_types((aval,))
+    outs = primitive.out_avals_memo.get((aval,)) or primitive.infer_out_avals((aval,))
     strides = tuple([n // x.itemsize for n in x.strides])
-    lies = primitive.layout(aval, strides)
-    starts = [primitive.offset(aval, strides, i) for i in range(len(outs))]
+    lies = primitive.view_strides(aval, strides)
+    starts = [primitive.view_offset(aval, strides, i) for i in range(len(outs))]
     if lies is None or None in starts:
         return None
     memory = x.__array_interface__
     begin, fixed = memory["data"]
-    fixed = fixed or primitive.read_only(aval)
+    fixed = fixed or primitive.is_read_only_view(aval)
     shown = []
     for out, start in zip(outs, starts, strict=True):
         dtype = (
@@ -308,7 +309,10 @@ def _operand_value(x: Any) -> Any:
 
 def _single_equation_program(primitive: Primitive, avals: tuple[Any, ...]) -> Program:
     inputs = [Var(aval) for aval in avals]
-    outputs = [Var(aval) for aval in primitive.types.get(avals) or primitive.out_types(avals)]
+    outputs = [
+        Var(aval)
+        for aval in primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    ]
     return Program(
         primitive.name, inputs, [Equation(primitive, list(inputs), outputs, None)], outputs
     )
@@ -335,7 +339,7 @@ def evaluate_eagerly(primitive: Primitive, args: Sequence[Any]) -> Any:
 def _without_effects(primitive: Primitive) -> Primitive:
     """The operation for its value alone, since it will run again with the program it is in."""
     try:
-        (eqn,) = RemoveEffects().quiet(Equation(primitive, [], [Var(aval_of(0))], None))
+        (eqn,) = RemoveEffects().without_effects(Equation(primitive, [], [Var(aval_of(0))], None))
     except EffectError:
         raise EffectError(
             f"{primitive.name}: the result of an io_callback must not be needed while a function "
@@ -356,7 +360,7 @@ def concrete_or_none(x: Any) -> Any:
 
 
 backend.run = run
-backend.outlined = outline_repeats
-backend.known = concrete_or_none
+backend.outline_repeats = outline_repeats
+backend.concrete_or_none = concrete_or_none
 backend.evaluate = evaluate
-backend.evaluate_now = evaluate_eagerly
+backend.evaluate_eagerly = evaluate_eagerly

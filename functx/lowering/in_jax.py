@@ -55,7 +55,7 @@ class JaxLinearization(NamedTuple):
     linear: Program
     tangents: Sequence[int]
     residuals: Sequence[int]
-    moving: Sequence[int]
+    varying_outputs: Sequence[int]
 
 
 class LinearizeForJax(Rewrite[JaxLinearization]):
@@ -104,11 +104,11 @@ def _jvp_functx_call(
     outs = bind_functx_call(split.values, primals)
     known = [*primals, *outs]
     out_tangents = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs[:count]]
-    if split.moving:
+    if split.varying_outputs:
         given = select_where(tangents, varying)
         operands = [given[k] for k in split.tangents] + [known[k] for k in split.residuals]
         found = bind_functx_call(split.linear, operands)
-        for i, t in zip(split.moving, found, strict=True):
+        for i, t in zip(split.varying_outputs, found, strict=True):
             out_tangents[i] = pcast_like(t, outs[i])
     return outs[:count], out_tangents
 
@@ -117,7 +117,7 @@ class JaxTransposition(NamedTuple):
     """A program of cotangents and of the inputs numbered `known`: cotangents of `linear`."""
 
     program: Program
-    known: Sequence[int]
+    known_inputs: Sequence[int]
     linear: Sequence[int]
 
 
@@ -156,7 +156,7 @@ def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam
     )
     with pause_gc():
         back: JaxTransposition = cached_rewrite(TransposeForJax(linear, given), program.program)
-    known, likes = [args[i] for i in back.known], [args[i].aval for i in back.linear]
+    known, likes = [args[i] for i in back.known_inputs], [args[i].aval for i in back.linear]
     own = [cts[i] for i in given]
     operands = [*divide_replicated_cotangents(program, own, [*known, *likes]), *known]
     found = bind_functx_call(back.program, operands) if back.linear else []
@@ -191,7 +191,7 @@ def _dce_functx_call(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
     places = set(kept)
     used_inputs = [i in places for i in range(len(eqn.invars))]
     carried = ProgramParam(program, eqn.params["program"].outline)
-    carried.checked = eqn.params["program"].checked
+    carried.tracks_varying = eqn.params["program"].tracks_varying
     part = eqn.replace(
         invars=[eqn.invars[i] for i in kept],
         outvars=select_where(eqn.outvars, used),

@@ -136,17 +136,17 @@ def jit(
             if get_builder() is not None:
                 return compiled.bind(args, kwargs, inline)
             if static:
-                args, kwargs = compiled.hashable(args, kwargs)
+                args, kwargs = compiled.hashable_arguments(args, kwargs)
             while True:
                 try:
                     if compiled.writes:
-                        return compiled.write_through(args, kwargs)
+                        return compiled.call_and_write_back(args, kwargs)
                     hidden: Any = compiled.captured
                     if get_asked().modes:
-                        hidden = compiled.with_setting()
+                        hidden = compiled.captured_with_dispatch_key()
                     return dispatch(hidden, *args, **kwargs)
                 except _NewCaptures:
-                    compiled.adopt()
+                    compiled.add_new_captures()
                 except _WritesArguments:
                     compiled.writes = True
                 except _Unverified as new:
@@ -214,7 +214,7 @@ def _is_bitwise_equal(x: Any, copy: jax.Array) -> bool:
     """Whether `copy`, of an array, still has the dtype and the elements of it."""
     if x is copy:
         return True
-    with backend.outside():
+    with backend.outer_jax_trace():
         now, then = _snapshot(x), np.asarray(copy)
     if now.dtype != then.dtype:
         return False
@@ -240,8 +240,8 @@ def _abandon_jax_trace() -> None:
 class JittedFunction:
     """One jitted function: its JAX function, and the arrays that it captured so far."""
 
-    all: ClassVar[WeakSet[JittedFunction]] = WeakSet()
-    numbers: ClassVar[Iterator[int]] = count()
+    instances: ClassVar[WeakSet[JittedFunction]] = WeakSet()
+    ids: ClassVar[Iterator[int]] = count()
 
     def __init__(
         self,
@@ -251,15 +251,15 @@ class JittedFunction:
         options: Any,
         wishes: TraceOptions,
     ):
-        self.wishes = wishes
+        self.own_options = wishes
         self.fun, self.nums, self.names, self.options = fun, nums, names, options
-        self.number = next(JittedFunction.numbers)
+        self.id = next(JittedFunction.ids)
         self.captured: tuple[Any, ...] = ()
-        self.originals: list[Any] = []
-        self.adopted = False
-        self.writes = self.by_layout = False
+        self.captured_originals: list[Any] = []
+        self.has_new_captures = False
+        self.writes = self.layout_dependent = False
         self.traced = Cache("jit", 256)
-        self.places = Cache("jit", 256)
+        self.capture_positions = Cache("jit", 256)
         self.verified: set[Any] = set()
 
         # Not in a cycle with its JAX function, so that both go, programs and all, with the last
@@ -271,7 +271,7 @@ class JittedFunction:
 
         call.__name__ = call.__qualname__ = function_name(fun)
         self.dispatch: Any = jax.jit(call, **options)
-        JittedFunction.all.add(self)
+        JittedFunction.instances.add(self)
 
     def trace_for_jax(self, captured: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What JAX traces: the one equation that carries the program."""
@@ -279,7 +279,7 @@ class JittedFunction:
         args_given, kwargs_given = args, kwargs
         fun, args, kwargs = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        asking = trace_options.set(self.asking())
+        asking = trace_options.set(self.effective_options())
         try:
             avals = avals_of(leaves, "jit", self.fun, in_tree)
             setting = DispatchKey()
@@ -295,17 +295,19 @@ class JittedFunction:
             trace_options.reset(asking)
         alone = [_reference_count(x) <= _UNSHARED_REFERENCE_COUNT for x in traced.captured]
         key = setting, *self.key(args_given, kwargs_given, in_tree, avals)
-        count, places = self.places.get(key) or (0, {})
+        count, places = self.capture_positions.get(key) or (0, {})
         if count == len(self.captured):
             # JAX has dropped the program, or traces for a setting of its own.
             places = {}
         pairs = zip(traced.captured, alone, strict=True)
-        hidden = [self.passed(x, captured, made_inside, places) for x, made_inside in pairs]
+        hidden = [
+            self.captured_argument(x, captured, made_inside, places) for x, made_inside in pairs
+        ]
         if any(x is None for x in hidden):
             _abandon_jax_trace()
             raise _NewCaptures
-        self.places.put(key, (len(self.captured), places))
-        self.adopted = False
+        self.capture_positions.put(key, (len(self.captured), places))
+        self.has_new_captures = False
         if config.verify and traced.program.key not in self.verified:
             _abandon_jax_trace()
             raise _Unverified(traced)
@@ -313,16 +315,16 @@ class JittedFunction:
             code_of_function(self.fun),
             f"jit({function_name(self.fun)})",
             traced.program,
-            self.number,
+            self.id,
             in_tree,
             static,
             kind="jit",
         )
-        outs = bind_functx_call(traced.program, [*leaves, *hidden], self.wishes.outline)
+        outs = bind_functx_call(traced.program, [*leaves, *hidden], self.own_options.outline)
         own = len(traced.out_avals)
         out = tree.unflatten(traced.out_tree, outs[:own])
-        if traced.by_layout and not self.by_layout:
-            self.by_layout = True
+        if traced.layout_dependent and not self.layout_dependent:
+            self.layout_dependent = True
             _abandon_jax_trace()
             raise _WritesArguments
         if not traced.written and not self.writes:
@@ -339,31 +341,31 @@ class JittedFunction:
         backend.verify(program, [*tree.leaves((dynamic, keywords)), *new.traced.captured])
         self.verified.add(program.key)
 
-    def write_through(self, args: Any, kwargs: Any) -> Any:
+    def call_and_write_back(self, args: Any, kwargs: Any) -> Any:
         """The result of a call that also writes to NumPy arrays among the arguments."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves = tree.leaves((dynamic, keywords))
-        layouts = tuple(argument_strides(leaves)) if self.by_layout else ()
+        layouts = tuple(argument_strides(leaves)) if self.layout_dependent else ()
         out, new = self.dispatch(
-            self.with_setting(tuple(shared_buffers(leaves)), layouts), *args, **kwargs
+            self.captured_with_dispatch_key(tuple(shared_buffers(leaves)), layouts), *args, **kwargs
         )
         write_back_arguments(leaves, new)
         return out
 
-    def with_setting(
+    def captured_with_dispatch_key(
         self, blocks: tuple[SharedBuffer, ...] = (), layouts: tuple[Strides | None, ...] = ()
     ) -> tuple[tuple[Any, ...], DispatchKey]:
         """The captured arrays, and what the program depends on, for a call that JAX dispatches."""
         return self.captured, DispatchKey(blocks, layouts, trace_options.get().key.modes)
 
-    def asking(self) -> TraceOptions:
+    def effective_options(self) -> TraceOptions:
         """What is asked for while the function is traced, by it or by what it is in."""
-        around, own = trace_options.get(), self.wishes
+        around, own = trace_options.get(), self.own_options
         return around._replace(
             outline=own.outline or around.outline, memory=own.memory or around.memory
         )
 
-    def passed(
+    def captured_argument(
         self, x: Any, captured: Sequence[Any], made_inside: bool, places: dict[int, int]
     ) -> Any:
         """The JAX argument that stands for the captured array `x`; None if it is a new one.
@@ -374,7 +376,7 @@ class JittedFunction:
         """
         if isinstance(x, jax.core.Tracer):
             return x
-        for i, original in enumerate(self.originals):
+        for i, original in enumerate(self.captured_originals):
             if original is not x or places.get(id(x), i) != i:
                 continue
             if i >= len(captured):
@@ -382,15 +384,15 @@ class JittedFunction:
             if id(x) in places or _is_bitwise_equal(x, self.captured[i]):
                 places[id(x)] = i
                 return captured[i]
-        if made_inside or self.adopted:
+        if made_inside or self.has_new_captures:
             return _snapshot(x)
-        self.originals.append(x)
+        self.captured_originals.append(x)
         return None
 
-    def adopt(self) -> None:
+    def add_new_captures(self) -> None:
         """Pass the newly captured arrays from now on, those that may change as copies."""
-        self.adopted = True
-        new = self.originals[len(self.captured) :]
+        self.has_new_captures = True
+        new = self.captured_originals[len(self.captured) :]
         # Arrays now, also while JAX is tracing the call.
         with jax.core.eval_context():
             copies = [jax.numpy.asarray(_snapshot(x)) for x in new]
@@ -424,15 +426,15 @@ class JittedFunction:
 
     def bind(self, args: Any, kwargs: Any, inline: bool) -> Any:
         """The function inside a trace: a call of its program, or its equations."""
-        builder = current_builder.here()
-        args, kwargs = self.hashable(args, kwargs)
+        builder = current_builder.require()
+        args, kwargs = self.hashable_arguments(args, kwargs)
         fun, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten_with_key_data((dynamic, keywords))
         avals = avals_of(leaves, "jit", self.fun, in_tree)
         key = self.key(args, kwargs, in_tree, avals)
         traced: TracedFunction | None = self.traced.get(key)
         if traced is None:
-            asking = trace_options.set(self.asking())
+            asking = trace_options.set(self.effective_options())
             try:
                 with freeze_captured_arrays(self.fun):
                     traced = trace_function(fun, in_tree, avals, "jit")
@@ -443,7 +445,7 @@ class JittedFunction:
                 self.traced.put(key, traced)
         operands = [*leaves, *traced.captured]
         if (traced.written and find_aliased_pair(operands, traced.written) is not None) or (
-            traced.by_layout and any(argument_strides(leaves))
+            traced.layout_dependent and any(argument_strides(leaves))
         ):
             # In the open, a write to one view is seen by the other.
             return fun(*dynamic, **keywords)
@@ -451,7 +453,7 @@ class JittedFunction:
             outs = builder.inline(traced.program, operands)
         else:
             outs = Call(traced.program)(*operands)
-        return tree.unflatten(traced.out_tree, traced.returned(operands, outs))
+        return tree.unflatten(traced.out_tree, traced.finish_call(operands, outs))
 
     def key(self, args: Any, kwargs: Any, in_tree: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
         """The program of a call depends on this, and on what the function captured."""
@@ -459,7 +461,14 @@ class JittedFunction:
             tuple(args[n] for n in self.nums if n < len(args)),
             tuple((k, kwargs[k]) for k in sorted(self.names) if k in kwargs),
         )
-        return in_tree, tuple(avals), static, x64_enabled(), bound_axes(), self.asking().key
+        return (
+            in_tree,
+            tuple(avals),
+            static,
+            x64_enabled(),
+            bound_axes(),
+            self.effective_options().key,
+        )
 
     def without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """The function of the arguments that are not static, and those, with None for the rest."""
@@ -489,7 +498,7 @@ class JittedFunction:
         given |= {k: x for k, x in kwargs.items() if k in self.names}
         return {k: repr(static_value(x))[:80] for k, x in given.items()}
 
-    def hashable(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def hashable_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments with static ones made such that they compare by value."""
         if not self.nums and not self.names:
             return args, kwargs
@@ -504,13 +513,13 @@ class JittedFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for these arguments, which may be abstract, as StableHLO."""
-        args, kwargs = self.hashable(args, kwargs)
+        args, kwargs = self.hashable_arguments(args, kwargs)
         while True:
             try:
                 with pause_gc():
                     captured: Any = self.captured
                     if self.writes or trace_options.get().modes:
-                        captured = self.with_setting()
+                        captured = self.captured_with_dispatch_key()
                     lowered = self.dispatch.lower(captured, *args, **kwargs)
                 _, *dynamic = self.without_static(args, kwargs)
                 in_names = argument_names(self.fun, tree.structure(tuple(dynamic)))
@@ -519,17 +528,17 @@ class JittedFunction:
                 )
                 return Lowered(call, lowered)
             except _NewCaptures:
-                self.adopt()
+                self.add_new_captures()
             except _WritesArguments:
                 self.writes = True
             except _Unverified as new:
                 # Without values there is nothing to check it on.
                 self.verified.add(new.traced.program.key)
             except TypeError:
-                self.check_abstract(args, kwargs)
+                self.check_abstract_arguments(args, kwargs)
                 raise
 
-    def check_abstract(self, args: Any, kwargs: Any) -> None:
+    def check_abstract_arguments(self, args: Any, kwargs: Any) -> None:
         """Raise for an argument of `lower` that has no type."""
         _, dynamic, keywords = self.without_static(args, kwargs)
         leaves, in_tree = tree.flatten((dynamic, keywords))
@@ -546,11 +555,11 @@ class JittedFunction:
         """Forget what was compiled."""
         self.dispatch.clear_cache()
         self.traced.clear()
-        self.places.clear()
+        self.capture_positions.clear()
         self.verified.clear()
 
 
 @clear_on_rule_change
 def _clear_jitted_functions() -> None:
-    for compiled in list(JittedFunction.all):
+    for compiled in list(JittedFunction.instances):
         compiled.clear()

@@ -24,7 +24,7 @@ class PRNGKeyType(NamedTuple):
     """
 
     generator: Any
-    words: tuple[int, ...]
+    key_shape: tuple[int, ...]
 
     def wrap(self, words: Any) -> Any:
         """JAX's keys that hold `words`."""
@@ -49,7 +49,7 @@ def prng_key_type(dtype: Any) -> PRNGKeyType | None:
 def raw_key_data(key: Any) -> Any:
     """The words of JAX's typed keys, an array or the type of one; anything else as it is."""
     if type(key) is PRNGKeyTracer:
-        return key.words
+        return key.key_data
     dtype = getattr(key, "dtype", None)
     if dtype is None or prng_key_type(dtype) is None:
         return key
@@ -74,13 +74,15 @@ def typed_key_array(words: Any, dtype: Any) -> Any:
     kind = prng_key_type(dtype)
     assert kind is not None
     if type(words) is Tracer:
-        return PRNGKeyTracer(words, jax.core.ShapedArray(words.shape[: -len(kind.words)], dtype))
+        return PRNGKeyTracer(
+            words, jax.core.ShapedArray(words.shape[: -len(kind.key_shape)], dtype)
+        )
     if type(words) is ShapedArray:
-        return jax.ShapeDtypeStruct(words.shape[: -len(kind.words)], dtype)
+        return jax.ShapeDtypeStruct(words.shape[: -len(kind.key_shape)], dtype)
     if not isinstance(words, (jax.Array, np.ndarray)) or words.dtype != KEY_DATA_DTYPE:
         return words
     return kind.wrap(words)
 
 
-backend.key_words = PRNGKeyNode.words = raw_key_data
-PRNGKeyNode.typed = typed_key_array
+backend.raw_key_data = PRNGKeyNode.key_data = raw_key_data
+PRNGKeyNode.typed_key_array = typed_key_array

@@ -101,7 +101,7 @@ def out_jax_avals(program: Any, mesh: Any, operands: Sequence[Any]) -> list[Any]
     """
     avals = [jax_aval(aval) for aval in program.program.out_avals]
     avals = [a.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))) for a in avals]
-    if not program.checked:
+    if not program.tracks_varying:
         return avals
     found = varying_axes(program.program, [varying_manual_axes(a) for a in operands])
     manual = frozenset(axis_names())
@@ -117,8 +117,8 @@ def bind_on_mesh(call: Any, mesh: Any, operands: Sequence[Any], program: Any) ->
     """
 
     def bind(*xs: Any) -> list[Any]:
-        program.checked = tracks_varying(program.program, xs)
-        if program.checked:
+        program.tracks_varying = tracks_varying(program.program, xs)
+        if program.tracks_varying:
             program.program = resolve_boundaries(
                 program.program, [varying_manual_axes(x) for x in xs]
             )
@@ -144,7 +144,7 @@ def divide_replicated_cotangents(
 
     Transposed with every place for itself, a program makes of these what `psum_replicated_cotangents` adds up.
     """
-    if not program.checked:
+    if not program.tracks_varying:
         return list(cts)
     axes = used_manual_axes(program, [*cts, *operands])
     return [divide_by_axis_sizes(ct, axes - varying_manual_axes(ct)) for ct in cts]
@@ -160,7 +160,7 @@ def psum_replicated_cotangents(
     program: Any, cts: Sequence[Any], likes: Sequence[Any], operands: Sequence[Any]
 ) -> Any:
     """The cotangents of the linear operands `likes`, by what every place has of them."""
-    if not program.checked:
+    if not program.tracks_varying:
         return cts
     axes = used_manual_axes(program, operands)
     found = []

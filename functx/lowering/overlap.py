@@ -47,7 +47,9 @@ class FixOverlappingUpdates(Rewrite[Program]):
             return program
         flow = _DefUse(program)
         overlapping = {
-            eqn for eqn in writes if flow.comes_back(eqn) and flow.reshaped(eqn, self.inline)
+            eqn
+            for eqn in writes
+            if flow.reads_target(eqn) and flow.may_be_reshaped(eqn, self.inline)
         }
         if not overlapping:
             return program
@@ -83,23 +85,23 @@ class _DefUse:
 
     def __init__(self, program: Program):
         self.outputs = {*program.outputs}
-        self.makers = {v: eqn for eqn in program.equations for v in eqn.outputs}
+        self.producers = {v: eqn for eqn in program.equations for v in eqn.outputs}
         self.users: dict[Any, list[Equation]] = {}
         for eqn in program.equations:
             for atom in {*eqn.inputs}:
                 self.users.setdefault(atom, []).append(eqn)
 
-    def shapes_of(self, x: Any) -> list[Any]:
+    def reshaped_sources(self, x: Any) -> list[Any]:
         """`x`, and what it is under another shape."""
         found = [x]
-        while (eqn := self.makers.get(x)) and isinstance(eqn.primitive, _RESHAPING_PRIMITIVES):
+        while (eqn := self.producers.get(x)) and isinstance(eqn.primitive, _RESHAPING_PRIMITIVES):
             x = eqn.inputs[0]
             found.append(x)
         return found
 
-    def comes_back(self, write: Equation) -> bool:
+    def reads_target(self, write: Equation) -> bool:
         """Whether what is written comes of the array that it is written into."""
-        shapes = self.shapes_of(write.inputs[0])
+        shapes = self.reshaped_sources(write.inputs[0])
         pending: list[Any] = [write.inputs[1]]
         seen: set[Any] = set()
         while pending:
@@ -109,15 +111,15 @@ class _DefUse:
             if type(atom) is not Var or atom in seen:
                 continue
             seen.add(atom)
-            maker = self.makers.get(atom)
+            maker = self.producers.get(atom)
             if maker is not None and type(maker.primitive) is not ReadBeforeWrite:
                 pending += maker.inputs
         return False
 
-    def reshaped(self, write: Equation, inline: bool) -> bool:
+    def may_be_reshaped(self, write: Equation, inline: bool) -> bool:
         """Whether the array may have another shape before the write, or after it."""
-        before = self.shapes_of(write.inputs[0])
-        if len(before) > 1 or (inline and before[0] not in self.makers):
+        before = self.reshaped_sources(write.inputs[0])
+        if len(before) > 1 or (inline and before[0] not in self.producers):
             return True
         pending: list[Any] = [write.outputs[0]]
         seen: set[Any] = set()

@@ -42,10 +42,10 @@ class CompilationRecord(NamedTuple):
     structure: str
     static: dict[str, str]
     settings: dict[str, Any]
-    given: int
+    num_arguments: int
     names: Sequence[str]
     avals: Sequence[Any]
-    kinds: frozenset[type]
+    primitive_types: frozenset[type]
     length: int
     operations: Sequence[tuple[str, Any]]
 
@@ -85,10 +85,10 @@ class CompilationRecord(NamedTuple):
             ],
         )
 
-    def like(self, before: CompilationRecord) -> bool:
+    def may_be_same_function(self, before: CompilationRecord) -> bool:
         """Whether this may be the same function again, and not another one of the same code."""
         same = self.function is not None and self.function == before.function
-        return same or self.kinds == before.kinds
+        return same or self.primitive_types == before.primitive_types
 
     def difference(self, before: CompilationRecord) -> tuple[str, str]:
         """What differs from the compilation `before`, and what to do about it."""
@@ -106,7 +106,7 @@ class CompilationRecord(NamedTuple):
             )
         pairs = zip(self.names, before.avals, self.avals, strict=False)
         for i, (name, was, now) in enumerate(pairs):
-            if was is not now and i >= self.given:
+            if was is not now and i >= self.num_arguments:
                 return (
                     f"an array that the function captures: {was!r} before, {now!r} now",
                     "Pass it as an argument, of one of a few shapes and of one dtype.",
@@ -120,9 +120,9 @@ class CompilationRecord(NamedTuple):
                 "the function: it is a new object each time",
                 "Call jit once, outside of what is called again, and pass what changes as arguments.",
             )
-        return self.other_operations(before)
+        return self.operation_difference(before)
 
-    def other_operations(self, before: CompilationRecord) -> tuple[str, str]:
+    def operation_difference(self, before: CompilationRecord) -> tuple[str, str]:
         """The difference of two programs that take the same."""
         if self.length != before.length:
             return (
@@ -201,7 +201,7 @@ def record_compilation(code: Any, *parts: Any, kind: Any = None, **more: Any) ->
     if call.count > COMPILATIONS_BEFORE_WARNING:
         return
     last, call.last = call.last, CompilationRecord.of(*parts, **more)
-    if last is not None and not call.last.like(last):
+    if last is not None and not call.last.may_be_same_function(last):
         return
     call.count += 1
     if call.count <= COMPILATIONS_BEFORE_WARNING or last is None:

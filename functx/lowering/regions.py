@@ -149,7 +149,7 @@ def _read_row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
     """`x[i]`."""
     sizes = [1, *row_type.shape]
     return stablehlo.reshape(
-        row_type, stablehlo.dynamic_slice(x, _row_start(i, len(sizes)), ctx.i64s(sizes))
+        row_type, stablehlo.dynamic_slice(x, _row_start(i, len(sizes)), ctx.i64_array(sizes))
     )
 
 

@@ -92,9 +92,9 @@ def shard_map(
             )
         ]
         parts = [_local_aval(aval, spec, on) for aval, spec in zip(avals, specs, strict=True)]
-        inside = (*bound_axes(), *[Axis(n, on.shape[n], counted=check_vma) for n in names])
+        inside = (*bound_axes(), *[Axis(n, on.shape[n], tracks_varying=check_vma) for n in names])
         with bind_named_axes(inside):
-            traced = trace_function(f, in_tree, parts, "shard_map").without_writes(what)
+            traced = trace_function(f, in_tree, parts, "shard_map").refuse_writes(what)
         if Effect.ORDERED in traced.program.effects:
             raise EffectError(
                 f"{what}: effects on several devices must not be ordered; got some that are",
@@ -113,7 +113,8 @@ def shard_map(
             found = mapped(*operands)
         else:
             whole = [
-                mapped.whole(a, s) for a, s in zip(traced.program.in_avals, specs, strict=True)
+                mapped.global_aval(a, s)
+                for a, s in zip(traced.program.in_avals, specs, strict=True)
             ]
             program = trace_closed(lambda *xs: mapped(*xs), whole, name=function_name(f))
             found = apply(None, program, operands)

@@ -86,13 +86,13 @@ class CallingConvention(NamedTuple):
     name: str
     in_names: Any
     captured: tuple[Any, ...]
-    types: Any
+    args_info: Any
     writes: bool = False
 
     def check(self, args: Any, kwargs: Any) -> None:
         """Raise for arguments other than those that the function was compiled for."""
         what = f"compiled {self.name}"
-        expected, in_tree = tree.flatten((tuple(self.types[0][1:]), self.types[1]))
+        expected, in_tree = tree.flatten((tuple(self.args_info[0][1:]), self.args_info[1]))
         leaves, given_tree = tree.flatten((args, kwargs))
         tree.check_same_structure(
             in_tree, given_tree, f"{what}: the arguments", "those it was compiled for"

@@ -52,17 +52,17 @@ class AttentionBase(Primitive, abstract=True):
     window: tuple[int, int] | None = None
     biased: bool = False
     masked: bool = False
-    block: int = 512
+    block_size: int = 512
     multiple_results = True
     operand_samples: ClassVar[Any] = (
         ((f32[1, 3, 1, 1, 2], f32[1, 3, 1, 2], f32[1, 3, 1, 2]), {"causal": True}),
         (
             (f32[2, 2, 2, 2, 2], f32[2, 5, 2, 2], f32[2, 5, 2, 1], f32[1, 2, 2, 1, 5]),
-            {"biased": True, "block": 2, "window": (1, 2)},
+            {"biased": True, "block_size": 2, "window": (1, 2)},
         ),
         (
             (f32[2, 2, 1, 1, 2], f32[2, 3, 1, 2], f32[2, 3, 1, 2], bool_[2, 1, 1, 1, 3]),
-            {"masked": True, "block": 2},
+            {"masked": True, "block_size": 2},
         ),
     )
 
@@ -99,14 +99,18 @@ class AttentionBase(Primitive, abstract=True):
         if mask is not None and mask.dtype != onp.bool_:
             raise DTypeError(f"{self.name}: the mask must be boolean; got {mask!r}")
 
-    def blocks(self, length: int) -> tuple[int, int]:
+    def block_layout(self, length: int) -> tuple[int, int]:
         """The size of the blocks of `length` keys, and how many there are."""
-        return (length, 1) if length <= self.block else (self.block, -(-length // self.block))
+        return (
+            (length, 1)
+            if length <= self.block_size
+            else (self.block_size, -(-length // self.block_size))
+        )
 
-    def padded(self, given: AttentionOperands) -> AttentionOperands:
+    def pad_keys(self, given: AttentionOperands) -> AttentionOperands:
         """The operands with keys up to the end of the last block."""
         length = given.k.shape[1]
-        size, count = self.blocks(length)
+        size, count = self.block_layout(length)
         more = size * count - length
         if not more:
             return given
@@ -119,9 +123,9 @@ class AttentionBase(Primitive, abstract=True):
         q, k, v, bias, mask = given
         return AttentionOperands(q, pad(k, 1), pad(v, 1), pad(bias, -1), pad(mask, -1))
 
-    def part(self, given: AttentionOperands, length: int, start: Any) -> AttentionOperands:
+    def key_block(self, given: AttentionOperands, length: int, start: Any) -> AttentionOperands:
         """The operands of the block of keys that begins at `start`."""
-        size, count = self.blocks(length)
+        size, count = self.block_layout(length)
 
         def cut(x: Any, axis: int) -> Any:
             if x is None or count == 1 or x.shape[axis] == 1:
@@ -142,7 +146,7 @@ class AttentionBase(Primitive, abstract=True):
         s = s * self.scale
         if part.bias is not None:
             s = s + np.astype(part.bias, s.dtype)
-        conditions = self.conditions(part, length, start)
+        conditions = self.masks(part, length, start)
         if part.mask is not None:
             conditions.append(part.mask)
         if not conditions:
@@ -152,9 +156,9 @@ class AttentionBase(Primitive, abstract=True):
             seen = seen & each
         return np.where(seen, s, -np.inf)
 
-    def conditions(self, part: AttentionOperands, length: int, start: Any) -> list[Any]:
+    def masks(self, part: AttentionOperands, length: int, start: Any) -> list[Any]:
         """What the places of a query and a key must fulfil, as masks that are broadcast."""
-        size, count = self.blocks(length)
+        size, count = self.block_layout(length)
         rows = np.arange(part.q.shape[1])[:, None, None]
         columns = np.arange(size) + start
         found = []
@@ -167,7 +171,7 @@ class AttentionBase(Primitive, abstract=True):
             found.append(columns < length)
         return found
 
-    def merged(
+    def merge_batch(
         self, args: Sequence[Any], dims: Sequence[int | None], shared: Sequence[int]
     ) -> tuple[int, list[Any]]:
         """The size of a batch, and the operands with it as part of the first dimension.
@@ -210,13 +214,13 @@ class DotProductAttention(AttentionBase):
     def decompose(self, *args):
         given, _ = self.operands(args)
         length = given.k.shape[1]
-        size, count = self.blocks(length)
-        given = self.padded(given)
-        found = self.sums(given, length, 0)
+        size, count = self.block_layout(length)
+        given = self.pad_keys(given)
+        found = self.softmax_sums(given, length, 0)
         if count > 1:
 
             def step(before: Any, start: Any) -> Any:
-                return merge_softmax_sums(before, self.sums(given, length, start)), None
+                return merge_softmax_sums(before, self.softmax_sums(given, length, start)), None
 
             found, _ = scan(step, found, np.arange(1, count) * size)
         largest, total, weighted = found
@@ -226,9 +230,11 @@ class DotProductAttention(AttentionBase):
         out = np.astype(weighted / total, given.q.dtype)
         return [np.permute_dims(out, (0, 2, 1, 3, 4)), logs[..., 0]]
 
-    def sums(self, given: AttentionOperands, length: int, start: Any) -> tuple[Any, Any, Any]:
+    def softmax_sums(
+        self, given: AttentionOperands, length: int, start: Any
+    ) -> tuple[Any, Any, Any]:
         """The largest score of one block, the sum of exponentials, and the values weighted by them."""
-        part = self.part(given, length, start)
+        part = self.key_block(given, length, start)
         s = self.scores(part, length, start)
         # A finite bound below all scores, so that a block without keys makes no nan.
         lowest = float(np.finfo(s.dtype).min) / 2
@@ -243,7 +249,7 @@ class DotProductAttention(AttentionBase):
         return largest, np.sum(powers, axis=-1, keepdims=True), weighted
 
     def batch(self, args, dims):
-        size, merged = self.merged(args, dims, range(3, len(args)))
+        size, merged = self.merge_batch(args, dims, range(3, len(args)))
         return [unmerge_batch(x, size) for x in self(*merged)], [0, 0]
 
     def vjp(self, cts, saved, args, active):
@@ -296,8 +302,8 @@ class DotProductAttentionBackward(AttentionBase):
     def decompose(self, *args):
         given, (logs, products, ct) = self.operands(args)
         length = given.k.shape[1]
-        size, count = self.blocks(length)
-        given = self.padded(given)
+        size, count = self.block_layout(length)
+        given = self.pad_keys(given)
         logs = np.where(np.isneginf(logs), 0, logs)[..., None]
         rest = logs, products[..., None], ct
         if count == 1:
@@ -321,7 +327,7 @@ class DotProductAttentionBackward(AttentionBase):
     ) -> tuple[Any, ...]:
         """Those of the query, and of key, value and bias of one block."""
         logs, products, ct = rest
-        part = self.part(given, length, start)
+        part = self.key_block(given, length, start)
         q, k, v, bias, _ = part
         p = np.exp(self.scores(part, length, start) - logs)
         dv = np.einsum("bktgs,btkgv->bskv", np.astype(p, ct.dtype), ct)
@@ -336,7 +342,7 @@ class DotProductAttentionBackward(AttentionBase):
 
     def batch(self, args, dims):
         # The cotangent of a bias is that of each lane, also if all share the bias.
-        size, merged = self.merged(
+        size, merged = self.merge_batch(
             args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
         )
         found = [unmerge_batch(x, size) for x in self(*merged)]

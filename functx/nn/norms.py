@@ -47,7 +47,7 @@ def layer_norm(
     """
     x, affine, flags = _promote_norm_operands("layer_norm", x, weight, bias)
     rank = _normalized_rank("layer_norm", x, normalized_shape)
-    return LayerNorm(eps=_eps("layer_norm", eps), rank=rank, **flags)(x, *affine)
+    return LayerNorm(eps=_eps("layer_norm", eps), normalized_ndim=rank, **flags)(x, *affine)
 
 
 def rms_norm(
@@ -68,7 +68,7 @@ def rms_norm(
     x, affine, flags = _promote_norm_operands("rms_norm", x, weight, None)
     rank = _normalized_rank("rms_norm", x, normalized_shape)
     eps = float(finfo(aval_of(x).dtype).eps) if eps is None else _eps("rms_norm", eps)
-    return RMSNorm(eps=eps, rank=rank, **flags)(x, *affine)
+    return RMSNorm(eps=eps, normalized_ndim=rank, **flags)(x, *affine)
 
 
 def group_norm(

@@ -34,7 +34,7 @@ class ScalarIndex(NamedTuple):
     """One element along an axis, which leaves the shape; `at` is an int or a traced integer."""
 
     axis: int
-    at: Any
+    position: Any
 
 
 class ArrayIndex(NamedTuple):
@@ -44,7 +44,7 @@ class ArrayIndex(NamedTuple):
     """
 
     axis: int | None
-    at: Any
+    position: Any
 
 
 class IndexingOptions(NamedTuple):
@@ -54,11 +54,11 @@ class IndexingOptions(NamedTuple):
     and dropped when written.
     """
 
-    outside: str | None = None
+    out_of_bounds: str | None = None
     indices_are_sorted: bool = False
     unique_indices: bool = False
     fill_value: Any = None
-    wrap: bool = True
+    wrap_negative: bool = True
 
 
 def parse_index_item(item: Any) -> Any:
@@ -191,7 +191,7 @@ def normalize_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any
     """`at` counted from the start of an axis of `size`; known integers are checked."""
     if is_static_index(at):
         return _normalize_static_index(at, axis, size, mode)
-    return normalize_start_index(at, size) if mode.wrap else at
+    return normalize_start_index(at, size) if mode.wrap_negative else at
 
 
 def _normalize_static_index(at: Any, axis: int, size: int, mode: IndexingOptions) -> Any:
@@ -199,16 +199,16 @@ def _normalize_static_index(at: Any, axis: int, size: int, mode: IndexingOptions
     if numbers.dtype != np.int64:
         numbers = numbers.astype(np.int64)
     outside = (numbers < -size) | (numbers >= size)
-    if mode.outside in (None, "promise_in_bounds") and outside.any():
+    if mode.out_of_bounds in (None, "promise_in_bounds") and outside.any():
         raise IndexingError(
             f"x[...]: an index must be in [{-size}, {size}) for axis {axis} of size {size}; "
             f"got {numbers[outside].flat[0]}",
             fix='To read or write outside an array on purpose, use x.at[...] with mode="fill", '
             '"drop" or "clip".',
         )
-    if mode.wrap:
+    if mode.wrap_negative:
         numbers = np.where(numbers < 0, numbers + size, numbers)
-    if mode.outside == "clip":
+    if mode.out_of_bounds == "clip":
         numbers = np.clip(numbers, 0, size - 1)
     return int(numbers[0]) if type(at) is int else numbers.astype(index_dtype((size,)))
 

@@ -101,7 +101,7 @@ def static_index_primitives(shape: Shape, key: tuple[Any, ...]) -> tuple[Primiti
     items = [slice(*item) if type(item) is tuple else item for item in key]
     return Indexer(
         shape, parse_index(shape, items, IndexingOptions()), IndexingOptions()
-    ).static_steps()
+    ).static_primitives()
 
 
 class At:
@@ -204,13 +204,17 @@ class IndexUpdateRef:
         shape, dtype = aval_of(self.x).shape, aval_of(self.x).dtype
         masked = parse_mask_index(self.idx, shape)
         if masked is not None:
-            return select(masked.spread(shape), cast_for_assignment(fun(self.x), dtype), self.x)
+            return select(
+                masked.broadcast_mask(shape), cast_for_assignment(fun(self.x), dtype), self.x
+            )
         found = make_indexer(self.x, self.idx, mode)
         # What is read for places that are then dropped does not matter.
-        reading = mode._replace(outside="clip" if mode.outside == "fill" else mode.outside)
-        reads = Indexer(shape, found.found, reading)
+        reading = mode._replace(
+            out_of_bounds="clip" if mode.out_of_bounds == "fill" else mode.out_of_bounds
+        )
+        reads = Indexer(shape, found.entries, reading)
         old = reads.read(self.x)
-        if found.block is None or found.writes_once(found.places()):
+        if found.index_shape is None or found.has_unique_indices(found.start_indices()):
             return copy_if_shared(found.write(self.x, fun(old), SET), self.x)
         counts = reads.read(found.write(full(shape, literal(0, COUNT_DTYPE)), 1, ADD))
 
@@ -238,11 +242,11 @@ def scatter_update(
     aval = aval_of(x)
     values = cast_for_assignment(values, aval.dtype)
     masked = parse_mask_index(idx, aval.shape)
-    if masked is not None and masked.shares(values, aval.shape):
-        new = masked.fitted(values, aval.shape)
+    if masked is not None and masked.is_uniform(values, aval.shape):
+        new = masked.broadcast_values(values, aval.shape)
         if update.combine is not None:
             new = update.combine(x, new)
-        return select(masked.spread(aval.shape), new, x)
+        return select(masked.broadcast_mask(aval.shape), new, x)
     return make_indexer(x, idx, mode).write(x, values, update)
 
 
@@ -334,7 +338,7 @@ def _take_options(mode: Any, indices: Any) -> IndexingOptions:
     if mode in (None, "raise"):
         return IndexingOptions() if is_static_index(indices) else IndexingOptions("fill")
     found = _indexing_options(mode)
-    return found._replace(wrap=found.outside != "clip")
+    return found._replace(wrap_negative=found.out_of_bounds != "clip")
 
 
 def take_along_axis(
@@ -351,7 +355,7 @@ def take_along_axis(
     if 0 in shape:
         return full(shape, literal(0, aval_of(x).dtype))
     sizes = tuple([n if d in numbers.offset_dims else 1 for d, n in enumerate(aval_of(x).shape)])
-    outside, fill_value = settings.outside or "clip", static_fill_value(fill_value)
+    outside, fill_value = settings.out_of_bounds or "clip", static_fill_value(fill_value)
     return Gather(*numbers, False, False, outside, sizes, fill_value)(x, places)
 
 
@@ -369,7 +373,7 @@ def scatter_along_axis(
     values = cast_for_assignment(values, aval_of(x).dtype)
     if 0 in shape:
         return reshape(x, whole)
-    outside = settings.outside if settings.outside in IN_BOUNDS_MODES else "drop"
+    outside = settings.out_of_bounds if settings.out_of_bounds in IN_BOUNDS_MODES else "drop"
     values = fill_to_shape(broadcast_to(values, shape), shape)
     return reshape(ScatterSet(*numbers, mode=outside)(x, places, values), whole)
 

@@ -22,7 +22,7 @@ class BooleanMaskIndex(NamedTuple):
     mask: Any
     axis: int
 
-    def spread(self, shape: Shape) -> Any:
+    def broadcast_mask(self, shape: Shape) -> Any:
         """The mask of each element of an array of `shape`; a scalar stays one."""
         own = aval_of(self.mask).shape
         if own != shape[self.axis : self.axis + len(own)]:
@@ -34,21 +34,21 @@ class BooleanMaskIndex(NamedTuple):
             return self.mask
         return broadcast_in_dim(self.mask, shape, tuple(range(self.axis, self.axis + len(own))))
 
-    def after(self, shape: Shape) -> int:
+    def trailing_axes(self, shape: Shape) -> int:
         """The number of axes that follow those of the mask."""
         return len(shape) - self.axis - aval_of(self.mask).ndim
 
-    def shares(self, values: Any, shape: Shape) -> bool:
+    def is_uniform(self, values: Any, shape: Shape) -> bool:
         """Whether all elements that the mask selects get the same of `values`.
 
         Then their number need not be known.
         """
-        own, after = aval_of(values).shape, self.after(shape)
+        own, after = aval_of(values).shape, self.trailing_axes(shape)
         return len(own) <= after or own[-1 - after] == 1
 
-    def fitted(self, values: Any, shape: Shape) -> Any:
+    def broadcast_values(self, values: Any, shape: Shape) -> Any:
         """`values` for each element of an array of `shape`; a scalar stays one."""
-        after = self.after(shape)
+        after = self.trailing_axes(shape)
         values = drop_leading_ones(values, self.axis + 1 + after)
         own = aval_of(values).shape
         if not own:
@@ -93,30 +93,32 @@ class MaskedElements:
     comes of that be written to the same places. All else raises `error`.
     """
 
-    __slots__ = ("axes", "error", "whole")
+    __slots__ = ("array", "axes", "error")
 
     def __init__(self, whole: Any, axes: BooleanMaskIndex, error: IndexingError):
-        self.whole, self.axes, self.error = whole, axes, error
+        self.array, self.axes, self.error = whole, axes, error
 
     def __getattr__(self, name: str) -> Any:
         raise self.error
 
-    def at_all_places(self, other: Any) -> Any:
+    def unmasked_operand(self, other: Any) -> Any:
         """`other` for all elements of the array, also where the mask does not hold."""
-        shape = aval_of(self.whole).shape
+        shape = aval_of(self.array).shape
         if type(other) is MaskedElements:
-            alike = other.axes.axis == self.axes.axis and aval_of(other.whole).shape == shape
+            alike = other.axes.axis == self.axes.axis and aval_of(other.array).shape == shape
             if not alike or not is_same_mask(other.axes.mask, self.axes.mask):
                 raise self.error
-            return other.whole
-        if not self.axes.shares(other, shape):
+            return other.array
+        if not self.axes.is_uniform(other, shape):
             raise self.error
-        return self.axes.fitted(other, shape)
+        return self.axes.broadcast_values(other, shape)
 
-    def over(self, x: Any) -> Any:
+    def select_into(self, x: Any) -> Any:
         """`x` with these elements where the mask holds."""
         aval = aval_of(x)
-        return select(self.axes.spread(aval.shape), cast_for_assignment(self.whole, aval.dtype), x)
+        return select(
+            self.axes.broadcast_mask(aval.shape), cast_for_assignment(self.array, aval.dtype), x
+        )
 
 
 def is_same_mask(mask: Any, other: Any) -> bool:
@@ -152,18 +154,18 @@ def masked_elements(x: Any, idx: Any, error: IndexingError) -> MaskedElements | 
     if axes is None or type(axes.mask) is not Tracer:
         return None
     # Where the mask does not hold, nothing may go wrong, derivatives included.
-    whole = select(axes.spread(x.shape), x, full_like(x, 1))
+    whole = select(axes.broadcast_mask(x.shape), x, full_like(x, 1))
     return MaskedElements(whole, axes, error)
 
 
 def _masked_operator(fun: Callable[[Any, Any], Any], in_place: bool, reflected: bool) -> Any:
     def method(self: MaskedElements, other: Any) -> Any:
-        other = self.at_all_places(other)
-        whole = fun(other, self.whole) if reflected else fun(self.whole, other)
+        other = self.unmasked_operand(other)
+        whole = fun(other, self.array) if reflected else fun(self.array, other)
         if in_place:
             from functx.numpy.mutation import check_same_kind_cast
 
-            check_same_kind_cast(aval_of(whole), self.whole.dtype, "x[mask] op= y")
+            check_same_kind_cast(aval_of(whole), self.array.dtype, "x[mask] op= y")
         return MaskedElements(whole, self.axes, self.error)
 
     return method

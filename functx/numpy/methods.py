@@ -79,7 +79,7 @@ def make_operator_pair(
             # What JAX's own operator gives never changes.
             for x in out if type(out) is tuple else (out,):
                 if type(x) is Tracer:
-                    x.builder.note_of_jax(x.atom)
+                    x.builder.mark_made_by_jax(x.atom)
         return out
 
     return method, reflection
@@ -207,7 +207,7 @@ def _jax_array(self: Tracer) -> Any:
     """What JAX looks for before it operates: for an operator of functx's own, no array."""
     # So `w @ x` of an array w becomes the reflected operator, at a fifth of the cost of JAX's.
     caller = sys._getframe(1).f_code.co_name
-    declined = caller in _JAX_OPERATOR_NAMES and not backend.in_trace_of_jax()
+    declined = caller in _JAX_OPERATOR_NAMES and not backend.inside_jax_trace()
     return _no_array if declined else None
 
 
@@ -524,7 +524,7 @@ def _getattr(self: Tracer, name: str) -> Any:
     for module in ("numpy", "nn", "lax"):
         if instead is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
             instead = f"functx.{module}.{name}(x)"
-    message = f"a traced array has no attribute {name!r}; got {self.described()}"
+    message = f"a traced array has no attribute {name!r}; got {self.describe()}"
     raise AttributeError(
         message + (f"; write {instead}" if instead else ""), name=name, obj=self
     ) from None

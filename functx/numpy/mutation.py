@@ -85,7 +85,7 @@ def check_writable(x: Tracer, what: str) -> None:
             raise ImmutableArrayError(f"{what}: a number cannot be written to; got {x.atom.aval!r}")
         position = builder.producer(atom)
         if position is None:
-            captured = builder.captured(atom)
+            captured = builder.captured_value(atom)
             if captured is None:
                 return
             if builder.kind not in _CONTROL_FLOW_KINDS:
@@ -99,7 +99,7 @@ def check_writable(x: Tracer, what: str) -> None:
         base = view_base(builder, eqn)
         if base is None:
             return
-        if eqn.primitive.read_only(base.aval):
+        if eqn.primitive.is_read_only_view(base.aval):
             raise ImmutableArrayError(
                 f"{what}: a view that repeats elements or is read-only must not be written "
                 f"to; got {x.atom.aval!r}, a view of {base.aval!r}",
@@ -144,7 +144,7 @@ def set_item(x: Tracer, idx: Any, value: Any) -> None:
         same = parse_mask_index(idx, x.shape)
         if same is None or not is_same_mask(same.mask, value.axes.mask):
             raise value.error
-        new = value.over(x)
+        new = value.select_into(x)
     else:
         check_value_rank(x, idx, value)
         new = scatter_update(x, idx, value)
@@ -205,7 +205,7 @@ def in_place_operator(symbol: str, fun: Callable[..., Any]) -> Callable[..., Any
         root = storage_base(self)
         if not self.shape and not root.shape:
             return result
-        if root.builder.is_of_jax(root.atom):
+        if root.builder.depends_on_jax(root.atom):
             return result
         write_array(self, result, what)
         return self

@@ -66,51 +66,51 @@ class Indexer:
 
     def __init__(self, shape: Shape, found: Sequence[Any], mode: IndexingOptions):
         self.shape = shape
-        self.found = found
+        self.entries = found
         self.mode = mode
         self.starts: list[Any] = [0] * len(shape)
         self.sizes = [1] * len(shape)
-        self.strided: dict[int, tuple[int, int, int]] = {}
-        self.backwards: list[int] = []
-        self.pointed: list[int] = []
+        self.strided_bounds: dict[int, tuple[int, int, int]] = {}
+        self.reversed_axes: list[int] = []
+        self.indexed_axes: list[int] = []
         for entry in found:
             if type(entry) is SliceIndex:
                 self._add_span(entry)
             elif type(entry) in (ScalarIndex, ArrayIndex) and entry.axis is not None:
-                self.starts[entry.axis] = entry.at
-                self.pointed.append(entry.axis)
-        self.block = _index_array_shape(
-            [aval_of(entry.at).shape for entry in found if type(entry) is ArrayIndex]
+                self.starts[entry.axis] = entry.position
+                self.indexed_axes.append(entry.axis)
+        self.index_shape = _index_array_shape(
+            [aval_of(entry.position).shape for entry in found if type(entry) is ArrayIndex]
         )
-        self.array = any(entry is Ellipsis for entry in found)
-        self.static = self.block is None and all(
+        self.has_ellipsis = any(entry is Ellipsis for entry in found)
+        self.is_static = self.index_shape is None and all(
             type(start) is int and 0 <= start <= n - size
             for start, size, n in zip(self.starts, self.sizes, shape, strict=True)
         )
-        self._lay_out()
+        self._compute_shapes()
 
     def _add_span(self, span: SliceIndex) -> None:
         axis, start, size, step = span
         self.sizes[axis] = size
         if step < 0:
-            self.backwards.append(axis)
+            self.reversed_axes.append(axis)
         if abs(step) == 1:
             self.starts[axis] = start
         else:
-            self.strided[axis] = start, start + (size - 1) * abs(step) + 1, abs(step)
+            self.strided_bounds[axis] = start, start + (size - 1) * abs(step) + 1, abs(step)
 
-    def _lay_out(self) -> None:
+    def _compute_shapes(self) -> None:
         """Find the shape of the result, and of the windows, which lack its new axes.
 
         The block comes where its indices stand if they stand together, else first.
         """
-        at = [i for i, entry in enumerate(self.found) if type(entry) in (ScalarIndex, ArrayIndex)]
-        block = self.block or ()
+        at = [i for i, entry in enumerate(self.entries) if type(entry) in (ScalarIndex, ArrayIndex)]
+        block = self.index_shape or ()
         together = bool(at) and at[-1] - at[0] < len(at)
         result, window = ([], []) if together else (list(block), list(block))
         self.offset_dims: list[int] = []
-        self.window_backwards: list[int] = []
-        for i, entry in enumerate(self.found):
+        self.reversed_window_dims: list[int] = []
+        for i, entry in enumerate(self.entries):
             if together and i == at[0]:
                 result += block
                 window += block
@@ -119,7 +119,7 @@ class Indexer:
             elif type(entry) is SliceIndex:
                 self.offset_dims.append(len(window))
                 if entry.step < 0:
-                    self.window_backwards.append(len(window))
+                    self.reversed_window_dims.append(len(window))
                 result.append(entry.size)
                 window.append(entry.size)
         self.result_shape = tuple(result)
@@ -128,81 +128,83 @@ class Indexer:
 
     def read(self, x: Any) -> Any:
         """The elements of `x` that are selected."""
-        if self.static:
-            for step in self.static_steps():
+        if self.is_static:
+            for step in self.static_primitives():
                 x = bind(step, (x,))
             return x
         if self.is_empty():
             return full(self.result_shape, literal(0, aval_of(x).dtype))
-        if self.strided:
-            return self.thinned().read(self.thin(x))
-        if self.block is None and self.mode.outside != "fill":
-            window = rev(self.one_window(x), self.backwards)
+        if self.strided_bounds:
+            return self.after_strides().read(self.apply_strides(x))
+        if self.index_shape is None and self.mode.out_of_bounds != "fill":
+            window = rev(self.slice_window(x), self.reversed_axes)
         else:
-            window = rev(self.gather(x), self.window_backwards)
-        return self.shaped(window)
+            window = rev(self.gather(x), self.reversed_window_dims)
+        return self.to_result_shape(window)
 
-    def shaped(self, window: Any) -> Any:
+    def to_result_shape(self, window: Any) -> Any:
         """The window in the shape of the result; with Ellipsis one element is a view as well."""
-        if self.array and not self.result_shape and aval_of(window).shape:
+        if self.has_ellipsis and not self.result_shape and aval_of(window).shape:
             return element_view(window, (0,) * aval_of(window).ndim)
         return reshape(window, self.result_shape)
 
     def write(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
         """`x` with `value` written to what is selected."""
-        value = self.fitted(value, aval_of(x).dtype)
+        value = self.broadcast_value(value, aval_of(x).dtype)
         if self.is_empty():
             return x
-        if self.strided and not self.static:
-            part = self.thinned().write(self.thin(x), value, update)
-            return update_strided_slice(x, part, self.thinning())
-        if self.block is None and (self.static or self.mode.outside in IN_BOUNDS_MODES):
+        if self.strided_bounds and not self.is_static:
+            part = self.after_strides().write(self.apply_strides(x), value, update)
+            return update_strided_slice(x, part, self.stride_bounds())
+        if self.index_shape is None and (
+            self.is_static or self.mode.out_of_bounds in IN_BOUNDS_MODES
+        ):
             return self.write_window(x, value, update)
-        value = self.arranged(value, self.window_shape, self.window_backwards)
-        places = self.places()
+        value = self.to_window_order(value, self.window_shape, self.reversed_window_dims)
+        places = self.start_indices()
         scatter = update.scatter(
-            *self.numbers(),
+            *self.dimension_numbers(),
             self.mode.indices_are_sorted,
-            self.writes_once(places),
-            self.mode.outside if self.mode.outside in IN_BOUNDS_MODES else "drop",
+            self.has_unique_indices(places),
+            self.mode.out_of_bounds if self.mode.out_of_bounds in IN_BOUNDS_MODES else "drop",
         )
         return scatter(x, places, fill_to_shape(value, self.window_shape))
 
     def write_window(self, x: Any, value: Any, update: ScatterUpdate) -> Any:
         """`x` with `value` written to its one window, which lies inside it."""
         sizes = tuple(self.sizes)
-        value = self.arranged(value, sizes, self.backwards)
+        value = self.to_window_order(value, sizes, self.reversed_axes)
         if update.combine is not None:
-            value = update.combine(self.one_window(x), value)
+            value = update.combine(self.slice_window(x), value)
         value = fill_to_shape(value, sizes)
-        if self.static:
-            return update_strided_slice(x, value, self.bounds())
+        if self.is_static:
+            return update_strided_slice(x, value, self.window_bounds())
         return DynamicUpdateSlice()(x, value, *self.scalar_starts())
 
-    def one_window(self, x: Any) -> Any:
+    def slice_window(self, x: Any) -> Any:
         """The one window of `x`, its elements in the order that `x` has them."""
-        if self.static:
-            return _slice_bounds(x, self.bounds())
+        if self.is_static:
+            return _slice_bounds(x, self.window_bounds())
         return DynamicSlice(tuple(self.sizes))(x, *self.scalar_starts())
 
-    def bounds(self) -> list[Bounds]:
+    def window_bounds(self) -> list[Bounds]:
         """The (start, limit, stride) of the one window, whose place is known."""
         return [
-            self.strided.get(axis, (start, start + size, 1))
+            self.strided_bounds.get(axis, (start, start + size, 1))
             for axis, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True))
         ]
 
-    def static_steps(self) -> tuple[Primitive, ...]:
+    def static_primitives(self) -> tuple[Primitive, ...]:
         """The operations that read the one window, whose place is known."""
-        if self.array and not self.result_shape and self.shape:
+        if self.has_ellipsis and not self.result_shape and self.shape:
             return (AsStrided((), tuple(self.starts), ()),)
         steps: list[Primitive] = []
-        bounds = self.bounds()
+        bounds = self.window_bounds()
         if bounds != _full_bounds(self.shape):
             starts, limits, strides = zip(*bounds, strict=True)
-            steps.append(Slice(starts, limits, strides if self.strided else None))
-        if self.backwards:
-            steps.append(Rev(tuple(self.backwards)))
+            steps.append(Slice(starts, limits, strides if self.strided_bounds else None))
+        if self.reversed_axes:
+            steps.append(Rev(tuple(self.reversed_axes)))
         if tuple(self.sizes) != self.result_shape:
             steps.append(Reshape(self.result_shape))
         return tuple(steps)
@@ -210,7 +212,7 @@ class Indexer:
     def is_empty(self) -> bool:
         """Whether nothing is selected. Raises where something is to be, of an axis without any."""
         empty = 0 in self.result_shape
-        for axis in self.pointed:
+        for axis in self.indexed_axes:
             if not self.shape[axis] and not empty:
                 raise IndexingError(
                     "x[...]: an axis of length 0 has no elements to index; got axis "
@@ -218,22 +220,22 @@ class Indexer:
                 )
         return empty
 
-    def thinning(self) -> list[Bounds]:
+    def stride_bounds(self) -> list[Bounds]:
         """The (start, limit, stride) of what the strided axes keep of the array."""
-        return [self.strided.get(axis, (0, n, 1)) for axis, n in enumerate(self.shape)]
+        return [self.strided_bounds.get(axis, (0, n, 1)) for axis, n in enumerate(self.shape)]
 
-    def thin(self, x: Any) -> Any:
+    def apply_strides(self, x: Any) -> Any:
         """`x` with only the elements that the strided axes keep."""
-        return _slice_bounds(x, self.thinning())
+        return _slice_bounds(x, self.stride_bounds())
 
-    def thinned(self) -> Indexer:
+    def after_strides(self) -> Indexer:
         """What is selected of the array with only the elements that the strided axes keep."""
-        shape = tuple([len(range(*bounds)) for bounds in self.thinning()])
+        shape = tuple([len(range(*bounds)) for bounds in self.stride_bounds()])
         found = [
             SliceIndex(entry.axis, 0, entry.size, entry.step // abs(entry.step))
-            if type(entry) is SliceIndex and entry.axis in self.strided
+            if type(entry) is SliceIndex and entry.axis in self.strided_bounds
             else entry
-            for entry in self.found
+            for entry in self.entries
         ]
         return Indexer(shape, found, self.mode)
 
@@ -241,30 +243,30 @@ class Indexer:
         """The windows of `x`, one at each place."""
         mode = self.mode
         read = _gather(
-            *self.numbers(),
+            *self.dimension_numbers(),
             mode.indices_are_sorted,
             mode.unique_indices,
-            mode.outside or "clip",
+            mode.out_of_bounds or "clip",
             tuple(self.sizes),
         )
         if mode.fill_value is not None:
-            read = read.changed(fill_value=mode.fill_value)
-        return read(x, self.places())
+            read = read.replace(fill_value=mode.fill_value)
+        return read(x, self.start_indices())
 
-    def numbers(self) -> GatherDimensionNumbers:
+    def dimension_numbers(self) -> GatherDimensionNumbers:
         """Which dimensions do what when the windows are gathered."""
         return GatherDimensionNumbers(
-            tuple(self.offset_dims), tuple(sorted(self.pointed)), tuple(self.indexed())
+            tuple(self.offset_dims), tuple(sorted(self.indexed_axes)), tuple(self.start_index_map())
         )
 
-    def indexed(self) -> list[int]:
+    def start_index_map(self) -> list[int]:
         """The axes along which windows begin elsewhere than at 0."""
         return [axis for axis, at in enumerate(self.starts) if type(at) is not int or at != 0]
 
-    def places(self) -> Any:
+    def start_indices(self) -> Any:
         """Where the windows begin: index vectors, along the last dimension of an array."""
-        block = self.block or ()
-        columns = [self.starts[axis] for axis in self.indexed()]
+        block = self.index_shape or ()
+        columns = [self.starts[axis] for axis in self.start_index_map()]
         if all(isinstance(at, int | np.ndarray) for at in columns):
             vectors = np.zeros((*block, len(columns)), index_dtype(self.shape))
             for k, at in enumerate(columns):
@@ -274,10 +276,10 @@ class Indexer:
             return _index_column(columns[0], block)
         wide = any(aval_of(at).dtype.itemsize == 8 for at in columns if type(at) is not int)
         dtype = np.dtype("int64" if wide else "int32")
-        columns = [self.in_dtype(axis, dtype) for axis in self.indexed()]
+        columns = [self.starts_in_dtype(axis, dtype) for axis in self.start_index_map()]
         return concatenate([_index_column(at, block) for at in columns], len(block))
 
-    def in_dtype(self, axis: int, dtype: Any) -> Any:
+    def starts_in_dtype(self, axis: int, dtype: Any) -> Any:
         """Where windows begin along `axis`, in the signed `dtype`."""
         at = self.starts[axis]
         if type(at) is int:
@@ -294,17 +296,17 @@ class Indexer:
         dtype = dtypes[0] if dtypes else np.dtype("int32")
         return [literal(at, dtype) if type(at) is int else at for at in self.starts]
 
-    def writes_once(self, places: Any) -> bool:
+    def has_unique_indices(self, places: Any) -> bool:
         """Whether it is known that no element is written twice."""
-        if self.mode.unique_indices or self.block is None or prod(self.block) <= 1:
+        if self.mode.unique_indices or self.index_shape is None or prod(self.index_shape) <= 1:
             return True
         if not isinstance(places, np.ndarray) or places.size > _MAX_CHECKED_INDICES:
             return False
-        sizes = [self.shape[axis] for axis in self.indexed()]
+        sizes = [self.shape[axis] for axis in self.start_index_map()]
         weights = np.cumprod([1, *sizes[:0:-1]])[::-1]
-        return np.unique(places.astype(np.int64) @ weights).size == prod(self.block)
+        return np.unique(places.astype(np.int64) @ weights).size == prod(self.index_shape)
 
-    def fitted(self, value: Any, dtype: Any) -> Any:
+    def broadcast_value(self, value: Any, dtype: Any) -> Any:
         """`value` as an array of the shape of the selection, or a scalar, of `dtype`."""
         value = drop_leading_ones(cast_for_assignment(value, dtype), len(self.result_shape))
         shape = aval_of(value).shape
@@ -320,7 +322,7 @@ class Indexer:
             )
         return broadcast_to(value, self.result_shape)
 
-    def arranged(self, value: Any, shape: Shape, backwards: Sequence[int]) -> Any:
+    def to_window_order(self, value: Any, shape: Shape, backwards: Sequence[int]) -> Any:
         """`value` in the shape and order of the windows; a scalar stays one."""
         return rev(reshape(value, shape), backwards) if aval_of(value).shape else value
 

@@ -55,8 +55,8 @@ class SortedUnique(NamedTuple):
     """The elements of a vector in order, which of them are the first of their kind, and whence."""
 
     values: Any
-    first: Any
-    places: Any
+    is_first: Any
+    permutation: Any
 
 
 def _sort_unique(rows: Any, equal_nan: bool = True) -> SortedUnique:
@@ -299,7 +299,7 @@ def _select_members(
     name: str, a: SortedUnique, wanted: Any, size: int | None, fill_value: Any
 ) -> tuple[Any, Any, Any]:
     """The elements of a set that are `wanted`, their places in it, and which there are."""
-    mask = bitwise_and(a.first, wanted)
+    mask = bitwise_and(a.is_first, wanted)
     if size is None:
         known = np.flatnonzero(concrete_mask(mask, name)).astype(np.int32)
         return gather_along(a.values, known, 0), known, None
@@ -359,11 +359,11 @@ def intersect1d(
         both = _sort_unique(concatenate([x, y]), equal_nan=False)
         # After sorting, an element of both arrays is next to its equal.
         end = shaping.full((1,), literal(True, BOOL))
-        last = joining.concatenate([slice_(both.first, (1,), (n + m,)), end], 0)
-        among = both._replace(first=bitwise_not(last))
-        return _select_members("intersect1d", among, among.first, size, fill_value)[0]
+        last = joining.concatenate([slice_(both.is_first, (1,), (n + m,)), end], 0)
+        among = both._replace(is_first=bitwise_not(last))
+        return _select_members("intersect1d", among, among.is_first, size, fill_value)[0]
     a, b = _sort_unique(x), _sort_unique(y)
-    wanted = bitwise_and(isin(a.values, y), a.first)
+    wanted = bitwise_and(isin(a.values, y), a.is_first)
     if fill_value is None and size:
         least, there = true_indices(wanted, 1)
         fill_value = shaping.reshape(take_or_fill(a.values, least, there, 0), ())
@@ -373,9 +373,9 @@ def intersect1d(
     if not (n and m):
         shape, dtype = aval_of(found).shape, canonical_dtype(INT)
         return found, *[shaping.full(shape, literal(k, dtype)) for k in (n, m)]
-    first = convert_element_type(take_from_vector(a.places, places), INT)
+    first = convert_element_type(take_from_vector(a.permutation, places), INT)
     at = searching.searchsorted(b.values, gather_along(a.values, places, 0))
-    second = convert_element_type(take_from_vector(b.places, at), INT)
+    second = convert_element_type(take_from_vector(b.permutation, at), INT)
     if there is not None:
         dtype = canonical_dtype(INT)
         first = select(there, first, literal(n, dtype))
@@ -405,17 +405,17 @@ def setxor1d(
         n = aval_of(both).size
         # An element alone differs from the one after it too.
         end = shaping.full((1,), literal(True, BOOL))
-        last = joining.concatenate([slice_(a.first, (1,), (n,)), end], 0)
+        last = joining.concatenate([slice_(a.is_first, (1,), (n,)), end], 0)
         return _select_members("setxor1d", a, last, size, fill_value)[0]
     left, right = _sort_unique(x), _sort_unique(y)
     alone = joining.concatenate(
         [
-            bitwise_and(left.first, isin(left.values, y, invert=True)),
-            bitwise_and(right.first, isin(right.values, x, invert=True)),
+            bitwise_and(left.is_first, isin(left.values, y, invert=True)),
+            bitwise_and(right.is_first, isin(right.values, x, invert=True)),
         ],
         0,
     )
     a = _sort_unique(joining.concatenate([left.values, right.values], 0))
-    wanted = take_from_vector(alone, a.places)
-    a = a._replace(first=wanted)
+    wanted = take_from_vector(alone, a.permutation)
+    a = a._replace(is_first=wanted)
     return _select_members("setxor1d", a, wanted, size, fill_value)[0]

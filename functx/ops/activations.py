@@ -21,7 +21,7 @@ INF = math.inf
 class Softplus(Inexact):
     """log(1 + exp(x)), without overflow."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -38,7 +38,7 @@ class Softplus(Inexact):
 class LogSigmoid(Inexact):
     """-log(1 + exp(-x)), without overflow."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -55,7 +55,7 @@ class LogSigmoid(Inexact):
 class Silu(Inexact):
     """x / (1 + exp(-x))."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -74,7 +74,7 @@ class Silu(Inexact):
 class Mish(Inexact):
     """x tanh(log(1 + exp(x)))."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "f"
     samples = (
         sample(f32[3, 4]),
@@ -94,7 +94,7 @@ class Mish(Inexact):
 class Gelu(Inexact):
     """x times the normal distribution function at x, or the approximation of it by a tanh."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     approximate: bool
     accepts = "f"
     samples = (
@@ -117,21 +117,21 @@ class Gelu(Inexact):
         x = clamp(-100.0, x, 100.0)
         if not self.approximate:
             density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
-            return add(self.distribution(x), mul(x, density))
-        share = self.distribution(x)
+            return add(self.normal_cdf(x), mul(x, density))
+        share = self.normal_cdf(x)
         slope = mul(add(mul(mul(x, x), 3 * GELU_CUBIC), 1.0), 2 * GELU_SCALE)
         return add(share, mul(x, mul(mul(share, sub(1.0, share)), slope)))
 
     def decompose(self, x):
-        return mul(x, self.distribution(x))
+        return mul(x, self.normal_cdf(x))
 
-    def distribution(self, x: Any) -> Any:
+    def normal_cdf(self, x: Any) -> Any:
         if self.approximate:
             # (1 + tanh(u)) / 2 is logistic(2 u), which keeps its digits for very negative u.
-            return logistic(self.argument(x))
+            return logistic(self.sigmoid_argument(x))
         return mul(erfc(mul(x, -math.sqrt(0.5))), 0.5)
 
-    def argument(self, x: Any) -> Any:
+    def sigmoid_argument(self, x: Any) -> Any:
         # 2 sqrt(2 / pi) (x + 0.044715 x^3)
         return mul(add(x, mul(mul(mul(x, x), x), GELU_CUBIC)), 2 * GELU_SCALE)
 

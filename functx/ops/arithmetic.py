@@ -28,21 +28,21 @@ BOOL = np.dtype("bool")
 class Neg(Unary):
     """-x."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "iufc"
     linear = (0,)
-    on_host = np.negative
-    on_host_kinds = "iuf"
+    host_kernel = np.negative
+    host_kernel_kinds = "iuf"
     samples = (sample(f32[3, 4]),)
 
     def partial(self, i, t, out, x):
         return neg(t)
 
-    def bounded(self, i, x):
+    def preserves_zero(self, i, x):
         return True
 
     def simplify(self, facts, x):
-        inner = facts.made_by(x, Neg)
+        inner = facts.defining_equation(x, Neg)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -52,10 +52,10 @@ class Neg(Unary):
 class Add(Binary):
     """x + y."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "biufc"
     linear = (0, 1)
-    on_host = np.add
+    host_kernel = np.add
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
@@ -77,17 +77,17 @@ class Add(Binary):
 class Sub(Binary):
     """x - y."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "iufc"
     linear = (0, 1)
-    on_host = np.subtract
-    on_host_kinds = "iuf"
+    host_kernel = np.subtract
+    host_kernel_kinds = "iuf"
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
 
     def partial(self, i, t, out, x, y):
         return t if i == 0 else neg(t)
 
-    def bounded(self, i, x, y):
+    def preserves_zero(self, i, x, y):
         return True
 
     def simplify(self, facts, x, y):
@@ -102,15 +102,15 @@ class Sub(Binary):
 class Mul(Binary):
     """x * y."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     linear = (0, 1)
-    on_host = np.multiply
+    host_kernel = np.multiply
     samples = sample(f32[3, 4], f32[3, 4]), sample(f32[3], f32[()])
 
     def partial(self, i, t, out, x, y):
         return mul(t, y if i == 0 else x)
 
-    def bounded(self, i, x, y):
+    def preserves_zero(self, i, x, y):
         return is_finite_literal(y if i == 0 else x)
 
     def simplify(self, facts, x, y):
@@ -131,15 +131,15 @@ class Div(Binary):
 
     accepts = "iufc"
     linear = (0,)
-    on_host = np.divide
-    on_host_kinds = "f"
+    host_kernel = np.divide
+    host_kernel_kinds = "f"
     samples = sample(f32[3, 4], f32[3, 4], nonzero=(1,)), sample(f32[()], f32[3], nonzero=(1,))
 
     def partial(self, i, t, out, x, y):
         # d(x / y) = dx / y - out * dy / y
         return div(t, y) if i == 0 else neg(div(mul(t, out), y))
 
-    def bounded(self, i, x, y):
+    def preserves_zero(self, i, x, y):
         return i == 0 and is_finite_literal(y, but_zero=True)
 
     def simplify(self, facts, x, y):
@@ -191,10 +191,10 @@ class Sign(Unary):
 class Abs(Unary):
     """|x|, real for complex x; the derivative at 0 is 0."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "iufc"
-    on_host = np.absolute
-    on_host_kinds = "iuf"
+    host_kernel = np.absolute
+    host_kernel_kinds = "iuf"
     samples = (
         sample(f32[3, 4], nonzero=(0,)),
         sample(c64[3], nonzero=(0,)),
@@ -210,7 +210,7 @@ class Abs(Unary):
         (x,), (t,) = primals, tangents
         slope = sign(x)
         if not is_complex(x.dtype):
-            return self(x), apply_mask(self.influence(0, x), mul(t, slope))
+            return self(x), apply_mask(self.nonzero_derivative_mask(0, x), mul(t, slope))
         # d|x| = re(conj(x / |x|) dx)
         return self(x), real(mul(t, conj(slope)))
 
@@ -218,19 +218,19 @@ class Abs(Unary):
         (x,) = args
         slope = sign(x)
         if not is_complex(x.dtype):
-            return (apply_mask(self.influence(0, x), mul(ct, slope)),)
+            return (apply_mask(self.nonzero_derivative_mask(0, x), mul(ct, slope)),)
         return (mul(complex(ct, 0.0), conj(slope)),)
 
-    def influence(self, i, x):
+    def nonzero_derivative_mask(self, i, x):
         return ne(x, 0)
 
-    def bounded(self, i, x):
+    def preserves_zero(self, i, x):
         return not is_complex(x.dtype)
 
     def simplify(self, facts, x):
-        if facts.made_by(x, Abs) is not None:
+        if facts.defining_equation(x, Abs) is not None:
             return x
-        inner = facts.made_by(x, Neg)
+        inner = facts.defining_equation(x, Neg)
         return None if inner is None or has_exact_arithmetic(x) else (self, inner.inputs)
 
     def lower(self, ctx, x):
@@ -261,28 +261,34 @@ class Rem(Binary):
 class _BinaryExtremum(Binary, abstract=True):
     """The larger or the smaller operand; nan where either is, ties share the derivative."""
 
-    finite_slopes = True
+    has_finite_derivative = True
 
     def partial(self, i, t, out, x, y):
         tie = select(eq(x, y), mul(t, 0.5), 0)
-        return select(self.wins((x, y)[i], (y, x)[i], out), t, tie)
+        return select(self.is_selected((x, y)[i], (y, x)[i], out), t, tie)
 
-    def influence(self, i, x, y):
+    def nonzero_derivative_mask(self, i, x, y):
         if is_complex(x.dtype):
             return None
-        return bitwise_not(self.beats(y, x) if i == 0 else self.beats(x, y))
+        return bitwise_not(
+            self.is_strictly_selected(y, x) if i == 0 else self.is_strictly_selected(x, y)
+        )
 
-    def bounded(self, i, x, y):
+    def preserves_zero(self, i, x, y):
         return True
 
-    def wins(self, x: Any, y: Any, out: Any) -> Any:
+    def is_selected(self, x: Any, y: Any, out: Any) -> Any:
         """Where the output is x and not y."""
-        return bitwise_and(eq(x, out), ne(x, y)) if is_complex(x.dtype) else self.beats(x, y)
+        return (
+            bitwise_and(eq(x, out), ne(x, y))
+            if is_complex(x.dtype)
+            else self.is_strictly_selected(x, y)
+        )
 
     def simplify(self, facts, x, y):
         return x if is_same_value(x, y) else None
 
-    def beats(self, x: Any, y: Any) -> Any:
+    def is_strictly_selected(self, x: Any, y: Any) -> Any:
         """Where x is the output and not y, for what is not complex."""
         raise NotImplementedError
 
@@ -304,7 +310,7 @@ class Max(_BinaryExtremum):
 
     samples = _extremum_samples([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
 
-    def beats(self, x, y):
+    def is_strictly_selected(self, x, y):
         return gt(x, y)
 
     def lower(self, ctx, x, y):
@@ -318,7 +324,7 @@ class Min(_BinaryExtremum):
 
     samples = _extremum_samples([1.0, 0.5, 0.0], [0.0, 0.5, 1.0])
 
-    def beats(self, x, y):
+    def is_strictly_selected(self, x, y):
         return lt(x, y)
 
     def lower(self, ctx, x, y):
@@ -426,17 +432,17 @@ class IntegerPow(Unary):
 class Square(Unary):
     """x * x."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "iufc"
-    on_host = np.square
-    on_host_kinds = "iuf"
+    host_kernel = np.square
+    host_kernel_kinds = "iuf"
     samples = sample(f32[3, 4]), sample(c64[3]), sample(i32[3])
 
     def derivative(self, out, x):
         return mul(x, 2)
 
     def simplify(self, facts, x):
-        inner = facts.made_by(x, Neg) or facts.made_by(x, Abs)
+        inner = facts.defining_equation(x, Neg) or facts.defining_equation(x, Abs)
         if inner is None or kind(inner.inputs[0].aval.dtype) != "f":
             return None
         return self, inner.inputs

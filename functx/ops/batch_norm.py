@@ -34,7 +34,7 @@ class BatchNorm(ForwardNormalization):
     axes: tuple[int, ...]
     momentum: float = 0.1
     tracked: bool = False
-    shares = False
+    can_share_affine = False
     multiple_results = True
     samples = (
         sample(f32[4, 3], f32[3], eps=1e-2, weighted=True, biased=False, axes=(0,)),
@@ -50,38 +50,38 @@ class BatchNorm(ForwardNormalization):
         ),
     )
 
-    def arrangement(self, x):
+    def layout_of(self, x):
         return channel_layout(self, x)
 
-    def batched(self, shared):
-        return self.changed(axes=tuple([d + 1 for d in self.axes])), 0
+    def batched_primitive(self, shared):
+        return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
     def abstract_eval(self, x, *rest):
         count = len(rest) - 2 * self.tracked
         running = rest[count:]
         check_real(self.name, x, *rest)
         self.check_affine(
-            self.arrangement(x).affine,
+            self.layout_of(x).affine,
             **dict(zip(("running mean", "running variance"), running, strict=False)),
         )
         out = super().abstract_eval(x, *rest[:count])
         return [out, *[aval.update(weak_type=False) for aval in running]]
 
     def decompose(self, *args):
-        found = self.standardized(args)
-        means, variances = self.running(args)
-        outs = [self.scaled(found, args)]
+        found = self.standardized_input(args)
+        means, variances = self.running_statistics(args)
+        outs = [self.apply_affine(found, args)]
         if self.tracked:
-            correction = self.correction(args[0])
-            outs.append(self.moved(means, found.mean, args[0]))
-            outs.append(self.moved(variances, mul(found.variance, correction), args[0]))
+            correction = self.bessel_correction(args[0])
+            outs.append(self.update_running(means, found.mean, args[0]))
+            outs.append(self.update_running(variances, mul(found.variance, correction), args[0]))
         return outs
 
     def jvp(self, primals, tangents):
-        out_tangents = [self.tangent(primals, tangents)]
+        out_tangents = [self.output_tangent(primals, tangents)]
         if self.tracked:
             x, (t, *_) = primals[0], tangents
-            t_mean, t_variance = self.running(tangents)
+            t_mean, t_variance = self.running_statistics(tangents)
             moved_mean = moved_variance = None
             if t is not None:
                 dtype = working_dtype(*primals)
@@ -89,17 +89,19 @@ class BatchNorm(ForwardNormalization):
                 # d mean((x - m)^2) = 2 mean((x - m) dx)
                 rest = sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
                 moved_mean = mean_along(t, self.axes)
-                moved_variance = mul(mean_along(mul(rest, t), self.axes), 2 * self.correction(x))
-            running = self.running(primals)
-            out_tangents.append(self.moved(t_mean, moved_mean, x, running[0]))
-            out_tangents.append(self.moved(t_variance, moved_variance, x, running[1]))
+                moved_variance = mul(
+                    mean_along(mul(rest, t), self.axes), 2 * self.bessel_correction(x)
+                )
+            running = self.running_statistics(primals)
+            out_tangents.append(self.update_running(t_mean, moved_mean, x, running[0]))
+            out_tangents.append(self.update_running(t_variance, moved_variance, x, running[1]))
         return self(*primals), out_tangents
 
     def vjp(self, cts, out, args, active):
         ct, *of_running = cts
         found: list[Any] = [None] * (1 + self.weighted + self.biased)
         if ct is not None:
-            found = self.pulled(ct, args, active)
+            found = self.input_cotangents(ct, args, active)
         if not self.tracked:
             return found
         x = args[0]
@@ -107,10 +109,10 @@ class BatchNorm(ForwardNormalization):
             return [*found, *of_running]
         kept = [None if ct is None else mul(ct, 1 - self.momentum) for ct in of_running]
         if active[0]:
-            found[0] = self.add_pulled_statistics(found[0], of_running, x, args)
+            found[0] = self.add_running_cotangents(found[0], of_running, x, args)
         return [*found, *kept]
 
-    def add_pulled_statistics(self, found: Any, cts: Any, x: Any, args: Any) -> Any:
+    def add_running_cotangents(self, found: Any, cts: Any, x: Any, args: Any) -> Any:
         """The cotangent of x, with what those of the running statistics make of it."""
         dtype = working_dtype(*args)
         count = prod([x.shape[d] for d in self.axes])
@@ -121,7 +123,7 @@ class BatchNorm(ForwardNormalization):
         if cts[1] is not None:
             wide = convert_element_type(x, dtype)
             rest = sub(wide, broadcast_along(mean_along(wide, self.axes), x, self.axes))
-            factor = 2 * self.momentum * self.correction(x) / count
+            factor = 2 * self.momentum * self.bessel_correction(x) / count
             share = mul(convert_element_type(cts[1], dtype), factor)
             terms.append(mul(rest, broadcast_along(share, x, self.axes)))
         for term in terms:
@@ -129,16 +131,16 @@ class BatchNorm(ForwardNormalization):
             found = term if found is None else add(found, term)
         return found
 
-    def running(self, values: Any) -> Any:
+    def running_statistics(self, values: Any) -> Any:
         """The entries of `values` for the running mean and variance."""
         return values[-2:] if self.tracked else (None, None)
 
-    def correction(self, x: Any) -> float:
+    def bessel_correction(self, x: Any) -> float:
         """From the mean square to the unbiased variance; of one element that is 0 either way."""
         count = prod([x.shape[d] for d in self.axes])
         return count / max(count - 1, 1)
 
-    def moved(self, old: Any, new: Any, x: Any, like: Any = None) -> Any:
+    def update_running(self, old: Any, new: Any, x: Any, like: Any = None) -> Any:
         """The running statistic `old` moved towards `new`, of which either may be None for 0."""
         if not x.size:
             return old
@@ -154,24 +156,24 @@ class BatchNorm(ForwardNormalization):
         outs, _ = super().batch(args, dims)
         return outs, [0] * len(outs)
 
-    def trim(self, used):
+    def dce(self, used):
         if not self.tracked or any(used[1:]):
             return None
-        return self.changed(tracked=False), range(1 + self.weighted + self.biased), [0]
+        return self.replace(tracked=False), range(1 + self.weighted + self.biased), [0]
 
 
 class BatchNormBackward(BackwardNormalization):
     """The cotangents that `batch_norm` makes of that of its output."""
 
     axes: tuple[int, ...]
-    shares = False
+    can_share_affine = False
     samples = (
         sample(
             f32[3, 2, 2],
             f32[3, 2, 2],
             eps=1e-2,
             weighted=False,
-            wanted=(True, False, True),
+            output_mask=(True, False, True),
             axes=(0, 2),
         ),
         sample(
@@ -180,18 +182,18 @@ class BatchNormBackward(BackwardNormalization):
             f32[3],
             eps=None,
             weighted=False,
-            wanted=(True, True, True),
+            output_mask=(True, True, True),
             axes=(0,),
             domain={2: (0.5, 1.0)},
             gradients={2: [0.0, 0.0, 0.0]},
         ),
     )
 
-    def arrangement(self, x):
+    def layout_of(self, x):
         return channel_layout(self, x)
 
-    def batched(self, shared):
-        return self.changed(axes=tuple([d + 1 for d in self.axes])), 0
+    def batched_primitive(self, shared):
+        return self.replace(axes=tuple([d + 1 for d in self.axes])), 0
 
 
 class FixedStatisticsNormalization(Normalization, abstract=True):
@@ -199,13 +201,13 @@ class FixedStatisticsNormalization(Normalization, abstract=True):
 
     axes: tuple[int, ...]
 
-    def arrangement(self, x):
+    def layout_of(self, x):
         return channel_layout(self, x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         args = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
-        outs = self.changed(axes=tuple([d + 1 for d in self.axes]))(*args)
+        outs = self.replace(axes=tuple([d + 1 for d in self.axes]))(*args)
         return outs, [0] * len(outs) if self.multiple_results else 0
 
 
@@ -236,7 +238,7 @@ class BatchNormInference(FixedStatisticsNormalization):
         check_real(self.name, x, mean, variance, *affine)
         names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
         self.check_affine(
-            self.arrangement(x).affine,
+            self.layout_of(x).affine,
             mean=mean,
             variance=variance,
             **dict(zip(names, affine, strict=True)),
@@ -244,21 +246,21 @@ class BatchNormInference(FixedStatisticsNormalization):
         return x.update(weak_type=False)
 
     def decompose(self, x, mean, variance, *affine):
-        seen, dtype = self.arrangement(x), working_dtype(x, mean, variance, *affine)
-        rest = sub(convert_element_type(x, dtype), seen.spread(mean, dtype))
+        seen, dtype = self.layout_of(x), working_dtype(x, mean, variance, *affine)
+        rest = sub(convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
         scale = rsqrt(add(convert_element_type(variance, dtype), self.eps))
         if self.weighted:
             scale = mul(scale, convert_element_type(affine[0], dtype))
-        out = mul(rest, seen.spread(scale, dtype))
+        out = mul(rest, seen.broadcast_affine(scale, dtype))
         if self.biased:
-            out = add(out, seen.spread(affine[-1], dtype))
+            out = add(out, seen.broadcast_affine(affine[-1], dtype))
         return convert_element_type(out, x.dtype)
 
     def vjp(self, ct, out, args, active):
         flags = [*active[:3], self.weighted and active[3], self.biased and active[-1]]
         bias = args[-1]
         pull = BatchNormInferenceBackward(
-            eps=self.eps, weighted=self.weighted, axes=self.axes, wanted=tuple(flags)
+            eps=self.eps, weighted=self.weighted, axes=self.axes, output_mask=tuple(flags)
         )
         found = iter(pull(ct, *args[: 3 + self.weighted]))
         cts = [next(found) if on else None for on in flags]
@@ -270,7 +272,7 @@ class BatchNormInference(FixedStatisticsNormalization):
         x = apply_mask(live, args[0]) if live.shape == ct.shape else args[0]
         return self.vjp(ct, out, (x, *args[1:]), active)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         there = live if live is not None and live.shape == args[0].shape else None
         return [there] + [None] * (len(args) - 1)
 
@@ -283,7 +285,7 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
     the dtype of the weight, or that of the mean without one.
     """
 
-    wanted: tuple[bool, bool, bool, bool, bool]
+    output_mask: tuple[bool, bool, bool, bool, bool]
     multiple_results = True
     samples = (
         sample(
@@ -294,7 +296,7 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
             f32[2],
             eps=1e-2,
             weighted=True,
-            wanted=(True,) * 5,
+            output_mask=(True,) * 5,
             axes=(0,),
             domain={3: (0.5, 2.0)},
         ),
@@ -306,37 +308,37 @@ class BatchNormInferenceBackward(FixedStatisticsNormalization):
             raise ShapeError(
                 f"{self.name}: the cotangent must have the shape of x; got {ct!r} and {x!r}"
             )
-        affine = self.arrangement(x).affine
+        affine = self.layout_of(x).affine
         self.check_affine(
             affine, mean=mean, variance=variance, **dict(zip(["weight"], weight, strict=False))
         )
         last = ShapedArray(affine, (*weight, mean)[0].dtype)
         every = [aval.update(weak_type=False) for aval in (x, mean, variance)] + [last, last]
-        return self.chosen(every)
+        return self.select_outputs(every)
 
-    def chosen(self, values: Any) -> list[Any]:
-        return [x for x, on in zip(values, self.wanted, strict=True) if on]
+    def select_outputs(self, values: Any) -> list[Any]:
+        return [x for x, on in zip(values, self.output_mask, strict=True) if on]
 
     def decompose(self, ct, x, mean, variance, *weight):
-        seen, dtype = self.arrangement(x), working_dtype(ct, x, mean, variance, *weight)
+        seen, dtype = self.layout_of(x), working_dtype(ct, x, mean, variance, *weight)
         ct = convert_element_type(ct, dtype)
         rstd = rsqrt(add(convert_element_type(variance, dtype), self.eps))
         scale = mul(rstd, convert_element_type(weight[0], dtype)) if weight else rstd
         outs: list[Any] = [None] * 5
-        if self.wanted[0]:
-            outs[0] = convert_element_type(mul(ct, seen.spread(scale, dtype)), x.dtype)
-        if self.wanted[1] or self.wanted[4]:
-            total = seen.gather(ct, dtype)
+        if self.output_mask[0]:
+            outs[0] = convert_element_type(mul(ct, seen.broadcast_affine(scale, dtype)), x.dtype)
+        if self.output_mask[1] or self.output_mask[4]:
+            total = seen.sum_to_affine(ct, dtype)
             outs[1] = convert_element_type(mul(total, mul(scale, -1.0)), mean.dtype)
             outs[4] = convert_element_type(total, (*weight, mean)[0].dtype)
-        if self.wanted[2] or self.wanted[3]:
-            rest = sub(convert_element_type(x, dtype), seen.spread(mean, dtype))
-            along = mul(seen.gather(mul(ct, rest), dtype), rstd)
+        if self.output_mask[2] or self.output_mask[3]:
+            rest = sub(convert_element_type(x, dtype), seen.broadcast_affine(mean, dtype))
+            along = mul(seen.sum_to_affine(mul(ct, rest), dtype), rstd)
             # d (v + eps)^(-1/2) = -1/2 (v + eps)^(-3/2) dv
             slope = mul(mul(along, mul(rstd, scale)), -0.5)
             outs[2] = convert_element_type(slope, variance.dtype)
             outs[3] = convert_element_type(along, (*weight, mean)[0].dtype)
-        return self.chosen(outs)
+        return self.select_outputs(outs)
 
 
 def channel_layout(primitive: Any, x: Any) -> NormalizationLayout:

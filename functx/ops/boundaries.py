@@ -39,7 +39,7 @@ class DerivativeBoundary(Primitive):
         return frozenset([name for name, _ in self.axes])
 
     @property
-    def passes(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether the value is the operand wherever it is asked for."""
         return self.kind in ("argument", "result")
 
@@ -48,13 +48,13 @@ class DerivativeBoundary(Primitive):
 
     def jvp(self, primals, tangents):
         (x, like), (t, _) = primals, tangents
-        if self.passes:
+        if self.is_identity:
             return x, t
         return self(x, like), None if t is None else self(t, like)
 
     def forward(self, args, active):
         # Once differentiated, an argument or a result is nothing special any more.
-        out = args[0] if self.passes else self(*args)
+        out = args[0] if self.is_identity else self(*args)
         return [out], [out]
 
     def vjp(self, ct, out, args, active):

@@ -30,10 +30,10 @@ class HostPrimitive(Primitive, abstract=True):
     """What Python computes when the program runs, by `run`."""
 
     multiple_results = True
-    distinct = True
+    no_cse = True
 
     @property
-    def host_name(self) -> str:
+    def display_name(self) -> str:
         """What messages call it."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class HostCallback(HostPrimitive, abstract=True):
         return self.results
 
     @property
-    def host_name(self) -> str:
+    def display_name(self) -> str:
         return self.callback.__name__
 
     def run(self, *arrays: Any) -> list[Any]:
@@ -72,7 +72,7 @@ class HostCallback(HostPrimitive, abstract=True):
             for x, on in zip(args, active, strict=True)
         ]
 
-    def lane_by_lane(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
+    def sequential_params(self, args: Sequence[Any], dims: Sequence[int | None]) -> dict[str, Any]:
         """The parameters of one call that runs the callback for each lane of a batch."""
         size = batch_size(args, dims)
         return {
@@ -115,7 +115,7 @@ class PureCallback(HostCallback):
                 + f" or {VMAP_METHODS[-1]!r}.",
             )  # fmt: skip
         if method.startswith("sequential"):
-            params = self.lane_by_lane(args, dims)
+            params = self.sequential_params(args, dims)
         else:
             size = batch_size(args, dims)
             wide = size if method == "broadcast_all" else 1
@@ -144,7 +144,7 @@ class IoCallback(HostCallback):
         return _ORDERED if self.ordered else _UNORDERED
 
     def batch(self, args, dims):
-        params = self.lane_by_lane(args, dims)
+        params = self.sequential_params(args, dims)
         return IoCallback(ordered=self.ordered, **params)(*args), [0] * len(self.results)
 
 
@@ -163,7 +163,7 @@ class DebugCallback(HostCallback):
         return _ORDERED if self.ordered else _UNORDERED
 
     def batch(self, args, dims):
-        return DebugCallback(ordered=self.ordered, **self.lane_by_lane(args, dims))(*args), []
+        return DebugCallback(ordered=self.ordered, **self.sequential_params(args, dims))(*args), []
 
 
 _UNORDERED, _ORDERED = frozenset([Effect.CALLBACK]), frozenset([Effect.ORDERED])

@@ -57,12 +57,12 @@ class ClassIndexPrimitive(Loss, abstract=True):
             raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
         check_class_weights(self, x, weights)
 
-    def batched(self, args: Any, dims: Any, size: int) -> list[Any]:
+    def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.lanes)]
+        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
-    def rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
+    def target_rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
         """What the rows of `target` count."""
         counts = not_ignored_mask(target, self.ignore_index)
         classes = target if counts is None else select(counts, target, 0)
@@ -73,20 +73,20 @@ class ClassIndexPrimitive(Loss, abstract=True):
             if weights
             else None
         )
-        return TargetRows(classes, counts, weight, dtype, self.lanes)
+        return TargetRows(classes, counts, weight, dtype, self.batch_ndim)
 
-    def reduced(self, terms: Any, rows: TargetRows) -> Any:
+    def reduce_terms(self, terms: Any, rows: TargetRows) -> Any:
         """The loss, given its terms."""
         if self.reduction == "none":
             return terms
-        total = self.summed(terms)
-        return total if self.reduction == "sum" else rows.averaged(total, nan)
+        total = self.sum_terms(terms)
+        return total if self.reduction == "sum" else rows.weighted_mean(total, nan)
 
-    def shared(self, ct: Any, rows: TargetRows) -> Any:
+    def term_cotangents(self, ct: Any, rows: TargetRows) -> Any:
         """The cotangent of each term that counts, given that of the loss."""
         if self.reduction == "none":
             return ct
-        ct = ct if self.reduction == "sum" else rows.averaged(ct, 0.0)
+        ct = ct if self.reduction == "sum" else rows.weighted_mean(ct, 0.0)
         return broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
 
 
@@ -99,8 +99,8 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
 
     def decompose(self, x, target, *weights):
         wide = upcast_half(x)
-        rows = self.rows(target, weights, wide.dtype)
-        return cast_like_input(self.reduced(self.terms(wide, rows, weights), rows), x)
+        rows = self.target_rows(target, weights, wide.dtype)
+        return cast_like_input(self.reduce_terms(self.terms(wide, rows, weights), rows), x)
 
     def vjp(self, ct, out, args, active):
         x, target, *weights = args
@@ -108,19 +108,21 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
         of_weight = None
         if any(active[2:]):
             wide, weight = upcast_half(x), upcast_half(weights[0])
-            rows = self.rows(target, weights, wide.dtype)
-            of_weight = cast_like_input(self.of_weights(upcast_half(ct), wide, rows, weight), x)
+            rows = self.target_rows(target, weights, wide.dtype)
+            of_weight = cast_like_input(
+                self.weight_cotangent(upcast_half(ct), wide, rows, weight), x
+            )
         return [of_x, None, of_weight][: len(args)]
 
     def batch(self, args, dims):
-        batched = self.batched(args, dims, batch_size(args, dims))
-        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(*batched), 0
+        batched = self.batch_operands(args, dims, batch_size(args, dims))
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
     def terms(self, x: Any, rows: TargetRows, weights: Any) -> Any:
         """What each row adds to the loss, 0 where it does not count."""
         raise NotImplementedError
 
-    def alone(self, x: Any, rows: TargetRows) -> Any:
+    def unweighted_terms(self, x: Any, rows: TargetRows) -> Any:
         """What each row adds to the loss for its own class, when its weight is 1."""
         raise NotImplementedError
 
@@ -128,16 +130,16 @@ class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
         """The cotangent of the scores."""
         raise NotImplementedError
 
-    def of_weights(self, ct: Any, x: Any, rows: TargetRows, weight: Any) -> Any:
+    def weight_cotangent(self, ct: Any, x: Any, rows: TargetRows, weight: Any) -> Any:
         """The cotangent of the weights."""
-        terms = self.alone(x, rows)
+        terms = self.unweighted_terms(x, rows)
         if self.reduction == "mean":
             # With the mean m of terms l: m = sum(w l) / sum(w), dm = sum((l - m) dw) / sum(w).
-            mean = rows.averaged(self.summed(self.terms(x, rows, [weight])), 0.0)
-            terms = sub(terms, self.repeated(mean, terms.shape))
-        found = rows.kept(mul(self.shared(ct, rows), terms))
+            mean = rows.weighted_mean(self.sum_terms(self.terms(x, rows, [weight])), 0.0)
+            terms = sub(terms, self.broadcast_over_batch(mean, terms.shape))
+        found = rows.zero_ignored(mul(self.term_cotangents(ct, rows), terms))
         read, places = class_gather(weight, rows.classes, weight.ndim - 1)
-        return read.accumulate(zeros_like(weight), found, (weight, places))
+        return read.add_to_cotangent(zeros_like(weight), found, (weight, places))
 
 
 class ClassIndexLossBackward(ClassIndexPrimitive, abstract=True):
@@ -161,43 +163,45 @@ class TargetRows(NamedTuple):
     """
 
     classes: Any
-    counts: Any
+    is_counted: Any
     weight: Any
     dtype: DType
-    lanes: int
+    batch_ndim: int
 
-    def weighed(self, x: Any) -> Any:
+    def apply_weights(self, x: Any) -> Any:
         """`x` times the weights, and 0 in rows that do not count."""
         x = x if self.weight is None else mul(x, self.weight)
-        return self.kept(x)
+        return self.zero_ignored(x)
 
-    def kept(self, x: Any) -> Any:
+    def zero_ignored(self, x: Any) -> Any:
         """`x`, and 0 in rows that do not count."""
-        return x if self.counts is None else select(self.counts, x, 0.0)
+        return x if self.is_counted is None else select(self.is_counted, x, 0.0)
 
-    def kept_along(self, x: Any, axis: int) -> Any:
+    def zero_ignored_along(self, x: Any, axis: int) -> Any:
         """`x`, which has values along `axis` in each row, and 0 in rows that do not count."""
-        if self.counts is None:
+        if self.is_counted is None:
             return x
         rows = tuple_delete(range(x.ndim), (axis,))
-        return select(broadcast_in_dim(self.counts, x.shape, rows), x, 0.0)
+        return select(broadcast_in_dim(self.is_counted, x.shape, rows), x, 0.0)
 
-    def averaged(self, total: Any, of_nothing: float) -> Any:
+    def weighted_mean(self, total: Any, of_nothing: float) -> Any:
         """`total` over the weights of the rows of each lane; `of_nothing` where they are 0."""
-        weight = self.total()
+        weight = self.total_weight()
         nothing = eq(weight, 0.0)
         return select(nothing, of_nothing, div(total, select(nothing, 1.0, weight)))
 
-    def total(self) -> Any:
+    def total_weight(self) -> Any:
         """The sum of the weights of the rows of each lane."""
-        axes = tuple(range(self.lanes, self.classes.ndim))
+        axes = tuple(range(self.batch_ndim, self.classes.ndim))
         if self.weight is not None:
-            return reduce_sum(self.kept(self.weight), axes)
-        if self.counts is None:
+            return reduce_sum(self.zero_ignored(self.weight), axes)
+        if self.is_counted is None:
             shape = self.classes.shape
-            return full(shape[: self.lanes], literal(float(prod(shape[self.lanes :])), self.dtype))
+            return full(
+                shape[: self.batch_ndim], literal(float(prod(shape[self.batch_ndim :])), self.dtype)
+            )
         # Counted as integers: single precision ends to count at 16 million.
-        count = reduce_sum(convert_element_type(self.counts, np.int32), axes)
+        count = reduce_sum(convert_element_type(self.is_counted, np.int32), axes)
         return convert_element_type(count, self.dtype)
 
 
@@ -220,7 +224,7 @@ def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[Shape
     """Raise unless there is at most one array of weights, with one for each class of `x`."""
     classes = x.shape[primitive.axis]  # type: ignore[attr-defined]
     for weight in weights:
-        if weight.shape not in ((classes,), (*x.shape[: primitive.lanes], classes)):
+        if weight.shape not in ((classes,), (*x.shape[: primitive.batch_ndim], classes)):
             raise ShapeError(
                 f"{primitive.name}: the weights must be a vector, one for each of the {classes} "
                 f"classes; got {weight!r}"

@@ -54,7 +54,7 @@ class Collective(Primitive, abstract=True):
         """Raise DTypeError for an operand of a kind that the operation does not take."""
         check_same_dtype(self, (x,))
 
-    def varying(self, over: frozenset[Any]) -> frozenset[Any]:
+    def varying_axes(self, over: frozenset[Any]) -> frozenset[Any]:
         """The axes along which the output differs, if the operand does along the axes `over`."""
         return over | self.named_axes
 
@@ -63,42 +63,44 @@ class Collective(Primitive, abstract=True):
         (x,), (dim,) = args, dims
         if axis is None or axis.name not in self.axes:
             assert dim is not None
-            return self.beside(x, dim)
+            return self.batch_elsewhere(x, dim)
         if len(self.axes) > 1:
-            return self.one_of_several(x, dim)
+            return self.batch_one_axis_of_several(x, dim)
         groups: AxisIndexGroups = getattr(self, "groups", None)
         if groups is None:
-            return self.on_batch(x, dim, axis.size)
+            return self.batch_over_axis(x, dim, axis.size)
         # Each group is an axis of its own.
         x = broadcast_new_dim(x, axis.size) if dim is None else moveaxis(x, dim, 0)
         found: list[Any] = []
         for group in groups:
-            out, out_dim = self.on_batch(take_or_zero(x, 0, group), 0, len(group))
+            out, out_dim = self.batch_over_axis(take_or_zero(x, 0, group), 0, len(group))
             found.append(
                 broadcast_new_dim(out, len(group)) if out_dim is None else moveaxis(out, out_dim, 0)
             )
         order = [place for group in groups for place in group]
         return take_or_zero(concatenate(found, 0), 0, np.argsort(order).tolist()), 0
 
-    def one_of_several(self, x: Any, dim: int | None) -> BatchedValue:
+    def batch_one_axis_of_several(self, x: Any, dim: int | None) -> BatchedValue:
         """The output when one of several axes becomes a batch: that of one axis after the other."""
         name = batched_axis_names().name
-        for each in self.one_by_one(aval_of(x) if dim is None else unmapped_aval(aval_of(x), dim)):
+        for each in self.split_by_axis(
+            aval_of(x) if dim is None else unmapped_aval(aval_of(x), dim)
+        ):
             if dim is None and name not in each.named_axes:
                 x = each(x)
             else:
                 x, dim = each.batch([x], [dim])
         return x, dim
 
-    def one_by_one(self, x: ShapedArray) -> Sequence[Primitive]:
+    def split_by_axis(self, x: ShapedArray) -> Sequence[Primitive]:
         """Operations across one axis each that, one after the other, are this one."""
         raise NotImplementedError
 
-    def beside(self, x: Any, dim: int) -> BatchedValue:
+    def batch_elsewhere(self, x: Any, dim: int) -> BatchedValue:
         """The output for a batch along `dim`, in all of whose lanes the operation is done."""
         raise NotImplementedError
 
-    def on_batch(self, x: Any, dim: int | None, size: int) -> BatchedValue:
+    def batch_over_axis(self, x: Any, dim: int | None, size: int) -> BatchedValue:
         """The output when the only axis, or a group in it, is the dimension `dim` of a batch.
 
         An `x` with None for `dim` is the same in all of the `size` places.
@@ -106,9 +108,9 @@ class Collective(Primitive, abstract=True):
         raise NotImplementedError
 
     def lower(self, ctx: Any, x: Any) -> Any:
-        return ctx.across(self.axes, self.on_devices, x)
+        return ctx.collective(self.axes, self.jax_collective, x)
 
-    def on_devices(self, x: Any) -> Any:
+    def jax_collective(self, x: Any) -> Any:
         """The operation as JAX has it."""
         raise NotImplementedError
 
@@ -122,13 +124,13 @@ class AllReduce(Collective, abstract=True):
         self.check(x)
         return x
 
-    def varying(self, over):
+    def varying_axes(self, over):
         return over - self.named_axes if self.groups is None else over | self.named_axes
 
-    def beside(self, x, dim):
+    def batch_elsewhere(self, x, dim):
         return self(x), dim
 
-    def one_of_several(self, x, dim):
+    def batch_one_axis_of_several(self, x, dim):
         axis = batched_axis()
         assert axis is not None
         if self.groups is not None:
@@ -137,7 +139,7 @@ class AllReduce(Collective, abstract=True):
                 f"groups along {self.axes}"
             )
         rest = type(self)(tuple([name for name in self.axes if name != axis.name]))
-        x, _ = self.on_batch(x, dim, axis.size)
+        x, _ = self.batch_over_axis(x, dim, axis.size)
         return rest(x), None
 
 
@@ -154,12 +156,12 @@ class Psum(AllReduce, Linear):
     def transpose(self, ct, x):
         return (self(ct),)
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         if dim is None:
             return mul(x, literal(size, x.dtype)), None
         return reduce_sum(x, (dim,)), None
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.psum(x, self.axes, axis_index_groups=self.groups)
 
 
@@ -190,27 +192,27 @@ class AllReduceExtremum(AllReduce, abstract=True):
 class Pmax(AllReduceExtremum):
     """The largest over all places of the axes; nan if there is one."""
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         return (x if dim is None else reduce_max(x, (dim,))), None
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.pmax(x, self.axes, axis_index_groups=self.groups)
 
 
 class Pmin(AllReduceExtremum):
     """The smallest over all places of the axes; nan if there is one."""
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         return (x if dim is None else reduce_min(x, (dim,))), None
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.pmin(x, self.axes, axis_index_groups=self.groups)
 
 
 class Pvary(Collective, Linear):
     """The operand, which counts as one that differs from place to place."""
 
-    rearranges = True
+    is_element_mapping = True
     samples = (sample(f32[4, 3], axes=("i",), across=(("i", 4),)),)
 
     def abstract_eval(self, x):
@@ -219,13 +221,13 @@ class Pvary(Collective, Linear):
     def transpose(self, ct, x):
         return (self(ct),)
 
-    def beside(self, x, dim):
+    def batch_elsewhere(self, x, dim):
         return self(x), dim
 
-    def one_by_one(self, x):
+    def split_by_axis(self, x):
         return [Pvary((name,)) for name in self.axes]
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         return x, dim
 
     def lower(self, ctx, x):
@@ -250,7 +252,7 @@ class AxisIndex(Constant):
         return iota(np.dtype("int32"), self.size), 0
 
     def lower(self, ctx):
-        return ctx.across((self.axis,), lambda: lax.axis_index(self.axis))
+        return ctx.collective((self.axis,), lambda: lax.axis_index(self.axis))
 
 
 def take_or_zero(x: Any, dim: int, places: Sequence[int | None]) -> Any:

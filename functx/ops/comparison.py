@@ -24,7 +24,7 @@ class Eq(_StablehloComparison):
     """x == y."""
 
     direction = "EQ"
-    on_host = np.equal
+    host_kernel = np.equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(c64[3], c64[3])
 
 
@@ -32,7 +32,7 @@ class Ne(_StablehloComparison):
     """x != y."""
 
     direction = "NE"
-    on_host = np.not_equal
+    host_kernel = np.not_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[()], i32[3]), sample(c64[3], c64[3])
 
 
@@ -41,7 +41,7 @@ class Lt(_StablehloComparison):
 
     direction = "LT"
     accepts = "biuf"
-    on_host = np.less
+    host_kernel = np.less
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(bool_[3], bool_[3])
 
 
@@ -50,7 +50,7 @@ class Le(_StablehloComparison):
 
     direction = "LE"
     accepts = "biuf"
-    on_host = np.less_equal
+    host_kernel = np.less_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 
@@ -59,7 +59,7 @@ class Gt(_StablehloComparison):
 
     direction = "GT"
     accepts = "biuf"
-    on_host = np.greater
+    host_kernel = np.greater
     samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()])
 
 
@@ -68,7 +68,7 @@ class Ge(_StablehloComparison):
 
     direction = "GE"
     accepts = "biuf"
-    on_host = np.greater_equal
+    host_kernel = np.greater_equal
     samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
 
 

@@ -38,12 +38,14 @@ class Complex(Binary):
         return out, broadcast_scalar(complex(*parts), out.shape)
 
     def vjp(self, ct, out, args, active):
-        return self._pull(ct, args, active)
+        return self._operand_cotangents(ct, args, active)
 
     def transpose(self, ct, re, im):
-        return self._pull(ct, (re, im), (type(re) is LinearInput, type(im) is LinearInput))
+        return self._operand_cotangents(
+            ct, (re, im), (type(re) is LinearInput, type(im) is LinearInput)
+        )
 
-    def _pull(self, ct: Any, args: Any, active: Any) -> list[Any]:
+    def _operand_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
         # re(ct * (re + i im)) = real(ct) re - imag(ct) im
         re, im = args
         return [
@@ -66,7 +68,7 @@ class _ComplexPart(Unary, abstract=True):
     def jvp(self, primals, tangents):
         return self(*primals), self(*tangents)
 
-    def bounded(self, i, x):
+    def preserves_zero(self, i, x):
         return True
 
     def vjp(self, ct, out, args, active):
@@ -74,7 +76,7 @@ class _ComplexPart(Unary, abstract=True):
 
     view = True
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return tuple([2 * n for n in strides])
 
 
@@ -86,11 +88,11 @@ class Real(_ComplexPart):
     def transpose(self, ct, x):
         return (complex(ct, 0.0),)
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return complex(part, imag(x))
 
     def simplify(self, facts, x):
-        inner = facts.made_by(x, Complex)
+        inner = facts.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):
@@ -106,15 +108,15 @@ class Imag(_ComplexPart):
         # ct imag(x) = re(-i ct x)
         return (complex(0.0, neg(ct)),)
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return complex(real(x), part)
 
-    def offset(self, x, strides, index):
+    def view_offset(self, x, strides, index):
         # Counted in elements of the part: it lies behind the real one.
         return 1
 
     def simplify(self, facts, x):
-        inner = facts.made_by(x, Complex)
+        inner = facts.defining_equation(x, Complex)
         return None if inner is None else inner.inputs[1]
 
     def lower(self, ctx, x):
@@ -131,11 +133,11 @@ class Conj(Unary):
     def partial(self, i, t, out, x):
         return conj(t)
 
-    def bounded(self, i, x):
+    def preserves_zero(self, i, x):
         return True
 
     def simplify(self, facts, x):
-        inner = facts.made_by(x, Conj)
+        inner = facts.defining_equation(x, Conj)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):

@@ -24,23 +24,28 @@ class DotGeneral(Primitive):
     result has the batch dimensions, then what is left of the left, then of the right.
     """
 
-    contract: tuple[Dims, Dims]
-    batched: tuple[Dims, Dims] = ((), ())
+    contracting_dims: tuple[Dims, Dims]
+    batch_dims: tuple[Dims, Dims] = ((), ())
     precision: tuple[str, str] | None = None
     preferred_element_type: DType | None = None
     accepts = "biufc"
     samples = (
-        sample(f32[3, 4], f32[4, 5], contract=((1,), (0,))),
-        sample(f32[2, 3, 4], f32[2, 4, 5], contract=((2,), (1,)), batched=((0,), (0,))),
-        sample(f32[3, 4, 2], f32[4, 2, 3], contract=((1,), (0,)), batched=((2, 0), (1, 2))),
-        sample(f32[3], f32[4], contract=((), ())),
+        sample(f32[3, 4], f32[4, 5], contracting_dims=((1,), (0,))),
+        sample(f32[2, 3, 4], f32[2, 4, 5], contracting_dims=((2,), (1,)), batch_dims=((0,), (0,))),
+        sample(
+            f32[3, 4, 2], f32[4, 2, 3], contracting_dims=((1,), (0,)), batch_dims=((2, 0), (1, 2))
+        ),
+        sample(f32[3], f32[4], contracting_dims=((), ())),
     )
 
     def abstract_eval(self, x, y):
         check_same_dtype(self, (x, y))
-        check_axes(self.name, self.contract[0] + self.batched[0], x.ndim)
-        check_axes(self.name, self.contract[1] + self.batched[1], y.ndim)
-        for name, (left, right) in (("contract", self.contract), ("batch", self.batched)):
+        check_axes(self.name, self.contracting_dims[0] + self.batch_dims[0], x.ndim)
+        check_axes(self.name, self.contracting_dims[1] + self.batch_dims[1], y.ndim)
+        for name, (left, right) in (
+            ("contracting", self.contracting_dims),
+            ("batch", self.batch_dims),
+        ):
             a, b = [x.shape[d] for d in left], [y.shape[d] for d in right]
             if a != b:
                 raise ShapeError(
@@ -48,9 +53,9 @@ class DotGeneral(Primitive):
                     f"({a}) and {y!r} along {right} ({b})"
                 )
         shape = (
-            *[x.shape[d] for d in self.batched[0]],
-            *tuple_delete(x.shape, self.contract[0] + self.batched[0]),
-            *tuple_delete(y.shape, self.contract[1] + self.batched[1]),
+            *[x.shape[d] for d in self.batch_dims[0]],
+            *tuple_delete(x.shape, self.contracting_dims[0] + self.batch_dims[0]),
+            *tuple_delete(y.shape, self.contracting_dims[1] + self.batch_dims[1]),
         )
         dtype = self.preferred_element_type or x.dtype
         return ShapedArray(shape, dtype, x.weak_type and y.weak_type)
@@ -63,76 +68,76 @@ class DotGeneral(Primitive):
 
     def transpose(self, ct, x, y):
         if type(x) is LinearInput:
-            return self._left(ct, x, y), None
-        return None, self._right(ct, x, y)
+            return self._lhs_cotangent(ct, x, y), None
+        return None, self._rhs_cotangent(ct, x, y)
 
     def vjp(self, ct, out, args, active):
         x, y = args
-        return self._left(ct, x, y) if active[0] else None, (
-            self._right(ct, x, y) if active[1] else None
+        return self._lhs_cotangent(ct, x, y) if active[0] else None, (
+            self._rhs_cotangent(ct, x, y) if active[1] else None
         )
 
-    def _left(self, ct: Any, x: Any, y: Any) -> Any:
+    def _lhs_cotangent(self, ct: Any, x: Any, y: Any) -> Any:
         """The cotangent of x: ct contracted with y over what y alone brought in."""
-        return self._cotangent(ct, x, y, tuple(range(ct.ndim)))
+        return self._operand_cotangent(ct, x, y, tuple(range(ct.ndim)))
 
-    def _right(self, ct: Any, x: Any, y: Any) -> Any:
+    def _rhs_cotangent(self, ct: Any, x: Any, y: Any) -> Any:
         """The cotangent of y: that of the left operand of the product taken the other way."""
-        (xc, yc), (xb, yb) = self.contract, self.batched
-        flipped = self._with((yc, xc), (yb, xb))
+        (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
+        flipped = self._with_dims((yc, xc), (yb, xb))
         nb, nx = len(xb), x.ndim - len(xc) - len(xb)
         position = (*range(nb), *range(nb + nx, ct.ndim), *range(nb, nb + nx))
-        return flipped._cotangent(ct, y, x, position)
+        return flipped._operand_cotangent(ct, y, x, position)
 
-    def _cotangent(self, ct: Any, x: Any, y: Any, position: Dims) -> Any:
+    def _operand_cotangent(self, ct: Any, x: Any, y: Any, position: Dims) -> Any:
         """The cotangent of x, dimension i of the product lying at `position[i]` of ct."""
-        (xc, yc), (xb, yb) = self.contract, self.batched
+        (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         y_free = tuple_delete(range(y.ndim), yc + yb)
         ct_y = position[len(position) - len(y_free) :]
         # Both products below hold the batch dimensions first, then what x alone brought in and
         # y's contracted ones, in one or the other order; the better one needs no permutation.
         x_free = tuple_delete(range(x.ndim), xc + xb)
         from_y = tuple([xc[i] for i in _argsort(yc)])
-        y = self._cast(y, ct)
+        y = self._cast_to_cotangent(y, ct)
         ct_b = position[: len(xb)]
         straight = (*xb, *x_free, *from_y)
         if straight != tuple(range(x.ndim)) == (*xb, *from_y, *x_free):
-            return self._like(x, (y_free, ct_y), (yb, ct_b))(y, ct)
-        dx = self._like(x, (ct_y, y_free), (ct_b, yb))(ct, y)
+            return self._with_dtype_of(x, (y_free, ct_y), (yb, ct_b))(y, ct)
+        dx = self._with_dtype_of(x, (ct_y, y_free), (ct_b, yb))(ct, y)
         return permute_dims(dx, _inverse_permutation(straight))
 
-    def _like(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
+    def _with_dtype_of(self, x: Any, contract: Any, batched: Any) -> DotGeneral:
         wide = self.preferred_element_type is not None
         return DotGeneral(contract, batched, self.precision, x.dtype if wide else None)
 
-    def _cast(self, y: Any, ct: Any) -> Any:
+    def _cast_to_cotangent(self, y: Any, ct: Any) -> Any:
         return y if y.dtype == ct.dtype else convert_element_type(y, ct.dtype)
 
     def batch(self, args, dims):
         (x, y), (dx, dy) = args, dims
-        (xc, yc), (xb, yb) = self.contract, self.batched
+        (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         nb = len(xb)
         if dx is not None and dy is not None:
             shift = [_shift_dims(group, d) for group, d in ((xc, dx), (yc, dy), (xb, dx), (yb, dy))]
             batched = ((dx, *shift[2]), (dy, *shift[3]))
-            return self._with((shift[0], shift[1]), batched)(x, y), 0
+            return self._with_dims((shift[0], shift[1]), batched)(x, y), 0
         if dx is not None:
             free = tuple_delete(range(x.ndim), (*_shift_dims(xc, dx), *_shift_dims(xb, dx)))
-            product = self._with((_shift_dims(xc, dx), yc), (_shift_dims(xb, dx), yb))
+            product = self._with_dims((_shift_dims(xc, dx), yc), (_shift_dims(xb, dx), yb))
             return product(x, y), nb + free.index(dx)
         free = tuple_delete(range(y.ndim), (*_shift_dims(yc, dy), *_shift_dims(yb, dy)))
-        product = self._with((xc, _shift_dims(yc, dy)), (xb, _shift_dims(yb, dy)))
+        product = self._with_dims((xc, _shift_dims(yc, dy)), (xb, _shift_dims(yb, dy)))
         return product(x, y), x.ndim - len(xc) + free.index(dy)
 
-    def _with(self, contract: Any, batched: Any) -> DotGeneral:
+    def _with_dims(self, contract: Any, batched: Any) -> DotGeneral:
         return DotGeneral(contract, batched, self.precision, self.preferred_element_type)
 
-    def permuted(self, axes: Dims, x: Any, y: Any) -> Any:
+    def transposed_product(self, axes: Dims, x: Any, y: Any) -> Any:
         """The product with its dimensions in the order `axes`, as a primitive and its operands.
 
         None where no order of the operands and of their batch dimensions gives it.
         """
-        (xc, yc), (xb, yb) = self.contract, self.batched
+        (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         batch = len(xb)
         x_free = range(batch, batch + x.aval.ndim - len(xc) - batch)
         y_free = range(x_free.stop, len(axes))
@@ -140,13 +145,13 @@ class DotGeneral(Primitive):
             return None
         batched = tuple([xb[i] for i in axes[:batch]]), tuple([yb[i] for i in axes[:batch]])
         if axes[batch:] == (*x_free, *y_free):
-            return self._with(self.contract, batched), [x, y]
+            return self._with_dims(self.contracting_dims, batched), [x, y]
         if axes[batch:] == (*y_free, *x_free):
-            return self._with((yc, xc), batched[::-1]), [y, x]
+            return self._with_dims((yc, xc), batched[::-1]), [y, x]
         return None
 
     def lower(self, ctx, x, y):
-        (xc, yc), (xb, yb) = self.contract, self.batched
+        (xc, yc), (xb, yb) = self.contracting_dims, self.batch_dims
         if not xc and xb and ctx.platforms == ("cpu",):
             return self.lower_outer(ctx, x, y)
         numbers = stablehlo.DotDimensionNumbers.get(
@@ -162,17 +167,17 @@ class DotGeneral(Primitive):
     def lower_outer(self, ctx: Any, x: Any, y: Any) -> Any:
         """The product without a contraction, as broadcasts that XLA's CPU loops run fastest."""
         out = ctx.avals_out[0]
-        batched = len(self.batched[0])
+        batched = len(self.batch_dims[0])
         x_free = ctx.avals_in[0].ndim - batched
         parts = []
         for v, aval, dims, start in zip(
-            (x, y), ctx.avals_in, self.batched, (batched, batched + x_free), strict=True
+            (x, y), ctx.avals_in, self.batch_dims, (batched, batched + x_free), strict=True
         ):
             free = tuple_delete(range(aval.ndim), dims)
             places = (*range(batched), *range(start, start + len(free)))
-            moved = stablehlo.transpose(v, ctx.i64s((*dims, *free)))
+            moved = stablehlo.transpose(v, ctx.i64_array((*dims, *free)))
             wide = stablehlo.broadcast_in_dim(
-                ctx.type(aval.update(shape=out.shape)), moved, ctx.i64s(places)
+                ctx.type(aval.update(shape=out.shape)), moved, ctx.i64_array(places)
             )
             parts.append(ctx.convert(wide, aval, out))
         return stablehlo.multiply(*parts)

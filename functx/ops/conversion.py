@@ -40,7 +40,7 @@ class ConvertElementType(Linear):
     def abstract_eval(self, x):
         return x.update(dtype=canonical_dtype(self.dtype), weak_type=self.weak)
 
-    def on_host(self, x):
+    def host_kernel(self, x):
         target = canonical_dtype(self.dtype)
         # The conversion of an out-of-range float to an integer depends on the machine.
         exact = target.kind in "biuf" and (x.dtype.kind != "f" or target.kind in "bf")
@@ -53,10 +53,10 @@ class ConvertElementType(Linear):
     def transpose(self, ct, x):
         return (convert_element_type(ct, x.dtype),)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         return lives[0]
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         return [live]
 
     def batch(self, args, dims):
@@ -66,7 +66,7 @@ class ConvertElementType(Linear):
         target = canonical_dtype(self.dtype)
         if x.aval.dtype == target and x.aval.weak_type == self.weak:
             return x
-        inner = facts.made_by(x, ConvertElementType)
+        inner = facts.defining_equation(x, ConvertElementType)
         if inner is None:
             return None
         (given,) = inner.inputs
@@ -122,9 +122,9 @@ class BitcastConvertType(Primitive):
                 f"bitcast_convert_type: both dtypes must be int, uint or float; got {x!r} and "
                 f"{dtype}"
             )
-        return ShapedArray(self._shape(x, bit_width(x.dtype), bit_width(dtype)), dtype)
+        return ShapedArray(self._bitcast_shape(x, bit_width(x.dtype), bit_width(dtype)), dtype)
 
-    def _shape(self, x: ShapedArray, old: int, new: int) -> tuple[int, ...]:
+    def _bitcast_shape(self, x: ShapedArray, old: int, new: int) -> tuple[int, ...]:
         if old == new:
             return x.shape
         if old > new:
@@ -138,10 +138,10 @@ class BitcastConvertType(Primitive):
 
     view = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return convert_element_type(BitcastConvertType(x.dtype.name)(part), x.dtype, x.weak_type)
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         old, new = bit_width(x.dtype), bit_width(canonical_dtype(self.dtype))
         if old < new:
             *rest, last = strides

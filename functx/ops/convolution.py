@@ -120,16 +120,16 @@ class Convolution(Primitive):
 
     def transpose(self, ct, x, k):
         if type(x) is LinearInput:
-            return self.of_array(ct, x, k), None
-        return None, self.of_kernel(ct, x, k)
+            return self.lhs_cotangent(ct, x, k), None
+        return None, self.rhs_cotangent(ct, x, k)
 
     def vjp(self, ct, out, args, active):
         x, k = args
-        return self.of_array(ct, x, k) if active[0] else None, (
-            self.of_kernel(ct, x, k) if active[1] else None
+        return self.lhs_cotangent(ct, x, k) if active[0] else None, (
+            self.rhs_cotangent(ct, x, k) if active[1] else None
         )
 
-    def of_array(self, ct: Any, x: Any, k: Any) -> Any:
+    def lhs_cotangent(self, ct: Any, x: Any, k: Any) -> Any:
         """The cotangent of the array: ct, with holes for strides, met by the kernel flipped."""
         window, layouts, (channels, batch) = self.window, self.layouts, self.groups
         if 0 in ct.shape:
@@ -140,11 +140,11 @@ class Convolution(Primitive):
             # Output channels become input channels, those of each group its own.
             k = move_group_dim(k, layouts.kernel[0], layouts.kernel[1], groups)
         back = Window(
-            window.sizes, window.base_dilation, self.padding_of_array(x), window.strides,
+            window.sizes, window.base_dilation, self.lhs_cotangent_padding(x), window.strides,
             window.window_dilation,
         )  # fmt: skip
         flipped = rev(k, layouts.kernel[2:]) if layouts.kernel[2:] else k
-        found = self.again(
+        found = self.with_layouts(
             back,
             ConvLayouts(layouts.out, swap_leading_roles(layouts.kernel), layouts.array),
             GroupCounts(groups),
@@ -154,7 +154,7 @@ class Convolution(Primitive):
             found = move_group_dim(found, layouts.array[1], layouts.array[0], batch)
         return found
 
-    def padding_of_array(self, x: Any) -> Pairs:
+    def lhs_cotangent_padding(self, x: Any) -> Pairs:
         """So much around ct that each element of the array meets the windows that it was in."""
         window = self.window
         space = permuted_shape(x, self.layouts.array)[2:]
@@ -169,7 +169,7 @@ class Convolution(Primitive):
             )
         return tuple(pairs)
 
-    def of_kernel(self, ct: Any, x: Any, k: Any) -> Any:
+    def rhs_cotangent(self, ct: Any, x: Any, k: Any) -> Any:
         """The cotangent of the kernel: the array, with ct as the kernel and channels as batch."""
         window, layouts = self.window, self.layouts
         # No windows have no sizes that a kernel could have.
@@ -191,11 +191,11 @@ class Convolution(Primitive):
             swap_leading_roles(layouts.out),
             swap_leading_roles(layouts.kernel),
         )
-        return self.again(around, turned, GroupCounts(*self.groups[::-1]), k)(
+        return self.with_layouts(around, turned, GroupCounts(*self.groups[::-1]), k)(
             cast_to_cotangent(x, ct), ct
         )
 
-    def again(
+    def with_layouts(
         self, window: Window, layouts: ConvLayouts, groups: GroupCounts, like: Any
     ) -> Convolution:
         """A convolution with the precision of this one, whose result has the dtype of `like`."""
@@ -227,7 +227,7 @@ class Convolution(Primitive):
     def lower(self, ctx, x, k):
         window, (array, kernel, out) = self.window, self.layouts
         if is_complex(ctx.avals_in[0].dtype):
-            return ctx.via_jax(self.in_jax, x, k)
+            return ctx.via_jax(self.as_jax, x, k)
         rank = len(window.sizes)
         padding = np.array(window.padding, np.int64).reshape(rank, 2)
         return stablehlo.convolution(
@@ -240,15 +240,15 @@ class Convolution(Primitive):
             ),
             self.groups.channels,
             self.groups.batch,
-            window_strides=ctx.i64s(window.strides),
+            window_strides=ctx.i64_array(window.strides),
             padding=ir.DenseIntElementsAttr.get(padding.data),
-            lhs_dilation=ctx.i64s(window.base_dilation),
-            rhs_dilation=ctx.i64s(window.window_dilation),
+            lhs_dilation=ctx.i64_array(window.base_dilation),
+            rhs_dilation=ctx.i64_array(window.window_dilation),
             window_reversal=ir.DenseBoolArrayAttr.get([False] * rank),
             precision_config=ctx.precision(self.precision),
         )
 
-    def in_jax(self, x: Any, k: Any) -> Any:
+    def as_jax(self, x: Any, k: Any) -> Any:
         window = self.window
         return lax.conv_general_dilated(
             x, k, window.strides, window.padding, window.base_dilation, window.window_dilation,

@@ -59,18 +59,18 @@ class CrossEntropy(ClassIndexLoss):
         return super().abstract_eval(x, target, *weights)
 
     def terms(self, x, rows, weights):
-        alone, shifted, total = self.parts(x, rows)
-        terms = rows.weighed(mul(alone, 1.0 - self.label_smoothing))
+        alone, shifted, total = self.log_softmax_parts(x, rows)
+        terms = rows.apply_weights(mul(alone, 1.0 - self.label_smoothing))
         if not self.label_smoothing:
             return terms
         logs = sub(shifted, broadcast_along(total, x, (self.axis,)))
         spread, _ = smoothing_terms(self, x, weights)
-        return sub(terms, rows.kept(reduce_sum(mul(logs, spread), (self.axis,))))
+        return sub(terms, rows.zero_ignored(reduce_sum(mul(logs, spread), (self.axis,))))
 
-    def alone(self, x, rows):
-        return mul(self.parts(x, rows)[0], 1.0 - self.label_smoothing)
+    def unweighted_terms(self, x, rows):
+        return mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
 
-    def parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
+    def log_softmax_parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
         """-log(softmax(x)) at the class of each row; x less its largest; the log of its sum."""
         # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
         largest = stop_gradient(reduce_max(x, (self.axis,)))
@@ -86,11 +86,11 @@ class CrossEntropy(ClassIndexLoss):
         fields = [getattr(self, name) for name in self.fields]
         return CrossEntropyBackward(*fields)(ct, x, target, *weights)
 
-    def of_weights(self, ct, x, rows, weight):
-        found = super().of_weights(ct, x, rows, weight)
+    def weight_cotangent(self, ct, x, rows, weight):
+        found = super().weight_cotangent(ct, x, rows, weight)
         if not self.label_smoothing:
             return found
-        share = broadcast_along(rows.kept(self.shared(ct, rows)), x, (self.axis,))
+        share = broadcast_along(rows.zero_ignored(self.term_cotangents(ct, rows)), x, (self.axis,))
         logs = mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
         kept = (*range(weight.ndim - 1), self.axis)
         return add(found, reduce_sum(mul(share, logs), tuple_delete(range(x.ndim), kept)))
@@ -125,9 +125,9 @@ class CrossEntropyBackward(ClassIndexLossBackward):
 
     def decompose(self, ct, x, target, *weights):
         wide = upcast_half(x)
-        rows = self.rows(target, weights, wide.dtype)
-        share = self.shared(upcast_half(ct), rows)
-        right = rows.weighed(mul(share, 1.0 - self.label_smoothing))
+        rows = self.target_rows(target, weights, wide.dtype)
+        share = self.term_cotangents(upcast_half(ct), rows)
+        right = rows.apply_weights(mul(share, 1.0 - self.label_smoothing))
         there = one_hot_mask(rows.classes, x.shape, self.axis)
         if not self.label_smoothing:
             # 1 - p, of the class, is the sum of the others, and 1 that of all.
@@ -147,13 +147,13 @@ class CrossEntropyBackward(ClassIndexLossBackward):
             found = sub(
                 sub(found, beside), select(there, broadcast_along(right, x, (self.axis,)), 0.0)
             )
-        return cast_like_input(rows.kept_along(found, self.axis), x)
+        return cast_like_input(rows.zero_ignored_along(found, self.axis), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         ct = batch_dim_at(args[0], dims[0], 0, size)
-        batched = self.batched(args[1:], dims[1:], size)
-        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, *batched), 0
+        batched = self.batch_operands(args[1:], dims[1:], size)
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
 
 class ClassProbabilityPrimitive(Loss, abstract=True):
@@ -180,33 +180,35 @@ class ClassProbabilityPrimitive(Loss, abstract=True):
         check_class_weights(self, x, weights)
         return self.loss_shape(tuple_delete(x.shape, (self.axis,)))
 
-    def mixed(self, target: Any) -> Any:
+    def smooth_target(self, target: Any) -> Any:
         """The target, smoothed."""
         if not self.label_smoothing:
             return target
         share = self.label_smoothing / target.shape[self.axis]
         return add(mul(target, 1.0 - self.label_smoothing), share)
 
-    def shares(self, target: Any, weights: Any) -> Any:
+    def weighted_target(self, target: Any, weights: Any) -> Any:
         """The target, smoothed and times the weights of the classes."""
-        return self.weighed(self.mixed(upcast_half(target)), [upcast_half(w) for w in weights])
+        return self.apply_weights(
+            self.smooth_target(upcast_half(target)), [upcast_half(w) for w in weights]
+        )
 
-    def weighed(self, x: Any, weights: Any) -> Any:
+    def apply_weights(self, x: Any, weights: Any) -> Any:
         """`x`, which has a value for each class of a row, times the weights of the classes."""
         return mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
 
-    def shared(self, ct: Any, shape: tuple[int, ...]) -> Any:
+    def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
         """The cotangent of each row, at each class."""
         rows = tuple_delete(shape, (self.axis,))
         if self.reduction == "mean":
-            ct = div(ct, float(prod(rows[self.lanes :])))
+            ct = div(ct, float(prod(rows[self.batch_ndim :])))
         ct = broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
         return broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
 
-    def batched(self, args: Any, dims: Any, size: int) -> list[Any]:
+    def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
         """Scores, target and weights with their batch dimension first."""
         x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.lanes)]
+        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
 
 
 class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
@@ -219,7 +221,7 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             f32[3],
             reduction="sum",
             label_smoothing=0.2,
-            lanes=1,
+            batch_ndim=1,
             domain={1: (0.1, 0.9)},
         ),
     )
@@ -229,13 +231,13 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
 
     def decompose(self, x, target, *weights):
         terms = multiply_no_nan(
-            self.shares(target, weights), log_softmax(upcast_half(x), self.axis)
+            self.weighted_target(target, weights), log_softmax(upcast_half(x), self.axis)
         )
         terms = neg(reduce_sum(terms, (self.axis,)))
         if self.reduction != "none":
-            terms = self.summed(terms)
+            terms = self.sum_terms(terms)
         if self.reduction == "mean":
-            terms = div(terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.lanes :])))
+            terms = div(terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.batch_ndim :])))
         return cast_like_input(terms, x)
 
     def vjp(self, ct, out, args, active):
@@ -245,15 +247,18 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
             found[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)
         if any(active[1:]):
             x, target, *weights = [upcast_half(y) for y in args]
-            target, share = self.mixed(target), neg(self.shared(upcast_half(ct), x.shape))
+            target, share = (
+                self.smooth_target(target),
+                neg(self.term_cotangents(upcast_half(ct), x.shape)),
+            )
             share = mul(
                 share,
                 zero_infinities_of_zero_weight(
-                    self.weighed(target, weights), log_softmax(x, self.axis)
+                    self.apply_weights(target, weights), log_softmax(x, self.axis)
                 ),
             )
             if active[1]:
-                slope = mul(self.weighed(share, weights), 1.0 - self.label_smoothing)
+                slope = mul(self.apply_weights(share, weights), 1.0 - self.label_smoothing)
                 found[1] = cast_like_input(slope, args[1])
             if weights and active[2]:
                 kept = (*range(weights[0].ndim - 1), self.axis)
@@ -262,8 +267,8 @@ class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
         return found
 
     def batch(self, args, dims):
-        batched = self.batched(args, dims, batch_size(args, dims))
-        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(*batched), 0
+        batched = self.batch_operands(args, dims, batch_size(args, dims))
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
 
 
 class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
@@ -283,16 +288,16 @@ class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
         return ShapedArray(x.shape, x.dtype)
 
     def decompose(self, ct, x, target, *weights):
-        shares = self.shares(target, weights)
+        shares = self.weighted_target(target, weights)
         total = broadcast_along(reduce_sum(shares, (self.axis,)), x, (self.axis,))
         slope = sub(mul(softmax(upcast_half(x), self.axis), total), shares)
-        return cast_like_input(mul(slope, self.shared(upcast_half(ct), x.shape)), x)
+        return cast_like_input(mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         ct = batch_dim_at(args[0], dims[0], 0, size)
-        batched = self.batched(args[1:], dims[1:], size)
-        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, *batched), 0
+        batched = self.batch_operands(args[1:], dims[1:], size)
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
 
 
 def check_smoothing(primitive: Any) -> None:

@@ -26,7 +26,7 @@ class Cumulative(Primitive, abstract=True):
     reverse: bool = False
     accepts: ClassVar[str] = "iufc"
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         if live is None or not live.shape:
             return [live]
         return [cummax(live, self.axis, not self.reverse)]
@@ -59,7 +59,7 @@ class Cumulative(Primitive, abstract=True):
             [ctx.type(aval)],
             [x],
             [ctx.constant(start, scalar)],
-            ctx.i64s(window),
+            ctx.i64_array(window),
             padding=ir.DenseIntElementsAttr.get(padding.data),
         )
         element = ctx.type(scalar)
@@ -83,7 +83,7 @@ class CumSum(Cumulative, Linear):
     def transpose(self, ct, x):
         return (CumSum(self.axis, not self.reverse)(ct),)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         (live,) = lives
         return live if live is None or not live.shape else cummax(live, self.axis, self.reverse)
 
@@ -230,15 +230,15 @@ class LinearRecurrence(Primitive):
         return out, self(factor, dx)
 
     def transpose(self, ct, factor, x):
-        return None, self.back(ct, factor)
+        return None, self.term_cotangent(ct, factor)
 
     def vjp(self, ct, out, args, active):
-        dx = self.back(ct, args[0])
+        dx = self.term_cotangent(ct, args[0])
         if not active[0]:
             return None, dx
         return mul(dx, shift_along(out, self.axis, self.reverse, 0)), dx
 
-    def back(self, ct: Any, factor: Any) -> Any:
+    def term_cotangent(self, ct: Any, factor: Any) -> Any:
         """The cotangent of x: the same recurrence run the other way."""
         turned = not self.reverse
         return LinearRecurrence(self.axis, turned)(shift_along(factor, self.axis, turned, 0), ct)
@@ -248,9 +248,9 @@ class LinearRecurrence(Primitive):
         return LinearRecurrence(self.axis + (self.axis >= dim), self.reverse)(factor, x), dim
 
     def lower(self, ctx, factor, x):
-        return ctx.via_jax(self.run, factor, x)
+        return ctx.via_jax(self.as_jax, factor, x)
 
-    def run(self, factor: Any, x: Any) -> Any:
+    def as_jax(self, factor: Any, x: Any) -> Any:
         """The recurrence as a JAX function."""
         axis = self.axis
         if x.shape[axis] < 2:

@@ -44,7 +44,7 @@ class Embedding(Primitive):
         return weight.update(shape=(*indices.shape, weight.shape[1]))
 
     def decompose(self, indices, weight):
-        rows = self.read(indices, weight)
+        rows = self.gather_rows(indices, weight)
         if self.padding is None:
             return rows
         return select(self.is_padding(indices, rows.shape), stop_gradient(rows), rows)
@@ -52,14 +52,14 @@ class Embedding(Primitive):
     def jvp(self, primals, tangents):
         (indices, weight), (_, t) = primals, tangents
         if t is not None:
-            t = self.without_padding(indices, self.read(indices, t))
+            t = self.zero_padding_rows(indices, self.gather_rows(indices, t))
         return self(indices, weight), t
 
     def vjp(self, ct, out, args, active):
         indices, weight = args
         return None, EmbeddingBackward(weight.shape[0], self.padding)(ct, indices)
 
-    def read(self, indices: Any, weight: Any) -> Any:
+    def gather_rows(self, indices: Any, weight: Any) -> Any:
         if not weight.shape[0]:
             return full((*indices.shape, weight.shape[1]), literal(float("nan"), weight.dtype))
         gather = row_gather(indices, weight)
@@ -69,7 +69,7 @@ class Embedding(Primitive):
         there = eq(indices, literal(self.padding, indices.dtype))
         return broadcast_in_dim(there, shape, tuple(range(indices.ndim)))
 
-    def without_padding(self, indices: Any, rows: Any) -> Any:
+    def zero_padding_rows(self, indices: Any, rows: Any) -> Any:
         """`rows`, and 0 in those of the padding."""
         if self.padding is None:
             return rows
@@ -93,12 +93,12 @@ class EmbeddingBackward(Primitive):
         return ct.update(shape=(self.rows, ct.shape[-1]))
 
     def decompose(self, ct, indices):
-        ct = Embedding(self.padding).without_padding(indices, ct)
+        ct = Embedding(self.padding).zero_padding_rows(indices, ct)
         zeros = full((self.rows, ct.shape[-1]), literal(0, ct.dtype))
         if not self.rows:
             return zeros
         places = reshape(indices, (*indices.shape, 1))
-        return row_gather(indices, zeros).accumulate(zeros, ct, (zeros, places))
+        return row_gather(indices, zeros).add_to_cotangent(zeros, ct, (zeros, places))
 
     def jvp(self, primals, tangents):
         return self(*primals), self(tangents[0], primals[1])
@@ -106,7 +106,7 @@ class EmbeddingBackward(Primitive):
     def vjp(self, ct, out, args, active):
         embedding = Embedding(self.padding)
         indices = args[1]
-        return embedding.without_padding(indices, embedding.read(indices, ct)), None
+        return embedding.zero_padding_rows(indices, embedding.gather_rows(indices, ct)), None
 
     def transpose(self, ct, given, indices):
         return self.vjp(ct, None, (given, indices), (True, False))

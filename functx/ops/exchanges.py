@@ -60,27 +60,27 @@ class AllGather(TiledCollective):
         check_axes(self.name, self.axis, x.ndim)
         return resize_dim(x, self.axis, x.shape[self.axis] * prod(self.sizes))
 
-    def varying(self, over):
+    def varying_axes(self, over):
         if self.invariant and self.groups is None:
             return over - self.named_axes
-        return super().varying(over)
+        return super().varying_axes(over)
 
     def transpose(self, ct, x):
         return (PsumScatter(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
-    def beside(self, x, dim):
+    def batch_elsewhere(self, x, dim):
         axis = self.axis + (dim <= self.axis)
         return AllGather(self.axes, self.sizes, self.groups, axis, self.invariant)(x), dim
 
-    def one_by_one(self, x):
+    def split_by_axis(self, x):
         each = zip(reversed(self.axes), reversed(self.sizes), strict=True)
         return [AllGather((name,), (size,), None, self.axis) for name, size in each]
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         x = broadcast_new_dim(x, size, self.axis) if dim is None else moveaxis(x, dim, self.axis)
         return merge_dims(x, self.axis), None
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.all_gather(
             x, self.axes, axis=self.axis, tiled=True, axis_index_groups=self.groups
         )
@@ -101,19 +101,19 @@ class PsumScatter(TiledCollective):
     def transpose(self, ct, x):
         return (AllGather(self.axes, self.sizes, self.groups, self.axis)(ct),)
 
-    def beside(self, x, dim):
+    def batch_elsewhere(self, x, dim):
         axis = self.axis + (dim <= self.axis)
         return PsumScatter(self.axes, self.sizes, self.groups, axis)(x), dim
 
-    def one_by_one(self, x):
+    def split_by_axis(self, x):
         each = zip(self.axes, self.sizes, strict=True)
         return [PsumScatter((name,), (size,), None, self.axis) for name, size in each]
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         x = mul(x, literal(size, x.dtype)) if dim is None else reduce_sum(x, (dim,))
         return split_dim(x, self.axis, (size,)), self.axis
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.psum_scatter(
             x,
             self.axes,
@@ -142,11 +142,11 @@ class AllToAll(TiledCollective):
         back = AllToAll(self.axes, self.sizes, self.groups, self.concat, self.split)
         return (back(ct),)
 
-    def beside(self, x, dim):
+    def batch_elsewhere(self, x, dim):
         split, concat = (k + (dim <= k) for k in (self.split, self.concat))
         return AllToAll(self.axes, self.sizes, self.groups, split, concat)(x), dim
 
-    def one_by_one(self, x):
+    def split_by_axis(self, x):
         k, c, n = self.split, self.concat, len(self.sizes)
         part = x.shape[k] // prod(self.sizes)
         shape = (*x.shape[:k], *self.sizes, part, *x.shape[k + 1 :])
@@ -158,13 +158,13 @@ class AllToAll(TiledCollective):
         after = self.abstract_eval(x)
         return [*steps, PermuteDims(order), Reshape(after.shape)]
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         x = broadcast_new_dim(x, size) if dim is None else moveaxis(x, dim, 0)
         # The places that get the parts come first, then those that sent them.
         x = moveaxis(split_dim(x, self.split + 1, (size,)), self.split + 1, 0)
         return merge_dims(moveaxis(x, 1, self.concat + 1), self.concat + 1), 0
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.all_to_all(
             x, self.axes, self.split, self.concat, tiled=True, axis_index_groups=self.groups
         )
@@ -186,24 +186,24 @@ class Ppermute(Collective, Linear):
         back = sorted([(destination, source) for source, destination in self.perm])
         return (Ppermute(self.axes, tuple(back))(ct),)
 
-    def beside(self, x, dim):
+    def batch_elsewhere(self, x, dim):
         return self(x), dim
 
-    def one_by_one(self, x):
+    def split_by_axis(self, x):
         raise CollectiveError(
             f"ppermute: pairs over several axes must be sent between devices; got {self.axes} "
             "under a vmap over one of them",
             fix="Send over one axis after the other.",
         )
 
-    def on_batch(self, x, dim, size):
+    def batch_over_axis(self, x, dim, size):
         source = {to: place for place, to in self.perm}
         if dim is None and len(source) == size:
             return x, None
         x = broadcast_new_dim(x, size) if dim is None else moveaxis(x, dim, 0)
         return take_or_zero(x, 0, [source.get(to) for to in range(size)]), 0
 
-    def on_devices(self, x):
+    def jax_collective(self, x):
         return lax.ppermute(x, self.axes, self.perm)
 
 

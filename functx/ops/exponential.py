@@ -17,7 +17,7 @@ from functx.ops.selection import select
 class Exp(Inexact):
     """e to the power x."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     samples = (sample(f32[3, 4]),)
 
     def derivative(self, out, x):
@@ -142,7 +142,7 @@ class Cbrt(Inexact):
 class Logistic(Inexact):
     """1 / (1 + exp(-x)), the logistic sigmoid."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):

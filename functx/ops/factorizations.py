@@ -94,7 +94,9 @@ class Eigh(MatrixFunction):
     def jvp(self, primals, tangents):
         w, v = outs = self(*primals)
         turned = matmul_highest(adjoint(v), matmul_highest(hermitian_part(tangents[0]), v))
-        dv = matmul_highest(v, MaskedReciprocal.of_gaps(w, w).off_diagonal.times(turned))
+        dv = matmul_highest(
+            v, MaskedReciprocal.from_gaps(w, w).off_diagonal.multiply_tangent(turned)
+        )
         return outs, [real_if_complex(extract_diagonal(turned)), dv]
 
     def vjp(self, cts, outs, args, active):
@@ -109,8 +111,8 @@ class Eigh(MatrixFunction):
             terms.append(matmul_highest(scaled, matrix_transpose(own)))
         if dv is not None:
             pairs = vector_pair_mask(vector_mask(lives[1], v.shape, drop=2))
-            gaps = MaskedReciprocal.of_gaps(w, w).off_diagonal
-            turned = gaps.pull(matmul_highest(matrix_transpose(v), dv), pairs)
+            gaps = MaskedReciprocal.from_gaps(w, w).off_diagonal
+            turned = gaps.multiply_cotangent(matmul_highest(matrix_transpose(v), dv), pairs)
             terms.append(
                 matmul_highest(conj_if_complex(v), matmul_highest(turned, matrix_transpose(v)))
             )
@@ -132,14 +134,19 @@ class Svd(MatrixFunction):
     those of eigenvectors are (`Eigh`); so are those of vectors without a singular value.
     """
 
-    full: bool = False
+    full_matrices: bool = False
     square = False
     multiple_results = True
     samples = (
         sample(f32[3, 3], values={0: well_conditioned((3, 3))}, dtypes=("f64", "f32")),
         sample(f32[4, 2], values={0: well_conditioned((4, 2))}, dtypes=("f64", "f32")),
         sample(f32[2, 2, 3], values={0: well_conditioned((2, 2, 3))}, dtypes=("f64", "f32")),
-        sample(f32[2, 2], full=True, values={0: well_conditioned((2, 2))}, dtypes=("f64", "f32")),
+        sample(
+            f32[2, 2],
+            full_matrices=True,
+            values={0: well_conditioned((2, 2))},
+            dtypes=("f64", "f32"),
+        ),
     )
 
     def abstract_eval(self, x):
@@ -147,7 +154,7 @@ class Svd(MatrixFunction):
         *batch, m, n = x.shape
         k = min(m, n)
         s = x.update(shape=(*batch, k), dtype=real_dtype(x.dtype))
-        left, right = (m, n) if self.full else (k, k)
+        left, right = (m, n) if self.full_matrices else (k, k)
         return [x.update(shape=(*batch, m, left)), s, x.update(shape=(*batch, right, n))]
 
     def jvp(self, primals, tangents):
@@ -158,19 +165,29 @@ class Svd(MatrixFunction):
         # With du = u p, dv = v q: u^H dx v = p s + ds - s q, p and q antihermitian.
         dp = matmul_highest(adjoint(u), matmul_highest(dx, v))
         even = hermitian_part(dp)
-        together = MaskedReciprocal.of_gaps(s, s).off_diagonal.times(even)
-        apart = reciprocal_sums(s, x.dtype).times(sub(dp, even))
+        together = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_tangent(even)
+        apart = reciprocal_sums(s, x.dtype).multiply_tangent(sub(dp, even))
         du = matmul_highest(u, add(together, apart))
         dv = matmul_highest(v, sub(together, apart))
         *_, m, n = x.shape
         if m > n:
             rest = matmul_highest(dx, v)
             rest = sub(rest, matmul_highest(u, matmul_highest(adjoint(u), rest)))
-            du = add(du, MaskedReciprocal.of(s, s).along(broadcast_columns, rest.shape).times(rest))
+            du = add(
+                du,
+                MaskedReciprocal.from_values(s, s)
+                .broadcast_by(broadcast_columns, rest.shape)
+                .multiply_tangent(rest),
+            )
         if n > m:
             rest = matmul_highest(adjoint(dx), u)
             rest = sub(rest, matmul_highest(v, matmul_highest(vh, rest)))
-            dv = add(dv, MaskedReciprocal.of(s, s).along(broadcast_columns, rest.shape).times(rest))
+            dv = add(
+                dv,
+                MaskedReciprocal.from_values(s, s)
+                .broadcast_by(broadcast_columns, rest.shape)
+                .multiply_tangent(rest),
+            )
         tangents = zip((du, adjoint(dv)), (outs[0], outs[2]), strict=True)
         du, dvh = [pad_with_nan(t, out.shape) for t, out in tangents]
         return outs, [du, real_if_complex(extract_diagonal(even)), dvh]
@@ -195,13 +212,15 @@ class Svd(MatrixFunction):
             turn = matmul_highest(matrix_transpose(u), given)
             terms.append(rotation_cotangent(turn, turn, live, u, s, vh))
             if u.shape[-2] > s.shape[-1]:
-                inverse = MaskedReciprocal.of(s, s).along(broadcast_columns, u.shape)
+                inverse = MaskedReciprocal.from_values(s, s).broadcast_by(
+                    broadcast_columns, u.shape
+                )
                 there = (
                     None
                     if live is None
                     else broadcast_columns(leading_block(live, s.shape), u.shape)
                 )
-                rest = inverse.pull(given, there)
+                rest = inverse.multiply_cotangent(given, there)
                 rest = sub(
                     rest,
                     matmul_highest(conj_if_complex(u), matmul_highest(matrix_transpose(u), rest)),
@@ -213,11 +232,11 @@ class Svd(MatrixFunction):
             turn = matmul_highest(given, matrix_transpose(vh))
             terms.append(rotation_cotangent(neg(turn), turn, live, u, s, vh))
             if vh.shape[-1] > s.shape[-1]:
-                inverse = MaskedReciprocal.of(s, s).along(broadcast_rows, vh.shape)
+                inverse = MaskedReciprocal.from_values(s, s).broadcast_by(broadcast_rows, vh.shape)
                 there = (
                     None if live is None else broadcast_rows(leading_block(live, s.shape), vh.shape)
                 )
-                rest = inverse.pull(given, there)
+                rest = inverse.multiply_cotangent(given, there)
                 rest = sub(
                     rest,
                     matmul_highest(matmul_highest(rest, matrix_transpose(vh)), conj_if_complex(vh)),
@@ -226,7 +245,7 @@ class Svd(MatrixFunction):
         return [reduce(add, terms)], [None]
 
     def lower(self, ctx, x):
-        return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full)), x)
+        return ctx.via_jax(lambda x: tuple(jnp.linalg.svd(x, full_matrices=self.full_matrices)), x)
 
 
 def thin_svd(outs: Any) -> tuple[Any, Any, Any]:
@@ -249,7 +268,7 @@ def vector_mask_beyond_thin(live: Any, whole: Any, own: Any, drop: int) -> Any:
 
 def reciprocal_sums(s: Any, dtype: Any) -> MaskedReciprocal:
     """1 / (s_i + s_j); the diagonal counts for complex matrices alone, whose vectors have phases."""
-    found = MaskedReciprocal.of_gaps(s, neg(s))
+    found = MaskedReciprocal.from_gaps(s, neg(s))
     return found if is_complex(dtype) else found.off_diagonal
 
 
@@ -259,8 +278,8 @@ def rotation_cotangent(together: Any, apart: Any, live: Any, u: Any, s: Any, vh:
     `live` are the vectors whose cotangents can be other than zero, None for any.
     """
     pairs = vector_pair_mask(None if live is None else leading_block(live, s.shape))
-    even = MaskedReciprocal.of_gaps(s, s).off_diagonal.pull(together, pairs)
-    odd = reciprocal_sums(s, u.dtype).pull(apart, pairs)
+    even = MaskedReciprocal.from_gaps(s, s).off_diagonal.multiply_cotangent(together, pairs)
+    odd = reciprocal_sums(s, u.dtype).multiply_cotangent(apart, pairs)
     total = add(hermitian_part(even), sub(odd, hermitian_part(odd)))
     total = matmul_highest(conj_if_complex(u), matmul_highest(total, conj_if_complex(vh)))
     k = s.shape[-1]

@@ -25,7 +25,7 @@ class Elementwise(Primitive, abstract=True):
     """The kinds of dtype the operation takes: bool, int, uint, float, complex."""
     linear: ClassVar[tuple[int, ...]] = ()
     """The operands that the operation is linear in, the others fixed."""
-    finite_slopes: ClassVar[bool] = False
+    has_finite_derivative: ClassVar[bool] = False
     """Whether derivatives are finite wherever the operands and the output are."""
 
     def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
@@ -33,13 +33,13 @@ class Elementwise(Primitive, abstract=True):
 
         `out` is the output, None when operand `i` is one of those in `linear`.
         """
-        raise self.missing("partial")
+        raise self.missing_rule_error("partial")
 
-    def influence(self, i: int, *args: Any) -> Any:
+    def nonzero_derivative_mask(self, i: int, *args: Any) -> Any:
         """Where the output varies with operand `i`, as a boolean array; None for anywhere."""
         return None
 
-    def bounded(self, i: int, *args: Any) -> bool:
+    def preserves_zero(self, i: int, *args: Any) -> bool:
         """Whether `partial` makes zero of a zero `t` whatever the operands are, nan or infinite."""
         return False
 
@@ -66,13 +66,13 @@ class Elementwise(Primitive, abstract=True):
         for i, t in enumerate(tangents):
             if t is not None:
                 term = self.partial(i, t, out, *primals)
-                if lives[i] is not None and term is not t and not self.bounded(i, *primals):
+                if lives[i] is not None and term is not t and not self.preserves_zero(i, *primals):
                     term = apply_mask(lives[i], term)
                 term = broadcast_scalar(term, out.shape)
                 total = term if total is None else add(total, term)
         return out, total
 
-    def live_outputs(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
+    def tangent_mask(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
         given = [live for live, x in zip(lives, args, strict=True) if is_inexact(x.dtype)]
         # Where all vary freely, what does not vary with one does with another.
         if len(args) > 1 and all(live is None for live in given):
@@ -80,7 +80,7 @@ class Elementwise(Primitive, abstract=True):
         total = None
         for i, live in enumerate(lives):
             if live is not False:
-                live = combine_masks(live, self.influence(i, *args))
+                live = combine_masks(live, self.nonzero_derivative_mask(i, *args))
                 if live is None:
                     return None
                 total = live if total is None else bitwise_or(total, live)
@@ -100,14 +100,16 @@ class Elementwise(Primitive, abstract=True):
         for i, x in enumerate(args):
             found = self.partial(i, ct, out, *args) if active[i] else None
             if found is not None:
-                if live is not None and found is not ct and not self.bounded(i, *args):
+                if live is not None and found is not ct and not self.preserves_zero(i, *args):
                     found = apply_mask(live, found)
                 found = unbroadcast_scalar(found, x)
             cts.append(found)
         return cts
 
-    def live_operands(self, live: Any, args: Sequence[Any]) -> list[Any]:
-        found = [combine_masks(live, self.influence(i, *args)) for i in range(len(args))]
+    def cotangent_masks(self, live: Any, args: Sequence[Any]) -> list[Any]:
+        found = [
+            combine_masks(live, self.nonzero_derivative_mask(i, *args)) for i in range(len(args))
+        ]
         return [
             here if here is not None and here.shape in ((), x.shape) else None
             for here, x in zip(found, args, strict=True)
@@ -130,7 +132,7 @@ class Unary(Elementwise, abstract=True):
     """One operand; a subclass gives `derivative(out, x)`, the factor at each element."""
 
     def derivative(self, out: Any, x: Any) -> Any:
-        raise self.missing("derivative")
+        raise self.missing_rule_error("derivative")
 
     def partial(self, i: int, t: Any, out: Any, *args: Any) -> Any:
         return mul(t, self.derivative(out, *args))
@@ -160,13 +162,13 @@ class Bitwise(Elementwise, abstract=True):
     """An operation on integers or booleans; nothing varies smoothly."""
 
     differentiable = False
-    accepts = on_host_kinds = "biu"
+    accepts = host_kernel_kinds = "biu"
 
 
 class Linear(Primitive, abstract=True):
     """Linear in all its operands together: tangents go through the operation itself."""
 
-    rearranges: ClassVar[bool] = False
+    is_element_mapping: ClassVar[bool] = False
     """True: of one operand, each of whose elements goes to one of the output."""
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -178,14 +180,14 @@ class Linear(Primitive, abstract=True):
     def vjp(self, ct: Any, out: Any, args: Sequence[Any], active: Sequence[bool]) -> Sequence[Any]:
         return self.transpose(ct, *[LinearInput(aval_of(x)) for x in args])
 
-    def live_outputs(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
-        if lives[0] is None or not self.rearranges or not lives[0].shape:
-            return lives[0] if self.rearranges else None
+    def tangent_mask(self, lives: Sequence[Any], args: Sequence[Any]) -> Any:
+        if lives[0] is None or not self.is_element_mapping or not lives[0].shape:
+            return lives[0] if self.is_element_mapping else None
         return self(lives[0])
 
-    def live_operands(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
-        if live is None or not self.rearranges or not live.shape:
-            return [live if self.rearranges else None] * len(args)
+    def cotangent_masks(self, live: Any, args: Sequence[Any]) -> Sequence[Any]:
+        if live is None or not self.is_element_mapping or not live.shape:
+            return [live if self.is_element_mapping else None] * len(args)
         return self.transpose(live, LinearInput(aval_of(args[0]).update(dtype=BOOL)))
 
 

@@ -62,7 +62,7 @@ class Gather(GatherScatter):
     )
 
     def abstract_eval(self, x, indices):
-        window = tuple_delete(self.slice_sizes, self.absent())
+        window = tuple_delete(self.slice_sizes, self.dropped_window_dims())
         rank = len(window) + indices.ndim - 1
         self.check(x, indices, self.slice_sizes, rank)
         sizes = {True: iter(window), False: iter(indices.shape)}
@@ -70,32 +70,34 @@ class Gather(GatherScatter):
 
     def jvp(self, primals, tangents):
         (x, indices), (dx, _) = primals, tangents
-        return self(x, indices), None if dx is None else self.changed(fill_value=0)(dx, indices)
+        return self(x, indices), None if dx is None else self.replace(fill_value=0)(dx, indices)
 
     def transpose(self, ct, x, indices):
-        return self.accumulate(zeros_like(x), ct, (x, indices)), None
+        return self.add_to_cotangent(zeros_like(x), ct, (x, indices)), None
 
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         (live, _) = lives
         if live is None or not live.shape:
             return live
-        return self.changed(fill_value=False)(live, args[1])
+        return self.replace(fill_value=False)(live, args[1])
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         x, indices = args
         out = self.abstract_eval(aval_of(x), aval_of(indices))
         if is_small_part(out, x):
             return [None, None]
         read = convert_element_type(instantiate_mask(live, out.shape), "int32")
-        total = self.accumulate(full(x.shape, literal(0, read.dtype)), read, args)
+        total = self.add_to_cotangent(full(x.shape, literal(0, read.dtype)), read, args)
         return [ne(total, 0), None]
 
-    def accumulate(self, total, ct, args):
+    def add_to_cotangent(self, total, ct, args):
         mode = "drop" if self.mode == "fill" else self.mode
-        add = ScatterAdd(*self.numbers, self.indices_are_sorted, self.unique_indices, mode)
+        add = ScatterAdd(
+            *self.dimension_numbers, self.indices_are_sorted, self.unique_indices, mode
+        )
         return add(total, args[1], ct)
 
     def batch(self, args, dims):
@@ -104,11 +106,11 @@ class Gather(GatherScatter):
         if di is None:
             numbers, at = self.with_window_dim(dx, x.ndim)
             sizes = (*sizes[:dx], x.shape[dx], *sizes[dx:])
-            return self.changed(**numbers._asdict(), slice_sizes=sizes)(x, indices), at
+            return self.replace(**numbers._asdict(), slice_sizes=sizes)(x, indices), at
         numbers = self.with_batch_dim(dx)
         if dx is not None:
             sizes = (*sizes[:dx], min(1, x.shape[dx]), *sizes[dx:])
-        gather = self.changed(
+        gather = self.replace(
             **numbers._asdict(),
             slice_sizes=sizes,
             indices_are_sorted=False,
@@ -129,7 +131,7 @@ class Gather(GatherScatter):
             x,
             indices,
             numbers,
-            ctx.i64s(self.slice_sizes),
+            ctx.i64_array(self.slice_sizes),
             indices_are_sorted=self.indices_are_sorted,
         )
         if self.mode != "fill":
@@ -137,22 +139,24 @@ class Gather(GatherScatter):
         (aval,) = ctx.avals_out
         lead = tuple_delete(range(aval.ndim), self.offset_dims)
         inside = stablehlo.broadcast_in_dim(
-            ctx.type(aval.update(dtype=BOOL)), self.inside(ctx, indices), ctx.i64s(lead)
+            ctx.type(aval.update(dtype=BOOL)),
+            self.in_bounds_mask(ctx, indices),
+            ctx.i64_array(lead),
         )
         fill = default_fill_value(aval.dtype) if self.fill_value is None else self.fill_value
         return stablehlo.select(inside, out, ctx.constant(fill, aval))
 
-    def inside(self, ctx: Any, indices: Any) -> Any:
+    def in_bounds_mask(self, ctx: Any, indices: Any) -> Any:
         """Whether each window lies inside the operand."""
         aval = ctx.avals_in[1]
-        clamped = self.clamped(ctx, indices, self.slice_sizes)
+        clamped = self.clamp_indices(ctx, indices, self.slice_sizes)
         fits = ctx.compare(clamped, indices, "EQ", aval)
         scalar = ShapedArray((), BOOL)
         op = stablehlo.ReduceOp(
             [ctx.type(ShapedArray(aval.shape[:-1], BOOL))],
             [fits],
             [ctx.constant(True, scalar)],
-            ctx.i64s([aval.ndim - 1]),
+            ctx.i64_array([aval.ndim - 1]),
         )
         block = op.regions[0].blocks.append(ctx.type(scalar), ctx.type(scalar))
         with ir.InsertionPoint(block):

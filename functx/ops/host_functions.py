@@ -72,11 +72,11 @@ class FlatCallback:
                 *tree.full_structures(self.out_tree, structure),
             )
         return [
-            self.checked(x, aval, out, i)
+            self.check_leaf(x, aval, out, i)
             for i, (x, aval) in enumerate(zip(leaves, results, strict=True))
         ]
 
-    def checked(self, x: Any, aval: ShapedArray, out: Any, place: int) -> Array:
+    def check_leaf(self, x: Any, aval: ShapedArray, out: Any, place: int) -> Array:
         """The leaf `x` of the result `out` as an array of `aval`."""
         array = np.asarray(x)
         dtype = narrow_dtype(array.dtype) if self.narrow else array.dtype

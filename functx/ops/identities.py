@@ -13,15 +13,15 @@ from functx.core.program import Equation, Literal
 class DefUse(NamedTuple):
     """What is known where a rule simplifies: the makers of variables, and how often each is used."""
 
-    makers: dict[Any, Equation]
+    producers: dict[Any, Equation]
     uses: dict[Any, int]
 
-    def made_by(self, atom: Any, primitive: type[Any]) -> Equation | None:
+    def defining_equation(self, atom: Any, primitive: type[Any]) -> Equation | None:
         """The equation that computes `atom`, if it is of this primitive."""
-        eqn = self.makers.get(atom)
+        eqn = self.producers.get(atom)
         return eqn if eqn is not None and type(eqn.primitive) is primitive else None
 
-    def used_once(self, atom: Any) -> bool:
+    def has_one_use(self, atom: Any) -> bool:
         """Whether one equation alone looks at `atom`, and it is no output."""
         return self.uses.get(atom) == 1
 

@@ -64,7 +64,7 @@ class GatherScatter(Primitive, abstract=True):
     mode: str = "clip"
 
     @property
-    def numbers(self) -> GatherDimensionNumbers:
+    def dimension_numbers(self) -> GatherDimensionNumbers:
         return GatherDimensionNumbers(
             self.offset_dims,
             self.collapsed_slice_dims,
@@ -73,11 +73,11 @@ class GatherScatter(Primitive, abstract=True):
             self.start_indices_batching_dims,
         )
 
-    def changed(self, **fields: Any) -> Any:
+    def replace(self, **fields: Any) -> Any:
         """This primitive with some of its fields replaced."""
         return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
 
-    def absent(self) -> Dims:
+    def dropped_window_dims(self) -> Dims:
         """The dimensions of the operand that windows leave out."""
         return self.collapsed_slice_dims + self.operand_batching_dims
 
@@ -87,7 +87,7 @@ class GatherScatter(Primitive, abstract=True):
         `dim` is its place in the operand, now of `ndim` dimensions. Its place among the
         windows' dimensions follows.
         """
-        offset, collapsed, index_map, batching, indices_batching = self.numbers
+        offset, collapsed, index_map, batching, indices_batching = self.dimension_numbers
         collapsed, index_map, batching = [
             shift_dims(d, dim) for d in (collapsed, index_map, batching)
         ]
@@ -103,7 +103,7 @@ class GatherScatter(Primitive, abstract=True):
         It is also the first of what holds the windows. `dim` is the dimension of the
         operand that runs together with it, None if there is none.
         """
-        offset, collapsed, index_map, batching, indices_batching = self.numbers
+        offset, collapsed, index_map, batching, indices_batching = self.dimension_numbers
         offset, indices_batching = shift_dims(offset, 0), shift_dims(indices_batching, 0)
         if dim is not None:
             collapsed, index_map, batching = [
@@ -116,7 +116,7 @@ class GatherScatter(Primitive, abstract=True):
 
     def window_dims(self, ndim: int) -> Dims:
         """The dimensions of the operand that windows keep, in order."""
-        return tuple_delete(range(ndim), self.absent())
+        return tuple_delete(range(ndim), self.dropped_window_dims())
 
     def check(self, x: ShapedArray, indices: ShapedArray, sizes: Dims, rank: int) -> None:
         """Raise unless the numbers fit the operands, windows of `sizes`, and a result of `rank`."""
@@ -125,7 +125,7 @@ class GatherScatter(Primitive, abstract=True):
             if not holds:
                 raise ShapeError(f"{self.name}: {what}; got {x!r} at {indices!r} with {self!r}")
 
-        offset, collapsed, index_map, batching, indices_batching = self.numbers
+        offset, collapsed, index_map, batching, indices_batching = self.dimension_numbers
         if not is_integer(indices.dtype):
             raise DTypeError(f"{self.name}: indices must be integers; got {indices!r}")
         require(indices.ndim > 0, "indices must have a last dimension that holds index vectors")
@@ -156,24 +156,25 @@ class GatherScatter(Primitive, abstract=True):
         )
         require(all(sizes[d] == 1 for d in collapsed), "collapsed dimensions must have length 1")
         require(
-            len(offset) == x.ndim - len(self.absent()) and all(0 <= d < rank for d in offset),
+            len(offset) == x.ndim - len(self.dropped_window_dims())
+            and all(0 <= d < rank for d in offset),
             "offset_dims must give a place to every dimension that windows keep",
         )
 
-    def limits(self, x: ShapedArray, sizes: Dims, dtype: Any) -> np.ndarray[Any, Any]:
+    def start_limits(self, x: ShapedArray, sizes: Dims, dtype: Any) -> np.ndarray[Any, Any]:
         """The last place where a window can begin, along each indexed dimension."""
         largest = np.iinfo(dtype).max
         return np.array([min(x.shape[d] - sizes[d], largest) for d in self.start_index_map], dtype)
 
-    def clamped(self, ctx: Any, indices: Any, sizes: Dims) -> Any:
+    def clamp_indices(self, ctx: Any, indices: Any, sizes: Dims) -> Any:
         """The indices with every window moved inside the operand."""
         x, aval = ctx.avals_in[:2]
-        limits = self.limits(x, sizes, aval.dtype)
+        limits = self.start_limits(x, sizes, aval.dtype)
         element = ctx.type(aval).element_type
         limit = stablehlo.constant(
             ir.DenseElementsAttr.get(limits.data, type=element, shape=limits.shape)
         )
-        limit = stablehlo.broadcast_in_dim(ctx.type(aval), limit, ctx.i64s([aval.ndim - 1]))
+        limit = stablehlo.broadcast_in_dim(ctx.type(aval), limit, ctx.i64_array([aval.ndim - 1]))
         return stablehlo.clamp(ctx.constant(0, aval), indices, limit)
 
 

@@ -28,10 +28,10 @@ class ViewAsReal(Primitive):
     def decompose(self, x):
         return concatenate([expand_dims(part, x.ndim) for part in (real(x), imag(x))], x.ndim)
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return ViewAsComplex()(part)
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return (*[2 * n for n in strides], 1)
 
 
@@ -51,10 +51,10 @@ class ViewAsComplex(Primitive):
     def decompose(self, x):
         return complex(*[_part(x, i) for i in (0, 1)])
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return ViewAsReal()(part)
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         *rest, last = strides
         return tuple([n // 2 for n in rest]) if last == 1 and not any(n % 2 for n in rest) else None
 

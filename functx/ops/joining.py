@@ -60,22 +60,22 @@ class Concatenate(Linear):
         return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
 
     def transpose(self, ct, *args):
-        return self.cut(ct, args, [type(x) is LinearInput for x in args])
+        return self.operand_slices(ct, args, [type(x) is LinearInput for x in args])
 
     def vjp(self, ct, out, args, active):
-        return self.cut(ct, args, active)
+        return self.operand_slices(ct, args, active)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         if all([live is None for live in lives]):
             return None
         return self(*[instantiate_mask(live, x.shape) for live, x in zip(lives, args, strict=True)])
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         if live is None or not live.shape:
             return [live] * len(args)
-        return self.cut(live, args, [True] * len(args))
+        return self.operand_slices(live, args, [True] * len(args))
 
-    def cut(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    def operand_slices(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """The parts of `ct` that come from each operand that is wanted."""
         if len(args) == 1:
             return [ct]
@@ -138,7 +138,7 @@ class Split(Linear):
 
     view = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         if not part.size:
             return x
         start = [0] * x.ndim
@@ -147,21 +147,21 @@ class Split(Linear):
             x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)]
         )
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return strides
 
-    def offset(self, x, strides, index):
+    def view_offset(self, x, strides, index):
         return sum(self.sizes[:index]) * strides[self.axis]
 
     def lower(self, ctx, x):
         (aval,) = ctx.avals_in
         start, limit = [0] * aval.ndim, list(aval.shape)
-        strides = ctx.i64s([1] * aval.ndim)
+        strides = ctx.i64_array([1] * aval.ndim)
         parts, end = [], 0
         for size in self.sizes:
             start[self.axis], limit[self.axis] = end, end + size
             end += size
-            parts.append(stablehlo.slice(x, ctx.i64s(start), ctx.i64s(limit), strides))
+            parts.append(stablehlo.slice(x, ctx.i64_array(start), ctx.i64_array(limit), strides))
         return parts
 
 
@@ -202,17 +202,17 @@ class Pad(Linear):
         return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 
     def transpose(self, ct, x, value):
-        return self.pull(ct, x, type(x) is LinearInput, type(value) is LinearInput)
+        return self.operand_cotangents(ct, x, type(x) is LinearInput, type(value) is LinearInput)
 
     def vjp(self, ct, out, args, active):
-        return self.pull(ct, args[0], *active)
+        return self.operand_cotangents(ct, args[0], *active)
 
-    def pull(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
-        return (self.undo(ct, x) if to_x else None), (
-            reduce_sum(select(self.padding(x), ct, zeros_like(ct))) if to_value else None
+    def operand_cotangents(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
+        return (self.unpad(ct, x) if to_x else None), (
+            reduce_sum(select(self.padding_mask(x), ct, zeros_like(ct))) if to_value else None
         )
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         live, filled = lives
         if filled is not False:
             return None
@@ -220,14 +220,14 @@ class Pad(Linear):
             return None
         return pad(instantiate_mask(live, args[0].shape), False, self.config)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         x, value = args
         if live is None and all(low >= 0 <= high for low, high, _ in self.config):
             return [None, None]
         out = self.abstract_eval(aval_of(x), aval_of(value))
-        return [self.undo(instantiate_mask(live, out.shape), x), None]
+        return [self.unpad(instantiate_mask(live, out.shape), x), None]
 
-    def undo(self, ct: Any, x: Any) -> Any:
+    def unpad(self, ct: Any, x: Any) -> Any:
         """The elements of `ct` where those of `x` lie, zero for those cut off."""
         config = tuple([(-low, -high, 0) for low, high, _ in self.config])
         ct = pad(ct, 0, config)
@@ -236,21 +236,21 @@ class Pad(Linear):
         strides = tuple([interior + 1 for _, _, interior in self.config])
         return slice(ct, (0,) * ct.ndim, ct.shape, strides)
 
-    def padding(self, x: Any) -> Any:
+    def padding_mask(self, x: Any) -> Any:
         """Whether each element of the result is padding."""
         return Pad(self.config)(full(x.shape, False), True)
 
     def batch(self, args, dims):
         (x, value), (dim, value_dim) = args, dims
         if value_dim is None:
-            return self.inserted(dim)(x, value), dim
+            return self.with_batch_dim(dim)(x, value), dim
         size = value.shape[0]
         x = batch_dim_at(x, dim, 0, size)
-        rest = self.inserted(0)
+        rest = self.with_batch_dim(0)
         out = rest(x, literal(0, x.dtype))
-        return select(rest.padding(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
+        return select(rest.padding_mask(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
 
-    def inserted(self, dim: int) -> Pad:
+    def with_batch_dim(self, dim: int) -> Pad:
         return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
 
     def simplify(self, facts, x, value):
@@ -258,7 +258,9 @@ class Pad(Linear):
 
     def lower(self, ctx, x, value):
         low, high, interior = zip(*self.config, strict=True) if self.config else ((), (), ())
-        return stablehlo.pad(x, value, ctx.i64s(low), ctx.i64s(high), ctx.i64s(interior))
+        return stablehlo.pad(
+            x, value, ctx.i64_array(low), ctx.i64_array(high), ctx.i64_array(interior)
+        )
 
 
 def concatenate(operands: Sequence[Any], axis: int = 0) -> Any:

@@ -49,6 +49,6 @@ def concrete_value(x: Any) -> np.ndarray[Any, Any] | None:
         if builder.writes:
             return None
         found = builder.values.get(atom)
-        x = builder.captured(atom) if found is None else found
-    value = None if x is None else backend.known(x)
+        x = builder.captured_value(atom) if found is None else found
+    value = None if x is None else backend.concrete_or_none(x)
     return None if value is None else np.asarray(value)

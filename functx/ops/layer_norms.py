@@ -17,8 +17,8 @@ from functx.ops.normalizations import (
 class LastDimsLayout:
     """The last `rank` dimensions together; weight and bias have them, and the first `lead`."""
 
-    def arrangement(self: Any, x: Any) -> NormalizationLayout:
-        rank, lead, ndim = self.rank, self.lead, x.ndim
+    def layout_of(self: Any, x: Any) -> NormalizationLayout:
+        rank, lead, ndim = self.normalized_ndim, self.affine_batch_ndim, x.ndim
         if not 1 <= rank <= ndim - lead:
             raise AxisError(
                 f"{self.name}: the operand must have at least the {rank} dimensions to normalize "
@@ -27,8 +27,10 @@ class LastDimsLayout:
         axes = tuple(range(ndim - rank, ndim))
         return NormalizationLayout(x.shape, x.shape, axes, (*range(lead), *axes))
 
-    def batched(self: Any, shared: bool) -> tuple[Any, int]:
-        return self.changed(lead=self.lead + (not shared)), self.lead * shared
+    def batched_primitive(self: Any, shared: bool) -> tuple[Any, int]:
+        return self.replace(
+            affine_batch_ndim=self.affine_batch_ndim + (not shared)
+        ), self.affine_batch_ndim * shared
 
 
 class ChannelGroupsLayout:
@@ -37,8 +39,8 @@ class ChannelGroupsLayout:
     Weight and bias have the dimension of the channels, and the first `lead`.
     """
 
-    def arrangement(self: Any, x: Any) -> NormalizationLayout:
-        groups, axis, lead = self.groups, self.axis, self.lead
+    def layout_of(self: Any, x: Any) -> NormalizationLayout:
+        groups, axis, lead = self.groups, self.axis, self.affine_batch_ndim
         if not lead <= axis < x.ndim or groups < 1 or x.shape[axis] % groups:
             raise ShapeError(
                 f"{self.name}: the channels, along axis {axis}, must be a multiple of {groups} "
@@ -48,9 +50,11 @@ class ChannelGroupsLayout:
         split = (*x.shape[:axis], groups, prod(x.shape[axis:]) // groups)
         return NormalizationLayout(x.shape, split, (axis + 1,), (*range(lead), axis))
 
-    def batched(self: Any, shared: bool) -> tuple[Any, int]:
-        changed = self.changed(axis=self.axis + 1, lead=self.lead + (not shared))
-        return changed, self.lead * shared
+    def batched_primitive(self: Any, shared: bool) -> tuple[Any, int]:
+        changed = self.replace(
+            axis=self.axis + 1, affine_batch_ndim=self.affine_batch_ndim + (not shared)
+        )
+        return changed, self.affine_batch_ndim * shared
 
 
 class LayerNorm(LastDimsLayout, ForwardNormalization):
@@ -59,22 +63,28 @@ class LayerNorm(LastDimsLayout, ForwardNormalization):
     The weight and the bias have those dimensions, and the first `lead` of x.
     """
 
-    rank: int
-    lead: int = 0
+    normalized_ndim: int
+    affine_batch_ndim: int = 0
     samples = (
-        sample(f32[3, 4], f32[4], f32[4], eps=1e-2, weighted=True, biased=True, rank=1),
-        sample(f32[0, 2, 2], eps=1e-2, weighted=False, biased=False, rank=2),
+        sample(f32[3, 4], f32[4], f32[4], eps=1e-2, weighted=True, biased=True, normalized_ndim=1),
+        sample(f32[0, 2, 2], eps=1e-2, weighted=False, biased=False, normalized_ndim=2),
     )
 
 
 class LayerNormBackward(LastDimsLayout, BackwardNormalization):
     """The cotangents that `layer_norm` makes of that of its output."""
 
-    rank: int
-    lead: int = 0
+    normalized_ndim: int
+    affine_batch_ndim: int = 0
     samples = (
         sample(
-            f32[3, 4], f32[3, 4], f32[4], eps=1e-2, weighted=True, wanted=(True, True, True), rank=1
+            f32[3, 4],
+            f32[3, 4],
+            f32[4],
+            eps=1e-2,
+            weighted=True,
+            output_mask=(True, True, True),
+            normalized_ndim=1,
         ),
         sample(
             f32[3, 4],
@@ -82,8 +92,8 @@ class LayerNormBackward(LastDimsLayout, BackwardNormalization):
             f32[3],
             eps=None,
             weighted=False,
-            wanted=(True, True, True),
-            rank=1,
+            output_mask=(True, True, True),
+            normalized_ndim=1,
             domain={2: (0.5, 1.0)},
             gradients={2: [0.0, 0.0, 0.0]},
         ),
@@ -96,22 +106,29 @@ class RMSNorm(LastDimsLayout, ForwardNormalization):
     The weight and the bias have those dimensions, and the first `lead` of x.
     """
 
-    rank: int
-    lead: int = 0
+    normalized_ndim: int
+    affine_batch_ndim: int = 0
     centered = False
     name = "rms_norm"
-    samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, biased=False, rank=1),)
+    samples = (sample(f32[3, 4], f32[4], eps=1e-2, weighted=True, biased=False, normalized_ndim=1),)
 
 
 class RMSNormBackward(LastDimsLayout, BackwardNormalization):
     """The cotangents that `rms_norm` makes of that of its output."""
 
-    rank: int
-    lead: int = 0
+    normalized_ndim: int
+    affine_batch_ndim: int = 0
     centered = False
     name = "rms_norm_backward"
     samples = (
-        sample(f32[3, 4], f32[3, 4], eps=1e-2, weighted=False, wanted=(True, False, True), rank=1),
+        sample(
+            f32[3, 4],
+            f32[3, 4],
+            eps=1e-2,
+            weighted=False,
+            output_mask=(True, False, True),
+            normalized_ndim=1,
+        ),
     )
 
 
@@ -124,7 +141,7 @@ class GroupNorm(ChannelGroupsLayout, ForwardNormalization):
 
     groups: int
     axis: int = 1
-    lead: int = 0
+    affine_batch_ndim: int = 0
     samples = (sample(f32[2, 4, 3], f32[4], eps=1e-2, weighted=False, biased=True, groups=2),)
 
 
@@ -133,14 +150,14 @@ class GroupNormBackward(ChannelGroupsLayout, BackwardNormalization):
 
     groups: int
     axis: int = 1
-    lead: int = 0
+    affine_batch_ndim: int = 0
     samples = (
         sample(
             f32[2, 4, 3],
             f32[2, 4, 3],
             eps=1e-2,
             weighted=False,
-            wanted=(True, False, True),
+            output_mask=(True, False, True),
             groups=2,
         ),
     )

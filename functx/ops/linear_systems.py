@@ -36,7 +36,7 @@ class TriangularSolve(MatrixFunction):
     lower_triangle: bool = True
     transposed: bool = False
     conjugated: bool = False
-    unit: bool = False
+    unit_diagonal: bool = False
     samples = (
         sample(f32[3, 3], f32[3, 2], values={0: well_conditioned((3, 3))}),
         sample(
@@ -52,7 +52,7 @@ class TriangularSolve(MatrixFunction):
             conjugated=True,
             values={0: positive_definite((3, 3))},
         ),
-        sample(f32[3, 3], f32[3, 2], unit=True, domain=(-1.0, 1.0)),
+        sample(f32[3, 3], f32[3, 2], unit_diagonal=True, domain=(-1.0, 1.0)),
     )
 
     def abstract_eval(self, a, b):
@@ -60,10 +60,12 @@ class TriangularSolve(MatrixFunction):
         _check_right_hand_side(self, a, b)
         return b
 
-    def applied(self, a: Any) -> Any:
+    def effective_matrix(self, a: Any) -> Any:
         """The matrix that is solved with."""
         relation = ge if self.lower_triangle else le
-        mask = position_mask(a.shape, _strict_relation(relation) if self.unit else relation)
+        mask = position_mask(
+            a.shape, _strict_relation(relation) if self.unit_diagonal else relation
+        )
         a = select(mask, a, literal(0, a.dtype))
         a = matrix_transpose(a) if self.transposed else a
         return conj_if_complex(a) if self.conjugated else a
@@ -72,15 +74,17 @@ class TriangularSolve(MatrixFunction):
         (a, b), (da, db) = primals, tangents
         x = self(a, b)
         if da is not None:
-            term = matmul_highest(self.applied(da), x)
+            term = matmul_highest(self.effective_matrix(da), x)
             db = neg(term) if db is None else sub(db, term)
         return x, self(a, db)
 
     def transpose(self, ct, a, b):
-        return None, self.turned()(a, ct)
+        return None, self.transposed_solve()(a, ct)
 
-    def turned(self) -> TriangularSolve:
-        return TriangularSolve(self.lower_triangle, not self.transposed, self.conjugated, self.unit)
+    def transposed_solve(self) -> TriangularSolve:
+        return TriangularSolve(
+            self.lower_triangle, not self.transposed, self.conjugated, self.unit_diagonal
+        )
 
     def lower(self, ctx, a, b):
         def solve(a: Any, b: Any) -> Any:
@@ -91,7 +95,7 @@ class TriangularSolve(MatrixFunction):
                 lower=self.lower_triangle,
                 transpose_a=self.transposed,
                 conjugate_a=self.conjugated,
-                unit_diagonal=self.unit,
+                unit_diagonal=self.unit_diagonal,
             )
 
         return ctx.via_jax(solve, a, b)

@@ -16,7 +16,7 @@ from functx.ops.operands import literal, promote_scalars
 class And(Bitwise):
     """x & y."""
 
-    on_host = np.bitwise_and
+    host_kernel = np.bitwise_and
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
 
     def simplify(self, facts, x, y):
@@ -29,7 +29,7 @@ class And(Bitwise):
 class Or(Bitwise):
     """x | y."""
 
-    on_host = np.bitwise_or
+    host_kernel = np.bitwise_or
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
 
     def simplify(self, facts, x, y):
@@ -42,7 +42,7 @@ class Or(Bitwise):
 class Xor(Bitwise):
     """x ^ y."""
 
-    on_host = np.bitwise_xor
+    host_kernel = np.bitwise_xor
     samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
 
     def simplify(self, facts, x, y):
@@ -59,11 +59,11 @@ class Xor(Bitwise):
 class Not(Bitwise):
     """~x."""
 
-    on_host = np.invert
+    host_kernel = np.invert
     samples = sample(bool_[3, 4]), sample(i32[3])
 
     def simplify(self, facts, x):
-        inner = facts.made_by(x, Not)
+        inner = facts.defining_equation(x, Not)
         return None if inner is None else inner.inputs[0]
 
     def lower(self, ctx, x):

@@ -30,10 +30,10 @@ class Loss(Primitive, abstract=True):
     """
 
     reduction: str
-    lanes: int = 0
+    batch_ndim: int = 0
     accepts: ClassVar[str] = "f"
 
-    def changed(self, **fields: Any) -> Any:
+    def replace(self, **fields: Any) -> Any:
         """This primitive with some of its fields replaced."""
         return type(self)(**{name: getattr(self, name) for name in self.fields} | fields)
 
@@ -45,15 +45,15 @@ class Loss(Primitive, abstract=True):
 
     def loss_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the loss, given that of the terms."""
-        return shape if self.reduction == "none" else shape[: self.lanes]
+        return shape if self.reduction == "none" else shape[: self.batch_ndim]
 
-    def repeated(self, x: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast_over_batch(self, x: Any, shape: tuple[int, ...]) -> Any:
         """`x`, one value a lane, at each place of `shape`; a scalar stands for that."""
         return broadcast_in_dim(x, shape, tuple(range(x.ndim))) if x.ndim else x
 
-    def summed(self, terms: Any) -> Any:
+    def sum_terms(self, terms: Any) -> Any:
         """The sum of the terms of each lane."""
-        return reduce_sum(terms, tuple(range(self.lanes, terms.ndim)))
+        return reduce_sum(terms, tuple(range(self.batch_ndim, terms.ndim)))
 
 
 class PointwiseLoss(Loss, abstract=True):
@@ -64,13 +64,13 @@ class PointwiseLoss(Loss, abstract=True):
     """
 
     backward: ClassVar[type[PointwiseLossBackward]]
-    weights: ClassVar[int] = 0
+    max_weights: ClassVar[int] = 0
     """The number of weights that may follow the target."""
 
     def terms(self, *args: Any) -> Any:
         raise NotImplementedError
 
-    def slope(self, i: int, *args: Any) -> Any:
+    def terms_derivative(self, i: int, *args: Any) -> Any:
         """The derivative of the terms in operand `i`."""
         raise NotImplementedError
 
@@ -82,7 +82,7 @@ class PointwiseLoss(Loss, abstract=True):
         self.check()
         check_same_dtype(self, (x, target, *weights))
         others = [weight for weight in weights if weight.shape != ()]
-        if any([y.shape != x.shape for y in (target, *others)]) or len(weights) > self.weights:
+        if any([y.shape != x.shape for y in (target, *others)]) or len(weights) > self.max_weights:
             given = " and ".join(map(repr, (x, target, *weights)))
             raise ShapeError(
                 f"{self.name}: the input, the target and weights must have one shape; got {given}",
@@ -91,16 +91,16 @@ class PointwiseLoss(Loss, abstract=True):
         return ShapedArray(self.loss_shape(x.shape), x.dtype)
 
     def decompose(self, *args):
-        return cast_like_input(self.reduced(self.terms(*map(upcast_half, args))), args[0])
+        return cast_like_input(self.reduce_terms(self.terms(*map(upcast_half, args))), args[0])
 
     def jvp(self, primals, tangents):
         wide = [upcast_half(x) for x in primals]
         total = None
         for i, t in enumerate(tangents):
             if t is not None:
-                term = mul(upcast_half(t), self.slope(i, *wide))
+                term = mul(upcast_half(t), self.terms_derivative(i, *wide))
                 total = term if total is None else add(total, term)
-        return self(*primals), cast_like_input(self.reduced(total), primals[0])
+        return self(*primals), cast_like_input(self.reduce_terms(total), primals[0])
 
     def vjp(self, ct, out, args, active):
         found: list[Any] = [None] * len(args)
@@ -109,34 +109,38 @@ class PointwiseLoss(Loss, abstract=True):
             found[0] = self.backward(*fields)(ct, *args)
         if any(active[1:]):
             wide = [upcast_half(x) for x in args]
-            share = self.shared(upcast_half(ct), args[0].shape)
+            share = self.term_cotangents(upcast_half(ct), args[0].shape)
             for i, on in enumerate(active):
                 if on and i:
-                    pulled = unbroadcast_scalar(mul(share, self.slope(i, *wide)), args[i])
+                    pulled = unbroadcast_scalar(
+                        mul(share, self.terms_derivative(i, *wide)), args[i]
+                    )
                     found[i] = cast_like_input(pulled, args[i])
         return found
 
-    def count(self, shape: tuple[int, ...]) -> float:
+    def mean_divisor(self, shape: tuple[int, ...]) -> float:
         """What a mean divides the sum of the terms of a lane by."""
-        return float(prod(shape[self.lanes :]))
+        return float(prod(shape[self.batch_ndim :]))
 
-    def reduced(self, terms: Any) -> Any:
+    def reduce_terms(self, terms: Any) -> Any:
         """The loss, given its terms."""
         if self.reduction == "none":
             return terms
-        total = self.summed(terms)
-        return total if self.reduction == "sum" else div(total, self.count(terms.shape))
+        total = self.sum_terms(terms)
+        return total if self.reduction == "sum" else div(total, self.mean_divisor(terms.shape))
 
-    def shared(self, ct: Any, shape: tuple[int, ...]) -> Any:
+    def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
         """The cotangent of each term, given that of the loss."""
         if self.reduction == "none":
             return ct
-        ct = ct if self.reduction == "sum" else div(ct, self.count(shape))
-        return self.repeated(ct, shape)
+        ct = ct if self.reduction == "sum" else div(ct, self.mean_divisor(shape))
+        return self.broadcast_over_batch(ct, shape)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        return self.changed(lanes=self.lanes + 1)(*batch_loss_operands(args, dims, size)), 0
+        return self.replace(batch_ndim=self.batch_ndim + 1)(
+            *batch_loss_operands(args, dims, size)
+        ), 0
 
 
 class PointwiseLossBackward(Loss, abstract=True):
@@ -148,12 +152,12 @@ class PointwiseLossBackward(Loss, abstract=True):
         super().__init_subclass__(**kwargs)
         cls.loss.backward = cls
 
-    def of(self) -> PointwiseLoss:
+    def forward_loss(self) -> PointwiseLoss:
         """The loss with these parameters."""
         return self.loss(*[getattr(self, name) for name in self.fields])
 
     def abstract_eval(self, ct, x, *others):
-        value = self.of().abstract_eval(x, *others)
+        value = self.forward_loss().abstract_eval(x, *others)
         check_same_dtype(self, (ct, x))
         if ct.shape != value.shape:
             raise ShapeError(
@@ -163,26 +167,28 @@ class PointwiseLossBackward(Loss, abstract=True):
         return ShapedArray(x.shape, x.dtype)
 
     def decompose(self, ct, *args):
-        loss = self.of()
-        share = loss.shared(upcast_half(ct), args[0].shape)
-        return cast_like_input(mul(share, loss.slope(0, *map(upcast_half, args))), args[0])
+        loss = self.forward_loss()
+        share = loss.term_cotangents(upcast_half(ct), args[0].shape)
+        return cast_like_input(
+            mul(share, loss.terms_derivative(0, *map(upcast_half, args))), args[0]
+        )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         ct = batch_dim_at(args[0], dims[0], 0, size)
         places = batch_loss_operands(args[1:], dims[1:], size)
-        return self.changed(lanes=self.lanes + 1)(ct, *places), 0
+        return self.replace(batch_ndim=self.batch_ndim + 1)(ct, *places), 0
 
 
 class L1Loss(PointwiseLoss):
     """|x - target|; the derivative at 0 is 0."""
 
-    samples = (sample(f32[2, 3], f32[2, 3], reduction="sum", lanes=1),)
+    samples = (sample(f32[2, 3], f32[2, 3], reduction="sum", batch_ndim=1),)
 
     def terms(self, x, target):
         return abs(sub(x, target))
 
-    def slope(self, i, x, target):
+    def terms_derivative(self, i, x, target):
         return sign(sub(x, target) if i == 0 else sub(target, x))
 
 
@@ -194,7 +200,7 @@ class MseLoss(PointwiseLoss):
     def terms(self, x, target):
         return square(sub(x, target))
 
-    def slope(self, i, x, target):
+    def terms_derivative(self, i, x, target):
         return mul(sub(x, target) if i == 0 else sub(target, x), 2.0)
 
 
@@ -216,7 +222,7 @@ class SmoothL1Loss(PointwiseLoss):
             return far
         return select(le(abs(d), self.beta), mul(square(d), 0.5 / self.beta), far)
 
-    def slope(self, i, x, target):
+    def terms_derivative(self, i, x, target):
         d = sub(x, target) if i == 0 else sub(target, x)
         return clamp(-1.0, div(d, self.beta), 1.0) if self.beta else sign(d)
 
@@ -237,7 +243,7 @@ class HuberLoss(PointwiseLoss):
         far = mul(sub(abs(d), 0.5 * self.delta), self.delta)
         return select(le(abs(d), self.delta), mul(square(d), 0.5), far)
 
-    def slope(self, i, x, target):
+    def terms_derivative(self, i, x, target):
         return clamp(-self.delta, sub(x, target) if i == 0 else sub(target, x), self.delta)
 
 
@@ -252,7 +258,7 @@ class MseLossBackward(PointwiseLossBackward):
     """2 (x - target), times the share of the cotangent."""
 
     loss = MseLoss
-    samples = (sample(f32[2], f32[2, 3], f32[2, 3], reduction="mean", lanes=1),)
+    samples = (sample(f32[2], f32[2, 3], f32[2, 3], reduction="mean", batch_ndim=1),)
 
 
 class SmoothL1LossBackward(PointwiseLossBackward):

@@ -64,16 +64,16 @@ def impure_program_error() -> ProgramError:
 class Copy(Linear):
     """The elements of `x` in a storage of their own."""
 
-    copies = True
-    rearranges = True
-    on_host = np.array
-    on_host_kinds = "biufc"
+    is_copy = True
+    is_element_mapping = True
+    host_kernel = np.array
+    host_kernel_kinds = "biufc"
     samples = (sample(f32[2, 3]),)
 
     def __call__(self, *args: Any) -> Any:
         builder = current_builder.get()
         if builder is not None:
-            builder.copies = True
+            builder.has_copies = True
         return super().__call__(*args)
 
     def abstract_eval(self, x):

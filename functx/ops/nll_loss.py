@@ -37,14 +37,14 @@ class NllLoss(ClassIndexLoss):
     )
 
     def terms(self, x, rows, weights):
-        return rows.weighed(self.alone(x, rows))
+        return rows.apply_weights(self.unweighted_terms(x, rows))
 
-    def alone(self, x, rows):
+    def unweighted_terms(self, x, rows):
         return neg(take_class_scores(x, rows.classes, self.axis))
 
     def backward(self, ct, x, target, *weights):
         backward = NllLossBackward(
-            self.reduction, self.lanes, self.axis, self.ignore_index, x.shape[self.axis]
+            self.reduction, self.batch_ndim, self.axis, self.ignore_index, x.shape[self.axis]
         )
         return backward(ct, target, *weights)
 
@@ -88,8 +88,8 @@ class NllLossBackward(ClassIndexLossBackward):
 
     def decompose(self, ct, target, *weights):
         wide = upcast_half(ct)
-        rows = self.rows(target, weights, wide.dtype)
-        found = rows.weighed(neg(self.shared(wide, rows)))
+        rows = self.target_rows(target, weights, wide.dtype)
+        found = rows.apply_weights(neg(self.term_cotangents(wide, rows)))
         shape = self.scores_shape(target.shape)
         found = broadcast_in_dim(found, shape, tuple_delete(range(len(shape)), (self.axis,)))
         return cast_like_input(select(one_hot_mask(rows.classes, shape, self.axis), found, 0.0), ct)
@@ -97,5 +97,7 @@ class NllLossBackward(ClassIndexLossBackward):
     def batch(self, args, dims):
         size = batch_size(args, dims)
         ct, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
-        weights = batched_weights(args[2:], dims[2:], target.shape, self.lanes)
-        return self.changed(lanes=self.lanes + 1, axis=self.axis + 1)(ct, target, *weights), 0
+        weights = batched_weights(args[2:], dims[2:], target.shape, self.batch_ndim)
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(
+            ct, target, *weights
+        ), 0

@@ -30,23 +30,23 @@ class NormalizationLayout(NamedTuple):
     dimensions `dims` of the whole.
     """
 
-    whole: Shape
-    split: Shape
+    full_shape: Shape
+    grouped_shape: Shape
     axes: Shape
     dims: Shape
 
     @property
     def affine(self) -> Shape:
         """The shape of the weight and of the bias."""
-        return tuple([self.whole[d] for d in self.dims])
+        return tuple([self.full_shape[d] for d in self.dims])
 
-    def spread(self, x: Any, dtype: Any) -> Any:
+    def broadcast_affine(self, x: Any, dtype: Any) -> Any:
         """A weight or a bias, in `dtype`, repeated to the whole shape."""
-        return broadcast_in_dim(convert_element_type(x, dtype), self.whole, self.dims)
+        return broadcast_in_dim(convert_element_type(x, dtype), self.full_shape, self.dims)
 
-    def gather(self, x: Any, dtype: Any) -> Any:
+    def sum_to_affine(self, x: Any, dtype: Any) -> Any:
         """The transpose of `spread`."""
-        total = reduce_sum(x, tuple_delete(range(len(self.whole)), self.dims))
+        total = reduce_sum(x, tuple_delete(range(len(self.full_shape)), self.dims))
         return convert_element_type(total, dtype)
 
 
@@ -59,21 +59,21 @@ class Normalization(Primitive, abstract=True):
     eps: float | None
     weighted: bool
     centered: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
+    can_share_affine: ClassVar[bool] = True
     """Whether the lanes of a batch can share one weight and one bias."""
 
-    def arrangement(self, x: Any) -> NormalizationLayout:
+    def layout_of(self, x: Any) -> NormalizationLayout:
         """How it looks at `x`; raises if it cannot."""
         raise NotImplementedError
 
-    def batched(self, shared: bool) -> tuple[Any, int]:
+    def batched_primitive(self, shared: bool) -> tuple[Any, int]:
         """The primitive for a whole batch, and the dimension that the lanes of x go to.
 
         If `shared`, the weight and the bias are those of every lane; otherwise theirs go to 0.
         """
         raise NotImplementedError
 
-    def changed(self, **changes: Any) -> Any:
+    def replace(self, **changes: Any) -> Any:
         """The primitive with some of its parameters replaced."""
         return type(self)(**{**{f: getattr(self, f) for f in self.fields}, **changes})
 
@@ -92,7 +92,7 @@ class ForwardNormalization(Normalization, abstract=True):
     def abstract_eval(self, x, *affine):
         check_real(self.name, x, *affine)
         names = [name for name, on in (("weight", self.weighted), ("bias", self.biased)) if on]
-        self.check_affine(self.arrangement(x).affine, **dict(zip(names, affine, strict=True)))
+        self.check_affine(self.layout_of(x).affine, **dict(zip(names, affine, strict=True)))
         return x.update(weak_type=False)
 
     def affine(self, values: Any, absent: Any = None) -> tuple[Any, Any]:
@@ -105,63 +105,63 @@ class ForwardNormalization(Normalization, abstract=True):
         )
 
     def decompose(self, *args):
-        return self.scaled(self.standardized(args), args)
+        return self.apply_affine(self.standardized_input(args), args)
 
     def jvp(self, primals, tangents):
-        return self(*primals), self.tangent(primals, tangents)
+        return self(*primals), self.output_tangent(primals, tangents)
 
     def vjp(self, ct, out, args, active):
-        return self.pulled(ct, args, active)
+        return self.input_cotangents(ct, args, active)
 
     def vjp_where(self, live, ct, out, args, active):
         x, *affine = args
-        there = self.beside(live, x)
+        there = self.group_mask(live, x)
         return self.vjp(ct, out, (x if there is None else apply_mask(there, x), *affine), active)
 
-    def live_operands(self, live, args):
-        there = None if live is None else self.beside(live, args[0])
+    def cotangent_masks(self, live, args):
+        there = None if live is None else self.group_mask(live, args[0])
         return [there] + [None] * (len(args) - 1)
 
-    def beside(self, live: Any, x: Any) -> Any:
+    def group_mask(self, live: Any, x: Any) -> Any:
         """Where an element is standardized together with one that is `live`; None for anywhere."""
-        seen = self.arrangement(x)
+        seen = self.layout_of(x)
         if live.shape != x.shape:
             return None
-        some = reduce_or(reshape(live, seen.split), seen.axes)
+        some = reduce_or(reshape(live, seen.grouped_shape), seen.axes)
         return reshape(
-            broadcast_along(some, ShapedArray(seen.split, live.dtype), seen.axes), x.shape
+            broadcast_along(some, ShapedArray(seen.grouped_shape, live.dtype), seen.axes), x.shape
         )
 
-    def standardized(self, args: Any) -> Standardized:
+    def standardized_input(self, args: Any) -> Standardized:
         """The standardized x, split."""
-        seen = self.arrangement(args[0])
+        seen = self.layout_of(args[0])
         x = convert_element_type(args[0], working_dtype(*args))
-        return standardize(reshape(x, seen.split), seen.axes, self.eps, self.centered)
+        return standardize(reshape(x, seen.grouped_shape), seen.axes, self.eps, self.centered)
 
-    def scaled(self, found: Standardized, args: Any) -> Any:
+    def apply_affine(self, found: Standardized, args: Any) -> Any:
         """The output, of the standardized x."""
-        x, seen, dtype = args[0], self.arrangement(args[0]), working_dtype(*args)
+        x, seen, dtype = args[0], self.layout_of(args[0]), working_dtype(*args)
         weight, bias = self.affine(args)
         out = reshape(found.x, x.shape)
-        out = out if weight is None else mul(out, seen.spread(weight, dtype))
-        out = out if bias is None else add(out, seen.spread(bias, dtype))
+        out = out if weight is None else mul(out, seen.broadcast_affine(weight, dtype))
+        out = out if bias is None else add(out, seen.broadcast_affine(bias, dtype))
         return convert_element_type(out, x.dtype)
 
-    def tangent(self, primals: Any, tangents: Any) -> Any:
+    def output_tangent(self, primals: Any, tangents: Any) -> Any:
         """The tangent of the output; None if it does not vary."""
-        x, seen, dtype = primals[0], self.arrangement(primals[0]), working_dtype(*primals)
+        x, seen, dtype = primals[0], self.layout_of(primals[0]), working_dtype(*primals)
         weight, _ = self.affine(primals)
         t_weight, t_bias = self.affine(tangents)
-        found = self.standardized(primals)
+        found = self.standardized_input(primals)
         terms = []
         if tangents[0] is not None:
-            t = reshape(convert_element_type(tangents[0], dtype), seen.split)
+            t = reshape(convert_element_type(tangents[0], dtype), seen.grouped_shape)
             t = reshape(standardize_jacobian(t, found, seen.axes), x.shape)
-            terms.append(t if weight is None else mul(t, seen.spread(weight, dtype)))
+            terms.append(t if weight is None else mul(t, seen.broadcast_affine(weight, dtype)))
         if t_weight is not None:
-            terms.append(mul(reshape(found.x, x.shape), seen.spread(t_weight, dtype)))
+            terms.append(mul(reshape(found.x, x.shape), seen.broadcast_affine(t_weight, dtype)))
         if t_bias is not None:
-            terms.append(seen.spread(t_bias, dtype))
+            terms.append(seen.broadcast_affine(t_bias, dtype))
         if not terms:
             return None
         total = terms[0]
@@ -169,32 +169,32 @@ class ForwardNormalization(Normalization, abstract=True):
             total = add(total, term)
         return convert_element_type(total, x.dtype)
 
-    def pulled(self, ct: Any, args: Any, active: Any) -> list[Any]:
+    def input_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
         """The cotangents of x, weight and bias, given that of the output."""
-        x, seen = args[0], self.arrangement(args[0])
+        x, seen = args[0], self.layout_of(args[0])
         weight, bias = self.affine(args)
         of_weight, of_bias = self.affine(active, absent=False)
         if not active[0] and not of_weight:
             # x does not matter, so that nothing keeps it.
             wide = convert_element_type(ct, working_dtype(*args))
-            alone = [seen.gather(wide, bias.dtype)] if of_bias else [None] * self.biased
+            alone = [seen.sum_to_affine(wide, bias.dtype)] if of_bias else [None] * self.biased
             return [None, *[None] * self.weighted, *alone]
-        pull = self.pullback((active[0], of_weight, of_bias))
+        pull = self.backward_primitive((active[0], of_weight, of_bias))
         found = iter(pull(ct, x, *[weight] * self.weighted))
         cts = [next(found) if on else None for on in (active[0], of_weight, of_bias)]
         if of_bias:
             cts[2] = convert_element_type(cts[2], bias.dtype)
         return [cts[0], *cts[1:2] * self.weighted, *cts[2:] * self.biased]
 
-    def pullback(self, wanted: tuple[bool, bool, bool]) -> BackwardNormalization:
+    def backward_primitive(self, wanted: tuple[bool, bool, bool]) -> BackwardNormalization:
         """The primitive of the cotangents of x, weight and bias that are `wanted`."""
-        shared = {f: getattr(self, f) for f in self.backward.fields if f != "wanted"}
-        return self.backward(**shared, wanted=wanted)
+        shared = {f: getattr(self, f) for f in self.backward.fields if f != "output_mask"}
+        return self.backward(**shared, output_mask=wanted)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        shared = self.shares and all([d is None for d in dims[1:]])
-        primitive, place = self.batched(shared)
+        shared = self.can_share_affine and all([d is None for d in dims[1:]])
+        primitive, place = self.batched_primitive(shared)
         args = [
             x if shared and i else batch_dim_at(x, d, 0 if i else place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
@@ -211,12 +211,12 @@ class BackwardNormalization(Normalization, abstract=True):
     bias has the dtype of the weight, or a wide one without weight.
     """
 
-    wanted: tuple[bool, bool, bool]
+    output_mask: tuple[bool, bool, bool]
     multiple_results = True
 
     def abstract_eval(self, ct, x, *rest):
         check_real(self.name, ct, x, *rest)
-        seen = self.arrangement(x)
+        seen = self.layout_of(x)
         *rstd, weight = rest if self.weighted else (*rest, None)
         if ct.shape != x.shape:
             raise ShapeError(
@@ -225,7 +225,7 @@ class BackwardNormalization(Normalization, abstract=True):
         if weight is not None:
             self.check_affine(seen.affine, weight=weight)
         for saved in rstd:
-            kept = tuple_delete(seen.split, seen.axes)
+            kept = tuple_delete(seen.grouped_shape, seen.axes)
             if saved.shape != kept:
                 raise ShapeError(
                     f"{self.name}: the saved 1 / sqrt(variance + eps) must have the shape "
@@ -233,47 +233,47 @@ class BackwardNormalization(Normalization, abstract=True):
                 )
         dtype = working_dtype(ct, x) if weight is None else weight.dtype
         affine = ShapedArray(seen.affine, dtype)
-        return self.chosen((x.update(weak_type=False), affine, affine))
+        return self.select_outputs((x.update(weak_type=False), affine, affine))
 
-    def chosen(self, values: Any) -> list[Any]:
-        return [x for x, on in zip(values, self.wanted, strict=True) if on]
+    def select_outputs(self, values: Any) -> list[Any]:
+        return [x for x, on in zip(values, self.output_mask, strict=True) if on]
 
     def decompose(self, ct, x, *rest):
-        seen, dtype = self.arrangement(x), working_dtype(ct, x, *rest)
+        seen, dtype = self.layout_of(x), working_dtype(ct, x, *rest)
         *rstd, weight = rest if self.weighted else (*rest, None)
         affine = working_dtype(ct, x) if weight is None else weight.dtype
         wide = convert_element_type(ct, dtype)
-        split = reshape(convert_element_type(x, dtype), seen.split)
+        split = reshape(convert_element_type(x, dtype), seen.grouped_shape)
         saved = convert_element_type(rstd[0], dtype) if rstd else None
         found = standardize(split, seen.axes, self.eps, self.centered, saved)
         outs: list[Any] = [None] * 3
-        if self.wanted[0]:
-            scaled = wide if weight is None else mul(wide, seen.spread(weight, dtype))
-            pulled = standardize_jacobian(reshape(scaled, seen.split), found, seen.axes)
+        if self.output_mask[0]:
+            scaled = wide if weight is None else mul(wide, seen.broadcast_affine(weight, dtype))
+            pulled = standardize_jacobian(reshape(scaled, seen.grouped_shape), found, seen.axes)
             outs[0] = convert_element_type(reshape(pulled, x.shape), x.dtype)
-        if self.wanted[1]:
-            outs[1] = seen.gather(mul(wide, reshape(found.x, x.shape)), affine)
-        if self.wanted[2]:
-            outs[2] = seen.gather(wide, affine)
-        return self.chosen(outs)
+        if self.output_mask[1]:
+            outs[1] = seen.sum_to_affine(mul(wide, reshape(found.x, x.shape)), affine)
+        if self.output_mask[2]:
+            outs[2] = seen.sum_to_affine(wide, affine)
+        return self.select_outputs(outs)
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        shared = self.shares and not any(self.wanted[1:])
+        shared = self.can_share_affine and not any(self.output_mask[1:])
         shared = shared and (not self.weighted or dims[-1] is None)
-        primitive, place = self.batched(shared)
+        primitive, place = self.batched_primitive(shared)
         last = len(args) - 1
         args = [
             x if shared and self.weighted and i == last else batch_dim_at(x, d, place, size)
             for i, (x, d) in enumerate(zip(args, dims, strict=True))
         ]
-        return primitive(*args), self.chosen([place, 0, 0])
+        return primitive(*args), self.select_outputs([place, 0, 0])
 
-    def trim(self, used):
+    def dce(self, used):
         if all(used):
             return None
-        places = self.chosen(range(3))
+        places = self.select_outputs(range(3))
         kept = [p for p, on in zip(places, used, strict=True) if on]
-        smaller = self.changed(wanted=tuple([p in kept for p in range(3)]))
+        smaller = self.replace(output_mask=tuple([p in kept for p in range(3)]))
         operands = range(2 + (self.eps is None) + self.weighted)
         return smaller, operands, [i for i, on in enumerate(used) if on]

@@ -88,7 +88,7 @@ class Logaddexp(Binary):
 class CopyZeroSign(Binary):
     """x, whose zeros get the sign of y; it varies as x does."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "f"
     samples = (
         sample(f32[3, 4], f32[3, 4]),
@@ -104,7 +104,7 @@ class CopyZeroSign(Binary):
     def partial(self, i, t, out, x, y):
         return t if i == 0 else zeros_like(t)
 
-    def bounded(self, i, x, y):
+    def preserves_zero(self, i, x, y):
         return True
 
     def decompose(self, x, y):

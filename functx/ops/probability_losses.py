@@ -26,7 +26,7 @@ class BinaryCrossEntropy(PointwiseLoss):
     Logarithms are held above -100, and slopes are of probabilities held above 1e-12.
     """
 
-    weights = 1
+    max_weights = 1
     samples = (
         sample(f32[3], f32[3], f32[3], reduction="sum", domain=(0.1, 0.9)),
         sample(
@@ -43,7 +43,7 @@ class BinaryCrossEntropy(PointwiseLoss):
         outside = mul(sub(1.0, target), max(log1p(neg(x)), MIN_LOG_PROBABILITY))
         return multiply_by_all(neg(add(inside, outside)), *weights)
 
-    def slope(self, i, x, target, *weights):
+    def terms_derivative(self, i, x, target, *weights):
         if i == 0:
             inside = div(target, max(x, MIN_PROBABILITY))
             outside = div(sub(1.0, target), max(sub(1.0, x), MIN_PROBABILITY))
@@ -61,7 +61,7 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
     rest: -weight (positive target log(p) + (1 - target) log(1 - p)).
     """
 
-    weights = 2
+    max_weights = 2
     samples = (
         sample(f32[3], f32[3], f32[()], f32[3], reduction="sum"),
         sample(
@@ -78,7 +78,7 @@ class BinaryCrossEntropyWithLogits(PointwiseLoss):
         outside = multiply_no_nan(sub(1.0, target), softplus(x))
         return multiply_by_all(add(multiply_by_all(inside, *weights[1:]), outside), *weights[:1])
 
-    def slope(self, i, x, target, *weights):
+    def terms_derivative(self, i, x, target, *weights):
         if i == 3:
             return multiply_by_all(multiply_no_nan(target, softplus(neg(x))), *weights[:1])
         if i == 2:
@@ -114,10 +114,10 @@ class KlDiv(PointwiseLoss):
     def check(self):
         self.check_reduction(("none", "mean", "sum", "batchmean"))
 
-    def count(self, shape):
+    def mean_divisor(self, shape):
         if self.reduction == "batchmean":
-            return float(shape[self.lanes]) if len(shape) > self.lanes else 1.0
-        return super().count(shape)
+            return float(shape[self.batch_ndim]) if len(shape) > self.batch_ndim else 1.0
+        return super().mean_divisor(shape)
 
     def terms(self, x, target):
         if self.log_target:
@@ -125,7 +125,7 @@ class KlDiv(PointwiseLoss):
         entropy = mul(target, log(select(eq(target, 0.0), 1.0, target)))
         return sub(entropy, multiply_no_nan(target, x))
 
-    def slope(self, i, x, target):
+    def terms_derivative(self, i, x, target):
         if i == 0:
             return neg(exp(target) if self.log_target else target)
         if self.log_target:

@@ -30,7 +30,7 @@ _I32 = ShapedArray((), np.dtype("int32"))
 class ProgressBar:
     """The line of one loop on standard error: its name, how far it is, and how fast."""
 
-    all: ClassVar[dict[tuple[str, int | None], ProgressBar]] = {}
+    instances: ClassVar[dict[tuple[str, int | None], ProgressBar]] = {}
 
     def __init__(self, label: str, total: int | None):
         self.label, self.total = label, total
@@ -93,12 +93,14 @@ class ShowProgress(HostPrimitive):
         return ()
 
     @property
-    def host_name(self) -> str:
+    def display_name(self) -> str:
         return f"progress of {self.label}"
 
     def run(self, *arrays: Any) -> list[Any]:
         key = self.label, self.total
-        bar = ProgressBar.all.get(key) or ProgressBar.all.setdefault(key, ProgressBar(*key))
+        bar = ProgressBar.instances.get(key) or ProgressBar.instances.setdefault(
+            key, ProgressBar(*key)
+        )
         bar.show(int(arrays[0]), self.done)
         return []
 
@@ -115,7 +117,7 @@ class ShowProgress(HostPrimitive):
     def lower(self, ctx, step, *after):
         if self.done:
             return ctx.callback(self, [step, *after])
-        op = stablehlo.CaseOp([], ctx.convert(self.due(ctx, step), _BOOL, _I32), 2)
+        op = stablehlo.CaseOp([], ctx.convert(self.should_report(ctx, step), _BOOL, _I32), 2)
         for region, shown in zip(op.regions, (False, True), strict=True):
             with ir.InsertionPoint(region.blocks.append()):
                 if shown:
@@ -123,7 +125,7 @@ class ShowProgress(HostPrimitive):
                 stablehlo.return_([])
         return []
 
-    def due(self, ctx: Any, step: Any) -> Any:
+    def should_report(self, ctx: Any, step: Any) -> Any:
         """Whether to show `step`."""
         aval = ctx.avals_in[0]
         if self.total is not None:

@@ -214,12 +214,12 @@ def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> l
 
     def word(i: int) -> Any:
         start, limit = [0] * len(lanes) + [i], [*lanes, i + 1]
-        part = stablehlo.slice(key, *map(ctx.i64s, (start, limit, [1] * keys.ndim)))
+        part = stablehlo.slice(key, *map(ctx.i64_array, (start, limit, [1] * keys.ndim)))
         return stablehlo.reshape(ctx.type(lane), part)
 
     first, second = word(0), word(1)
     parity = stablehlo.xor(stablehlo.xor(first, second), ctx.constant(PARITY, lane))
-    dims = ctx.i64s(range(len(lanes)))
+    dims = ctx.i64_array(range(len(lanes)))
     return [
         stablehlo.broadcast_in_dim(ctx.type(words), part, dims) for part in (first, second, parity)
     ]

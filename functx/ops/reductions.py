@@ -48,7 +48,7 @@ class Reduction(Primitive, abstract=True):
         check_axes(self.name, self.axes, x.ndim)
         return x.update(shape=tuple_delete(x.shape, self.axes))
 
-    def without_units(self, x: Any) -> Any:
+    def as_reshape(self, x: Any) -> Any:
         """`x` in the shape of the output, where each of its elements is one of the output's."""
         if any([x.aval.shape[a] != 1 for a in self.axes]):
             return None
@@ -59,7 +59,7 @@ class Reduction(Primitive, abstract=True):
         axes, out_dim = shift_reduced_axes(self.axes, dim)
         return type(self)(axes)(x), out_dim
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         (x,) = args
         out_shape = tuple_delete(x.shape, self.axes)
         return [live if live is None or live.shape != out_shape else self.broadcast_back(live, x)]
@@ -72,7 +72,7 @@ class Reduction(Primitive, abstract=True):
 class ReduceSum(Reduction, Linear):
     """Sum over `axes`; the summed axes leave the shape."""
 
-    rearranges = True
+    is_element_mapping = True
     samples = (
         sample(f32[3, 4], axes=(0,)),
         sample(f32[2, 3, 4], axes=(0, 2)),
@@ -82,13 +82,13 @@ class ReduceSum(Reduction, Linear):
     def transpose(self, ct, x):
         return (self.broadcast_back(ct, x),)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         (live,) = lives
         return live if live is None or not live.shape else reduce_or(live, self.axes)
 
     def simplify(self, facts, x):
         # A sum of one float begins at +0, and so makes +0 of -0.
-        return self.without_units(x) if has_exact_arithmetic(x) else None
+        return self.as_reshape(x) if has_exact_arithmetic(x) else None
 
     def lower(self, ctx, x):
         return ctx.reduce(
@@ -108,13 +108,13 @@ class ReduceProd(Reduction):
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        return self(x), reduce_sum(mul(t, self.others(x)), self.axes)
+        return self(x), reduce_sum(mul(t, self.products_of_others(x)), self.axes)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        return (mul(self.broadcast_back(ct, x), self.others(x)),)
+        return (mul(self.broadcast_back(ct, x), self.products_of_others(x)),)
 
-    def others(self, x: Any) -> Any:
+    def products_of_others(self, x: Any) -> Any:
         """At each element, the product of the elements beside it; no division, so zeros may be."""
         kept = tuple_delete(range(x.ndim), self.axes)
         order = (*kept, *self.axes)
@@ -130,7 +130,7 @@ class ReduceProd(Reduction):
         return permute_dims(beside, tuple([order.index(d) for d in range(x.ndim)]))
 
     def simplify(self, facts, x):
-        return self.without_units(x)
+        return self.as_reshape(x)
 
     def lower(self, ctx, x):
         return ctx.reduce(
@@ -157,41 +157,41 @@ class ReduceExtremum(Reduction, abstract=True):
             return out, None
         chosen = eq(x, self.broadcast_back(out, x))
         total = reduce_sum(select(chosen, t, zeros_like(t)), self.axes)
-        return out, mul(total, self.share(chosen, x.dtype))
+        return out, mul(total, self.tie_weight(chosen, x.dtype))
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         if x.size == 0:
             return (zeros_like(x),)
         chosen = eq(x, self.broadcast_back(out, x))
-        ct = self.broadcast_back(mul(ct, self.share(chosen, x.dtype)), x)
+        ct = self.broadcast_back(mul(ct, self.tie_weight(chosen, x.dtype)), x)
         return (select(chosen, ct, zeros_like(ct)),)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         (x,), (live,) = args, lives
         if live is None or x.size == 0:
             return None
         chosen = eq(x, self.broadcast_back(self(x), x))
         return reduce_or(bitwise_and(chosen, live), self.axes)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         (x,) = args
         if x.size == 0:
             return [None]
         chosen = eq(x, self.broadcast_back(self(x), x))
-        (beside,) = super().live_operands(live, args)
+        (beside,) = super().cotangent_masks(live, args)
         return [
             chosen if beside is None else bitwise_and(chosen, instantiate_mask(beside, x.shape))
         ]
 
-    def share(self, chosen: Any, dtype: DType) -> Any:
+    def tie_weight(self, chosen: Any, dtype: DType) -> Any:
         """One over the number of elements chosen, counted where a half float would overflow."""
         wide = real_dtype(dtype) if dtype.itemsize > 2 else np.dtype("float32")
         count = reduce_sum(convert_element_type(chosen, wide), self.axes)
         return convert_element_type(div(1.0, count), dtype)
 
     def simplify(self, facts, x):
-        return self.without_units(x)
+        return self.as_reshape(x)
 
     def lower_extremum(self, ctx: Any, x: Any, operation: Any, fallback: Any, start: Any) -> Any:
         # StableHLO does not order complex numbers.
@@ -228,13 +228,13 @@ class BitwiseReduction(Reduction, abstract=True):
     )
 
     def simplify(self, facts, x):
-        return self.without_units(x)
+        return self.as_reshape(x)
 
 
 class ReduceAnd(BitwiseReduction):
     """Bitwise and over `axes`, which leave the shape."""
 
-    def on_host(self, x):
+    def host_kernel(self, x):
         return np.bitwise_and.reduce(x, self.axes)
 
     def lower(self, ctx, x):
@@ -246,7 +246,7 @@ class ReduceAnd(BitwiseReduction):
 class ReduceOr(BitwiseReduction):
     """Bitwise or over `axes`, which leave the shape."""
 
-    def on_host(self, x):
+    def host_kernel(self, x):
         return np.bitwise_or.reduce(x, self.axes)
 
     def lower(self, ctx, x):
@@ -306,7 +306,7 @@ class ArgExtremum(Primitive, abstract=True):
         positions = stablehlo.iota(ctx.type(operand.update(dtype=out.dtype)), self.axis)
         starts = [ctx.constant(worst, value), ctx.constant(0, index)]
         result_types = [ctx.type(out.update(dtype=operand.dtype)), ctx.type(out)]
-        op = stablehlo.ReduceOp(result_types, [x, positions], starts, ctx.i64s((self.axis,)))
+        op = stablehlo.ReduceOp(result_types, [x, positions], starts, ctx.i64_array((self.axis,)))
         types = [ctx.type(value), ctx.type(index)]
         block = op.regions[0].blocks.append(*types, *types)
         with ir.InsertionPoint(block):

@@ -53,8 +53,8 @@ class IsFinite(Unary):
 
     accepts = "f"
     differentiable = False
-    on_host = np.isfinite
-    on_host_kinds = "f"
+    host_kernel = np.isfinite
+    host_kernel_kinds = "f"
     samples = (sample(f32[3, 4]),)
 
     def out_dtype(self, dtype):

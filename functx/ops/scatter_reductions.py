@@ -51,11 +51,11 @@ class ScatterMul(Scatter):
         out_t = None if dx is None else self(dx, indices, updates)
         if du is not None:
             # d(x u v) = dx u v + (x v) du + (x u) dv
-            others = self.gather(x, indices, updates)
-            if not self.writes_once(x, indices):
+            others = self.gather_written(x, indices, updates)
+            if not self.has_unique_indices(x, indices):
                 others = mul(others, self.product_of_others(x, indices, updates))
             base = zeros_like(x) if out_t is None else out_t
-            out_t = self.of(ScatterAdd)(base, indices, mul(du, others))
+            out_t = self.with_class(ScatterAdd)(base, indices, mul(du, others))
         return self(*primals), out_t
 
     def transpose(self, ct, x, indices, updates):
@@ -67,7 +67,7 @@ class ScatterMul(Scatter):
         Made of products alone, since a quotient would fail at zeros.
         """
         shape = updates.shape
-        places = self.gather(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
+        places = self.gather_written(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
         places, updates = reshape(places, (updates.size,)), reshape(updates, (updates.size,))
         order = argsort(places)
         runs, values = take_distinct(places, order), take_distinct(updates, order)
@@ -77,7 +77,7 @@ class ScatterMul(Scatter):
         # Those that are dropped form a run too, whose product may overflow.
         return reshape(select(lt(places, 0), 1, products), shape)
 
-    computed_in = ScatterAdd.computed_in
+    accumulation_dtype = ScatterAdd.accumulation_dtype
 
     def combine(self, x, update):
         return stablehlo.multiply(x, update)
@@ -88,7 +88,7 @@ class ScatterExtremum(Scatter, abstract=True):
 
     accepts = "biuf"
 
-    def yields(self, out: Any, x: Any) -> Any:
+    def is_not_extremum(self, out: Any, x: Any) -> Any:
         """Whether the operand or update `x` is not the one that stayed."""
         raise NotImplementedError
 
@@ -96,9 +96,9 @@ class ScatterExtremum(Scatter, abstract=True):
         (x, indices, updates), (dx, _, du) = primals, tangents
         out = self(*primals)
         # Those that tie share evenly: the tangent is the mean over them.
-        of_updates = self.of(ScatterAdd)
-        x_lost = self.yields(out, x)
-        updates_lost = self.yields(self.gather(out, indices, updates), updates)
+        of_updates = self.with_class(ScatterAdd)
+        x_lost = self.is_not_extremum(out, x)
+        updates_lost = self.is_not_extremum(self.gather_written(out, indices, updates), updates)
         zero, one = literal(0, out.dtype), literal(1, out.dtype)
         count = of_updates(
             select(x_lost, zero, full(x.shape, one)),
@@ -136,7 +136,7 @@ class ScatterMin(ScatterExtremum):
         ),
     )
 
-    def yields(self, out, x):
+    def is_not_extremum(self, out, x):
         return lt(out, x)
 
     def combine(self, x, update):
@@ -168,7 +168,7 @@ class ScatterMax(ScatterExtremum):
         ),
     )
 
-    def yields(self, out, x):
+    def is_not_extremum(self, out, x):
         return gt(out, x)
 
     def combine(self, x, update):

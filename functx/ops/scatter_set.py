@@ -63,39 +63,47 @@ class ScatterSet(Scatter):
 
     def transpose(self, ct, x, indices, updates):
         return (
-            self.kept(ct, indices, zeros_like(updates)) if type(x) is LinearInput else None,
+            self.operand_cotangent(ct, indices, zeros_like(updates))
+            if type(x) is LinearInput
+            else None,
             None,
-            self.written(ct, indices, updates) if type(updates) is LinearInput else None,
+            self.update_cotangent(ct, indices, updates) if type(updates) is LinearInput else None,
         )
 
     def vjp(self, ct, out, args, active):
         _, indices, updates = args
-        written = self.written(ct, indices, updates) if active[2] else None
+        written = self.update_cotangent(ct, indices, updates) if active[2] else None
         zeros = zeros_like(updates)
         if written is not None and is_small_part(updates, ct):
             written, zeros = ReadBeforeWrite()(written)
-        return self.kept(ct, indices, zeros) if active[0] else None, None, written
+        return self.operand_cotangent(ct, indices, zeros) if active[0] else None, None, written
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         x, indices, updates = args
         kept = None
         if not is_small_part(updates, x):
-            kept = self.kept(instantiate_mask(live, x.shape), indices, full(updates.shape, False))
-        shows = None if self.writes_once(x, indices) else self.last(x, indices, updates)
-        return [kept, None, combine_masks(self.live_updates(live, *args), shows)]
+            kept = self.operand_cotangent(
+                instantiate_mask(live, x.shape), indices, full(updates.shape, False)
+            )
+        shows = (
+            None
+            if self.has_unique_indices(x, indices)
+            else self.last_write_mask(x, indices, updates)
+        )
+        return [kept, None, combine_masks(self.update_mask(live, *args), shows)]
 
-    def kept(self, ct: Any, indices: Any, zeros: Any) -> Any:
+    def operand_cotangent(self, ct: Any, indices: Any, zeros: Any) -> Any:
         """`ct` where the operand shows, zero where an update was written."""
         return self(ct, indices, zeros)
 
-    def written(self, ct: Any, indices: Any, updates: Any) -> Any:
+    def update_cotangent(self, ct: Any, indices: Any, updates: Any) -> Any:
         """`ct` at each update that shows, zero for those dropped or written over."""
-        written = self.gather(ct, indices, updates)
-        if self.writes_once(ct, indices):
+        written = self.gather_written(ct, indices, updates)
+        if self.has_unique_indices(ct, indices):
             return written
-        return select(self.last(ct, indices, updates), written, 0)
+        return select(self.last_write_mask(ct, indices, updates), written, 0)
 
-    def last(self, x: Any, indices: Any, updates: Any) -> Any:
+    def last_write_mask(self, x: Any, indices: Any, updates: Any) -> Any:
         """Whether each element of the updates is the last that is written to its place.
 
         Found by writing the number of each window, largest last. Of dimensions whole in
@@ -126,7 +134,7 @@ class ScatterSet(Scatter):
         numbers = broadcast_in_dim(reshape(iota(np.int32, prod(lead)), lead), shape, places)
         nothing = full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
         written = highest(nothing, indices, numbers)
-        shows = eq(highest.gather(written, indices, numbers, -1), numbers)
+        shows = eq(highest.gather_written(written, indices, numbers, -1), numbers)
         return broadcast_in_dim(shows, updates.shape, update_dims)
 
     def combine(self, x, update):
@@ -134,18 +142,18 @@ class ScatterSet(Scatter):
 
     def lower(self, ctx, x, indices, updates):
         # Only on CPUs does XLA write one update after the other.
-        if tuple(ctx.platforms) == ("cpu",) or self.writes_once(*ctx.avals_in[:2]):
+        if tuple(ctx.platforms) == ("cpu",) or self.has_unique_indices(*ctx.avals_in[:2]):
             return super().lower(ctx, x, indices, updates)
-        program = trace_closed(self.in_order, ctx.avals_in, name=self.name)
+        program = trace_closed(self.order_independent, ctx.avals_in, name=self.name)
         return ctx.module.emit(program, [x, indices, updates])[0]
 
-    def in_order(self, x: Any, indices: Any, updates: Any) -> list[Any]:
+    def order_independent(self, x: Any, indices: Any, updates: Any) -> list[Any]:
         """The last updates alone added to zeros, which any order of writing gives."""
-        shows = self.last(x, indices, updates)
+        shows = self.last_write_mask(x, indices, updates)
         # The float that changes nothing when added, not even the sign of zero.
         zero = literal(-0.0 if is_inexact(x.dtype) else 0, x.dtype)
-        cleared = self.changed(unique_indices=True)(x, indices, full(updates.shape, zero))
-        return [self.of(ScatterAdd)(cleared, indices, select(shows, updates, zero))]
+        cleared = self.replace(unique_indices=True)(x, indices, full(updates.shape, zero))
+        return [self.with_class(ScatterAdd)(cleared, indices, select(shows, updates, zero))]
 
 
 def scatter(

@@ -36,7 +36,7 @@ class Scatter(GatherScatter, abstract=True):
                 f"{self.name}: updates must have the dimensions of the indices, beside those "
                 f"inside windows; got {updates!r} at {indices!r} with {self!r}"
             )
-        if len(self.offset_dims) + len(self.absent()) != x.ndim:
+        if len(self.offset_dims) + len(self.dropped_window_dims()) != x.ndim:
             raise ShapeError(
                 f"{self.name}: offset_dims must give a place to every dimension that windows "
                 f"keep; got {x!r} with {self!r}"
@@ -50,10 +50,10 @@ class Scatter(GatherScatter, abstract=True):
         window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=False))
         return tuple([updates.shape[window[d]] if d in window else 1 for d in range(x.ndim)])
 
-    def gather(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
+    def gather_written(self, x: Any, indices: Any, updates: Any, fill_value: Any = 0) -> Any:
         """What `x` holds in the places where `updates` are written, `fill_value` outside."""
         read = Gather(
-            *self.numbers,
+            *self.dimension_numbers,
             self.indices_are_sorted,
             self.unique_indices,
             "fill" if self.mode == "drop" else self.mode,
@@ -62,20 +62,20 @@ class Scatter(GatherScatter, abstract=True):
         )
         return read(x, indices)
 
-    def live_operands(self, live, args):
-        return [None, None, self.live_updates(live, *args)]
+    def cotangent_masks(self, live, args):
+        return [None, None, self.update_mask(live, *args)]
 
-    def live_updates(self, live: Any, x: Any, indices: Any, updates: Any) -> Any:
+    def update_mask(self, live: Any, x: Any, indices: Any, updates: Any) -> Any:
         """Which updates go to places that `live` holds for; those dropped go nowhere."""
         if live is not None and live.shape:
-            return self.gather(live, indices, updates, False)
+            return self.gather_written(live, indices, updates, False)
         return combine_masks(
-            live, self.inside(x, indices, updates) if self.mode == "drop" else None
+            live, self.in_bounds_mask(x, indices, updates) if self.mode == "drop" else None
         )
 
-    def inside(self, x: Any, indices: Any, updates: Any) -> Any:
+    def in_bounds_mask(self, x: Any, indices: Any, updates: Any) -> Any:
         """Which updates belong to windows that lie inside the operand; None for all."""
-        limits = self.limits(x, self.slice_sizes(x, updates), indices.dtype)
+        limits = self.start_limits(x, self.slice_sizes(x, updates), indices.dtype)
         there, lead = None, indices.shape[:-1]
         for k, limit in enumerate(limits.tolist()):
             at = reshape(slice_in_dim(indices, k, k + 1, axis=-1), lead)
@@ -86,12 +86,12 @@ class Scatter(GatherScatter, abstract=True):
             there, updates.shape, tuple_delete(range(updates.ndim), self.offset_dims)
         )
 
-    def of(self, scatter: type[Scatter]) -> Scatter:
+    def with_class(self, scatter: type[Scatter]) -> Scatter:
         """The scatter of another class to the same places."""
         flags = self.indices_are_sorted, self.unique_indices, self.mode
-        return scatter(*self.numbers, *flags)
+        return scatter(*self.dimension_numbers, *flags)
 
-    def writes_once(self, x: Any, indices: Any) -> bool:
+    def has_unique_indices(self, x: Any, indices: Any) -> bool:
         """Whether it is known that no place is written twice."""
         places = tuple_delete(indices.shape[:-1], self.start_indices_batching_dims)
         return self.unique_indices or prod(places) <= 1
@@ -111,12 +111,12 @@ class Scatter(GatherScatter, abstract=True):
             updates = broadcast_in_dim(updates, shape, tuple_delete(range(len(shape)), (at,)))
         else:
             updates = moveaxis(updates, du, at)
-        batched = self.changed(
+        batched = self.replace(
             **numbers._asdict(), indices_are_sorted=self.indices_are_sorted and di is None
         )
         return batched(x, indices, updates), dx
 
-    def computed_in(self, x: ShapedArray, indices: Any) -> Any:
+    def accumulation_dtype(self, x: ShapedArray, indices: Any) -> Any:
         """The dtype in which updates are combined with the operand."""
         return x.dtype
 
@@ -127,7 +127,7 @@ class Scatter(GatherScatter, abstract=True):
     def lower(self, ctx, x, indices, updates):
         x_aval, i_aval, u_aval = ctx.avals_in
         if self.mode == "clip":
-            indices = self.clamped(ctx, indices, self.slice_sizes(x_aval, u_aval))
+            indices = self.clamp_indices(ctx, indices, self.slice_sizes(x_aval, u_aval))
         if i_aval.dtype.itemsize < 4:
             # XLA compares with lengths in the dtype of the indices.
             indices = ctx.convert(indices, i_aval, i_aval.update(dtype=np.dtype("int32")))
@@ -139,7 +139,7 @@ class Scatter(GatherScatter, abstract=True):
             scattered_dims_to_operand_dims=self.start_index_map,
             index_vector_dim=i_aval.ndim - 1,
         )
-        dtype = self.computed_in(x_aval, i_aval)
+        dtype = self.accumulation_dtype(x_aval, i_aval)
         wide, u_wide = x_aval.update(dtype=dtype), u_aval.update(dtype=dtype)
         if dtype != x_aval.dtype:
             x, updates = ctx.convert(x, x_aval, wide), ctx.convert(updates, u_aval, u_wide)
@@ -185,18 +185,18 @@ class ScatterAdd(Scatter):
         return (
             ct if type(x) is LinearInput else None,
             None,
-            self.gather(ct, indices, updates) if type(updates) is LinearInput else None,
+            self.gather_written(ct, indices, updates) if type(updates) is LinearInput else None,
         )
 
     def vjp(self, ct, out, args, active):
         _, indices, updates = args
-        return ct, None, self.gather(ct, indices, updates) if active[2] else None
+        return ct, None, self.gather_written(ct, indices, updates) if active[2] else None
 
-    def live_operands(self, live, args):
-        return [live, None, self.live_updates(live, *args)]
+    def cotangent_masks(self, live, args):
+        return [live, None, self.update_mask(live, *args)]
 
-    def computed_in(self, x, indices):
-        return x.dtype if self.writes_once(x, indices) else accumulation_dtype(x.dtype)
+    def accumulation_dtype(self, x, indices):
+        return x.dtype if self.has_unique_indices(x, indices) else accumulation_dtype(x.dtype)
 
     def combine(self, x, update):
         return stablehlo.add(x, update)
@@ -207,7 +207,7 @@ class ScatterAdd(Scatter):
             return super().lower(ctx, x, indices, updates)
         from jax import lax
 
-        numbers = lax.ScatterDimensionNumbers(*self.numbers)
+        numbers = lax.ScatterDimensionNumbers(*self.dimension_numbers)
         flags = {
             name: getattr(self, name) for name in ("indices_are_sorted", "unique_indices", "mode")
         }

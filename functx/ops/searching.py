@@ -27,7 +27,7 @@ class SearchSorted(Primitive):
 
     side: str = "left"
     method: str = "scan"
-    batched: int = 0
+    batch_ndim: int = 0
     differentiable = False
     accepts: ClassVar[str] = "biufc"
     samples = (
@@ -39,14 +39,14 @@ class SearchSorted(Primitive):
             side="right",
             method="sort",
         ),
-        sample(f32[2, 3], f32[2, 4], values={0: [[-1.0, 0.0, 1.0], [0.5, 0.5, 0.5]]}, batched=1),
+        sample(f32[2, 3], f32[2, 4], values={0: [[-1.0, 0.0, 1.0], [0.5, 0.5, 0.5]]}, batch_ndim=1),
         sample(f32[0], f32[3], method="compare_all"),
     )
 
     def abstract_eval(self, x, values):
         check_same_dtype(self, (x, values))
-        lanes = x.shape[: self.batched]
-        if x.ndim != self.batched + 1 or values.shape[: self.batched] != lanes:
+        lanes = x.shape[: self.batch_ndim]
+        if x.ndim != self.batch_ndim + 1 or values.shape[: self.batch_ndim] != lanes:
             raise ShapeError(
                 f"searchsorted: the first operand must be a vector; got {x!r} for {values!r}"
             )
@@ -55,17 +55,17 @@ class SearchSorted(Primitive):
 
     def batch(self, args, dims):
         (x, values), (dx, dv) = args, dims
-        if dx is None and not self.batched:
+        if dx is None and not self.batch_ndim:
             return self(x, values), dv
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
         x, values = batch_dim_at(x, dx, 0, size), batch_dim_at(values, dv, 0, size)
-        return SearchSorted(self.side, self.method, self.batched + 1)(x, values), 0
+        return SearchSorted(self.side, self.method, self.batch_ndim + 1)(x, values), 0
 
     def lower(self, ctx, x, values):
         def search(x: Any, values: Any) -> Any:
             return jnp.searchsorted(x, values, side=self.side, method=self.method)
 
-        for _ in range(self.batched):
+        for _ in range(self.batch_ndim):
             search = jax.vmap(search)
         return ctx.via_jax(search, x, values)
 

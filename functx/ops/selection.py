@@ -22,7 +22,7 @@ from functx.ops.operands import literal, promote_scalars
 class Select(Elementwise):
     """`on_true` where `which` holds, else `on_false`; what is not taken has no influence."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     linear = (1, 2)
     samples = (
         sample(bool_[3, 4], f32[3, 4], f32[3, 4]),
@@ -53,10 +53,10 @@ class Select(Elementwise):
         zero = literal(0, t.dtype)
         return self(which, t, zero) if i == 1 else self(which, zero, t)
 
-    def influence(self, i, which, on_false, on_true):
+    def nonzero_derivative_mask(self, i, which, on_false, on_true):
         return (None, bitwise_not(which), which)[i] if i else None
 
-    def bounded(self, i, which, on_false, on_true):
+    def preserves_zero(self, i, which, on_false, on_true):
         return True
 
     def simplify(self, facts, which, on_false, on_true):
@@ -64,7 +64,7 @@ class Select(Elementwise):
             return on_true
         if type(which) is Literal:
             return on_true if which.value else on_false
-        inner = facts.made_by(which, Not)
+        inner = facts.defining_equation(which, Not)
         return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
 
     def lower(self, ctx, which, on_false, on_true):
@@ -74,7 +74,7 @@ class Select(Elementwise):
 class Clamp(Elementwise):
     """min(max(x, low), high); nan where any of the three is."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "biuf"
     samples = (
         sample(f32[3, 4], f32[3, 4], f32[3, 4]),
@@ -83,9 +83,9 @@ class Clamp(Elementwise):
     )
 
     def partial(self, i, t, out, low, x, high):
-        return select(self.influence(i, low, x, high), t, 0)
+        return select(self.nonzero_derivative_mask(i, low, x, high), t, 0)
 
-    def influence(self, i, low, x, high):
+    def nonzero_derivative_mask(self, i, low, x, high):
         # Each operand counts where it alone decides: a tie with a bound gives 0.
         if i == 0:
             return bitwise_and(lt(x, low), lt(low, high))
@@ -93,7 +93,7 @@ class Clamp(Elementwise):
             return bitwise_and(gt(x, low), lt(x, high))
         return bitwise_or(gt(x, high), gt(low, high))
 
-    def bounded(self, i, low, x, high):
+    def preserves_zero(self, i, low, x, high):
         return True
 
     def lower(self, ctx, low, x, high):

@@ -43,23 +43,23 @@ class BroadcastInDim(Linear):
         return x.update(shape=self.shape)
 
     def transpose(self, ct, x):
-        return (reshape(reduce_sum(ct, self.added(x)), x.shape),)
+        return (reshape(reduce_sum(ct, self.broadcast_dims(x)), x.shape),)
 
-    def added(self, x: Any) -> tuple[int, ...]:
+    def broadcast_dims(self, x: Any) -> tuple[int, ...]:
         """The dimensions of the result along which `x` is repeated."""
         repeated = [d for d in range(len(self.shape)) if d not in self.dims]
         stretched = [d for n, d in zip(x.shape, self.dims, strict=True) if n == 1 != self.shape[d]]
         return tuple(sorted(repeated + stretched))
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         (live,) = lives
         return live if live is None or not live.shape else self(live)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         if live is None or not live.shape:
             return [live]
         (x,) = args
-        return [reshape(reduce_or(live, self.added(x)), x.shape)]
+        return [reshape(reduce_or(live, self.broadcast_dims(x)), x.shape)]
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -69,14 +69,14 @@ class BroadcastInDim(Linear):
 
     view = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return reshape(part, x.shape)
 
-    def read_only(self, x):
+    def is_read_only_view(self, x):
         return x.size != prod(self.shape)
 
-    def layout(self, x, strides):
-        added, kept = self.added(x), dict(zip(self.dims, strides, strict=True))
+    def view_strides(self, x, strides):
+        added, kept = self.broadcast_dims(x), dict(zip(self.dims, strides, strict=True))
         return tuple([0 if d in added else kept[d] for d in range(len(self.shape))])
 
     def simplify(self, facts, x):
@@ -84,12 +84,12 @@ class BroadcastInDim(Linear):
             return x
         if x.aval.ndim == 0:
             return Full(self.shape), [x]
-        if inner := facts.made_by(x, Full):
+        if inner := facts.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
-        if inner := facts.made_by(x, BroadcastInDim):
+        if inner := facts.defining_equation(x, BroadcastInDim):
             dims = tuple([self.dims[d] for d in inner.primitive.dims])
             return BroadcastInDim(self.shape, dims), inner.inputs
-        if inner := facts.made_by(x, Reshape):
+        if inner := facts.defining_equation(x, Reshape):
             (given,) = inner.inputs
             lengths = [(n, d) for n, d in zip(x.aval.shape, self.dims, strict=True) if n != 1]
             if given.aval.shape == tuple([n for n, _ in lengths]):
@@ -97,7 +97,7 @@ class BroadcastInDim(Linear):
         return None
 
     def lower(self, ctx, x):
-        return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64s(self.dims))
+        return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(self.dims))
 
 
 class Full(Linear):
@@ -114,10 +114,10 @@ class Full(Linear):
     def transpose(self, ct, x):
         return (reduce_sum(ct, tuple(range(ct.ndim))),)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         return lives[0]
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         return [live if live is None else reduce_or(live)]
 
     def batch(self, args, dims):
@@ -128,14 +128,14 @@ class Full(Linear):
         return None if self.shape else x
 
     def lower(self, ctx, x):
-        return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64s(()))
+        return stablehlo.broadcast_in_dim(ctx.out_types[0], x, ctx.i64_array(()))
 
 
 class Reshape(Linear):
     """The elements of `x`, in row-major order, as an array of `shape`."""
 
     shape: tuple[int, ...]
-    rearranges = True
+    is_element_mapping = True
     samples = sample(f32[2, 6], shape=(3, 4)), sample(f32[1], shape=())
 
     def abstract_eval(self, x):
@@ -153,21 +153,21 @@ class Reshape(Linear):
         x = moveaxis(x, dim, 0)
         return reshape(x, (x.shape[0], *self.shape)), 0
 
-    view = regroups = True
+    view = layout_dependent = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return reshape(part, x.shape)
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         # An index of integers alone gives a scalar, which shares no memory.
         return reshape_strides(x.shape, strides, self.shape) if self.shape or not x.shape else None
 
     def simplify(self, facts, x):
         if x.aval.shape == self.shape:
             return x
-        if inner := facts.made_by(x, Reshape):
+        if inner := facts.defining_equation(x, Reshape):
             return self, inner.inputs
-        if inner := facts.made_by(x, Full):
+        if inner := facts.defining_equation(x, Full):
             return Full(self.shape), inner.inputs
         return None
 
@@ -179,7 +179,7 @@ class PermuteDims(Linear):
     """`x` with dimension `axes[i]` of it as dimension i of the result."""
 
     axes: tuple[int, ...]
-    rearranges = True
+    is_element_mapping = True
     samples = sample(f32[2, 3, 4], axes=(2, 0, 1)), sample(f32[2, 3], axes=(0, 1))
 
     def abstract_eval(self, x):
@@ -199,33 +199,33 @@ class PermuteDims(Linear):
 
     view = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return self.transpose(part, x)[0]
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return tuple([strides[a] for a in self.axes])
 
     def simplify(self, facts, x):
         if self.axes == tuple(range(len(self.axes))):
             return x
-        if inner := facts.made_by(x, PermuteDims):
+        if inner := facts.defining_equation(x, PermuteDims):
             axes = inner.primitive.axes
             return PermuteDims(tuple([axes[a] for a in self.axes])), inner.inputs
-        if inner := facts.made_by(x, Full):
+        if inner := facts.defining_equation(x, Full):
             return Full(tuple([x.aval.shape[a] for a in self.axes])), inner.inputs
-        if facts.used_once(x) and (inner := facts.made_by(x, DotGeneral)):
-            return inner.primitive.permuted(self.axes, *inner.inputs)
+        if facts.has_one_use(x) and (inner := facts.defining_equation(x, DotGeneral)):
+            return inner.primitive.transposed_product(self.axes, *inner.inputs)
         return None
 
     def lower(self, ctx, x):
-        return stablehlo.transpose(x, ctx.i64s(self.axes))
+        return stablehlo.transpose(x, ctx.i64_array(self.axes))
 
 
 class Rev(Linear):
     """`x` with its elements in reverse order along `axes`."""
 
     axes: tuple[int, ...]
-    rearranges = True
+    is_element_mapping = True
     samples = sample(f32[2, 3], axes=(1,)), sample(f32[2, 3, 4], axes=(0, 2))
 
     def abstract_eval(self, x):
@@ -241,23 +241,23 @@ class Rev(Linear):
 
     view = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return self(part)
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return tuple([-n if a in self.axes else n for a, n in enumerate(strides)])
 
-    def offset(self, x, strides, index):
+    def view_offset(self, x, strides, index):
         return sum([max(x.shape[a] - 1, 0) * strides[a] for a in self.axes])
 
     def simplify(self, facts, x):
         if all([x.aval.shape[a] == 1 for a in self.axes]):
             return x
-        inner = facts.made_by(x, Rev)
+        inner = facts.defining_equation(x, Rev)
         return inner.inputs[0] if inner is not None and inner.primitive is self else None
 
     def lower(self, ctx, x):
-        return stablehlo.reverse(x, ctx.i64s(self.axes))
+        return stablehlo.reverse(x, ctx.i64_array(self.axes))
 
 
 def broadcast_in_dim(x: Any, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:

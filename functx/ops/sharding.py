@@ -25,7 +25,7 @@ class ShardingConstraint(Linear):
     """The operand, divided among devices as `sharding` says; so are its tangents and cotangents."""
 
     sharding: Any
-    rearranges = True
+    is_element_mapping = True
     samples = (
         sample(f32[3, 4], sharding=_ONE_AXIS_SHARDING),
         sample(c64[3], sharding=_ONE_AXIS_SHARDING),
@@ -37,10 +37,10 @@ class ShardingConstraint(Linear):
     def transpose(self, ct, x):
         return (self(ct),)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         return lives[0]
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         return [live]
 
     def batch(self, args, dims):

@@ -51,7 +51,7 @@ class Slice(Linear):
         return x.update(shape=tuple(shape))
 
     def transpose(self, ct, x):
-        strides = self.steps
+        strides = self.full_strides
         if ct.size == 0:
             return (zeros_like(x),)
         config = [
@@ -61,40 +61,40 @@ class Slice(Linear):
         return (pad(ct, 0, config),)
 
     @staticmethod
-    def together(parts, aval):
-        return sum_tiles([part.tile(ct, use) for part, ct, use in parts if ct.size], aval)
+    def accumulate_slices(parts, aval):
+        return sum_tiles([part.cotangent_tile(ct, use) for part, ct, use in parts if ct.size], aval)
 
-    def tile(self, ct: Any, use: Any) -> SliceTile:
+    def cotangent_tile(self, ct: Any, use: Any) -> SliceTile:
         """What is taken, `ct`, in its place, with zeros between."""
         if self.strides:
             ct = pad(ct, 0, [(0, 0, step - 1) for step in self.strides])
         limit = tuple([a + n for a, n in zip(self.start, ct.shape, strict=True)])
         return SliceTile(self.start, limit, ct, use)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         (live,) = lives
         return live if live is None or not live.shape else self(live)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         (x,) = args
         live = instantiate_mask(live, self.abstract_eval(aval_of(x)).shape)
         return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)))
 
     view = True
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         return update_strided_slice(
-            x, part, list(zip(self.start, self.limit, self.steps, strict=True))
+            x, part, list(zip(self.start, self.limit, self.full_strides, strict=True))
         )
 
-    def layout(self, x, strides):
-        return tuple([n * step for n, step in zip(strides, self.steps, strict=True)])
+    def view_strides(self, x, strides):
+        return tuple([n * step for n, step in zip(strides, self.full_strides, strict=True)])
 
-    def offset(self, x, strides, index):
+    def view_offset(self, x, strides, index):
         return sum([n * step for n, step in zip(self.start, strides, strict=True)])
 
     @property
-    def steps(self) -> Shape:
+    def full_strides(self) -> Shape:
         """By how many elements what is taken lies apart along each axis."""
         return self.strides or (1,) * len(self.start)
 
@@ -109,17 +109,17 @@ class Slice(Linear):
         strides = self.strides or (1,) * len(shape)
         if self.start == (0,) * len(shape) and self.limit == shape and max(strides, default=1) == 1:
             return x
-        if inner := facts.made_by(x, Full):
+        if inner := facts.defining_equation(x, Full):
             return Full(self.abstract_eval(x.aval).shape), inner.inputs
-        if inner := facts.made_by(x, Slice):
-            return inner.primitive.of(self), inner.inputs
-        if inner := facts.made_by(x, Concatenate):
-            return self.in_part(inner.primitive.axis, inner.inputs)
-        if inner := facts.made_by(x, Pad):
-            return self.in_interior(inner.primitive.config, inner.inputs[0])
+        if inner := facts.defining_equation(x, Slice):
+            return inner.primitive.compose(self), inner.inputs
+        if inner := facts.defining_equation(x, Concatenate):
+            return self.slice_of_concatenated(inner.primitive.axis, inner.inputs)
+        if inner := facts.defining_equation(x, Pad):
+            return self.slice_of_padded(inner.primitive.config, inner.inputs[0])
         return None
 
-    def of(self, then: Slice) -> Slice:
+    def compose(self, then: Slice) -> Slice:
         """This slice of an array, and the slice `then` of that, at once."""
         own, other = self.strides or (1,) * len(self.start), then.strides or (1,) * len(then.start)
         start = tuple([a + s * b for a, s, b in zip(self.start, own, then.start, strict=True)])
@@ -135,7 +135,7 @@ class Slice(Linear):
         )
         return Slice(start, limit, None if max(strides, default=1) == 1 else strides)
 
-    def in_part(self, axis: int, parts: Any) -> Any:
+    def slice_of_concatenated(self, axis: int, parts: Any) -> Any:
         """The slice of the one of joined `parts` in which it lies, if it lies in one."""
         begin = 0
         for part in parts:
@@ -147,7 +147,7 @@ class Slice(Linear):
             begin = end
         return None
 
-    def in_interior(self, config: Any, x: Any) -> Any:
+    def slice_of_padded(self, config: Any, x: Any) -> Any:
         """The slice of a padded `x` of which no padding is seen, and none cut off, if it is so."""
         lows = [low for low, _, _ in config]
         start = tuple([a - low for a, low in zip(self.start, lows, strict=True)])
@@ -161,7 +161,12 @@ class Slice(Linear):
         return (Slice(start, limit, self.strides), [x]) if inside else None
 
     def lower(self, ctx, x):
-        return stablehlo.slice(x, ctx.i64s(self.start), ctx.i64s(self.limit), ctx.i64s(self.steps))
+        return stablehlo.slice(
+            x,
+            ctx.i64_array(self.start),
+            ctx.i64_array(self.limit),
+            ctx.i64_array(self.full_strides),
+        )
 
 
 class DynamicSlice(Primitive):
@@ -193,30 +198,30 @@ class DynamicSlice(Primitive):
     def vjp(self, ct, out, args, active):
         return self.transpose(ct, *args)
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         live, (_, *indices) = lives[0], args
         return live if live is None or not live.shape else self(live, *indices)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         x, *indices = args
         if is_small_part(self.abstract_eval(*map(aval_of, args)), x):
             return [None] * len(args)
         live = instantiate_mask(live, self.sizes)
         return self.transpose(live, LinearInput(aval_of(x).update(dtype=live.dtype)), *indices)
 
-    def accumulate(self, total, ct, args):
+    def add_to_cotangent(self, total, ct, args):
         _, *indices = args
         return DynamicUpdateSlice()(total, add(self(total, *indices), ct), *indices)
 
     view = True
 
-    def put_back(self, part, index, x, *indices):
+    def scatter_into_base(self, part, index, x, *indices):
         return DynamicUpdateSlice()(x, part, *indices)
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return strides
 
-    def offset(self, x, strides, index):
+    def view_offset(self, x, strides, index):
         return None
 
     def batch(self, args, dims):
@@ -236,7 +241,7 @@ class DynamicSlice(Primitive):
 
     def lower(self, ctx, x, *indices):
         starts = promote_index_dtypes(ctx, indices, ctx.avals_in[1:])
-        return stablehlo.dynamic_slice(x, starts, ctx.i64s(self.sizes))
+        return stablehlo.dynamic_slice(x, starts, ctx.i64_array(self.sizes))
 
 
 class DynamicUpdateSlice(Primitive):
@@ -280,14 +285,14 @@ class DynamicUpdateSlice(Primitive):
         kept = self(ct, zeros, *indices) if active[0] else None
         return (kept, part, *[None] * len(indices))
 
-    def live_outputs(self, lives, args):
+    def tangent_mask(self, lives, args):
         x, update, *indices = args
         if lives[0] is not False and (lives[0] is None or is_small_part(update, x)):
             return None
         kept, part = instantiate_mask(lives[0], x.shape), instantiate_mask(lives[1], update.shape)
         return self(kept, part, *indices)
 
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         x, update, *indices = args
         if is_small_part(update, x):
             return [None] * len(args)
@@ -322,7 +327,7 @@ class ReadBeforeWrite(Primitive):
     """
 
     multiple_results = True
-    distinct = True
+    no_cse = True
     samples = (sample(f32[3]), sample(f32[()]))
 
     def abstract_eval(self, x):
@@ -346,7 +351,7 @@ class ReadBeforeWrite(Primitive):
         zeros = ctx.constant(0, aval)
         if tuple(ctx.platforms) != ("cpu",) or not aval.size:
             return [x, zeros]
-        return ctx.in_order(x, zeros, aval)
+        return ctx.pin_order(x, zeros, aval)
 
 
 def is_small_part(part: Any, whole: Any) -> bool:

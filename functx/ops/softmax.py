@@ -47,22 +47,24 @@ class LogSumExp(Reduction):
     )
 
     def decompose(self, x):
-        _, total, largest = self.parts(upcast_half(x))
+        _, total, largest = self.exponentials(upcast_half(x))
         return cast_like_input(add(log(total), largest), x)
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
-        pushed = reduce_sum(mul(self.weights(upcast_half(x)), upcast_half(t)), self.axes)
+        pushed = reduce_sum(mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes)
         return self(x), cast_like_input(pushed, x)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
         wide = upcast_half(x)
         return (
-            cast_like_input(mul(self.broadcast_back(upcast_half(ct), x), self.weights(wide)), x),
+            cast_like_input(
+                mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(wide)), x
+            ),
         )
 
-    def parts(self, x: Any) -> tuple[Any, Any, Any]:
+    def exponentials(self, x: Any) -> tuple[Any, Any, Any]:
         """exp(x - largest), the sum of that, and the largest element, 0 if that is -inf."""
         largest = stop_gradient(reduce_max(x, self.axes))
         largest = select(eq(largest, -INFINITY), 0, largest)
@@ -71,7 +73,7 @@ class LogSumExp(Reduction):
         powers = select(eq(x, INFINITY), 1.0, powers)
         return powers, reduce_sum(powers, self.axes), largest
 
-    def weights(self, x: Any) -> Any:
+    def derivative_weights(self, x: Any) -> Any:
         # Compiling finds that their parts are those of `out`.
         return LogSumExpDerivative(self.axes)(x)
 
@@ -96,7 +98,7 @@ class SoftmaxLike(Primitive, abstract=True):
         (x,), (dim,) = args, dims
         return type(self)(shift_reduced_axes(self.axes, dim)[0])(x), dim
 
-    def shifted(self, x: Any) -> Any:
+    def subtract_max(self, x: Any) -> Any:
         """`x` less the largest along the axes, so that its exponentials do not overflow."""
         return sub(x, broadcast_along(reduce_max(x, self.axes), x, self.axes))
 
@@ -115,7 +117,7 @@ class Softmax(SoftmaxLike):
     )
 
     def decompose(self, x):
-        powers = exp(self.shifted(upcast_half(x)))
+        powers = exp(self.subtract_max(upcast_half(x)))
         return cast_like_input(div(powers, sum_and_broadcast(powers, self.axes)), x)
 
     def jvp(self, primals, tangents):
@@ -146,7 +148,7 @@ class LogSumExpDerivative(Softmax):
 
     def decompose(self, x):
         # exp(x - out), out the logsumexp, would lose the digits that log cuts off.
-        powers, total, _ = LogSumExp(self.axes).parts(upcast_half(x))
+        powers, total, _ = LogSumExp(self.axes).exponentials(upcast_half(x))
         weights = div(powers, broadcast_along(select(eq(total, 0), 1, total), x, self.axes))
         return cast_like_input(weights, x)
 
@@ -165,7 +167,7 @@ class LogSoftmax(SoftmaxLike):
     )
 
     def decompose(self, x):
-        shifted = self.shifted(upcast_half(x))
+        shifted = self.subtract_max(upcast_half(x))
         total = log(reduce_sum(exp(shifted), self.axes))
         return cast_like_input(sub(shifted, broadcast_along(total, x, self.axes)), x)
 
@@ -202,14 +204,16 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         return ct.update(dtype=dtype)
 
     def decompose(self, ct, out):
-        return self.narrowed(self.pulled(upcast_half(ct), upcast_half(out)), ct)
+        return self.cast_result(self.input_cotangent(upcast_half(ct), upcast_half(out)), ct)
 
     def jvp(self, primals, tangents):
         (ct, out), (dct, dout) = primals, tangents
         result = self(ct, out)
         total = None if dct is None else self(dct, out)
         if dout is not None:
-            term = self.narrowed(self.turned(*map(upcast_half, (ct, out, dout))), ct)
+            term = self.cast_result(
+                self.cotangent_derivative(*map(upcast_half, (ct, out, dout))), ct
+            )
             total = term if total is None else add(total, term)
         return result, total
 
@@ -217,14 +221,16 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         wide = upcast_half(ct)
         given, normalized = map(upcast_half, args)
         return (
-            cast_like_input(self.pushed(wide, normalized), args[0]) if active[0] else None,
-            cast_like_input(self.turned_back(wide, given, normalized), args[1])
+            cast_like_input(self.output_tangent(wide, normalized), args[0]) if active[0] else None,
+            cast_like_input(self.cotangent_derivative_transpose(wide, given, normalized), args[1])
             if active[1]
             else None,
         )
 
     def transpose(self, ct, given, normalized):
-        return cast_like_input(self.pushed(upcast_half(ct), upcast_half(normalized)), given), None
+        return cast_like_input(
+            self.output_tangent(upcast_half(ct), upcast_half(normalized)), given
+        ), None
 
     def batch(self, args, dims):
         dim = next(d for d in dims if d is not None)
@@ -232,22 +238,22 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
         args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
         return type(self)(shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
 
-    def narrowed(self, x: Any, ct: Any) -> Any:
+    def cast_result(self, x: Any, ct: Any) -> Any:
         return cast_like_input(x, ct) if self.dtype is None else convert_element_type(x, self.dtype)
 
-    def pulled(self, ct: Any, out: Any) -> Any:
+    def input_cotangent(self, ct: Any, out: Any) -> Any:
         """The cotangent of what was normalized."""
         raise NotImplementedError
 
-    def pushed(self, t: Any, out: Any) -> Any:
+    def output_tangent(self, t: Any, out: Any) -> Any:
         """The transpose of `pulled`: how a tangent of what was normalized moves the outcome."""
         raise NotImplementedError
 
-    def turned(self, ct: Any, out: Any, t: Any) -> Any:
+    def cotangent_derivative(self, ct: Any, out: Any, t: Any) -> Any:
         """How `pulled` moves when the outcome moves by `t`."""
         raise NotImplementedError
 
-    def turned_back(self, t: Any, ct: Any, out: Any) -> Any:
+    def cotangent_derivative_transpose(self, t: Any, ct: Any, out: Any) -> Any:
         """The transpose of `turned`, applied to `t`."""
         raise NotImplementedError
 
@@ -255,19 +261,19 @@ class SoftmaxLikeBackward(Primitive, abstract=True):
 class SoftmaxBackward(SoftmaxLikeBackward):
     """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
 
-    def pulled(self, ct, out):
+    def input_cotangent(self, ct, out):
         return mul(out, subtract_weighted_mean(ct, out, self.axes))
 
-    def pushed(self, t, out):
-        return self.pulled(t, out)
+    def output_tangent(self, t, out):
+        return self.input_cotangent(t, out)
 
-    def turned(self, ct, out, t):
+    def cotangent_derivative(self, ct, out, t):
         # With c = ct - mean: t c - out sum(t c) / sum(out)
         return subtract_weighted_total(
             mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
         )
 
-    def turned_back(self, t, ct, out):
+    def cotangent_derivative_transpose(self, t, ct, out):
         return mul(
             subtract_weighted_mean(t, out, self.axes), subtract_weighted_mean(ct, out, self.axes)
         )
@@ -276,21 +282,21 @@ class SoftmaxBackward(SoftmaxLikeBackward):
 class LogSoftmaxBackward(SoftmaxLikeBackward):
     """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
 
-    def pulled(self, ct, out):
+    def input_cotangent(self, ct, out):
         return subtract_weighted_total(ct, exp(out), self.axes)
 
-    def pushed(self, t, out):
+    def output_tangent(self, t, out):
         return log_softmax_tangent(t, out, self.axes)
 
-    def turned(self, ct, out, t):
+    def cotangent_derivative(self, ct, out, t):
         p = exp(out)
         p = div(p, nonzero_total(p, self.axes))
         return neg(
             mul(mul(p, subtract_weighted_mean(t, p, self.axes)), sum_and_broadcast(ct, self.axes))
         )
 
-    def turned_back(self, t, ct, out):
-        return self.turned(ct, out, t)
+    def cotangent_derivative_transpose(self, t, ct, out):
+        return self.cotangent_derivative(ct, out, t)
 
 
 def log_softmax_tangent(t: Any, out: Any, axes: tuple[int, ...]) -> Any:

@@ -50,10 +50,12 @@ class Sort(Primitive):
             raise ShapeError(
                 f"sort: operands must have one shape; got {' and '.join(map(repr, operands))}"
             )
-        places = [ShapedArray(first.shape, self.place_dtype(first))] if self.permutation else []
+        places = (
+            [ShapedArray(first.shape, self.permutation_dtype(first))] if self.permutation else []
+        )
         return [*operands, *places]
 
-    def place_dtype(self, x: ShapedArray) -> Any:
+    def permutation_dtype(self, x: ShapedArray) -> Any:
         wide = x.shape[self.axis] > np.iinfo(np.int32).max
         return canonical_dtype(np.int64 if wide else np.int32)
 

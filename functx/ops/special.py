@@ -29,7 +29,7 @@ from functx.ops.trigonometric import sin
 class Erf(Inexact):
     """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     accepts = "f"
     samples = (sample(f32[3, 4]),)
 

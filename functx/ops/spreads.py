@@ -32,10 +32,10 @@ class RealReduction(Reduction, abstract=True):
 
     accepts: ClassVar[str] = "fc"
 
-    def direction(self, x: Any, out: Any) -> Any:
+    def gradient(self, x: Any, out: Any) -> Any:
         raise NotImplementedError
 
-    def wide(self, x: Any) -> Any:
+    def compute_upcast(self, x: Any) -> Any:
         """The output, from an x that is not of halves."""
         raise NotImplementedError
 
@@ -45,31 +45,33 @@ class RealReduction(Reduction, abstract=True):
         return x.update(shape=tuple_delete(x.shape, self.axes), dtype=real_dtype(x.dtype))
 
     def decompose(self, x):
-        return convert_element_type(self.wide(upcast_half(x)), real_dtype(x.dtype), x.weak_type)
+        return convert_element_type(
+            self.compute_upcast(upcast_half(x)), real_dtype(x.dtype), x.weak_type
+        )
 
     def jvp(self, primals, tangents):
         (x,), (t,) = primals, tangents
         out = self(x)
-        direction = self.wide_direction(x, out)
+        direction = self.upcast_gradient(x, out)
         t = reduce_sum(real_conj_product(direction, upcast_half(t)), self.axes)
         return out, convert_element_type(t, out.dtype, out.weak_type)
 
     def vjp(self, ct, out, args, active):
         (x,) = args
-        direction = self.wide_direction(x, out)
+        direction = self.upcast_gradient(x, out)
         # The transpose of the real part of a product, without conjugation.
         direction = conj(direction) if is_complex(x.dtype) else direction
         ct = broadcast_along(convert_element_type(upcast_half(ct), direction.dtype), x, self.axes)
         return (convert_element_type(mul(ct, direction), x.dtype, x.weak_type),)
 
     def vjp_where(self, live, ct, out, args, active):
-        (found,), (there,) = self.vjp(ct, out, args, active), self.live_operands(live, args)
+        (found,), (there,) = self.vjp(ct, out, args, active), self.cotangent_masks(live, args)
         return [found if there is None else apply_mask(there, found)]
 
-    def wide_direction(self, x: Any, out: Any) -> Any:
+    def upcast_gradient(self, x: Any, out: Any) -> Any:
         """The direction, not of halves, whose output is too coarse to divide by."""
         wide = upcast_half(x)
-        return self.direction(wide, out if wide is x else self.wide(wide))
+        return self.gradient(wide, out if wide is x else self.compute_upcast(wide))
 
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
@@ -94,7 +96,7 @@ class Variance(RealReduction):
         sample(f32[3], axes=(0,), values={0: [2.0] * 3}),
     )
 
-    def wide(self, x):
+    def compute_upcast(self, x):
         # The mean is rounded, so that even equal elements may lie apart from it. The sum of the
         # distances is what it is off by (the corrected two-pass algorithm of Chan, Golub and
         # LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7).
@@ -103,16 +105,16 @@ class Variance(RealReduction):
             abs_squared(reduce_sum(apart, self.axes)), float(prod([x.shape[d] for d in self.axes]))
         )
         total = arithmetic.max(sub(reduce_sum(abs_squared(apart), self.axes), off), 0.0)
-        return div(total, self.count(x))
+        return div(total, self.divisor(x))
 
-    def direction(self, x, out):
+    def gradient(self, x, out):
         # d sum |x - m|^2 = 2 sum Re(conj(x - m) dx), since the x - m add up to 0.
-        return div(mul(self.centered(x), 2.0), self.count(x))
+        return div(mul(self.centered(x), 2.0), self.divisor(x))
 
     def centered(self, x: Any) -> Any:
         return sub(x, broadcast_along(mean_along(x, self.axes), x, self.axes))
 
-    def count(self, x: Any) -> float:
+    def divisor(self, x: Any) -> float:
         # Too few elements have no variance: 0 / 0 of one, and infinity of more.
         return max(prod([x.shape[d] for d in self.axes]) - self.ddof, 0.0)
 
@@ -125,13 +127,13 @@ class StandardDeviation(Variance):
         sample(f32[3], axes=(0,), values={0: [2.0] * 3}, gradients={0: [0.0] * 3}),
     )
 
-    def wide(self, x):
-        return safe_sqrt(super().wide(x))
+    def compute_upcast(self, x):
+        return safe_sqrt(super().compute_upcast(x))
 
-    def direction(self, x, out):
+    def gradient(self, x, out):
         # d sqrt(v) = dv / (2 sqrt(v))
         return div(
-            super().direction(x, out),
+            super().gradient(x, out),
             broadcast_along_as(mul(replace_zero_by_infinity(out), 2.0), x, self.axes),
         )
 
@@ -162,7 +164,7 @@ class VectorNorm(RealReduction):
         ),
     )
 
-    def wide(self, x):
+    def compute_upcast(self, x):
         if self.ord == 2:
             return sqrt(reduce_sum(abs_squared(x), self.axes))
         size = abs(x)
@@ -172,7 +174,7 @@ class VectorNorm(RealReduction):
             return reduce_sum(size, self.axes)
         return pow(reduce_sum(self.power(size, self.ord), self.axes), 1 / self.ord)
 
-    def direction(self, x, out):
+    def gradient(self, x, out):
         if self.ord == 2:
             return div(x, broadcast_along_as(replace_zero_by_infinity(out), x, self.axes))
         if self.ord == 1:

@@ -63,7 +63,7 @@ class AsStrided(Primitive):
                 )
         return x.update(shape=self.shape)
 
-    def flat(self, shape: tuple[int, ...]) -> tuple[int, Strides]:
+    def flat_strides(self, shape: tuple[int, ...]) -> tuple[int, Strides]:
         """Where in the elements of an array of `shape` in a row the result begins, and its strides."""
         along = row_major_strides(shape)
         first, *steps = [
@@ -72,9 +72,9 @@ class AsStrided(Primitive):
         ]
         return first, tuple(steps)
 
-    def places(self, shape: tuple[int, ...]) -> Any:
+    def flat_indices(self, shape: tuple[int, ...]) -> Any:
         """Where in the elements of an array of `shape` in a row each element lies."""
-        first, strides = self.flat(shape)
+        first, strides = self.flat_strides(shape)
         found = full(self.shape, literal(first, INDEX_DTYPE))
         for d, step in enumerate(strides):
             along = broadcasted_iota(INDEX_DTYPE, self.shape, d)
@@ -84,11 +84,11 @@ class AsStrided(Primitive):
     def decompose(self, x):
         if 0 in self.shape:
             return full(self.shape, literal(0, x.dtype))
-        first, strides = self.flat(x.shape)
+        first, strides = self.flat_strides(x.shape)
         if strides == row_major_strides(self.shape):
             size = prod(self.shape)
             return reshape(slice(_flatten(x), [first], [first + size]), self.shape)
-        for way in (self.sliced, self.diagonal, self.stacked):
+        for way in (self.as_slice, self.as_diagonal, self.as_stack):
             found = way(x)
             if found is not None:
                 return found
@@ -98,9 +98,9 @@ class AsStrided(Primitive):
             slice_sizes=(1,),
             mode="promise_in_bounds",
         )
-        return read(_flatten(x), reshape(self.places(x.shape), (*self.shape, 1)))
+        return read(_flatten(x), reshape(self.flat_indices(x.shape), (*self.shape, 1)))
 
-    def sliced(self, x: Any) -> Any:
+    def as_slice(self, x: Any) -> Any:
         """The result as a slice, if each of its dimensions goes along one of `x` of its own."""
         along = [[d for d, k in enumerate(step) if k] for step in self.steps]
         used = [dims[0] for dims in along if dims]
@@ -116,7 +116,7 @@ class AsStrided(Primitive):
         x = permute_dims(x, (*used, *[d for d in range(x.ndim) if d not in used]))
         return reshape(x, self.shape)
 
-    def diagonal(self, x: Any) -> Any:
+    def as_diagonal(self, x: Any) -> Any:
         """The result as a slice, if it keeps dimensions of `x` and goes through the others at once."""
         *lead, last = self.steps
         unit = [0] * (x.ndim - 1) + [1]
@@ -140,7 +140,7 @@ class AsStrided(Primitive):
         ones = [1] * len(sizes)
         return slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
 
-    def stacked(self, x: Any) -> Any:
+    def as_stack(self, x: Any) -> Any:
         """The result as a stack of views without its last dimension, if that is short."""
         last = self.shape[-1]
         if last > _MAX_STACKED:
@@ -153,29 +153,29 @@ class AsStrided(Primitive):
         parts = [AsStrided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
         return concatenate([expand_dims(part, axis) for part in parts], axis)
 
-    def put_back(self, part, index, x):
+    def scatter_into_base(self, part, index, x):
         if not part.size:
             return x
-        row, (first, strides) = _flatten(x), self.flat(x.shape)
+        row, (first, strides) = _flatten(x), self.flat_strides(x.shape)
         if strides == row_major_strides(self.shape):
             bounds = [(first, first + part.size, 1)]
             return reshape(update_strided_slice(row, reshape(part, (part.size,)), bounds), x.shape)
         numbers = ScatterDimensionNumbers((), (0,), (0,))
-        places = reshape(self.places(x.shape), (part.size, 1))
+        places = reshape(self.flat_indices(x.shape), (part.size, 1))
         values = reshape(part, (part.size,))
         row = scatter(row, places, values, numbers, mode="promise_in_bounds")
         return reshape(row, x.shape)
 
-    def read_only(self, x):
+    def is_read_only_view(self, x):
         repeats = any(n > 1 and not any(k) for n, k in zip(self.shape, self.steps, strict=True))
         return repeats or not self.writable
 
-    def layout(self, x, strides):
+    def view_strides(self, x, strides):
         return tuple(
             [sum([k * n for k, n in zip(step, strides, strict=True)]) for step in self.steps]
         )
 
-    def offset(self, x, strides, index):
+    def view_offset(self, x, strides, index):
         return sum([k * n for k, n in zip(self.start, strides, strict=True)])
 
 

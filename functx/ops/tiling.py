@@ -24,7 +24,7 @@ class SliceTile(NamedTuple):
     start: Shape
     limit: Shape
     values: Any
-    use: Any
+    user_location: Any
 
 
 def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
@@ -34,7 +34,7 @@ def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
     would take a time that grows with the square of their number. Tiles of one use come first,
     so that what the steps of a loop give becomes one array for each thing that a step does.
     """
-    for use in (lambda tile: tile.use), (lambda tile: None):
+    for use in (lambda tile: tile.user_location), (lambda tile: None):
         for axis in reversed(range(aval.ndim)):
             tiles = join_tiles_along(tiles, axis, aval.shape[axis], use)
         tiles = add_coinciding_tiles(tiles)
@@ -67,7 +67,7 @@ def add_coinciding_tiles(tiles: Sequence[SliceTile]) -> list[SliceTile]:
     for tile in tiles:
         place = tile.start, tile.limit
         if place in found:
-            tile = SliceTile(*place, add(found[place].values, tile.values), tile.use)
+            tile = SliceTile(*place, add(found[place].values, tile.values), tile.user_location)
         found[place] = tile
     return list(found.values())
 
@@ -104,7 +104,7 @@ def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> Slice
             end = tile.limit[axis]
     start, limit = list(first.start), list(first.limit)
     start[axis], limit[axis] = 0, length
-    return SliceTile(tuple(start), tuple(limit), concatenate(pieces, axis), first.use)
+    return SliceTile(tuple(start), tuple(limit), concatenate(pieces, axis), first.user_location)
 
 
 def pad_tile(tile: SliceTile, shape: Shape) -> Any:

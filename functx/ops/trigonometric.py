@@ -22,7 +22,7 @@ from functx.ops.selection import select
 class Sin(Inexact):
     """The sine."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):
@@ -37,7 +37,7 @@ class Sin(Inexact):
 class Cos(Inexact):
     """The cosine."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -99,7 +99,7 @@ class Acos(Inexact):
 class Atan(Inexact):
     """The angle in [-pi/2, pi/2] whose tangent is x."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def partial(self, i, t, out, x):
@@ -170,7 +170,7 @@ class Cosh(Inexact):
 class Tanh(Inexact):
     """The hyperbolic tangent."""
 
-    finite_slopes = True
+    has_finite_derivative = True
     samples = sample(f32[3, 4]), sample(c64[3])
 
     def derivative(self, out, x):

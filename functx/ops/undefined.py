@@ -70,7 +70,7 @@ class MaskedReciprocal(NamedTuple):
     undefined: Any
 
     @staticmethod
-    def of(x: Any, scale: Any) -> MaskedReciprocal:
+    def from_values(x: Any, scale: Any) -> MaskedReciprocal:
         """The inverses of `x`, which counts as 0 within rounding error of the largest of `scale`."""
         largest = reduce_max(abs(scale), (scale.ndim - 1,))
         least = mul(largest, max(8.0, scale.shape[-1]) * float(np.finfo(x.dtype).eps))
@@ -79,10 +79,12 @@ class MaskedReciprocal(NamedTuple):
         return MaskedReciprocal(select(small, literal(0, x.dtype), inverse), small)
 
     @staticmethod
-    def of_gaps(x: Any, y: Any) -> MaskedReciprocal:
+    def from_gaps(x: Any, y: Any) -> MaskedReciprocal:
         """The inverses of x_j - y_i, in row i and column j."""
         shape = (*x.shape, x.shape[-1])
-        return MaskedReciprocal.of(sub(broadcast_columns(x, shape), broadcast_rows(y, shape)), x)
+        return MaskedReciprocal.from_values(
+            sub(broadcast_columns(x, shape), broadcast_rows(y, shape)), x
+        )
 
     @property
     def off_diagonal(self) -> MaskedReciprocal:
@@ -90,15 +92,15 @@ class MaskedReciprocal(NamedTuple):
         elsewhere = bitwise_not(position_mask(self.factors.shape, eq))
         return MaskedReciprocal(self.factors, bitwise_and(self.undefined, elsewhere))
 
-    def along(self, lay: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
+    def broadcast_by(self, lay: Any, shape: tuple[int, ...]) -> MaskedReciprocal:
         """These repeated to matrices of `shape` by `lay`, which is `broadcast_rows` or `broadcast_columns`."""
         return MaskedReciprocal(lay(self.factors, shape), lay(self.undefined, shape))
 
-    def times(self, t: Any) -> Any:
+    def multiply_tangent(self, t: Any) -> Any:
         """The products with a tangent; nan where one that is not 0 meets an undefined factor."""
         return mul(cast_like(self.factors, t), UndefinedDerivative()(self.undefined, t))
 
-    def pull(self, ct: Any, live: Any = None) -> Any:
+    def multiply_cotangent(self, ct: Any, live: Any = None) -> Any:
         """The products with a cotangent; nan where the factor is undefined and the mask `live` is True."""
         found = mul(cast_like(self.factors, ct), ct)
         return select(combine_masks(live, self.undefined), literal(nan, ct.dtype), found)

@@ -150,7 +150,7 @@ class WindowExtremum(WindowReduction, abstract=True):
         out = self(x)
         if not x.size or not out.size:
             return out, None
-        places = self.places()(x)
+        places = self.argument_primitive()(x)
         # A window on nothing but padding has a place outside, from where a zero is read.
         pick = Gather(
             collapsed_slice_dims=(0,),
@@ -161,7 +161,7 @@ class WindowExtremum(WindowReduction, abstract=True):
         )
         return out, pick(reshape(t, (x.size,)), reshape(places, (*out.shape, 1)))
 
-    def places(self) -> Primitive:
+    def argument_primitive(self) -> Primitive:
         """The operation that says which element the derivative goes through."""
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class WindowExtremum(WindowReduction, abstract=True):
 class ReduceWindowMax(WindowExtremum):
     """The largest element in each window, nan if there is one; padding lies below all."""
 
-    def places(self):
+    def argument_primitive(self):
         return ReduceWindowArgmax(*self.window)
 
     def lower(self, ctx, x):
@@ -179,7 +179,7 @@ class ReduceWindowMax(WindowExtremum):
 class ReduceWindowMin(WindowExtremum):
     """The smallest element in each window, nan if there is one; padding lies above all."""
 
-    def places(self):
+    def argument_primitive(self):
         return ReduceWindowArgmin(*self.window)
 
     def lower(self, ctx, x):
@@ -193,14 +193,14 @@ class WindowArgExtremum(WindowReduction, abstract=True):
     counted: each index of them has places of its own.
     """
 
-    lanes: int = 0
+    batch_ndim: int = 0
     differentiable = False
     direction: ClassVar[str]
     """The comparison that a better element wins."""
     samples = (
         sample(f32[3, 4], **_PLAIN),
         sample(f32[3, 4], **_DILATED),
-        sample(f32[3, 4], lanes=1, **_PLAIN),
+        sample(f32[3, 4], batch_ndim=1, **_PLAIN),
         sample(i32[5], **_vector_window(2, padding=((2, 0),))),
     )
 
@@ -211,17 +211,17 @@ class WindowArgExtremum(WindowReduction, abstract=True):
     def batch(self, args, dims):
         (x,), (dim,) = args, dims
         fields = self.window.with_batch_dim(0)
-        return type(self)(*fields, self.lanes + 1)(moveaxis(x, dim, 0)), 0
+        return type(self)(*fields, self.batch_ndim + 1)(moveaxis(x, dim, 0)), 0
 
     def lower(self, ctx, x):
         (aval,), (out,) = ctx.avals_in, ctx.avals_out
         value, place = ShapedArray((), aval.dtype), ShapedArray((), out.dtype)
-        lane = ShapedArray(aval.shape[self.lanes :], out.dtype)
+        lane = ShapedArray(aval.shape[self.batch_ndim :], out.dtype)
         flat = stablehlo.iota(ctx.type(lane.update(shape=(lane.size,))), 0)
         places = stablehlo.broadcast_in_dim(
             ctx.type(aval.update(dtype=out.dtype)),
             stablehlo.reshape(ctx.type(lane), flat),
-            ctx.i64s(range(self.lanes, aval.ndim)),
+            ctx.i64_array(range(self.batch_ndim, aval.ndim)),
         )
         worst = lowest(aval.dtype) if self.direction == "GT" else highest(aval.dtype)
 
@@ -276,10 +276,10 @@ def lower_window(
         [ctx.type(aval) for aval in avals],
         list(operands),
         starts,
-        ctx.i64s(window.sizes),
-        window_strides=ctx.i64s(window.strides),
-        base_dilations=ctx.i64s(window.base_dilation),
-        window_dilations=ctx.i64s(window.window_dilation),
+        ctx.i64_array(window.sizes),
+        window_strides=ctx.i64_array(window.strides),
+        base_dilations=ctx.i64_array(window.base_dilation),
+        window_dilations=ctx.i64_array(window.window_dilation),
         padding=ir.DenseIntElementsAttr.get(padding.data),
     )
     types = [ctx.type(scalar) for scalar in scalars]
@@ -291,7 +291,9 @@ def lower_window(
 
 def pad_for_window(ctx: Any, window: Window, xs: Sequence[Any], starts: Sequence[Any]) -> list[Any]:
     """The values `xs` with the holes and the padding of `window`, which consist of `starts`."""
-    low, high, inner = [ctx.i64s(amounts) for amounts in zip(*window.pad_config(), strict=True)]
+    low, high, inner = [
+        ctx.i64_array(amounts) for amounts in zip(*window.pad_config(), strict=True)
+    ]
     return [stablehlo.pad(x, start, low, high, inner) for x, start in zip(xs, starts, strict=True)]
 
 

@@ -70,7 +70,11 @@ def split(key: Any, num: Any = 2) -> Any:
 
 def _like_key(key: Any, words: Any) -> Any:
     """Keys of these words, of the kind of `key`: typed ones of JAX, or the words."""
-    return words if tree.PRNGKeyNode.words(key) is key else tree.PRNGKeyNode.typed(words, key.dtype)
+    return (
+        words
+        if tree.PRNGKeyNode.key_data(key) is key
+        else tree.PRNGKeyNode.typed_key_array(words, key.dtype)
+    )
 
 
 def fold_in(key: Any, data: Any) -> Any:

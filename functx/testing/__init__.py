@@ -59,7 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # They need scipy.special, which takes as long to load as half of functx.
-    if name == "interpret":
+    if name == "interpret_in_numpy":
         from functx.testing.reference import interpret_in_numpy
 
         return interpret_in_numpy

@@ -41,7 +41,7 @@ class NamedAxisMap(Primitive):
         lanes = [a.update(shape=a.shape[n:]) for a in avals]
         return trace(lambda *xs: [self.primitive(*xs)], lanes, name=self.primitive.name)[0]
 
-    def mapped(self, program: Program, args: Any) -> list[Any]:
+    def run_batched(self, program: Program, args: Any) -> list[Any]:
         """What `program`, of one place, makes of `args` at all places."""
         for name, size in reversed(self.axes):
             dims = (0,) * len(program.inputs), (0,) * len(program.outputs)
@@ -62,15 +62,15 @@ class NamedAxisMap(Primitive):
         push = JVPRewrite(tuple([t is not None for t in tangents]))
         program = cached_rewrite(push, self.program(*[aval_of(x) for x in primals]))
         given = [*primals, *[t for t in tangents if t is not None]]
-        outs = self.mapped(program, given)
+        outs = self.run_batched(program, given)
         return outs[0], outs[1] if len(outs) > 1 else None
 
     def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
         forward, backward = cached_rewrite(
             SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
         )
-        residuals = self.mapped(forward, args)[1:]
-        found = iter(self.mapped(backward, [ct, *residuals]))
+        residuals = self.run_batched(forward, args)[1:]
+        found = iter(self.run_batched(backward, [ct, *residuals]))
         return [next(found) if on else None for on in active]
 
     def transpose(self, ct: Any, *args: Any) -> Any:
@@ -81,7 +81,7 @@ class NamedAxisMap(Primitive):
                 *[x.aval if on else aval_of(x) for x, on in zip(args, linear, strict=True)]
             ),
         )
-        return self.mapped(program, [ct, *[x for x in args if type(x) is not LinearInput]])
+        return self.run_batched(program, [ct, *[x for x in args if type(x) is not LinearInput]])
 
     def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         lanes = [
@@ -95,11 +95,11 @@ class NamedAxisMap(Primitive):
         # The batch goes in front in each place, behind the places.
         n = len(self.axes)
         moved = [batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
-        (out,) = self.mapped(program, moved)
+        (out,) = self.run_batched(program, moved)
         return out, dim + n
 
     def decompose(self, *args: Any) -> Any:
-        return self.mapped(self.program(*[aval_of(x) for x in args]), args)[0]
+        return self.run_batched(self.program(*[aval_of(x) for x in args]), args)[0]
 
 
 def primitive_under_test(cls: Callable[..., Any], one: Sample) -> Any:

@@ -114,7 +114,7 @@ def gradgradcheck(
     """
     with jax.enable_x64():
         first = _GradientCheck(func, inputs, None)
-        if not first.numbers:
+        if not first.inexact_outputs:
             raise ArgumentError(
                 f"gradgradcheck({first.name}): at least one output must be inexact; got none"
             )
@@ -171,7 +171,7 @@ class _GradientCheck:
                 "gradcheck: at least one input must be an inexact array; got none",
                 fix="Convert an input to float64.",
             )
-        self.xs = [self.usable(i, leaves[i]) for i in self.varying]
+        self.xs = [self.check_input(i, leaves[i]) for i in self.varying]
 
         def all_outputs(*moving: Any) -> list[Any]:
             given = list(leaves)
@@ -181,14 +181,14 @@ class _GradientCheck:
 
         self.all_outputs = all_outputs
         kinds = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
-        self.numbers = [k for k, on in enumerate(kinds) if on]
+        self.inexact_outputs = [k for k, on in enumerate(kinds) if on]
 
     def flat(self, *moving: Any) -> list[Any]:
         """The inexact outputs."""
         outs = self.all_outputs(*moving)
-        return [outs[k] for k in self.numbers]
+        return [outs[k] for k in self.inexact_outputs]
 
-    def usable(self, i: int, x: Any) -> Array:
+    def check_input(self, i: int, x: Any) -> Array:
         """The input as an array that each element of can be moved alone."""
         x = np.asarray(x)
         if x.size and 0 in [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1]:
@@ -208,49 +208,49 @@ class _GradientCheck:
 
     def run(self) -> None:
         """All checks that are asked for."""
-        if not self.numbers:
-            self.constant_outputs()
+        if not self.inexact_outputs:
+            self.check_constant_outputs()
             return
         if self.options.check_backward_ad:
             if self.options.fast_mode:
-                self.along_a_direction("reverse")
+                self.check_directional("reverse")
             else:
-                self.jacobians("reverse")
-            self.reentrant()
-            self.zero_cotangents()
+                self.check_jacobians("reverse")
+            self.check_reentrant()
+            self.check_zero_cotangents()
             if self.options.check_undefined_grad:
-                self.missing_cotangents()
+                self.check_missing_cotangents()
             if self.options.check_batched_grad:
-                self.batched_gradients()
+                self.check_batched_gradients()
         if self.options.check_forward_ad:
             if self.options.fast_mode:
-                self.along_a_direction("forward")
+                self.check_directional("forward")
             else:
-                self.jacobians("forward")
+                self.check_jacobians("forward")
         if self.options.check_batched_forward_grad:
-            self.jacobians("batched forward")
+            self.check_jacobians("batched forward")
 
-    def fail(self, what: str, *details: str) -> GradcheckError:
+    def failure(self, what: str, *details: str) -> GradcheckError:
         return GradcheckError(f"gradcheck({self.name}): {what}", *details)
 
-    def close(self, got: Array, wanted: Array) -> bool:
+    def is_close(self, got: Array, wanted: Array) -> bool:
         return np.allclose(
             got, wanted, rtol=self.options.rtol, atol=self.options.atol, equal_nan=True
         )
 
-    def constant_outputs(self) -> None:
+    def check_constant_outputs(self) -> None:
         """Outputs that have no derivative must not vary either."""
         outs = range(len(self.all_outputs(*self.xs)))
         for i in range(len(self.xs)):
             found = jacobians.numerical_jacobian(self.all_outputs, self.xs, i, self.options.eps)
             for k in outs:
                 if found[k].any():
-                    raise self.fail(
+                    raise self.failure(
                         f"output {k} has no derivative, so that numbers must find it constant; got "
                         f"a numerical Jacobian in input {self.varying[i]} of\n{found[k]}"
                     )
 
-    def jacobians(self, mode: str) -> None:
+    def check_jacobians(self, mode: str) -> None:
         """Each Jacobian by `mode` against differences."""
         pulled = jacobians.reverse_jacobians(self.flat, self.xs) if mode == "reverse" else None
         for i in range(len(self.xs)):
@@ -264,17 +264,17 @@ class _GradientCheck:
                 except Exception as error:
                     if not batched:
                         raise
-                    raise self.fail(f"forward mode must work under vmap; got {error}") from error
+                    raise self.failure(f"forward mode must work under vmap; got {error}") from error
             for k, (x, y) in enumerate(zip(got, wanted, strict=True)):
-                if not self.close(x, y):
-                    raise self.fail(
-                        f"the Jacobian of output {self.numbers[k]} in input {self.varying[i]} by "
+                if not self.is_close(x, y):
+                    raise self.failure(
+                        f"the Jacobian of output {self.inexact_outputs[k]} in input {self.varying[i]} by "
                         f"{mode} mode must be that of differences",
                         f"by differences:\n{y}",
                         f"by {mode} mode:\n{x}",
                     )
 
-    def along_a_direction(self, mode: str) -> None:
+    def check_directional(self, mode: str) -> None:
         """u J v for random u and v; if that is off, whole Jacobians to explain it."""
         moves = [_random_like(x, i) for i, x in enumerate(self.xs)]
         eps = self.options.eps
@@ -302,42 +302,42 @@ class _GradientCheck:
         # As many errors of single elements are added up as there are elements.
         scale = max(1, *[x.size for x in self.xs]) * max([1, *[u.size for u in weights]])
         if not np.allclose(got, wanted, rtol=self.options.rtol, atol=self.options.atol * scale):
-            self.jacobians(mode)
-            raise self.fail(
+            self.check_jacobians(mode)
+            raise self.failure(
                 f"u J v by {mode} mode must be that of differences, {wanted}; got {got}"
             )
 
-    def reentrant(self) -> None:
+    def check_reentrant(self) -> None:
         """Reverse mode gives the same when it is run again."""
         first, second = [jacobians.reverse_jacobians(self.flat, self.xs) for _ in range(2)]
         for k, (xs, ys) in enumerate(zip(first, second, strict=True)):
             for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
                 if np.max(np.abs(x - y), initial=0.0) > self.options.nondet_tol:
-                    raise self.fail(
+                    raise self.failure(
                         "reverse mode must be deterministic, the same to within nondet_tol="
                         f"{self.options.nondet_tol} when it is run again; got two Jacobians of "
-                        f"output {self.numbers[k]} in input {self.varying[i]}",
+                        f"output {self.inexact_outputs[k]} in input {self.varying[i]}",
                         f"first:\n{x}",
                         f"then:\n{y}",
                     )
 
-    def zero_cotangents(self) -> None:
+    def check_zero_cotangents(self) -> None:
         """Zeros give zeros, of the shape and the dtype of the input."""
         outs, pullback = vjp(self.flat, *self.xs)
         found = pullback([np.zeros(out.shape, out.dtype) for out in outs])
         for i, (x, g) in enumerate(zip(self.xs, found, strict=True)):
             which = f"the gradient of input {self.varying[i]}"
             if g.shape != x.shape:
-                raise self.fail(f"{which} must have its shape {x.shape}; got {g.shape}")
+                raise self.failure(f"{which} must have its shape {x.shape}; got {g.shape}")
             if self.options.check_grad_dtypes and g.dtype != x.dtype:
-                raise self.fail(f"{which} must have its dtype {x.dtype}; got {g.dtype}")
+                raise self.failure(f"{which} must have its dtype {x.dtype}; got {g.dtype}")
             if np.any(np.asarray(g)):
-                raise self.fail(
+                raise self.failure(
                     f"{which} must be 0 for cotangents of 0, since reverse mode is linear in them; "
                     f"got\n{np.asarray(g)}"
                 )
 
-    def missing_cotangents(self) -> None:
+    def check_missing_cotangents(self) -> None:
         """Cotangents that are None stand for zeros, all of them or one at a time."""
         outs, pullback = vjp(self.flat, *self.xs)
         cts = [np.ones(out.shape, out.dtype) for out in outs]
@@ -352,19 +352,19 @@ class _GradientCheck:
             try:
                 found = pullback(given)
             except Exception as error:
-                raise self.fail(
+                raise self.failure(
                     "a derivative rule must take None, a cotangent of zero, for outputs "
-                    f"{[self.numbers[k] for k in missing]}; got {type(error).__name__}: {error}"
+                    f"{[self.inexact_outputs[k] for k in missing]}; got {type(error).__name__}: {error}"
                 ) from error
             for i, (x, y) in enumerate(zip(found, pullback(zeros), strict=True)):
-                if not self.close(np.asarray(x), np.asarray(y)):
-                    raise self.fail(
+                if not self.is_close(np.asarray(x), np.asarray(y)):
+                    raise self.failure(
                         f"the gradient of input {self.varying[i]} must be the same for None as for "
-                        f"zeros, as cotangents of outputs {[self.numbers[k] for k in missing]}; got"
+                        f"zeros, as cotangents of outputs {[self.inexact_outputs[k] for k in missing]}; got"
                         f"\n{np.asarray(x)}\nfor\n{np.asarray(y)}"
                     )
 
-    def batched_gradients(self) -> None:
+    def check_batched_gradients(self) -> None:
         """Two cotangents at once, under vmap, give what they give one by one."""
         outs, pullback = vjp(self.flat, *self.xs)
         for k in range(len(outs)):
@@ -380,16 +380,16 @@ class _GradientCheck:
             try:
                 together = vmap(lambda *cts: pullback(list(cts)))(*cts)
             except Exception as error:
-                raise self.fail(
-                    f"reverse mode must work under vmap, for output {self.numbers[k]}; got "
+                raise self.failure(
+                    f"reverse mode must work under vmap, for output {self.inexact_outputs[k]}; got "
                     f"{type(error).__name__}: {error}"
                 ) from error
             alone = [pullback([ct[lane] for ct in cts]) for lane in range(2)]
             for i, x in enumerate(together):
                 y = np.stack([np.asarray(gs[i]) for gs in alone])
-                if not self.close(np.asarray(x), y):
-                    raise self.fail(
-                        f"the gradient of input {self.varying[i]} for output {self.numbers[k]} "
+                if not self.is_close(np.asarray(x), y):
+                    raise self.failure(
+                        f"the gradient of input {self.varying[i]} for output {self.inexact_outputs[k]} "
                         "must be the same under vmap as in a loop",
                         f"under vmap:\n{np.asarray(x)}",
                         f"in a loop:\n{y}",

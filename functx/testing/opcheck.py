@@ -42,7 +42,7 @@ class OpcheckCase(NamedTuple):
     operands: list[Any]
     tolerance: tuple[float | None, float | None]
 
-    def copies(self) -> list[Any]:
+    def copy_operands(self) -> list[Any]:
         """The operands in memory of their own, those that are written to as arrays of NumPy's."""
         written = set(self.op.arguments.written(self.call))
         return [
@@ -52,10 +52,10 @@ class OpcheckCase(NamedTuple):
 
     def function(self, *operands: Any) -> Any:
         """The operator as a function of its arrays."""
-        args, kwargs = self.op.arguments.called(self.call, operands)
+        args, kwargs = self.op.arguments.call_arguments(self.call, operands)
         return self.op(*args, **kwargs)
 
-    def of(self, operands: list[Any]) -> OpcheckCase:
+    def with_operands(self, operands: list[Any]) -> OpcheckCase:
         """The same on other arrays."""
         return self._replace(operands=operands)
 
@@ -132,7 +132,7 @@ def check_schema(trial: OpcheckCase) -> None:
     elif rule is None:
         assert isinstance(op.composite, CompositeBody)
         op.composite.leaves(call, given)
-    elif rule.details == "numpy":
+    elif rule.option == "numpy":
         run_kernel(call, rule, given)
     else:
         run_kernel(call, rule, [jax.numpy.asarray(x) for x in given])
@@ -160,7 +160,7 @@ def check_autograd_registration(trial: OpcheckCase) -> None:
         if _has_derivative_rule(trial, rule):
             raise OpCheckError(
                 f"{op.qualname}: a derivative rule must be registered for the operator; its "
-                f"{rule.kind}, registered at {rule.place}, has one of its own, which no transform sees",
+                f"{rule.kind}, registered at {rule.location}, has one of its own, which no transform sees",
                 fix="Register it with register_autograd or def_jvp.",
             )
 
@@ -171,7 +171,7 @@ def _has_derivative_rule(trial: OpcheckCase, rule: registry.Registration) -> boo
         if isinstance(fun, (CustomFunction, jax.custom_jvp, jax.custom_vjp)):
             return True
         fun = getattr(fun, "__wrapped__", None)
-    if rule.details == "numpy":
+    if rule.option == "numpy":
         return False
 
     def function(*xs: Any) -> Any:
@@ -184,18 +184,18 @@ def _has_derivative_rule(trial: OpcheckCase, rule: registry.Registration) -> boo
 def check_abstract_rule(trial: OpcheckCase) -> None:
     """The abstract rule is right about shapes and dtypes."""
     op = trial.op
-    given = trial.copies()
+    given = trial.copy_operands()
     try:
-        stated = trial.call.out_types(tuple([aval_of(x) for x in given]))
+        stated = trial.call.infer_out_avals(tuple([aval_of(x) for x in given]))
     except DynamicShapeError:
         # Such an operator is in no program, so that nothing relies on the types.
         return
-    results = trial.call.results(tuple([aval_of(x) for x in given]))
+    results = trial.call.output_types(tuple([aval_of(x) for x in given]))
     out = trial.function(*given)
     padded = results.padded or ((),) * len(results.avals)
     leaves = tree.leaves(out)
     expected = list(zip(stated, padded, strict=False))
-    aliased = len(op.schema.returns) - len(op.schema.made)
+    aliased = len(op.schema.returns) - len(op.schema.new_returns)
     if len(leaves) - aliased != len(results.avals):
         raise OpCheckError(
             f"{op.qualname}: its abstract rule must state as many results as there are, "
@@ -217,14 +217,14 @@ def check_abstract_rule(trial: OpcheckCase) -> None:
 
 def check_compiled_program(trial: OpcheckCase) -> None:
     """A compiled program gives the values that a call gives, and the same gradients."""
-    called, traced = trial.copies(), trial.copies()
+    called, traced = trial.copy_operands(), trial.copy_operands()
     try:
-        trial.call.out_types(tuple([aval_of(x) for x in called]))
+        trial.call.infer_out_avals(tuple([aval_of(x) for x in called]))
     except DynamicShapeError:
         return
     out = trial.function(*called)
     program_out = jit(trial.function)(*traced)
-    padded = trial.call.results(tuple([aval_of(x) for x in called])).padded
+    padded = trial.call.output_types(tuple([aval_of(x) for x in called])).padded
     if padded:
         return
     _check_close(trial, "a program must give the results of a call", program_out, out)
@@ -269,12 +269,12 @@ def check_compiled_program_for_other_sizes(trial: OpcheckCase) -> None:
         np.concatenate([x, x]) if np.ndim(x) else np.asarray(x)
         for x in map(np.asarray, trial.operands)
     ]
-    other = trial.of([
+    other = trial.with_operands([
         jax.numpy.asarray(x) if isinstance(old, jax.Array) else x
         for x, old in zip(longer, trial.operands, strict=True)
     ])  # fmt: skip
     try:
-        other.function(*other.copies())
+        other.function(*other.copy_operands())
     except Exception:
         # It takes no arrays of those shapes.
         return

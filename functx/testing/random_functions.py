@@ -178,15 +178,15 @@ class RandomFunctionRun:
             jax_function_step,
             custom_rule_step,
         )
-        self.kinds = [*plain, *[primitive_step] * 8]
+        self.step_functions = [*plain, *[primitive_step] * 8]
         if function.depth:
-            self.kinds += [*nested, vmap_step, vmap_step]
+            self.step_functions += [*nested, vmap_step, vmap_step]
         if function.writes:
-            self.kinds += [write_step, view_write_step]
+            self.step_functions += [write_step, view_write_step]
 
     def step(self) -> None:
         """Take one random step; one that the types do not allow is none."""
-        do = self.choice(self.kinds)
+        do = self.choice(self.step_functions)
         try:
             new = do(self)
         except FunctxError:
@@ -206,17 +206,17 @@ class RandomFunctionRun:
         x = self.value()
         return x if is_inexact(aval_of(x).dtype) else fnp.asarray(x).astype("float32")
 
-    def like(self, aval: ShapedArray) -> Any:
+    def value_like(self, aval: ShapedArray) -> Any:
         """One of the values with its elements in an array of `aval`."""
         return fit_to_aval(self.value(), aval)
 
-    def inner(self) -> RandomFunction:
+    def random_function(self) -> RandomFunction:
         """A small function."""
         return RandomFunction(int(self.random.randint(2**31)), self.random.randint(1, 4), 0, False)
 
-    def body(self, aval: ShapedArray) -> Callable[..., Any]:
+    def random_body(self, aval: ShapedArray) -> Callable[..., Any]:
         """A small function whose first result fits `aval`, and does not grow."""
-        function = self.inner()
+        function = self.random_function()
         return lambda *xs: bound_by_sine(fit_to_aval(function(*xs)[-1], aval))
 
 
@@ -262,7 +262,7 @@ def primitive_step(draft: RandomFunctionRun) -> Any:
     )
     for i, (aval, constant) in enumerate(constants):
         taken = draft.random.rand() < 0.8 and i not in (one.values or {})
-        operands.append(clip_to_domain(draft.like(aval), one, i) if taken else constant)
+        operands.append(clip_to_domain(draft.value_like(aval), one, i) if taken else constant)
     return cls(**one.params)(*operands)
 
 
@@ -352,30 +352,30 @@ def custom_rule_step(draft: RandomFunctionRun) -> Any:
 
 
 def call_step(draft: RandomFunctionRun) -> Any:
-    return functx.jit(draft.inner())(draft.value(), draft.value())
+    return functx.jit(draft.random_function())(draft.value(), draft.value())
 
 
 def repeated_call_step(draft: RandomFunctionRun) -> Any:
     """One program that is called twice, the second time on the first result."""
     x = draft.value()
-    function = functx.jit(draft.body(aval_of(x)))
+    function = functx.jit(draft.random_body(aval_of(x)))
     return function(function(x))
 
 
 def checkpoint_step(draft: RandomFunctionRun) -> Any:
-    return functx.checkpoint(draft.inner())(draft.value())
+    return functx.checkpoint(draft.random_function())(draft.value())
 
 
 def fori_loop_step(draft: RandomFunctionRun) -> Any:
     x, other = draft.value(), draft.value()
-    body = draft.body(aval_of(x))
+    body = draft.random_body(aval_of(x))
     return lax.fori_loop(0, 3, lambda i, c: body(c, other, i), x)
 
 
 def scan_step(draft: RandomFunctionRun) -> Any:
     x, xs = draft.value(), fnp.asarray(draft.value())
     xs = xs if xs.ndim and xs.shape[0] else fnp.stack([xs.sum()] * 3)
-    body, kept = draft.body(aval_of(x)), draft.inner()
+    body, kept = draft.random_body(aval_of(x)), draft.random_function()
     reverse = bool(draft.random.randint(2))
 
     def step(carry: Any, row: Any) -> Any:
@@ -387,7 +387,7 @@ def scan_step(draft: RandomFunctionRun) -> Any:
 
 def while_loop_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
-    body = draft.body(aval_of(x))
+    body = draft.random_body(aval_of(x))
     end = draft.random.randint(4)
     bound = draft.choice([None, 4])
     state = lax.while_loop(
@@ -400,21 +400,23 @@ def cond_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     aval = aval_of(x)
     condition = fit_to_aval(draft.value(), ShapedArray((), np.dtype("bool")))
-    return lax.cond(condition, draft.body(aval), draft.body(aval), x)
+    return lax.cond(condition, draft.random_body(aval), draft.random_body(aval), x)
 
 
 def switch_step(draft: RandomFunctionRun) -> Any:
     x = draft.value()
     aval = aval_of(x)
     index = fit_to_aval(draft.value(), ShapedArray((), np.dtype("int32")))
-    return lax.switch(index, [draft.body(aval), draft.body(aval), draft.body(aval)], x)
+    return lax.switch(
+        index, [draft.random_body(aval), draft.random_body(aval), draft.random_body(aval)], x
+    )
 
 
 def vmap_step(draft: RandomFunctionRun) -> Any:
     """A function over the first dimension, which has a name that it works across."""
     x = fnp.asarray(draft.inexact())
     x = x if x.ndim and x.shape[0] else fnp.stack([x.sum(), x.sum() + 1])
-    inner = draft.inner()
+    inner = draft.random_function()
     n = x.shape[0]
     forms = (
         lambda r: r - lax.psum(r, "i") / n,

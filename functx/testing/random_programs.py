@@ -91,7 +91,7 @@ class Stage(NamedTuple):
         values = copy_arguments(self.program, [*args, *self.program.captured])
         return NumpyInterpreter(limit=STEPS).run(self.program, values)
 
-    def moved(self, tangents: Sequence[Any], step: float) -> list[Array]:
+    def run_perturbed(self, tangents: Sequence[Any], step: float) -> list[Array]:
         """The outputs on arguments moved along `tangents`, None for those that stay."""
         wide = copy_arguments(self.program, [*self.args, *self.program.captured])
         along = [t if t is None else widen_array(t) for t in tangents]
@@ -108,7 +108,7 @@ def compare_arrays(stage: Stage, wanted: Sequence[Array]) -> None:
     """Check the outputs of a stage, by the reference interpreter, against arrays."""
     expected = ExpectedOutputs(*stage.case)
     for k, x in enumerate(wanted):
-        if np.shape(x) != expected.values[k].shape or expected.beyond(k, x).any():
+        if np.shape(x) != expected.values[k].shape or expected.exceeds_bound(k, x).any():
             raise_contradiction(stage, f"output {k} must be\n{x}\ngot\n{expected.values[k]}")
 
 
@@ -197,7 +197,7 @@ def check_directional_derivatives(
     kept = [k for k, a in enumerate(before.program.out_avals) if is_inexact(a.dtype)]
 
     def at(tangents: Sequence[Any], step: float) -> list[Array]:
-        outs = before.moved(tangents, step)
+        outs = before.run_perturbed(tangents, step)
         return [outs[k] for k in kept]
 
     said = against(directional_derivatives(at, along))

@@ -115,12 +115,12 @@ def jvp_matches_differences(trial: RuleCase) -> None:
     if not trial.inexact or not trial.inexact_outs:
         return
     values = trial.evaluate(trial.args)
-    for chosen in trial.subsets:
+    for chosen in trial.varying_subsets:
         results = trial.result(("jvp", chosen))
         assert_close(
             trial, "the outputs of `jvp` must be the primitive's", results[: len(values)], values
         )
-        if not trial.kinked:
+        if not trial.has_stated_gradients:
             along = zip(*[trial.differences[i] for i in chosen], strict=True)
             assert_close(
                 trial,
@@ -133,7 +133,7 @@ def jvp_matches_differences(trial: RuleCase) -> None:
 
 def gradients_at_kinks_are_those_stated(trial: RuleCase) -> None:
     """2, at kinks: where the sample states gradients, they take the place of differences."""
-    if not trial.kinked or not trial.inexact_outs:
+    if not trial.has_stated_gradients or not trial.inexact_outs:
         return
     everything = "vjp", tuple(trial.inexact)
     trial.result(everything)
@@ -152,7 +152,7 @@ def vjp_is_the_transpose_of_jvp(trial: RuleCase) -> None:
     if not trial.inexact or not trial.inexact_outs:
         return
     tangents = dict(zip(trial.inexact, trial.tangents, strict=True))
-    for chosen in trial.subsets:
+    for chosen in trial.varying_subsets:
         pulled = trial.result(("vjp", chosen))
         _same_types(
             f"{trial!r}: the cotangents of operands {chosen}",
@@ -185,7 +185,7 @@ def transpose_matches_the_linear_map(trial: RuleCase) -> None:
             map(_aval, pulled),
             [trial.avals[i] for i in chosen],
         )
-        args = trial.fixed(chosen, zero)
+        args = trial.args_with_zeros(chosen, zero)
         pushed = trial.evaluate([tangents[i] if i in chosen else x for i, x in enumerate(args)])
         assert_inner_products_close(
             trial,
@@ -196,7 +196,7 @@ def transpose_matches_the_linear_map(trial: RuleCase) -> None:
 
 
 def cotangents_are_zero_outside_their_masks(trial: RuleCase) -> None:
-    """3a. Where `live_operands` says that a cotangent is zero, it is."""
+    """3a. Where `cotangent_masks` says that a cotangent is zero, it is."""
     for name in (("live", "anywhere"), ("live", "somewhere")):
         if name not in trial.results:
             continue
@@ -205,7 +205,7 @@ def cotangents_are_zero_outside_their_masks(trial: RuleCase) -> None:
             # nan is 0 * inf, an infinite slope at a kink, which masking removes.
             dead = ~np.broadcast_to(there, ct.shape) & ~np.isnan(ct)
             assert not np.any(ct[dead]), (
-                f"{trial!r}: the cotangent of operand {i} must be zero where `live_operands` says "
+                f"{trial!r}: the cotangent of operand {i} must be zero where `cotangent_masks` says "
                 f"so; got\n{ct}\nliving at\n{there}"
             )
 
@@ -217,14 +217,14 @@ def batch_matches_a_loop(trial: RuleCase) -> None:
             trial,
             f"`batch` must match a loop for dims {dims}",
             trial.result(("batch", dims)),
-            trial.looped(dims),
+            trial.batched_by_loop(dims),
         )
     for inner, outer in trial.nested_batchings:
         assert_close(
             trial,
             f"`batch` must match two loops for dims {inner} within {outer}",
             trial.result(("batch", inner, outer)),
-            trial.looped(inner, outer),
+            trial.batched_by_loop(inner, outer),
         )
 
 
@@ -239,7 +239,7 @@ def overridden_rules_match_derived_rules(trial: RuleCase) -> None:
             found = trial.result(("decompose", entry.table))
             assert_close(
                 trial,
-                f"the decomposition at {entry.place} must agree with the primitive",
+                f"the decomposition at {entry.location} must agree with the primitive",
                 found,
                 values,
             )
@@ -268,14 +268,16 @@ def second_derivatives_match_differences(trial: RuleCase) -> None:
         cts = [
             perturb_array(ct, d, step) for ct, d in zip(trial.cts, trial.ct_tangents, strict=True)
         ]
-        found: list[Array] = trial.compiled(trial.moved(trial.inexact, step), cts)[everything]
+        found: list[Array] = trial.compiled(trial.perturbed_args(trial.inexact, step), cts)[
+            everything
+        ]
         return found
 
     assert_close(
         trial,
         "`jvp` of `vjp` must match differences of `vjp`",
         pushed,
-        central_difference(at, trial.step),
+        central_difference(at, trial.difference_step),
         10 * trial.difference_tolerance,
     )
     assert_inner_products_close(
@@ -312,7 +314,7 @@ def programs_are_well_formed_and_print_and_hash_stably(trial: RuleCase) -> None:
     for name in trial.results:
         trial.result(name)
     with checked_tracing():
-        for rewrite, source, result in trial.made:
+        for rewrite, source, result in trial.rewrites:
             again = rewrite(source)
             if isinstance(result, tuple):
                 for one, other in zip(result, again, strict=True):
@@ -387,7 +389,7 @@ def assert_inner_products_close(
         [float(sum(np.sum(t) for t in side)) for side in terms],
         max(1.0, *[float(sum(np.sum(np.abs(t)) for t in side)) for side in terms]),
     )
-    if trial.kinked and not np.isfinite([a, b]).all():
+    if trial.has_stated_gradients and not np.isfinite([a, b]).all():
         return
     assert abs(a - b) <= trial.tolerance * scale, (
         f"{trial!r}: {what}; got <ct, J t> = {a} and <J* ct, t> = {b}"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from functx.testing.trials import RuleCase
 
 Dims = tuple[int | None, ...]
-RuleEvaluation = Callable[["Given"], Sequence[Any]]
+RuleEvaluation = Callable[["TracedInputs"], Sequence[Any]]
 
 FAST_COMPILE_OPTIONS = {
     "xla_backend_optimization_level": 0,
@@ -142,7 +142,7 @@ def rule_evaluations(trial: RuleCase) -> dict[Any, RuleEvaluation]:
         found["batch", inner, outer] = lambda _, i=inner, o=outer: _evaluate_batch(trial, i, o)
     if not trial.inexact or not trial.inexact_outs:
         return found
-    for chosen in trial.subsets:
+    for chosen in trial.varying_subsets:
         found["jvp", chosen] = lambda given, s=chosen: _evaluate_jvp(trial, given, s)
         found["vjp", chosen] = lambda given, s=chosen: _evaluate_vjp(trial, given, s)
     for chosen, zero in trial.linear_sets:
@@ -154,12 +154,12 @@ def rule_evaluations(trial: RuleCase) -> dict[Any, RuleEvaluation]:
     if len(trial.inexact_outs) > 1:
         for i in range(len(trial.inexact_outs)):
             found["vjp of output", i] = lambda given, i=i: _vjp_of_one_output(trial, given, i)
-    if primitive.has_rule("live_operands") and len(trial.out_avals) == 1:
+    if primitive.has_rule("cotangent_masks") and len(trial.out_avals) == 1:
         found["live", "anywhere"] = lambda given: _masked_cotangents(trial, given, None)
         # Places of the output, at random.
         live = np.asarray(np.random.RandomState(3).rand(*trial.out_avals[0].shape) < 0.5)
         found["live", "somewhere"] = lambda given: _masked_cotangents(trial, given, live)
-    if not trial.kinked:
+    if not trial.has_stated_gradients:
         found["jvp of vjp"] = lambda given: _jvp_of_vjp(trial, given)
         found["vjp of vjp"] = lambda given: _vjp_of_vjp(trial, given)
     return found
@@ -173,7 +173,8 @@ def _evaluate_batch(trial: RuleCase, inner: Dims, outer: Dims | None = None) -> 
     stacked = []
     for i, (d, e) in enumerate(zip(inner, outer or [None] * len(inner), strict=True)):
         lanes = [
-            [trial.lane(m, n)[i] for m in range(BATCH_SIZES[0])] for n in range(BATCH_SIZES[1])
+            [trial.batch_element(m, n)[i] for m in range(BATCH_SIZES[0])]
+            for n in range(BATCH_SIZES[1])
         ]
         stacked.append(_stack(lanes, d, e))
     return inline(program, stacked)
@@ -207,14 +208,14 @@ def _vjp_of_one_output(trial: RuleCase, given: TracedInputs, output: int) -> lis
     """The pullback when the other outputs are unused."""
     k = trial.inexact_outs[output]
     alone, _ = trace(lambda *xs: [trial.bind(*xs)[k]], trial.avals)
-    return _run_vjp(trial, alone, trial.mask, given.args, [given.cts[output]])
+    return _run_vjp(trial, alone, trial.inexact_mask, given.args, [given.cts[output]])
 
 
 def _derived_vjp(trial: RuleCase, given: TracedInputs) -> list[Any]:
     """The cotangents that `jvp` gives, in place of those of an overridden `vjp`."""
     cts = dict(zip(trial.inexact_outs, given.cts, strict=True))
     every = [cts.get(k) for k in range(len(trial.out_avals))]
-    found = transpose_jvp_rule(trial.primitive, every, given.args, trial.mask)
+    found = transpose_jvp_rule(trial.primitive, every, given.args, trial.inexact_mask)
     return [_or_zeros(found[i], trial.avals[i]) for i in trial.inexact]
 
 
@@ -226,7 +227,7 @@ def _evaluate_transpose(
         if i in chosen:
             args.append(LinearInput(trial.avals[i]))
         else:
-            args.append(zeros_like(x) if zero and trial.mask[i] else x)
+            args.append(zeros_like(x) if zero and trial.inexact_mask[i] else x)
     cts = dict(zip(trial.inexact_outs, given.cts, strict=True))
     every = [cts.get(k) for k in range(len(trial.out_avals))]
     results = trial.primitive.transpose(
@@ -247,14 +248,18 @@ def _masked_cotangents(trial: RuleCase, given: TracedInputs, live: Any) -> list[
     (ct,) = given.cts
     args = given.args
     cts = _run_vjp(
-        trial, trial.program, trial.mask, args, [ct if live is None else apply_mask(live, ct)]
+        trial,
+        trial.program,
+        trial.inexact_mask,
+        args,
+        [ct if live is None else apply_mask(live, ct)],
     )
-    lives = trial.primitive.live_operands(live, args)
+    lives = trial.primitive.cotangent_masks(live, args)
     found = []
     for i, pulled in zip(trial.inexact, cts, strict=True):
         there = np.array(True) if lives[i] is None else lives[i]
         assert there.shape in ((), pulled.shape), (
-            f"`live_operands` must give operand {i} a mask of its shape; got {there.shape}"
+            f"`cotangent_masks` must give operand {i} a mask of its shape; got {there.shape}"
         )
         found += [pulled, there]
     return found
@@ -264,21 +269,21 @@ def pullback_program(trial: RuleCase) -> Program:
     """The program of the cotangents of all operands, from the operands and cotangents."""
     n = len(trial.avals)
     return trace(
-        lambda *xs: _run_vjp(trial, trial.program, trial.mask, xs[:n], xs[n:]),
+        lambda *xs: _run_vjp(trial, trial.program, trial.inexact_mask, xs[:n], xs[n:]),
         [*trial.avals, *[trial.out_avals[k] for k in trial.inexact_outs]],
         name=f"vjp_{trial.primitive.name}",
     )[0]
 
 
 def _jvp_of_vjp(trial: RuleCase, given: TracedInputs) -> Sequence[Any]:
-    flags = (*trial.mask, *[True] * len(given.cts))
+    flags = (*trial.inexact_mask, *[True] * len(given.cts))
     program = trial.rewritten(JVPRewrite(flags), trial.pullback)
     tangents = [*given.tangents, *given.ct_tangents]
     return inline(program, [*given.args, *given.cts, *tangents])
 
 
 def _vjp_of_vjp(trial: RuleCase, given: TracedInputs) -> list[Any]:
-    flags = (*trial.mask, *[True] * len(given.cts))
+    flags = (*trial.inexact_mask, *[True] * len(given.cts))
     return _run_vjp(trial, trial.pullback, flags, [*given.args, *given.cts], given.second_cts)
 
 

@@ -83,7 +83,7 @@ def accepted_dtypes(primitive: Primitive, one: Sample) -> list[str]:
 
     def takes(name: str) -> bool:
         try:
-            primitive.out_types(avals_with_dtype(one, DTYPES_BY_SHORT_NAME[name]))
+            primitive.infer_out_avals(avals_with_dtype(one, DTYPES_BY_SHORT_NAME[name]))
         except DTypeError:
             return False
         return True
@@ -104,16 +104,16 @@ class RuleCase:
         self.dtype = DTYPES_BY_SHORT_NAME[name]
         self.avals = avals_with_dtype(one, self.dtype)
         self.args = self._draw(0)
-        self.kinked = one.gradients is not None
-        self.made: list[tuple[Any, Program, Any]] = []
+        self.has_stated_gradients = one.gradients is not None
+        self.rewrites: list[tuple[Any, Program, Any]] = []
         self.program = self.trace_primitive(self.avals)
         self.out_avals = self.program.out_avals
-        self.mask = tuple([is_inexact(a.dtype) for a in self.avals])
-        self.inexact = [i for i, on in enumerate(self.mask) if on]
+        self.inexact_mask = tuple([is_inexact(a.dtype) for a in self.avals])
+        self.inexact = [i for i, on in enumerate(self.inexact_mask) if on]
         self.inexact_outs = [i for i, a in enumerate(self.out_avals) if is_inexact(a.dtype)]
         coarse, tolerance = _least_precise([*self.avals, *self.out_avals])
         factor = one.tolerance[0] if one.tolerance else 1.0
-        self.step, slack = DIFFERENCE_STEPS[coarse]
+        self.difference_step, slack = DIFFERENCE_STEPS[coarse]
         self.tolerance, self.difference_tolerance = factor * tolerance, factor * slack
         random = np.random.RandomState(7)
         in_avals = [self.avals[i] for i in self.inexact]
@@ -141,7 +141,7 @@ class RuleCase:
     def rewritten(self, rewrite: Any, program: Program) -> Any:
         """The rewrite of a program, kept for the check of every program made."""
         result = cached_rewrite(rewrite, program)
-        self.made.append((rewrite, program, result))
+        self.rewrites.append((rewrite, program, result))
         return result
 
     @cached_property
@@ -150,7 +150,7 @@ class RuleCase:
         return pullback_program(self)
 
     @property
-    def subsets(self) -> list[tuple[int, ...]]:
+    def varying_subsets(self) -> list[tuple[int, ...]]:
         """The non-empty sets of operands that vary: all of them, for few operands."""
         n = len(self.inexact)
         sizes = range(1, n + 1) if n <= 3 else (1, 2, n)
@@ -197,7 +197,7 @@ class RuleCase:
         positions = set(getattr(self.primitive, "linear", self.inexact))
         return [
             (chosen, zero)
-            for chosen in self.subsets
+            for chosen in self.varying_subsets
             if positions.issuperset(chosen)
             for zero in (False, True)
             if self._is_linear(chosen, zero) and not (zero and self._is_linear(chosen, False))
@@ -205,7 +205,7 @@ class RuleCase:
 
     def _is_linear(self, chosen: Sequence[int], zero: bool) -> bool:
         u, v = self._draw(11), self._draw(12)
-        fixed = self.fixed(chosen, zero)
+        fixed = self.args_with_zeros(chosen, zero)
 
         def at(args: Sequence[Array]) -> list[Array]:
             return self.evaluate([args[i] if i in chosen else x for i, x in enumerate(fixed)])
@@ -220,10 +220,10 @@ class RuleCase:
                 map(is_within_tolerance, left, right, [self.tolerance] * len(left))
             )
 
-    def fixed(self, chosen: Sequence[int], zero: bool) -> list[Array]:
+    def args_with_zeros(self, chosen: Sequence[int], zero: bool) -> list[Array]:
         """The operands, those not chosen replaced by zeros where `zero`."""
         return [
-            np.zeros_like(x) if zero and i not in chosen and self.mask[i] else x
+            np.zeros_like(x) if zero and i not in chosen and self.inexact_mask[i] else x
             for i, x in enumerate(self.args)
         ]
 
@@ -253,7 +253,7 @@ class RuleCase:
         with checked_tracing():
             return [np.asarray(x) for x in backend.run(None, self.program, args)]
 
-    def looped(self, inner: Dims, outer: Dims | None = None) -> list[Array]:
+    def batched_by_loop(self, inner: Dims, outer: Dims | None = None) -> list[Array]:
         """What a batch must be, by Python loops."""
         rows = [
             [self._at(inner, m, outer, n) for m in range(BATCH_SIZES[0])]
@@ -274,7 +274,7 @@ class RuleCase:
         key = tuple(places)
         if key not in self._memo:
             self._memo[key] = self.evaluate(
-                [self.lane(*place)[i] for i, place in enumerate(places)]
+                [self.batch_element(*place)[i] for i, place in enumerate(places)]
             )
         return self._memo[key]
 
@@ -282,7 +282,7 @@ class RuleCase:
     def _memo(self) -> dict[Any, list[Array]]:
         return {}
 
-    def lane(self, m: int, n: int) -> list[Array]:
+    def batch_element(self, m: int, n: int) -> list[Array]:
         """The operands at one index of the inner and of the outer batch."""
         return self._lanes[m + BATCH_SIZES[0] * n]
 
@@ -296,14 +296,14 @@ class RuleCase:
 
         def along(i: int) -> list[Array]:
             def at(step: float) -> list[Array]:
-                outs = self.evaluate(self.moved((i,), step))
+                outs = self.evaluate(self.perturbed_args((i,), step))
                 return [outs[k] for k in self.inexact_outs]
 
-            return central_difference(at, self.step)
+            return central_difference(at, self.difference_step)
 
         return {i: along(i) for i in self.inexact}
 
-    def moved(self, chosen: Sequence[int], step: float) -> list[Array]:
+    def perturbed_args(self, chosen: Sequence[int], step: float) -> list[Array]:
         """The operands, those chosen moved along their tangents."""
         directions = dict(zip(self.inexact, self.tangents, strict=True))
         return [

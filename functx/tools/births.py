@@ -30,7 +30,7 @@ class NonFiniteOrigin:
     index: Index = ()
     values: dict[str, Any] = field(default_factory=dict)
     derivative: bool = False
-    local: dict[str, Any] = field(default_factory=dict)
+    local_derivatives: dict[str, Any] = field(default_factory=dict)
     cotangent: Any = None
 
     def __str__(self) -> str:
@@ -41,7 +41,8 @@ class NonFiniteOrigin:
             lines.append(f"  {part}{self.equation}{place}")
         lines += [f"    {name} = {format_value(x)}" for name, x in self.values.items()]
         lines += [
-            f"    local derivative in {name} = {format_value(x)}" for name, x in self.local.items()
+            f"    local derivative in {name} = {format_value(x)}"
+            for name, x in self.local_derivatives.items()
         ]
         if self.derivative:
             lines.append(f"    cotangent = {format_value(self.cotangent)}")
@@ -54,15 +55,15 @@ class EvaluatedProgram:
     def __init__(self, program: Program, values: dict[Var, Any]):
         self.program, self.values = program, values
         self.names = variable_names(program)
-        self.makers = {v: eqn for eqn in program for v in eqn.outputs}
+        self.producers = {v: eqn for eqn in program for v in eqn.outputs}
 
-    def origins(self, var: Var) -> list[Var]:
+    def origin_variables(self, var: Var) -> list[Var]:
         """The variable in which what is not finite in `var` was born, and those that it was made of."""
         found = []
         while True:
-            eqn, value = self.makers.get(var), self.values[var]
+            eqn, value = self.producers.get(var), self.values[var]
             index = first_nonfinite_index(value)
-            bad = [] if eqn is None else self.bad_operands(eqn, index, value)
+            bad = [] if eqn is None else self.nonfinite_operands(eqn, index, value)
             worst = [v for v in bad if np.isnan(self.values[v]).any()]
             handed_on = worst if np.isnan(value[index]) else bad
             if not handed_on:
@@ -71,7 +72,7 @@ class EvaluatedProgram:
                 return found
             var = (handed_on or bad)[0]
 
-    def bad_operands(self, eqn: Equation, index: Index, value: Any) -> list[Var]:
+    def nonfinite_operands(self, eqn: Equation, index: Index, value: Any) -> list[Var]:
         """The operands that are not finite, first those that are not at `index`."""
         bad = [
             a
@@ -85,20 +86,20 @@ class EvaluatedProgram:
 
         return sorted(dict.fromkeys(bad), key=elsewhere)
 
-    def birth(self, var: Var) -> NonFiniteOrigin:
+    def origin_at(self, var: Var) -> NonFiniteOrigin:
         """What there is to tell of `var`, where something was born."""
-        eqn, value = self.makers.get(var), self.values[var]
+        eqn, value = self.producers.get(var), self.values[var]
         index = first_nonfinite_index(value)
         if eqn is None:
             return NonFiniteOrigin(
                 f"the argument {self.names[var]}", "", index, {self.names[var]: value[index]}
             )
-        shown = self.at([*eqn.inputs, var], index, value.shape)
+        shown = self.values_at([*eqn.inputs, var], index, value.shape)
         return NonFiniteOrigin(
             source_line(eqn.source), equation_text(self.program, eqn), index, shown
         )
 
-    def at(self, atoms: Sequence[Any], index: Index, shape: Any) -> dict[str, Any]:
+    def values_at(self, atoms: Sequence[Any], index: Index, shape: Any) -> dict[str, Any]:
         """The values of `atoms` by name, at `index` if they have `shape`."""
         found = {}
         for a in atoms:

@@ -34,18 +34,18 @@ class Explanation:
     it; those after it, the infinities that it was made of.
     """
 
-    what: str
-    births: tuple[NonFiniteOrigin, ...] = ()
+    summary: str
+    origins: tuple[NonFiniteOrigin, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.births)
+        return bool(self.origins)
 
     def __str__(self) -> str:
-        if not self.births:
-            return self.what
-        words = ["born at ", *["made of what was born at "] * (len(self.births) - 1)]
-        told = [word + str(birth) for word, birth in zip(words, self.births, strict=True)]
-        return "\n".join([self.what, *told])
+        if not self.origins:
+            return self.summary
+        words = ["born at ", *["made of what was born at "] * (len(self.origins) - 1)]
+        told = [word + str(birth) for word, birth in zip(words, self.origins, strict=True)]
+        return "\n".join([self.summary, *told])
 
 
 def explain_nan(
@@ -113,7 +113,7 @@ def explain_values(name: str, run: EvaluatedProgram, outputs: Sequence[Any]) -> 
     for i, v in enumerate(outputs):
         if type(v) is Var and first_nonfinite_index(run.values[v]) is not None:
             which = f"result {i} of {name}" if len(outputs) > 1 else f"the result of {name}"
-            births = [run.birth(origin) for origin in run.origins(v)]
+            births = [run.origin_at(origin) for origin in run.origin_variables(v)]
             return Explanation(f"{which} is {_describe_nonfinite(run.values[v])}", tuple(births))
     return None
 
@@ -146,7 +146,9 @@ def explain_derivative(
     inputs = [names[i] for i, on in enumerate(active) if on]
     for wanted, ct in zip(inputs, joint.outputs, strict=True):
         if type(ct) is Var and first_nonfinite_index(run.values[ct]) is not None:
-            births = [watched.birth(program, run, origin) for origin in run.origins(ct)]
+            births = [
+                watched.origin_at(program, run, origin) for origin in run.origin_variables(ct)
+            ]
             what = f"the derivative of {name} in {wanted} is {_describe_nonfinite(run.values[ct])}"
             return Explanation(what, tuple(births))
     return None
@@ -158,36 +160,36 @@ class RecordingCotangents(Cotangents):
     def __init__(self) -> None:
         super().__init__()
         self.tape: list[TapeEntry] = []
-        self.handed: list[list[Any]] = []
-        self.owner: dict[Var, int] = {}
-        self.seen = 0
+        self.received: list[list[Any]] = []
+        self.step_of_variable: dict[Var, int] = {}
+        self.num_recorded = 0
 
-    def take(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
+    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
         """As that of `Cotangents`, when the sweep comes to the equation of `variables`."""
-        self.note_equations(len(self.handed) - 1)
-        found = super().take(variables)
-        self.note_equations(None)
-        self.handed.append(found[0])
+        self.record_equations(len(self.received) - 1)
+        found = super().pop_outputs(variables)
+        self.record_equations(None)
+        self.received.append(found[0])
         return found
 
     def pop(self, var: Var) -> Any:
         """As that of `Cotangents`; also what comes last, when the sweep is over."""
-        self.note_equations(len(self.handed) - 1)
+        self.record_equations(len(self.received) - 1)
         return super().pop(var)
 
-    def note_equations(self, step: int | None) -> None:
+    def record_equations(self, step: int | None) -> None:
         """Let the equations since the last call be those of the step numbered so."""
-        builder = current_builder.here()
+        builder = current_builder.require()
         if step is not None and step >= 0:
-            for eqn in builder.equations[self.seen :]:
-                self.owner.update(dict.fromkeys(eqn.outputs, step))
-        self.seen = len(builder.equations)
+            for eqn in builder.equations[self.num_recorded :]:
+                self.step_of_variable.update(dict.fromkeys(eqn.outputs, step))
+        self.num_recorded = len(builder.equations)
 
-    def birth(self, program: Program, run: EvaluatedProgram, var: Var) -> NonFiniteOrigin:
+    def origin_at(self, program: Program, run: EvaluatedProgram, var: Var) -> NonFiniteOrigin:
         """What there is to tell of `var` of the sweep, in the words of `program`."""
-        if var not in self.owner:
-            return run.birth(var)
-        number = self.owner[var]
+        if var not in self.step_of_variable:
+            return run.origin_at(var)
+        number = self.step_of_variable[var]
         eqn, args, saved, active = self.tape[len(self.tape) - 1 - number]
         value = run.values[var]
         index = first_nonfinite_index(value)
@@ -207,8 +209,8 @@ class RecordingCotangents(Cotangents):
             index,
             {names[a]: x for a, x in known if type(a) is Var},
             derivative=True,
-            local={names[a]: x for a, x in slopes if type(a) is Var and x is not None},
-            cotangent=next(at(ct) for ct in self.handed[number] if ct is not None),
+            local_derivatives={names[a]: x for a, x in slopes if type(a) is Var and x is not None},
+            cotangent=next(at(ct) for ct in self.received[number] if ct is not None),
         )
 
 

@@ -62,7 +62,7 @@ class TimelineEntry(NamedTuple):
     operation: str
     place: str
     bytes: int
-    inside: int
+    own_bytes: int
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,23 @@ class MemoryUse:
         line = self._timeline
         return [
             TimelineEntry(operation_name(eqn.primitive), describe_source(eqn.source), total, inside)
-            for eqn, total, inside in zip(self.program, line.totals, line.inside, strict=True)
+            for eqn, total, inside in zip(
+                self.program, line.total_bytes, line.own_bytes, strict=True
+            )
         ]
 
     @property
     def peak_bytes(self) -> int:
         """About the most that is in memory at once: temporaries and results."""
-        return self._timeline.most
+        return self._timeline.peak_bytes
 
     @property
     def temporary_bytes(self) -> int:
         """About the most that is in memory at once besides arguments and results."""
-        return MemoryTimeline(self.program).most
+        return MemoryTimeline(self.program).peak_bytes
 
     @cached_property
-    def alive(self) -> list[LiveArray]:
+    def live_at_peak(self) -> list[LiveArray]:
         """What is in memory when it is most, the largest first."""
         line = self._timeline
         if not self.program.equations:
@@ -127,11 +129,11 @@ class MemoryUse:
         at = line.peak
         found = [
             describe_array(self.program.equations[span.start], span.var)
-            for span in line.spans
+            for span in line.live_ranges
             if span.start <= at <= span.end
         ]
-        if line.inside[at]:
-            found.append(describe_scratch(self.program.equations[at], line.inside[at]))
+        if line.own_bytes[at]:
+            found.append(describe_scratch(self.program.equations[at], line.own_bytes[at]))
         return sorted(found, key=lambda value: -value.bytes)
 
     def __str__(self) -> str:
@@ -142,7 +144,7 @@ class MemoryUse:
             f"saved for the backward computation {format_bytes(self.saved_bytes)}",
         ]
         lines = [*head, "", "saved:", *format_table(self.saved), "", "in memory at the peak:"]
-        return "\n".join([*lines, *format_table(self.alive)])
+        return "\n".join([*lines, *format_table(self.live_at_peak)])
 
     __repr__ = __str__
 
@@ -186,11 +188,11 @@ def inline_memory_calls(program: Program, again: bool = True) -> Program:
     def rule(eqn: Equation, *args: Any) -> Any:
         call: Any = eqn.primitive
         if not (again and type(call) is RematerializedCall) and (
-            type(call) is not Call or call.apart
+            type(call) is not Call or call.noinline
         ):
             return NotImplemented
         # The equations of the body keep their own lines.
-        current_builder.here().source = None
+        current_builder.require().source = None
         body = mark_backward(call.program) if type(call) is RematerializedCall else call.program
         return call_program_flat(inline_memory_calls(body, again and type(call) is Call), args)
 

@@ -35,7 +35,7 @@ def render_svg(use: MemoryUse) -> str:
         return HEIGHT - BOTTOM - count * up
 
     drawn = [
-        f'<g stroke="#ffffff" stroke-width="0.3">{"".join([a.drawn(x, y) for a in areas])}</g>'
+        f'<g stroke="#ffffff" stroke-width="0.3">{"".join([a.to_svg(x, y) for a in areas])}</g>'
     ]
     parts = [*svg_header(use), *svg_grid(most, y), *drawn, *svg_annotations(use, x, y), "</svg>"]
     return "\n".join(parts) + "\n"
@@ -51,7 +51,7 @@ class Area:
         self.title, self.colour = title, colour
         self.steps: list[tuple[int, int, int]] = []
 
-    def drawn(self, x: Any, y: Any) -> str:
+    def to_svg(self, x: Any, y: Any) -> str:
         """The area as a polygon that tells what it is."""
         if not any([high > low for _, low, high in self.steps]):
             return ""
@@ -78,16 +78,16 @@ def stack_areas(use: MemoryUse) -> list[Area]:
     """The areas of all values, one on top of the other at each equation."""
     line, equations = use._timeline, use.program.equations
     heights = [0] * len(equations)
-    large = {s.var for s in sorted(line.spans, key=lambda span: -span.bytes)[:MAX_AREAS]}
+    large = {s.var for s in sorted(line.live_ranges, key=lambda span: -span.bytes)[:MAX_AREAS]}
     rest = [0] * len(equations)
     areas: list[Area] = []
-    for span in line.spans:
+    for span in line.live_ranges:
         if span.var not in large:
             for i in range(span.start, span.end + 1):
                 rest[i] += span.bytes
             continue
         value = describe_array(equations[span.start], span.var)
-        palette = _BACKWARD_COLORS if value.late else _FORWARD_COLORS
+        palette = _BACKWARD_COLORS if value.is_backward else _FORWARD_COLORS
         colour = palette[len(areas) % len(palette)]
         areas.append(Area(" ".join(str(value).split()), colour))
         add_layer(
@@ -95,7 +95,7 @@ def stack_areas(use: MemoryUse) -> list[Area]:
         )
     for title, colour, counts in (
         ("smaller arrays", _OTHERS_COLOR, rest),
-        ("what the operation needs for itself", _SCRATCH_COLOR, line.inside),
+        ("what the operation needs for itself", _SCRATCH_COLOR, line.own_bytes),
     ):
         areas.append(Area(title, colour))
         add_layer(areas[-1], heights, range(len(equations)), counts)

@@ -22,7 +22,7 @@ class LiveArray(NamedTuple):
     bytes: int
     operation: str
     place: str
-    late: bool = False
+    is_backward: bool = False
 
     def __str__(self) -> str:
         return f"{format_bytes(self.bytes):>10}  {self.aval!r:20} {self.operation:24} {self.place}"

@@ -43,7 +43,7 @@ def evaluate_variables(program: Program, args: Sequence[Any]) -> dict[Var, np.nd
     with eval_context():
         for eqn in program.equations:
             operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
-            outs = backend.evaluate_now(eqn.primitive, operands)
+            outs = backend.evaluate_eagerly(eqn.primitive, operands)
             outs = outs if eqn.primitive.multiple_results else [outs]
             env.update(zip(eqn.outputs, map(np.asarray, outs), strict=True))
     return env
@@ -79,7 +79,7 @@ def _(primitive: Cond, index: Tracer, *args: Tracer) -> list[Tracer]:
 
 @unroll_equation.register
 def _(primitive: While, *args: Tracer) -> list[Tracer]:
-    shared, consts, carry = primitive.groups(args)
+    shared, consts, carry = primitive.split_operands(args)
     while concretize(
         inline_control_flow(primitive.condition, [*shared, *carry])[0], "a condition"
     ).all():
@@ -89,7 +89,7 @@ def _(primitive: While, *args: Tracer) -> list[Tracer]:
 
 @unroll_equation.register
 def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
-    consts, carry, columns = primitive.groups(args)
+    consts, carry, columns = primitive.split_operands(args)
     count, found = primitive.carries, []
     steps = range(primitive.length)
     for i in reversed(steps) if primitive.reverse else steps:
@@ -99,7 +99,7 @@ def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
         found.append(outs[count:])
     if primitive.reverse:
         found.reverse()
-    avals = primitive.out_types(tuple([aval_of(x) for x in args]))[count:]
+    avals = primitive.infer_out_avals(tuple([aval_of(x) for x in args]))[count:]
     return [*carry, *[_stack_rows([rows[i] for rows in found], a) for i, a in enumerate(avals)]]
 
 

@@ -38,13 +38,13 @@ class Batch(Rewrite[Program]):
 
     def emit(self, program: Program, *args: Any) -> list[Any]:
         """The outputs of the rewritten program on `args`, appended to the trace that is on."""
-        outs = interpret_batched(program, args, self.in_dims, self.names.of(self.size))
+        outs = interpret_batched(program, args, self.in_dims, self.names.with_size(self.size))
         return [
-            self.lay_out(i, x, dim, wanted)
+            self.move_batch_dim(i, x, dim, wanted)
             for i, ((x, dim), wanted) in enumerate(zip(outs, self.out_dims, strict=True))
         ]
 
-    def lay_out(self, i: int, x: Any, dim: int | None, wanted: int | None) -> Any:
+    def move_batch_dim(self, i: int, x: Any, dim: int | None, wanted: int | None) -> Any:
         if wanted is None:
             if dim is not None:
                 raise BatchedOutputError(i)
@@ -68,7 +68,7 @@ class BatchWithInferredOutDims(Rewrite[tuple[Program, tuple[int | None, ...]]]):
         out_dims: list[int | None] = []
 
         def body(*args: Any) -> list[Any]:
-            outs = interpret_batched(program, args, self.in_dims, self.names.of(self.size))
+            outs = interpret_batched(program, args, self.in_dims, self.names.with_size(self.size))
             out_dims.extend(dim for _, dim in outs)
             return [x for x, _ in outs]
 
@@ -118,8 +118,8 @@ def batch_equation(eqn: Equation, *operands: tuple[Any, int | None]) -> list[tup
             f"{primitive.name}: `batch` must return the output and its batch dimension; "
             f"got {result!r}"
         ) from None
-    if primitive.by_user:
-        user_rule_runs.ran()
+    if primitive.is_user_defined:
+        user_rule_runs.record()
         size = next((x.shape[dim] for x, dim in operands if dim is not None), 0)
         check_batch_result(primitive, size, [v.aval for v in eqn.outputs], out, out_dim)
     return list(zip(out, out_dim, strict=True)) if primitive.multiple_results else [(out, out_dim)]

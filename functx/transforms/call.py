@@ -48,7 +48,7 @@ class Call(Primitive):
     """
 
     program: Program
-    apart: bool = False
+    noinline: bool = False
     multiple_results = True
     samples = (sample(f64[3], f64[3], program=_example()),)
 
@@ -61,35 +61,35 @@ class Call(Primitive):
             )
         return self.program.out_avals
 
-    def again(self, program: Program) -> Call:
+    def with_program(self, program: Program) -> Call:
         """A call of another program, kept apart as this one is."""
-        return Call(program, self.apart)
+        return Call(program, self.noinline)
 
-    def later(self, backward: Program, split: Any) -> Call:
+    def backward_call(self, backward: Program, split: Any) -> Call:
         """A call of `backward`, made by `split`, which may compute again what came before."""
         return (
             RematerializedCall(backward, True)
             if recomputes_forward(split, self.program)
-            else self.again(backward)
+            else self.with_program(backward)
         )
 
-    def results(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def call_with_forwarding(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of `program` on `args`, by a call but for those that it just passes on."""
         given = enumerate(zip(program.inputs, args, strict=True))
         places: dict[Any, int] = {v: i for i, (v, x) in given if aval_of(x) is v.aval}
         passed = [places.get(atom) for atom in program.outputs]
         own = tuple([n for n, at in enumerate(passed) if at is None])
         if len(own) == len(passed):
-            return self.again(program)(*args)  # type: ignore[no-any-return]
-        outs = iter(self.again(cached_rewrite(Subprogram(outputs=own), program))(*args))
+            return self.with_program(program)(*args)  # type: ignore[no-any-return]
+        outs = iter(self.with_program(cached_rewrite(Subprogram(outputs=own), program))(*args))
         return [next(outs) if at is None else args[at] for at in passed]
 
-    def trim(self, used):
+    def dce(self, used):
         if all(used):
             return None
         outputs = indices_where(used)
         program, inputs = dce_program(self.program, outputs)
-        return self.again(program), inputs, outputs
+        return self.with_program(program), inputs, outputs
 
     def varying_outputs(self, avals, active):
         return active_outputs(self.program, active)
@@ -104,11 +104,11 @@ class Call(Primitive):
         split = Linearize(varying, masked)
         values, tangent_program = cached_rewrite(split, self.program)
         masks = [mask_of(m, x.shape) for m, x, on in zip(lives, primals, masked, strict=True) if on]
-        found = self.results(values, [*primals, *masks])
+        found = self.call_with_forwarding(values, [*primals, *masks])
         inexact = inexact_mask(self.program.out_avals)
         count, end = len(inexact), len(inexact) + sum(inexact)
         given = [t for t in tangents if t is not None]
-        pushed = self.again(tangent_program)(*given, *found[end:])
+        pushed = self.with_program(tangent_program)(*given, *found[end:])
         masks = [
             None if type(atom) is Literal else mask
             for atom, mask in zip(values.outputs[count:end], found[count:end], strict=True)
@@ -119,7 +119,7 @@ class Call(Primitive):
         values = cached_rewrite(
             with_rematerialization(SplitMaskedVJP(tuple(active))), self.program
         ).values
-        outs = self.results(values, args)
+        outs = self.call_with_forwarding(values, args)
         count = len(self.program.outputs)
         return outs[:count], outs[count:]
 
@@ -128,27 +128,29 @@ class Call(Primitive):
 
     def vjp_masked(self, cts, lives, residuals, args, active):
         backward, given = select_pullback(active, self.program, cts, lives)
-        pull = self.later(backward, with_rematerialization(SplitMaskedVJP(tuple(active))))
+        pull = self.backward_call(backward, with_rematerialization(SplitMaskedVJP(tuple(active))))
         return unpack_masked_cotangents(active, backward, pull(*given, *residuals))
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
         program = cached_rewrite(TransposeLinearInputs(linear), self.program)
         given = inexact_cotangents(cts, self.program.out_avals)
-        return scatter_where(self.again(program)(*given, *select_where_not(args, linear)), linear)
+        return scatter_where(
+            self.with_program(program)(*given, *select_where_not(args, linear)), linear
+        )
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
         program, out_dims = cached_rewrite(
             BatchWithInferredOutDims(size, tuple(dims)), self.program
         )
-        return self.again(program)(*args), out_dims
+        return self.with_program(program)(*args), out_dims
 
-    def hoist(self, programs, extras, operands):
-        return self.again(programs[0]), [*extras[0], *operands]
+    def hoist_constants(self, programs, extras, operands):
+        return self.with_program(programs[0]), [*extras[0], *operands]
 
     def lower(self, ctx, *values):
-        return ctx.call(self.program, values, self.apart)
+        return ctx.call(self.program, values, self.noinline)
 
 
 class RematerializedCall(Call):
@@ -157,9 +159,9 @@ class RematerializedCall(Call):
     It is not merged with that, and does not begin before all its operands are there.
     """
 
-    samples = (sample(f64[3], f64[3], program=_example(), apart=True),)
+    samples = (sample(f64[3], f64[3], program=_example(), noinline=True),)
 
-    def again(self, program):
+    def with_program(self, program):
         return RematerializedCall(program, True)
 
     def lower(self, ctx, *values):
@@ -187,4 +189,4 @@ def _program_of_call(primitive: Call) -> Sequence[Program]:
 
 @with_programs.register
 def _call_of_program(primitive: Call, programs: Sequence[Program]) -> Call:
-    return primitive.again(programs[0])
+    return primitive.with_program(programs[0])

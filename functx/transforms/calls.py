@@ -63,16 +63,16 @@ class TracedFunction(NamedTuple):
     """The pure program of one call, what it captured, and the structure of its result.
 
     Behind the leaves of the result it returns new values for the inputs at `written`. If it is
-    `by_layout`, it is right only for arguments with the strides that it was traced for.
+    `layout_dependent`, it is right only for arguments with the strides that it was traced for.
     """
 
     program: Program
     captured: list[Any]
     out_tree: Any
     written: tuple[int, ...] = ()
-    by_layout: bool = False
+    layout_dependent: bool = False
 
-    def without_writes(self, what: str) -> TracedFunction:
+    def refuse_writes(self, what: str) -> TracedFunction:
         """The call itself; ArgumentWriteError if the function writes to an argument."""
         if self.written:
             names = pad_input_names(self.program.in_names(), len(self.program.inputs))
@@ -83,7 +83,7 @@ class TracedFunction(NamedTuple):
             )
         return self
 
-    def carrying_writes(self) -> tuple[TracedFunction, list[Any]]:
+    def with_writes_as_carries(self) -> tuple[TracedFunction, list[Any]]:
         """The call of a body that is run again and again, and the arrays around it that it writes to.
 
         They come last among what it captured, and the body returns their new values first.
@@ -101,7 +101,7 @@ class TracedFunction(NamedTuple):
         )
         return self._replace(program=program, captured=captured, written=()), captured[len(kept) :]
 
-    def own_tree(self, has_aux: bool) -> Any:
+    def tree_without_aux(self, has_aux: bool) -> Any:
         """The structure of the output, without aux."""
         return self.out_tree.children()[0] if has_aux else self.out_tree
 
@@ -111,7 +111,7 @@ class TracedFunction(NamedTuple):
         avals = self.program.out_avals
         return avals[: len(avals) - len(self.written)]
 
-    def returned(
+    def finish_call(
         self, args: Sequence[Any], outs: Sequence[Any], of_transform: bool = True
     ) -> list[Any]:
         """The results among `outs`; those behind them are written to `args`, operands of all inputs.
@@ -144,7 +144,7 @@ def copy_transform_results(values: Sequence[Any], args: Sequence[Any]) -> list[A
     found = copy_if_aliased(values, args)
     for x in found:
         if type(x) is Tracer:
-            x.builder.note_of_jax(x.atom)
+            x.builder.mark_made_by_jax(x.atom)
     return found
 
 
@@ -213,7 +213,7 @@ def key_paths(structure: Any, leaves: Sequence[Any] | None = None) -> list[tuple
         rest = iter(tracers)
         given = [next(rest) if type(x) is ShapedArray else x for x in leaves]
         made = structure.unflatten(given)
-        static = structure.fixed if isinstance(structure, tree.TreeDefWithStatic) else ()
+        static = structure.static_leaves if isinstance(structure, tree.TreeDefWithStatic) else ()
         paths = [path for path, _ in tree.leaves_with_path(made)]
         found.extend([path for i, path in enumerate(paths) if i not in static])
         return []
@@ -311,10 +311,10 @@ def trace_function(
 
     def flat(*tracers: Tracer) -> list[Any]:
         nonlocal out_tree, wrote, asked
-        builder = current_builder.here()
+        builder = current_builder.require()
         leaves: list[Any] = list(tracers)
         for block in blocks:
-            leaves = block.joined(leaves, differentiated)
+            leaves = block.rebase_members(leaves, differentiated)
         on_devices = tracked_mesh_axes() if differentiated else ()
         marked = {i: leaves[i] for i in differentiated if on_devices}
         for i, x in marked.items():
@@ -346,7 +346,7 @@ def trace_function(
                 check_output(x, out, kind, fun)
         if on_devices:
             outs = [DerivativeBoundary("result", on_devices)(x, x) for x in outs]
-        wrote, asked = builder.writes, builder.by_layout
+        wrote, asked = builder.writes, builder.layout_dependent
         for i in [i for i in marked if wrote and is_written_to(leaves[i])]:
             Write()(marked[i], leaves[i])
         for i in [i for block in blocks if wrote for i, _ in block.members]:
@@ -370,7 +370,7 @@ def trace_function(
     around = [noncontiguous_strides(x) for x in captured]
     own: ArgumentStrides = [None] * len(avals) if layouts is None else layouts
     pure: FunctionalizedProgram = cached_rewrite(Functionalize((*own, *around)), program)
-    by_layout = asked or pure.by_layout
+    by_layout = asked or pure.layout_dependent
     # What was found out only now may change what the function does.
     found = blocks if blocks or values is None else written_shared_buffers(values, pure.written)
     roots = from_roots or _captures_alias(captured, [i - len(avals) for i in pure.written])
@@ -531,7 +531,7 @@ def avals_of(
     try:
         return [aval_of(x) for x in leaves]
     except ArgumentError:
-        leaves[:] = [backend.key_words(x) for x in leaves]
+        leaves[:] = [backend.raw_key_data(x) for x in leaves]
         for name, x in zip(argument_names(fun, in_tree, leaves)(), leaves, strict=True):
             try:
                 aval_of(x)
@@ -553,7 +553,7 @@ class TracedArguments(NamedTuple):
     leaves: list[Any]
     in_tree: Any
     avals: list[ShapedArray]
-    places: Sequence[Any]
+    indices: Sequence[Any]
 
 
 def partition_static_arguments(
@@ -569,7 +569,7 @@ def partition_static_arguments(
     """
     with suppress(ArgumentError):
         return TracedArguments(leaves, in_tree, [aval_of(x) for x in leaves], used)
-    leaves = [backend.key_words(x) for x in leaves]
+    leaves = [backend.raw_key_data(x) for x in leaves]
     wanted = set(used)
     static = {i: x for i, x in enumerate(leaves) if i not in wanted and not has_aval(x)}
     places = [i for i in range(len(leaves)) if i not in static]
@@ -595,7 +595,7 @@ def abstractify(x: Any) -> ShapedArray:
     try:
         return aval_of(x)
     except ArgumentError:
-        x = backend.key_words(x)
+        x = backend.raw_key_data(x)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             weak = bool(getattr(x, "weak_type", False))
             return ShapedArray(tuple(x.shape), canonical_dtype(x.dtype), weak)

@@ -65,16 +65,16 @@ class ChunkedBatch(Batch):
         whole = self.size - self.size % self.chunk
         parts = []
         if whole or self.chunk == 1:
-            parts.append(self.loop(lane, consts, rows, whole))
+            parts.append(self.scan_chunks(lane, consts, rows, whole))
         if whole < self.size or not parts:
             rest = [slice_in_dim(x, whole, self.size) for x in rows]
             batch = batch_leading_axis(lane, len(consts), self.size - whole)
             parts.append(apply(batch, lane, [*consts, *rest]))
         found = iter([concatenate(ys, 0) for ys in zip(*parts, strict=True)])
-        fixed = iter(self.shared_outputs(program, args))
+        fixed = iter(self.unbatched_outputs(program, args))
         return [next(fixed) if d is None else moveaxis(next(found), 0, d) for d in self.out_dims]
 
-    def loop(
+    def scan_chunks(
         self, lane: Program, consts: Sequence[Any], rows: Sequence[Any], count: int
     ) -> list[Any]:
         """The outputs of `lane` on the first `count` of `rows`, a multiple of the chunk."""
@@ -87,7 +87,7 @@ class ChunkedBatch(Batch):
         outs = Scan(cached_rewrite(batch, lane), len(consts), 0, steps)(*consts, *chunks)
         return [reshape(y, (count, *y.shape[2:])) for y in outs]
 
-    def shared_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def unbatched_outputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs that have no batch dimension; BatchedOutputError for one that must have."""
         if None not in self.out_dims:
             return []

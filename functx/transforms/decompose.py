@@ -61,7 +61,7 @@ def decompose(
         _primitive_set(keep, "keep") or frozenset(),
     )
     for cls in rewrite.only or ():
-        if rewrite.entry(cls) is None:
+        if rewrite.lookup(cls) is None:
             raise missing_decomposition_error(
                 cls, "decompose", table if isinstance(table, str) else "general"
             )
@@ -72,7 +72,7 @@ def decompose(
         traced = trace_function(fun, in_tree, avals, "decompose", values=leaves)
         operands = [*leaves, *traced.captured]
         program = cached_rewrite(rewrite, traced.program)
-        outs = traced.returned(operands, apply(None, program, operands))
+        outs = traced.finish_call(operands, apply(None, program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
     return wrap_transform(wrapper, fun, "decompose")
@@ -88,22 +88,24 @@ class DecomposeSelected(Rewrite[Program]):
     only: frozenset[PrimitiveClass] | None
     keep: frozenset[PrimitiveClass]
 
-    def choose(self, primitive: Primitive) -> Decomposition | None:
+    def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
         """What `primitive` is to be opened up by; None to leave it."""
         cls = type(primitive)
         if cls in self.keep or not (self.only is None or cls in self.only):
             return None
-        return self.entry(cls)
+        return self.lookup(cls)
 
-    def entry(self, cls: PrimitiveClass) -> Decomposition | None:
+    def lookup(self, cls: PrimitiveClass) -> Decomposition | None:
         if isinstance(self.entries, str):
             return find_decomposition(cls, self.entries)
         return next((entry for entry in self.entries if entry.cls is cls), None)
 
     def __call__(self, program: Program) -> Program:
-        return apply_decompositions(program.map_subprograms(self.inside), self, self.choose)
+        return apply_decompositions(
+            program.map_subprograms(self.rewrite_subprogram), self, self.find_decomposition
+        )
 
-    def inside(self, program: Program) -> Program:
+    def rewrite_subprogram(self, program: Program) -> Program:
         """A program within an equation, opened up."""
         opened: Program = cached_rewrite(self, program)
         return opened

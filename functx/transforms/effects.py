@@ -25,7 +25,7 @@ def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Progra
         if all(type(a) is not Var or a in known for a in eqn.inputs):
             known.update(eqn.outputs)
         elif eqn.primitive.effects:
-            equations += RemoveEffects().quiet(eqn)
+            equations += RemoveEffects().without_effects(eqn)
             continue
         equations.append(eqn)
     return replace_program_fields(program, equations=equations)
@@ -41,15 +41,15 @@ class RemoveEffects(Rewrite[Program]):
         if not program.effects:
             return program
         return replace_program_fields(
-            program, equations=[e for eqn in program.equations for e in self.quiet(eqn)]
+            program, equations=[e for eqn in program.equations for e in self.without_effects(eqn)]
         )
 
-    def quiet(self, eqn: Equation) -> list[Equation]:
+    def without_effects(self, eqn: Equation) -> list[Equation]:
         """The equation without its effects, or none if it is nothing but an effect."""
         if not eqn.primitive.effects:
             return [eqn]
         if subprograms(eqn.primitive):
-            primitive = map_primitive_programs(eqn.primitive, self.of_held)
+            primitive = map_primitive_programs(eqn.primitive, self.rewrite_subprogram)
             return [eqn.replace(primitive=primitive)] if eqn.outputs else []
         if eqn.outputs:
             raise EffectError(
@@ -61,5 +61,5 @@ class RemoveEffects(Rewrite[Program]):
             )
         return []
 
-    def of_held(self, program: Program) -> Any:
+    def rewrite_subprogram(self, program: Program) -> Any:
         return cached_rewrite(self, program)

@@ -36,7 +36,7 @@ class DecomposeMissingRules(Rewrite[Program]):
 
     rules: tuple[str, ...]
 
-    def choose(self, primitive: Primitive) -> Decomposition | None:
+    def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
         """What `primitive` is to be opened up by; None to leave it."""
         # What never varies needs no rule for its derivative.
         if not primitive.differentiable and _DERIVATIVE_RULES.issuperset(self.rules):
@@ -44,7 +44,7 @@ class DecomposeMissingRules(Rewrite[Program]):
         return fallback_decomposition(type(primitive), self.rules)
 
     def __call__(self, program: Program) -> Program:
-        return apply_decompositions(program, self, self.choose)
+        return apply_decompositions(program, self, self.find_decomposition)
 
 
 _DERIVATIVE_RULES = frozenset({"jvp", "vjp", "transpose"})
@@ -103,7 +103,7 @@ def decomposed_program(
         raise DecompositionError(
             f"{primitive.name}: a decomposition must come to an end, and so not contain what it "
             f"decomposes; got {' in '.join(reversed(names))}",
-            f"{primitive!r} on {_avals_text(avals)}, decomposed at {entry.place}",
+            f"{primitive!r} on {_avals_text(avals)}, decomposed at {entry.location}",
             fix="Write it with other primitives, or with the same on smaller operands.",
         )
     token = _decomposition_stack.set((*around, here))
@@ -122,14 +122,16 @@ class ApplyUserDecompositions(Rewrite[Program]):
     It comes before an executable is looked up: what the decomposition reads may have changed.
     """
 
-    def choose(self, primitive: Primitive) -> Decomposition | None:
+    def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
         entry = fallback_decomposition(type(primitive), ("lower",))
-        return entry if entry is not None and entry.by_user else None
+        return entry if entry is not None and entry.is_user_defined else None
 
     def __call__(self, program: Program) -> Program:
-        return apply_decompositions(program.map_subprograms(self.inside), self, self.choose)
+        return apply_decompositions(
+            program.map_subprograms(self.rewrite_subprogram), self, self.find_decomposition
+        )
 
-    def inside(self, program: Program) -> Program:
+    def rewrite_subprogram(self, program: Program) -> Program:
         """A program within an equation, opened up."""
         opened: Program = cached_rewrite(self, program)
         return opened
@@ -170,9 +172,9 @@ def trace_decomposition(
     entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Any
 ) -> Program:
     """What `entry` makes of `primitive` on operands of `avals`; what functx defines is remembered."""
-    if not entry.by_user:
+    if not entry.is_user_defined:
         return _cached_trace(entry, primitive, avals, context)
-    user_rule_runs.ran()
+    user_rule_runs.record()
     return _trace_checked(entry, primitive, avals)
 
 
@@ -193,13 +195,13 @@ def _trace_checked(
 
     Raises DecompositionError for results of other types, and for what is not functional.
     """
-    stated = primitive.types.get(avals) or primitive.out_types(avals)
+    stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
 
     def body(*args: Any) -> list[Any]:
         try:
             outs = tree.leaves(entry(primitive, args))
         except FunctxError as error:
-            error.add(f"in the decomposition: {entry.place}")
+            error.add(f"in the decomposition: {entry.location}")
             raise
         return check_decomposition_results(entry, primitive, outs, stated)
 
@@ -216,7 +218,7 @@ def _trace_checked(
             fix = "Leave prints and callbacks to what calls the operation"
             raise not_functional_error(entry, primitive, "has effects", fix)
         if traced.captured:
-            if any(backend.known(x) is None for x in traced.captured):
+            if any(backend.concrete_or_none(x) is None for x in traced.captured):
                 fix = "Give what JAX traces to the operation, or make the decomposition without it"
                 raise not_functional_error(
                     entry, primitive, "uses an array that JAX is tracing", fix
@@ -241,7 +243,7 @@ def check_decomposition_results(
         raise DecompositionError(
             f"{primitive!r}: a decomposition must return {_avals_text(stated)}, as the primitive states; "
             f"got {_avals_text(avals)}",
-            f"the decomposition: {entry.place}",
+            f"the decomposition: {entry.location}",
             fix="Convert with astype, or reshape, before it returns.",
         )
     return [
@@ -260,7 +262,7 @@ def not_functional_error(
     return DecompositionError(
         f"{primitive.name}: a decomposition must compute its results from its operands, and do "
         f"nothing else; got one that {got}",
-        f"the decomposition: {entry.place}",
+        f"the decomposition: {entry.location}",
         fix=f"{fix}.",
     )
 

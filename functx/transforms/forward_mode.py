@@ -94,16 +94,16 @@ def jvp_equation(eqn: Equation, *operands: MaskedDual) -> list[MaskedDual]:
         moved = list(zip(*primitive.jvp_masked(primals, tangents, lives), strict=True))
         return only_varying(eqn, primals, tangents, moved)
     result = apply_jvp_rule(primitive, primals, tangents, lives)
-    if primitive.by_user:
-        user_rule_runs.ran()
+    if primitive.is_user_defined:
+        user_rule_runs.record()
         check_jvp_result(primitive, [v.aval for v in eqn.outputs], result)
     outs, out_tangents = result
     if primitive.multiple_results:
         moved = [(x, t, None) for x, t in zip(outs, out_tangents, strict=True)]
         return only_varying(eqn, primals, tangents, moved)
-    if out_tangents is None or primitive.live_outputs is None:
+    if out_tangents is None or primitive.tangent_mask is None:
         return [(outs, out_tangents, None)]
-    return [(outs, out_tangents, primitive.live_outputs(lives, primals))]
+    return [(outs, out_tangents, primitive.tangent_mask(lives, primals))]
 
 
 def only_varying(
@@ -128,7 +128,7 @@ def apply_jvp_rule(
     if type(primitive).jvp is Elementwise.jvp:
         return primitive.jvp_where(masks, primals, tangents)
     out, t = primitive.jvp(primals, tangents)
-    live = None if primitive.bounded(0, *primals) else primitive.live_outputs(lives, primals)
+    live = None if primitive.preserves_zero(0, *primals) else primitive.tangent_mask(lives, primals)
     return out, t if t is None or live is None else apply_mask(live, t)
 
 

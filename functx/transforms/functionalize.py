@@ -70,12 +70,12 @@ class FunctionalizedFunction:
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        traced = self.traced(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
+        traced = self.trace(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
         operands = [*leaves, *traced.captured]
-        outs = traced.returned(operands, apply(None, traced.program, operands))
+        outs = traced.finish_call(operands, apply(None, traced.program, operands))
         return tree.unflatten(traced.out_tree, outs)
 
-    def traced(self, leaves: Any, avals: Any, in_tree: Any) -> TracedFunction:
+    def trace(self, leaves: Any, avals: Any, in_tree: Any) -> TracedFunction:
         """The pure program of a call."""
         traced = trace_function(self.fun, in_tree, avals, "functionalize", values=leaves)
         if self.remove == "mutations":
@@ -86,7 +86,7 @@ class FunctionalizedFunction:
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The pure program, which returns the result and the last values of what is written to."""
         leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
-        traced = self.traced(None, [abstractify(x) for x in leaves], in_tree)
+        traced = self.trace(None, [abstractify(x) for x in leaves], in_tree)
         out_tree = tree.treedef_tuple([traced.out_tree, tree.structure((0,) * len(traced.written))])
         program = traced.program
         program.trees, program.captured = (in_tree, out_tree), traced.captured

@@ -114,7 +114,7 @@ def make_gradient_function(
         split = len(outs) - len(chosen)
         # Before the arguments are written to: a gradient may be one of them.
         gradients = copy_transform_results(outs[split:], operands)
-        outs = traced.returned(operands, outs[:split]) + gradients
+        outs = traced.finish_call(operands, outs[:split]) + gradients
         split = len(outs) - len(chosen)
         # The sweep returns gradients in the order of the inputs; argnums may have another.
         found = dict(zip(sorted(chosen), outs[split:], strict=True))

@@ -309,7 +309,7 @@ def _jacobian(
         traced = trace_function(
             fun, in_tree, avals, kind, values=leaves, differentiated=moving, has_aux=has_aux
         )
-        out_tree = traced.own_tree(has_aux)
+        out_tree = traced.tree_without_aux(has_aux)
         out_avals = traced.out_avals[: out_tree.num_leaves]
         for i, aval in enumerate(out_avals):
             if not gives(aval.dtype):
@@ -324,7 +324,7 @@ def _jacobian(
         count = len(traced.program.outputs)
         order = sorted(moving)
         blocks = iter(copy_transform_results(outs[count:], operands))
-        outs = traced.returned(operands, outs[:count])
+        outs = traced.finish_call(operands, outs[:count])
         rows = []
         for out in out_avals:
             by_input = dict(zip(order, [next(blocks) for _ in order], strict=True))

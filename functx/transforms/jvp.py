@@ -88,7 +88,7 @@ def jvp(
     outs = apply(rewrite, traced.program, operands)
     count = len(traced.program.outputs)
     tangent = _output_tangent(traced, copy_transform_results(outs[count:], operands), has_aux)
-    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
+    out = tree.unflatten(traced.out_tree, traced.finish_call(operands, outs[:count]))
     return (out[0], tangent, out[1]) if has_aux else (out, tangent)
 
 
@@ -123,7 +123,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         found = copy_transform_results(found, [*filled, *residuals])
         return _output_tangent(traced, found, has_aux)
 
-    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
+    out = tree.unflatten(traced.out_tree, traced.finish_call(operands, outs[:count]))
     return (
         (out[0], tree.Partial(push, residuals), out[1])
         if has_aux
@@ -163,7 +163,7 @@ def trace_at_primals(
 
 def _output_tangent(traced: TracedFunction, tangents: Sequence[Any], has_aux: bool) -> Any:
     """The tangent of the output, aux left out, from the tangents of all inexact results."""
-    own = traced.own_tree(has_aux)
+    own = traced.tree_without_aux(has_aux)
     found = scatter_where(tangents, inexact_mask(traced.out_avals))
     return unflatten_tangents(own, traced.out_avals[: own.num_leaves], found[: own.num_leaves])
 

@@ -67,7 +67,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     what = f"linear_transpose({function_name(fun)})"
     leaves, in_tree = tree.flatten((primals, {}))
     avals = [_abstractify_primal(i, fun, in_tree, leaves) for i in range(len(leaves))]
-    traced = trace_function(fun, in_tree, avals, "linear_transpose").without_writes(what)
+    traced = trace_function(fun, in_tree, avals, "linear_transpose").refuse_writes(what)
     out_avals = traced.program.out_avals
     inexact = {is_inexact(a.dtype) for a in [*avals, *out_avals]}
     if len(inexact) > 1:
@@ -130,12 +130,12 @@ class LinearTranspose(Rewrite[Program]):
     function in errors.
     """
 
-    what: str
+    label: str
     linear: int
 
     def __call__(self, program: Program) -> Program:
         program = decompose_missing_rules(inline(program, ("call",)), "transpose")
-        self.check(program)
+        self.check_linearity(program)
 
         def body(*args: Any) -> list[Any]:
             count = len(program.outputs)
@@ -144,7 +144,7 @@ class LinearTranspose(Rewrite[Program]):
             cts = Cotangents()
             for atom, ct in zip(program.outputs, args[:count], strict=True):
                 cts.add(atom, ct)
-            varying, made = evaluate_known(program, known), current_builder.here().equations
+            varying, made = evaluate_known(program, known), current_builder.require().equations
             for eqn in reversed(varying):
                 start = len(made)
                 try:
@@ -153,13 +153,13 @@ class LinearTranspose(Rewrite[Program]):
                 except MissingRuleError:
                     raise
                 except Exception as error:  # Rules fail on what is not linear as they may.
-                    raise self.broken(eqn, "it is not linear") from error
+                    raise self.linearity_error(eqn, "it is not linear") from error
             return [cts.values[v] if v in cts.values else zeros_like(v.aval) for v in inputs]
 
         avals = [*program.out_avals, *program.in_avals[self.linear :]]
         return trace_closed(body, avals, name=f"transpose_{program.name}")
 
-    def check(self, program: Program) -> None:
+    def check_linearity(self, program: Program) -> None:
         """Raise LinearityError where something that does not vary is added to what does."""
         linear: set[Any] = set(program.inputs[: self.linear])
         zeros: set[Any] = set()
@@ -170,10 +170,12 @@ class LinearTranspose(Rewrite[Program]):
         for eqn in program.equations:
             operands = [a for a in eqn.inputs if a in linear]
             if operands and eqn.outputs and not eqn.primitive.differentiable:
-                raise self.broken(eqn, "its output does not vary smoothly")
+                raise self.linearity_error(eqn, "its output does not vary smoothly")
             if operands:
                 if not all(map(fits, jointly_linear_operands(eqn))):
-                    raise self.broken(eqn, "it adds a constant, which makes the function affine")
+                    raise self.linearity_error(
+                        eqn, "it adds a constant, which makes the function affine"
+                    )
                 inexact = any(is_inexact(a.aval.dtype) for a in operands)
                 linear.update(varied(eqn, linear) if inexact else eqn.outputs)
             elif isinstance(eqn.primitive, Linear) and all(map(fits, eqn.inputs)):
@@ -181,13 +183,13 @@ class LinearTranspose(Rewrite[Program]):
         for atom in program.outputs:
             if not fits(atom):
                 raise LinearityError(
-                    f"{self.what}: the function must be linear; got an output that does not "
+                    f"{self.label}: the function must be linear; got an output that does not "
                     f"depend on its arguments: {atom.aval!r}"
                 )
 
-    def broken(self, eqn: Equation, why: str) -> LinearityError:
+    def linearity_error(self, eqn: Equation, why: str) -> LinearityError:
         return LinearityError(
-            f"{self.what}: the function must be linear; got {eqn.primitive!r}: {why}",
+            f"{self.label}: the function must be linear; got {eqn.primitive!r}: {why}",
             source=eqn.source,
         )
 

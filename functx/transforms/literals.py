@@ -31,7 +31,7 @@ def _literal_free_form(program: Program) -> tuple[Any, ...]:
     append = form.append
     for eqn in program.equations:
         primitive = eqn.primitive
-        if primitive.hoist is None:
+        if primitive.hoist_constants is None:
             append(primitive)
         else:
             append(type(primitive))
@@ -57,7 +57,7 @@ def collect_literals(program: Program) -> list[Literal]:
     """The literals of `program` and of the programs in it, in the order of the equations."""
     found: list[Literal] = []
     for eqn in program.equations:
-        if eqn.primitive.hoist is not None:
+        if eqn.primitive.hoist_constants is not None:
             for sub in subprograms(eqn.primitive):
                 found += collect_literals(sub)
         found += [a for a in eqn.inputs if type(a) is Literal]
@@ -90,20 +90,20 @@ class LiteralHoister:
         equations = []
         for eqn in program.equations:
             primitive, extras = eqn.primitive, []
-            programs = [] if primitive.hoist is None else subprograms(primitive)
+            programs = [] if primitive.hoist_constants is None else subprograms(primitive)
             for i, sub in enumerate(programs):
                 end = at + len(collect_literals(sub))
                 inside = frozenset([k - at for k in range(at, end) if k in places])
-                programs[i], literals = self.body(sub, inside)
+                programs[i], literals = self.hoist_body(sub, inside)
                 extras.append([mark(a) for a in literals])
                 at = end
             inputs = [read(a) for a in eqn.inputs]
             if any(extras):
-                primitive, inputs = primitive.hoist(programs, extras, inputs)  # type: ignore[misc]
+                primitive, inputs = primitive.hoist_constants(programs, extras, inputs)  # type: ignore[misc]
             equations.append(eqn.replace(primitive=primitive, inputs=inputs))
         return equations, [read(a) for a in program.outputs]
 
-    def body(self, program: Program, places: IndexSet) -> tuple[Program, list[Literal]]:
+    def hoist_body(self, program: Program, places: IndexSet) -> tuple[Program, list[Literal]]:
         """`program` with further inputs in front, for its literals at `places`, and these."""
         if not places:
             return program, []
@@ -127,7 +127,7 @@ class LiftedProgram(NamedTuple):
     """A program with numbers as its last inputs, and what making it asked about them."""
 
     program: Program
-    answers: Sequence[Guard]
+    guards: Sequence[Guard]
 
 
 def lift_literals(
@@ -155,7 +155,7 @@ def lift_literals(
 
     parts = _PackedScalars([a.aval for a in numbers])
     left = frozenset([i for i, a in enumerate(collect_literals(result)) if _is_symbolic(a)])
-    equations, outputs = LiteralHoister().program(result, left, parts.part)
+    equations, outputs = LiteralHoister().program(result, left, parts.scalar_of)
     inputs = [*result.inputs, *parts.arrays.values()]
     final = Program(result.name, inputs, [*parts.equations, *equations], outputs)
     # Rules that hold programs which nothing can be hoisted out of.
@@ -183,23 +183,23 @@ class _PackedScalars:
         for aval in avals:
             at, kind = before[aval], aval.dtype
             before[aval] += 1
-            row = self.new(Slice((at,), (at + 1,)), self.arrays[aval], ShapedArray((1,), kind))
-            scalar = self.new(Reshape(()), row, ShapedArray((), kind))
-            self.variables.append(self.typed(scalar, aval))
+            row = self.append(Slice((at,), (at + 1,)), self.arrays[aval], ShapedArray((1,), kind))
+            scalar = self.append(Reshape(()), row, ShapedArray((), kind))
+            self.variables.append(self.convert(scalar, aval))
 
-    def new(self, primitive: Any, x: Var, aval: ShapedArray) -> Var:
+    def append(self, primitive: Any, x: Var, aval: ShapedArray) -> Var:
         out = Var(aval)
         self.equations.append(Equation(primitive, [x], [out], None))
         return out
 
-    def typed(self, x: Var, aval: ShapedArray) -> Var:
+    def convert(self, x: Var, aval: ShapedArray) -> Var:
         if x.aval is aval:
             return x
-        return self.new(ConvertElementType(aval.dtype, aval.weak_type), x, aval)
+        return self.append(ConvertElementType(aval.dtype, aval.weak_type), x, aval)
 
-    def part(self, literal: Literal) -> Var:
+    def scalar_of(self, literal: Literal) -> Var:
         """The variable for an unknown number."""
-        return self.typed(self.variables[literal.value.place], literal.aval)
+        return self.convert(self.variables[literal.value.position], literal.aval)
 
 
 def pack_literals(literals: Sequence[Literal]) -> list[Any]:

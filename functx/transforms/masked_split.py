@@ -32,7 +32,7 @@ class MaskedVJPPrograms(NamedTuple):
     """
 
     values: Program
-    plain: Program
+    unmasked: Program
     masked: Program
 
 
@@ -49,12 +49,12 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
             outs, tape = forward_sweep(program, args, self.active)
             avals = [aval_of(out) for out in select_where(outs, inexact_mask(outs))]
             masks = [aval.update(dtype=BOOL, weak_type=False) for aval in avals]
-            pull_back = partial(self.pull_back, program, tape, len(avals))
+            pull_back = partial(self.backward, program, tape, len(avals))
             name = f"pullback_{program.name}"
             names = ["ct"] if len(avals) == 1 else [f"ct_{i}" for i in range(len(avals))]
             plain, kept = trace(pull_back, avals, name=name, in_names=lambda: names)
             masked, more = trace(pull_back, [*avals, *masks], name=name, in_names=lambda: names)
-            builder = current_builder.here()
+            builder = current_builder.require()
             kept, more = [builder.tracer(x) for x in kept], [builder.tracer(x) for x in more]
             known = {x.atom for x in kept}
             both = [*kept, *[x for x in more if x.atom not in known]]
@@ -65,7 +65,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         values = trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
         return MaskedVJPPrograms(values, *pulled)
 
-    def pull_back(self, program: Program, tape: Any, count: int, *given: Any) -> list[Any]:
+    def backward(self, program: Program, tape: Any, count: int, *given: Any) -> list[Any]:
         cts = Cotangents()
         lives = given[count:] or [None] * count
         inexact = inexact_mask([atom.aval for atom in program.outputs])
@@ -73,7 +73,7 @@ class SplitMaskedVJP(Rewrite[MaskedVJPPrograms]):
         for atom, ct, live in zip(ends, given[:count], lives, strict=True):
             cts.add(atom, ct, live)
         grads = backward_sweep(program, tape, [None] * len(inexact), self.active, cts)
-        masks = [cts.live.get(v) for v in select_where(program.inputs, self.active)]
+        masks = [cts.masks.get(v) for v in select_where(program.inputs, self.active)]
         if all([mask is None for mask in masks]):
             return grads
         anywhere = full_like(ShapedArray((), BOOL), True)
@@ -91,16 +91,16 @@ class SelectMaskedVJP(Rewrite[tuple[Program, Program]]):
     masked: bool
 
     def __call__(self, program: Program) -> tuple[Program, Program]:
-        return self.of(cached_rewrite(self.whole, program))
+        return self.select(cached_rewrite(self.split, program))
 
     @property
-    def whole(self) -> SplitMaskedVJP:
+    def split(self) -> SplitMaskedVJP:
         """The split whose halves these are."""
         return SplitMaskedVJP(self.active)
 
-    def of(self, halves: MaskedVJPPrograms) -> tuple[Program, Program]:
+    def select(self, halves: MaskedVJPPrograms) -> tuple[Program, Program]:
         """Those of `halves` that are wanted."""
-        return halves.values, halves.masked if self.masked else halves.plain
+        return halves.values, halves.masked if self.masked else halves.unmasked
 
 
 def align_residual_inputs(
@@ -124,7 +124,7 @@ def select_pullback(
         full = [full_like(a, 0) if ct is None else ct for ct, a in zip(cts, avals, strict=True)]
         return halves.masked, [*full, *broadcast_masks(lives, full)]
     marks = tuple([ct is not None for ct in cts])
-    plain = cached_rewrite(DropZeroInputs(marks), halves.plain)
+    plain = cached_rewrite(DropZeroInputs(marks), halves.unmasked)
     return plain, [ct for ct in cts if ct is not None]
 
 

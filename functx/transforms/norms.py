@@ -56,15 +56,17 @@ class SumOfSquaresAnalysis:
     """Which variables of a program are sums of squares, as their equations show it."""
 
     def __init__(self, program: Program):
-        self.makers = {v: eqn for eqn in program for v in eqn.outputs}
-        self.found: dict[Any, bool] = {}
+        self.producers = {v: eqn for eqn in program for v in eqn.outputs}
+        self.memo: dict[Any, bool] = {}
 
     def is_norm(self, eqn: Equation) -> bool:
         """Whether `eqn` is the root of a sum of squares of real numbers."""
-        x = eqn.inputs[0] if eqn.inputs else None
-        return type(eqn.primitive) is Sqrt and is_floating(x.aval.dtype) and self.holds(x)  # type: ignore[union-attr]
+        if type(eqn.primitive) is not Sqrt:
+            return False
+        (x,) = eqn.inputs
+        return is_floating(x.aval.dtype) and self.is_sum_of_squares(x)
 
-    def holds(self, atom: Any) -> bool:
+    def is_sum_of_squares(self, atom: Any) -> bool:
         """Whether `atom` is such a sum, or a constant 0."""
         if type(atom) is Literal:
             return bool(atom.value == 0)
@@ -72,22 +74,22 @@ class SumOfSquaresAnalysis:
         # Operands first, without recursion: programs may be deep.
         while pending:
             v = pending[-1]
-            eqn = self.makers.get(v)
+            eqn = self.producers.get(v)
             parts = [] if eqn is None else _summed_operands(eqn)
-            if v not in self.found and parts:
-                missing = [p for p in parts if type(p) is Var and p not in self.found]
+            if v not in self.memo and parts:
+                missing = [p for p in parts if type(p) is Var and p not in self.memo]
                 if missing:
                     pending += missing
                     continue
-            if v not in self.found:
-                self.found[v] = eqn is not None and (
-                    self.is_square(eqn, v) or (bool(parts) and all(map(self.known, parts)))
+            if v not in self.memo:
+                self.memo[v] = eqn is not None and (
+                    self.is_square(eqn, v) or (bool(parts) and all(map(self.is_known_sum, parts)))
                 )
             pending.pop()
-        return self.found[atom]
+        return self.memo[atom]
 
-    def known(self, atom: Any) -> bool:
-        return bool(atom.value == 0) if type(atom) is Literal else self.found[atom]
+    def is_known_sum(self, atom: Any) -> bool:
+        return bool(atom.value == 0) if type(atom) is Literal else self.memo[atom]
 
     def is_square(self, eqn: Equation, v: Var) -> bool:
         """Whether `v`, which `eqn` makes, holds squares, or sums of them that it makes itself."""
@@ -97,21 +99,23 @@ class SumOfSquaresAnalysis:
         if isinstance(primitive, IntegerPow):
             return primitive.exponent > 0 and primitive.exponent % 2 == 0
         if isinstance(primitive, Mul):
-            return self.same(*eqn.inputs)
+            return self.is_same_value(*eqn.inputs)
         if isinstance(primitive, DotGeneral):
-            (left, right), (rows, _) = primitive.contract, primitive.batched
+            (left, right), (rows, _) = primitive.contracting_dims, primitive.batch_dims
             summed = len(left) + len(rows) == eqn.inputs[0].aval.ndim
-            return left == right and summed and self.same(*eqn.inputs)
+            return left == right and summed and self.is_same_value(*eqn.inputs)
         if primitive.name == "call":
             called: Program = primitive.program  # type: ignore[attr-defined]
-            return SumOfSquaresAnalysis(called).holds(called.outputs[eqn.outputs.index(v)])
+            return SumOfSquaresAnalysis(called).is_sum_of_squares(
+                called.outputs[eqn.outputs.index(v)]
+            )
         return False
 
-    def same(self, x: Any, y: Any) -> bool:
+    def is_same_value(self, x: Any, y: Any) -> bool:
         """Whether two operands are one variable, or made of one in the same way."""
         if x is y or type(x) is Literal or type(y) is Literal:
             return x is y
-        a, b = self.makers.get(x), self.makers.get(y)
+        a, b = self.producers.get(x), self.producers.get(y)
         return (
             a is not None
             and b is not None

@@ -74,7 +74,7 @@ def backward_sweep(
 
     They are gathered in `cts`, for one who watches.
     """
-    builder = current_builder.here()
+    builder = current_builder.require()
     cts = Cotangents() if cts is None else cts
     for atom, ct in zip(program.outputs, out_cts, strict=True):
         cts.add(atom, ct)
@@ -82,14 +82,14 @@ def backward_sweep(
     for eqn, args, saved, flags in reversed(tape):
         primitive, there = eqn.primitive, None
         if primitive.vjp_masked is not None:
-            there = [cts.live.pop(v, None) for v in eqn.outputs]
-        given, live = cts.take(eqn.outputs)
+            there = [cts.masks.pop(v, None) for v in eqn.outputs]
+        given, live = cts.pop_outputs(eqn.outputs)
         if any(ct is not None for ct in given):
             builder.source = backward_source(eqn.source)
             # What is more than half of an array lies beside no other part of its size.
-            beside = primitive.together is not None and 2 * given[0].size <= args[0].size
-            if beside or primitive.accumulate is not None:
-                whole = primitive.live_operands(live, args)[0]
+            beside = primitive.accumulate_slices is not None and 2 * given[0].size <= args[0].size
+            if beside or primitive.add_to_cotangent is not None:
+                whole = primitive.cotangent_masks(live, args)[0]
                 cts.defer(
                     eqn.inputs[0], SparseCotangent(primitive, given[0], args, builder.source), whole
                 )
@@ -97,7 +97,7 @@ def backward_sweep(
             start = len(builder.equations)
             if there is None:
                 found = apply_vjp_rule(primitive, given, live, saved, args, flags)
-                lives = primitive.live_operands(live, args)
+                lives = primitive.cotangent_masks(live, args)
             else:
                 found, lives = primitive.vjp_masked(given, there, saved, args, flags)
             if primitive.multiple_results:
@@ -120,15 +120,15 @@ class SparseCotangent(NamedTuple):
     source: Any
 
     @property
-    def use(self) -> Any:
+    def user_location(self) -> Any:
         """The place in the user's code that looks at the part."""
         return None if self.source is None else expression_key(self.source)
 
-    def added_to(self, total: Any) -> Any:
+    def add_to(self, total: Any) -> Any:
         """The total with this, None for zero."""
         primitive, ct, args, _ = self
-        if total is not None and primitive.accumulate is not None:
-            return primitive.accumulate(total, ct, args)
+        if total is not None and primitive.add_to_cotangent is not None:
+            return primitive.add_to_cotangent(total, ct, args)
         own = primitive.vjp(ct, None, args, (True,))[0]  # type: ignore[misc]
         return own if total is None else add(total, own)
 
@@ -152,55 +152,55 @@ class Cotangents:
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
-        self.live: dict[Any, Any] = {}
-        self.parts: dict[Any, list[SparseCotangent]] = {}
+        self.masks: dict[Any, Any] = {}
+        self.sparse: dict[Any, list[SparseCotangent]] = {}
 
     def add(self, atom: Any, ct: Any, live: Any = None) -> None:
         """Add `ct`, which is zero wherever `live` does not hold, to the cotangent of `atom`."""
         if ct is None or type(atom) is not Var:
             return
-        self.note(atom, live)
+        self.merge_mask(atom, live)
         self.values[atom] = add(self.values[atom], ct) if atom in self.values else ct
 
     def defer(self, atom: Any, part: SparseCotangent, live: Any) -> None:
         """Let `part`, which is zero wherever `live` does not hold, be added to that of `atom`."""
-        self.note(atom, live)
-        self.parts.setdefault(atom, []).append(part)
+        self.merge_mask(atom, live)
+        self.sparse.setdefault(atom, []).append(part)
 
-    def note(self, atom: Any, live: Any) -> None:
-        if atom not in self.values and atom not in self.parts:
+    def merge_mask(self, atom: Any, live: Any) -> None:
+        if atom not in self.values and atom not in self.sparse:
             if live is not None:
-                self.live[atom] = live
+                self.masks[atom] = live
             return
-        before = self.live.pop(atom, None)
+        before = self.masks.pop(atom, None)
         if live is not None and before is not None and live.shape == before.shape:
-            self.live[atom] = bitwise_or(before, live)
+            self.masks[atom] = bitwise_or(before, live)
 
     def pop(self, var: Var) -> Any:
         """The cotangent of `var`, None for zero, which is forgotten."""
         total = self.values.pop(var, None)
-        parts = self.parts.pop(var, None) if self.parts else None
+        parts = self.sparse.pop(var, None) if self.sparse else None
         if parts is None:
             return total
-        builder = current_builder.here()
+        builder = current_builder.require()
         outer = builder.source
         for kind, alike in group_by_primitive(parts).items():
             builder.source = alike[0].source
-            if kind.together is not None and len(alike) > 1:
-                given = [(part.primitive, part.ct, part.use) for part in alike]
-                found = kind.together(given, aval_of(alike[0].args[0]))
+            if kind.accumulate_slices is not None and len(alike) > 1:
+                given = [(part.primitive, part.ct, part.user_location) for part in alike]
+                found = kind.accumulate_slices(given, aval_of(alike[0].args[0]))
                 total = found if total is None else add(total, found)
                 continue
             for part in alike:
                 builder.source = part.source
-                total = part.added_to(total)
+                total = part.add_to(total)
         builder.source = outer
         return total
 
-    def take(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
+    def pop_outputs(self, variables: Sequence[Var]) -> tuple[list[Any], Any]:
         """The cotangents of the outputs of an equation, None for zero, and where they live."""
         values = [self.pop(v) for v in variables]
-        live = self.live.pop(variables[0], None) if self.live and len(variables) == 1 else None
+        live = self.masks.pop(variables[0], None) if self.masks and len(variables) == 1 else None
         return values, live
 
 
@@ -215,7 +215,7 @@ def apply_vjp_rule(
     """The cotangents of the operands of one equation."""
     if primitive.vjp is None:
         return transpose_jvp_rule(primitive, cts, args, active)
-    if primitive.by_user:
+    if primitive.is_user_defined:
         rule: Any = primitive.vjp
         several = primitive.multiple_results
 
@@ -239,7 +239,7 @@ def transpose_jvp_rule(
     primitive: Primitive, cts: Sequence[Any], args: Sequence[Any], active: Sequence[bool]
 ) -> list[Any]:
     """The cotangents of the operands: what the primitive's `jvp` computes, transposed."""
-    outer = current_builder.here()
+    outer = current_builder.require()
     builder = LinearBuilder("tangent", "transpose", outer)
     tangents = [
         builder.add_input(aval_of(x)) if on else None for x, on in zip(args, active, strict=True)
@@ -249,9 +249,9 @@ def transpose_jvp_rule(
         result = primitive.jvp(args, tangents)
     finally:
         current_builder.reset(token)
-    if primitive.by_user:
-        user_rule_runs.ran()
-        check_jvp_result(primitive, primitive.out_types(tuple(map(aval_of, args))), result)
+    if primitive.is_user_defined:
+        user_rule_runs.record()
+        check_jvp_result(primitive, primitive.infer_out_avals(tuple(map(aval_of, args))), result)
     _, out_tangents = result
     if not primitive.multiple_results:
         out_tangents = [out_tangents]
@@ -261,7 +261,7 @@ def transpose_jvp_rule(
             found.add(builder.atom(t), ct)
     captured = builder.captures.values()
     known = {v: x if type(x) is Tracer else outer.tracer(x) for v, x in captured}
-    if primitive.by_user or primitive.checks_rules:
+    if primitive.is_user_defined or primitive.checks_rule_results:
         outs = [builder.atom(t) for t in out_tangents if t is not None]
         check_rule_is_linear(
             primitive, "jvp", builder.equations, builder.inputs, outs, known, "tangent"
@@ -277,14 +277,14 @@ def transpose_equations(
 
     `known` holds the values of the variables that the equations are not linear in.
     """
-    builder = current_builder.here()
+    builder = current_builder.require()
     for eqn in reversed(equations):
-        given, _ = cts.take(eqn.outputs)
+        given, _ = cts.pop_outputs(eqn.outputs)
         if all(ct is None for ct in given):
             continue
         primitive, start = eqn.primitive, len(builder.equations)
         args = [transpose_operand(atom, known) for atom in eqn.inputs]
-        if primitive.by_user:
+        if primitive.is_user_defined:
 
             def rule(cts: Sequence[Any], primitive: Any = primitive, args: Any = args) -> Any:
                 return primitive.transpose(cts if primitive.multiple_results else cts[0], *args)
@@ -306,7 +306,7 @@ def transpose_equations(
 
 def transpose_operand(atom: Any, known: dict[Var, Any]) -> Any:
     if type(atom) is not Var:
-        return Tracer(atom, current_builder.here())
+        return Tracer(atom, current_builder.require())
     return known[atom] if atom in known else LinearInput(atom.aval)
 
 
@@ -411,7 +411,7 @@ def evaluate_known(program: Program, known: dict[Var, Any]) -> list[Equation]:
             known.update(zip(eqn.outputs, bind_equation(eqn, *args), strict=True))
             continue
         linear.append(eqn)
-        if eqn.primitive.trim is None:
+        if eqn.primitive.dce is None:
             continue
         active = {a for a in eqn.inputs if type(a) is Var and a not in known}
         moving = varied(eqn, active)

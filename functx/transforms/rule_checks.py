@@ -89,8 +89,8 @@ def apply_linear_rule(
     primitive: Primitive, rule: str, body: Callable[..., Any], cts: Sequence[Any], args: Any
 ) -> list[Any]:
     """The cotangents of `args` that `body(*cts)` gives, which must be linear in `cts`."""
-    user_rule_runs.ran()
-    builder = current_builder.here()
+    user_rule_runs.record()
+    builder = current_builder.require()
     given = [ct for ct in cts if ct is not None]
     avals = [x.aval if type(x) is LinearInput else aval_of(x) for x in args]
     places: list[int] = []

@@ -26,7 +26,7 @@ class SharedBuffer(NamedTuple):
     size: int
     members: tuple[tuple[int, OffsetAndStrides], ...]
 
-    def joined(self, args: list[Any], last: Sequence[int]) -> list[Any]:
+    def rebase_members(self, args: list[Any], last: Sequence[int]) -> list[Any]:
         """`args` with the members as views of one array.
 
         Where they overlap, it holds what the last of them holds: those numbered in `last`.
@@ -39,7 +39,7 @@ class SharedBuffer(NamedTuple):
             for i, (start, steps) in members
         }
         for i, view in views.items():
-            whole = view.put_back(args[i], 0, whole)
+            whole = view.scatter_into_base(args[i], 0, whole)
         return [views[i](whole) if i in views else x for i, x in enumerate(args)]
 
 
@@ -54,7 +54,7 @@ def written_shared_buffers(
     found = tuple([b for b in shared_buffers(args) if any(i in written for i, _ in b.members)])
     for i, _ in [member for block in found for member in block.members]:
         x = args[i]
-        if type(x) is Tracer and memory_location(x.builder, x.atom).start is None:
+        if type(x) is Tracer and memory_location(x.builder, x.atom).byte_offset is None:
             raise ArgumentError(
                 "arguments that share memory and are written to must lie in it at places that are "
                 f"known while tracing; got {x.atom.aval!r}, a part of an array from a traced place on",
@@ -81,18 +81,18 @@ def _placeholder_arrays(args: Sequence[Any]) -> dict[int, np.ndarray[Any, Any]]:
     for i, x in enumerate(args):
         if type(x) is Tracer and type(x.atom) is Var and x.size:
             memory = memory_location(x.builder, x.atom)
-            roots.setdefault(memory.root, []).append((i, x, memory))
+            roots.setdefault(memory.base, []).append((i, x, memory))
     found: dict[int, np.ndarray[Any, Any]] = {}
     for root, members in roots.items():
         if len(members) < 2:
             continue
         whole = np.empty(root.aval.size, root.aval.dtype)
         for i, x, memory in members:
-            if memory.start is None:
+            if memory.byte_offset is None:
                 found[i] = whole
                 continue
             size = x.dtype.itemsize
-            first = np.ndarray((), x.dtype, whole.data, memory.start)
+            first = np.ndarray((), x.dtype, whole.data, memory.byte_offset)
             steps = tuple([n * size for n in memory.strides])
             found[i] = np.lib.stride_tricks.as_strided(first, x.shape, steps)
     return found

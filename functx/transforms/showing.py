@@ -20,7 +20,7 @@ class TracerValue(NamedTuple):
     """A value with an axis in front for each of `maps`, the `vmap`s that map it, outermost first."""
 
     value: Any
-    maps: tuple[Builder, ...] = ()
+    batch_builders: tuple[Builder, ...] = ()
 
 
 def tracer_value(tracer: Tracer) -> TracerValue | None:
@@ -30,19 +30,19 @@ def tracer_value(tracer: Tracer) -> TracerValue | None:
     """
     # A print must not fail: the program raises the same error when it runs.
     try:
-        return _evaluate_atom(tracer.builder, tracer.atom) if tracer.builder.open else None
+        return _evaluate_atom(tracer.builder, tracer.atom) if tracer.builder.is_open else None
     except Exception:
         return None
 
 
 def tracer_repr(tracer: Tracer) -> str:
     """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, the text of `print` and `repr`."""
-    plain = tracer.described()
+    plain = tracer.describe()
     found = tracer_value(tracer)
     if found is None:
         return plain
     text = str(found.value)
-    lanes = " x ".join([str(b.axis.size) for b in found.maps])
+    lanes = " x ".join([str(b.axis.size) for b in found.batch_builders])
     what = f"{lanes} lanes" if lanes else "value"
     return f"{plain} with {what}{chr(10) if chr(10) in text else ' '}{text}"
 
@@ -63,7 +63,7 @@ def format_tracer(tracer: Tracer, spec: str) -> str:
 
 def _evaluate_atom(builder: Builder, atom: Atom) -> TracerValue | None:
     builder, atom = functionalized_atom(builder, atom)
-    memo = builder.shown
+    memo = builder.printed_values
     needed: set[Var] = set()
     positions: set[int] = set()
     pending = [atom]
@@ -104,15 +104,15 @@ def _is_pure(eqn: Equation) -> bool:
 
 def _input_value(builder: Builder, var: Any) -> TracerValue | None:
     """The value of an input or captured value; None for one that has none."""
-    source, dim = builder.mapped.get(var, (None, None))
+    source, dim = builder.batched_inputs.get(var, (None, None))
     if source is None:
         source = builder.values.get(var)
     if source is None:
-        source = builder.captured(var)
+        source = builder.captured_value(var)
     if type(source) is Tracer:
         found = _evaluate_atom(source.builder, source.atom)
     else:
-        source = backend.known(source)
+        source = backend.concrete_or_none(source)
         found = None if source is None else TracerValue(np.asarray(source))
     if found is None:
         return None
@@ -127,12 +127,14 @@ def _input_value(builder: Builder, var: Any) -> TracerValue | None:
 def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
     """The outputs of an equation, computed from the values of its operands in all their lanes."""
     primitive = eqn.primitive
-    operands = {a: _read_value(builder.shown, a) for a in eqn.inputs}
-    mapping = {b for x in operands.values() for b in x.maps}
+    operands = {a: _read_value(builder.printed_values, a) for a in eqn.inputs}
+    mapping = {b for x in operands.values() for b in x.batch_builders}
     maps: tuple[Builder, ...] = ()
     around: Builder | None = builder
     while around is not None:
-        if around in mapping or (around.mapped and around.axis.name in primitive.named_axes):
+        if around in mapping or (
+            around.batched_inputs and around.axis.name in primitive.named_axes
+        ):
             maps = around, *maps
         around = around.parent
     if maps:
@@ -140,7 +142,7 @@ def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
         args = [operands[a].value for a in inputs]
         program = Program(primitive.name, inputs, [eqn.replace(source=None)], eqn.outputs)
         for each in reversed(maps):
-            in_dims = tuple([0 if each in operands[a].maps else None for a in inputs])
+            in_dims = tuple([0 if each in operands[a].batch_builders else None for a in inputs])
             names = AxisNames(each.axis.name, each.axis.mesh_axes)
             batch = Batch(each.axis.size, in_dims, (0,) * len(eqn.outputs), names=names)
             program = cached_rewrite(batch, program)
@@ -149,7 +151,7 @@ def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
         args = [operands[a].value for a in eqn.inputs]
     token = current_builder.set(None)
     try:
-        outs = backend.evaluate_now(primitive, args)
+        outs = backend.evaluate_eagerly(primitive, args)
     finally:
         current_builder.reset(token)
     if not primitive.multiple_results:

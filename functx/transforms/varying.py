@@ -31,10 +31,10 @@ class VaryingAxesAnalysis(Rewrite[tuple[AxisSet, ...]]):
     `given` says so of the inputs. What does not, is the same in all places of an axis.
     """
 
-    given: tuple[AxisSet, ...]
+    input_axes: tuple[AxisSet, ...]
 
     def __call__(self, program: Program) -> tuple[AxisSet, ...]:
-        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.given, strict=True))
+        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
         for eqn in program.equations:
             given = [env.get(a, NO_AXES) for a in eqn.inputs]
             found = output_axes(eqn.primitive, given, len(eqn.outputs))
@@ -54,12 +54,12 @@ class ResolveBoundaries(Rewrite[Program]):
     Cotangents are then summed and divided as the equations `Boundary` ask for.
     """
 
-    given: tuple[AxisSet, ...]
+    input_axes: tuple[AxisSet, ...]
 
     def __call__(self, program: Program) -> Program:
         if not has_boundary(program):
             return program
-        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.given, strict=True))
+        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
         sizes = dict(
             [
                 axis
@@ -121,7 +121,7 @@ def replacements_for(
     if type(primitive) is not DerivativeBoundary:
         return [(primitive, None)]
     shared = [name for name, _ in primitive.axes if name not in given[1]]
-    if primitive.passes or not shared:
+    if primitive.is_identity or not shared:
         return []
     if primitive.kind == "sum":
         return sum_over_axes(shared, x, given[0], sizes)
@@ -196,7 +196,7 @@ def _(primitive: DerivativeBoundary, given: Sequence[AxisSet], count: int) -> Se
 
 @output_axes.register
 def _(primitive: Collective, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
-    return [primitive.varying(given[0])]
+    return [primitive.varying_axes(given[0])]
 
 
 @output_axes.register

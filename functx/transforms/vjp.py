@@ -45,7 +45,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     given = trace_at_primals(fun, primals, "vjp", has_aux)
     in_tree, avals, traced = given.in_tree, given.avals, given.traced
     out_avals = traced.out_avals
-    out_tree = traced.own_tree(has_aux)
+    out_tree = traced.tree_without_aux(has_aux)
     own = out_tree.num_leaves
     forward, backward = rewrite_by_structure(vjp_split(given.varying), traced.program)
     operands = [*given.leaves, *traced.captured]
@@ -68,7 +68,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         return args
 
     pull = tree.Partial(api_boundary(pullback), copy_if_aliased(outs[count:], operands))
-    out = tree.unflatten(traced.out_tree, traced.returned(operands, outs[:count]))
+    out = tree.unflatten(traced.out_tree, traced.finish_call(operands, outs[:count]))
     return (out[0], pull, out[1]) if has_aux else (out, pull)
 
 

@@ -115,11 +115,11 @@ def vmap(
             aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
             for aval, dim in zip(avals, dims, strict=True)
         ]
-        named = () if axis_name is None else (names.of(size),)
-        mapped = names.of(size), [*zip(leaves, dims, strict=True)]
+        named = () if axis_name is None else (names.with_size(size),)
+        mapped = names.with_size(size), [*zip(leaves, dims, strict=True)]
         with bind_named_axes((*bound_axes(), *named)):
             traced = trace_function(fun, in_tree, lanes, "vmap", mapped=mapped)
-            if traced.by_layout and any(layouts := _element_strides(leaves, dims)):
+            if traced.layout_dependent and any(layouts := _element_strides(leaves, dims)):
                 traced = trace_function(fun, in_tree, lanes, "vmap", layouts=layouts, mapped=mapped)
         operands = [*leaves, *traced.captured]
         if traced.written and written_shared_buffers(operands, traced.written):
@@ -135,7 +135,7 @@ def vmap(
         if needs_chunking(chunk_size, size):
             batch = ChunkedBatch(size, in_dims, out_dims, chunk_size, names=names)
         try:
-            outs = traced.returned(operands, apply(batch, traced.program, operands))
+            outs = traced.finish_call(operands, apply(batch, traced.program, operands))
         except BatchedOutputError as error:
             raise _batched_output_error(error.args[0], traced, fun) from None
         return tree.unflatten(traced.out_tree, outs)

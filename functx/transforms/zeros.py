@@ -59,37 +59,41 @@ class ZeroPropagation:
         equations: Iterable[Equation],
         linear: Iterable[Any],
         zeros: Iterable[Any],
-        several: bool = False,
+        drop_multiple_results: bool = False,
     ):
-        self.linear, self.zeros, self.several = set(linear), set(zeros), several
-        self.same: dict[Any, Atom] = {}
-        self.made: dict[Any, Atom] = {}
+        self.linear, self.zeros, self.drop_multiple_results = (
+            set(linear),
+            set(zeros),
+            drop_multiple_results,
+        )
+        self.aliases: dict[Any, Atom] = {}
+        self.instantiated: dict[Any, Atom] = {}
         self.equations: list[Equation] = []
         for eqn in equations:
             self.add(eqn)
 
     def read(self, atom: Any) -> Atom:
         """What stands for `atom`: itself, the one that it equals, or zeros made for it."""
-        if atom in self.zeros and atom not in self.made:
+        if atom in self.zeros and atom not in self.instantiated:
             aval = atom.aval
             value = literal(0, aval.dtype).value
             zero: Atom = scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
             if aval.shape:
                 self.equations.append(Equation.of(Full(aval.shape), [zero]))
                 (zero,) = self.equations[-1].outputs
-            self.made[atom] = zero
-        return self.made.get(atom) or self.same.get(atom, atom)
+            self.instantiated[atom] = zero
+        return self.instantiated.get(atom) or self.aliases.get(atom, atom)
 
     def add(self, eqn: Equation) -> None:
         """Take `eqn` among the equations, as far as it gives anything but zeros."""
         moving = [a for a in eqn.inputs if a in self.linear]
         left = [a for a in moving if a not in self.zeros]
         self.linear.update(eqn.outputs if moving else ())
-        whole = len(eqn.outputs) == 1 or self.several
+        whole = len(eqn.outputs) == 1 or self.drop_multiple_results
         if moving and not left and whole and not eqn.primitive.effects:
             self.zeros.update(eqn.outputs)
         elif len(moving) == 2 and len(left) == 1 and _is_identity_sum(eqn, left[0]):
-            self.same[eqn.outputs[0]] = self.read(left[0])
+            self.aliases[eqn.outputs[0]] = self.read(left[0])
         elif len(left) < len(moving) and (inside := self.inside(eqn)) is not None:
             self.equations.append(inside)
         else:
@@ -104,7 +108,8 @@ class ZeroPropagation:
         zeros = tuple([a in self.zeros for a in eqn.inputs[first:]])
         linear = tuple([a in self.linear for a in eqn.inputs[first:]])
         found = [
-            cached_rewrite(WithoutZeros(linear, zeros, self.several), each) for each in programs
+            cached_rewrite(WithoutZeros(linear, zeros, self.drop_multiple_results), each)
+            for each in programs
         ]
         nonzero = zip(*map(nonzero_output_mask, found), strict=True)
         self.zeros.update(select_where_not(eqn.outputs, [any(on) for on in nonzero]))
@@ -137,14 +142,14 @@ class WithoutZeros(Rewrite[Program]):
 
     linear: tuple[bool, ...]
     zeros: tuple[bool, ...]
-    several: bool
+    drop_multiple_results: bool
 
     def __call__(self, program: Program) -> Program:
         linear, zeros = (
             select_where(program.inputs, self.linear),
             select_where(program.inputs, self.zeros),
         )
-        known = ZeroPropagation(program.equations, linear, zeros, self.several)
+        known = ZeroPropagation(program.equations, linear, zeros, self.drop_multiple_results)
         outputs = [known.read(a) for a in program.outputs]
         whole = Program(
             program.name, program.inputs, known.equations, outputs, in_names=program.in_names
@@ -158,12 +163,12 @@ class DropZeroInputs(Rewrite[Program]):
     `given` marks those of the first inputs that stay; the others are zero.
     """
 
-    given: tuple[bool, ...]
+    nonzero: tuple[bool, ...]
 
     def __call__(self, program: Program) -> Program:
-        if all(self.given):
+        if all(self.nonzero):
             return program
-        count, rest = len(self.given), len(program.inputs) - len(self.given)
-        zeros = (*[not on for on in self.given], *[False] * rest)
+        count, rest = len(self.nonzero), len(program.inputs) - len(self.nonzero)
+        zeros = (*[not on for on in self.nonzero], *[False] * rest)
         without = WithoutZeros((True,) * count + (False,) * rest, zeros, several=True)
         return cached_rewrite(without, program)

@@ -56,4 +56,4 @@ def test_an_error_that_a_function_raised_travels():
     with pytest.raises(errors.ShapeError) as caught:
         functx.jit(lambda v: v + table[:2])(x)
     again = copy.copy(caught.value)
-    assert str(again) == str(caught.value) and again.place == caught.value.place
+    assert str(again) == str(caught.value) and again.location == caught.value.location

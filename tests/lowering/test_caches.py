@@ -141,13 +141,13 @@ def test_numbers_that_stay_are_no_inputs():
     functx.clear_caches()
     for v in (2.0, 3.0, 4.0):
         grad(lambda x, v=v: (x * v + 7.0 * x).sum())(X)
-    (alike,) = execution.specialization_cache.recent.values()
-    (variant,) = alike.variants
-    assert [None if a is None else a.value for a in variant.kept] == [None, 7.0]
+    (alike,) = execution.specialization_cache.young_entries.values()
+    (variant,) = alike.specializations
+    assert [None if a is None else a.value for a in variant.fixed_literals] == [None, 7.0]
     # Another one differs: once more.
     for v in (2.0, 3.0, 4.0):
         grad(lambda x, v=v: (x * v + v * x).sum())(X)
-    assert len(alike.variants) == 2
+    assert len(alike.specializations) == 2
 
 
 def test_one_operation_outside_of_transforms_compiles_twice_at_most():
@@ -320,7 +320,7 @@ def test_programs_without_end_take_no_memory_without_end(monkeypatch):
     functions = []
     for n in range(1, 25):
         grad(lambda x: (x * x).sum())(np.ones(n, "float32"))
-        functions += [weakref.ref(f) for f in execution.program_cache.recent.values()]
+        functions += [weakref.ref(f) for f in execution.program_cache.young_entries.values()]
     gc.collect()
     assert functx.cache_info()["programs"].size <= 8
     assert len({f for f in functions if f() is not None}) <= 8
@@ -328,7 +328,7 @@ def test_programs_without_end_take_no_memory_without_end(monkeypatch):
 
 def test_types_and_rewrites_that_are_remembered_are_few():
     for n in range(2000):
-        Add().out_types((functx.ShapedArray((n,), np.dtype("float32")),) * 2)
+        Add().infer_out_avals((functx.ShapedArray((n,), np.dtype("float32")),) * 2)
     assert len(Add().types) <= 1024
     program = functx.make_ir(lambda x: x + 1.0)(X)
     for n in range(600):

@@ -253,11 +253,11 @@ def operands(dtype, kind, count):
 def test_what_numpy_computes_at_once_has_the_bits_of_a_compiled_program():
     cases = []
     for primitive in Primitive.registry.values():
-        if primitive.on_host is None or primitive.fields or issubclass(primitive, Copy):
+        if primitive.host_kernel is None or primitive.fields or issubclass(primitive, Copy):
             continue
-        for kind in set(primitive.on_host_kinds) & set(primitive.accepts):
+        for kind in set(primitive.host_kernel_kinds) & set(primitive.accepts):
             for dtype in KINDS[kind]:
-                count = getattr(primitive.on_host, "nin", 1)
+                count = getattr(primitive.host_kernel, "nin", 1)
                 cases.append((primitive(), operands(dtype, kind, count)))
     for kind, dtype in [(k, d) for k, dtypes in KINDS.items() for d in dtypes]:
         (x,) = operands(dtype, kind, 1)

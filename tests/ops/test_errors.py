@@ -133,13 +133,13 @@ ROWS = {
         "the logarithms and products must be (1, 1, 3, 1); got f32[1,1,3,2]",
     ),
     "layer_norm": (
-        {"eps": 1e-5, "rank": 1, "weighted": True, "biased": False},
+        {"eps": 1e-5, "normalized_ndim": 1, "weighted": True, "biased": False},
         [f32[3, 4], f32[3]],
         "ShapeError",
         "layer_norm: the weight must have the shape (4,); got f32[3]",
     ),
     "layer_norm_backward": (
-        {"eps": None, "rank": 1, "weighted": False, "wanted": (True,) * 3},
+        {"eps": None, "normalized_ndim": 1, "weighted": False, "output_mask": (True,) * 3},
         [f32[3, 4], f32[3, 4], f32[4]],
         "ShapeError",
         "the saved 1 / sqrt(variance + eps) must have the shape (3,); got f32[4]",
@@ -151,7 +151,7 @@ ROWS = {
         "the operand must have at least the 2 dimensions to normalize over, and at least one; got f32[3]",
     ),
     "rms_norm_backward": (
-        {"eps": 1e-5, "rank": 1, "weighted": False, "wanted": (True,) * 3},
+        {"eps": 1e-5, "normalized_ndim": 1, "weighted": False, "output_mask": (True,) * 3},
         [f32[3], f32[4]],
         "ShapeError",
         "the cotangent must have the shape of x; got f32[3] and f32[4]",
@@ -163,7 +163,7 @@ ROWS = {
         "the channels, along axis 1, must be a multiple of 2 groups; got f32[2,3]",
     ),
     "group_norm_backward": (
-        {"eps": 1e-5, "groups": 1, "weighted": False, "wanted": (True,) * 3},
+        {"eps": 1e-5, "groups": 1, "weighted": False, "output_mask": (True,) * 3},
         [c64[2, 3], c64[2, 3]],
         "DTypeError",
         "operands must be float; got c64[2,3] and c64[2,3]",
@@ -175,7 +175,7 @@ ROWS = {
         "the running mean must have the shape (3,); got f32[2]",
     ),
     "batch_norm_backward": (
-        {"eps": 1e-5, "axes": (2,), "weighted": False, "wanted": (True,) * 3},
+        {"eps": 1e-5, "axes": (2,), "weighted": False, "output_mask": (True,) * 3},
         [f32[2, 3], f32[2, 3]],
         "AxisError",
         "each axis must be in [0, 2), and named once; got (2,)",
@@ -187,7 +187,7 @@ ROWS = {
         "the variance must have the shape (3,); got f32[2]",
     ),
     "batch_norm_inference_backward": (
-        {"eps": 1e-5, "axes": (0,), "weighted": False, "wanted": (True,) * 5},
+        {"eps": 1e-5, "axes": (0,), "weighted": False, "output_mask": (True,) * 5},
         [f32[3], f32[2, 3], f32[3], f32[3]],
         "ShapeError",
         "the cotangent must have the shape of x; got f32[3] and f32[2,3]",

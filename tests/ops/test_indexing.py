@@ -44,8 +44,8 @@ def test_gather_agrees_with_jax(number, mode):
     one = Gather.samples[number]
     args = draw_operands(one)
     read = Gather(**one.params)
-    theirs = lax.gather(*args, numbers(read.numbers), read.slice_sizes, mode=mode)
-    ours = jit(lambda *a: gather(*a, read.numbers, read.slice_sizes, mode=mode))(*args)
+    theirs = lax.gather(*args, numbers(read.dimension_numbers), read.slice_sizes, mode=mode)
+    ours = jit(lambda *a: gather(*a, read.dimension_numbers, read.slice_sizes, mode=mode))(*args)
     np.testing.assert_array_equal(ours, theirs)
 
 

@@ -123,9 +123,9 @@ class PullsBySign(Sine):
         return [mul(ct, neg(cos(args[0])))]
 
 
-@mistake("the cotangent of operand 0 must be zero where `live_operands` says so")
+@mistake("the cotangent of operand 0 must be zero where `cotangent_masks` says so")
 class LivesNowhere(Sine):
-    def live_operands(self, live, args):
+    def cotangent_masks(self, live, args):
         return [ne(args[0], args[0])]
 
 

@@ -38,7 +38,7 @@ def test_a_gradient_saves_what_its_backward_computation_uses():
     assert use.peak_bytes >= use.saved_bytes and use.temporary_bytes >= use.saved_bytes
     line = onp.sum([1 for m in use.timeline if m.bytes == use.peak_bytes])
     assert line >= 1 and len(use.timeline) == len(use.program)
-    assert sum(v.bytes for v in use.alive) == use.peak_bytes
+    assert sum(v.bytes for v in use.live_at_peak) == use.peak_bytes
 
 
 def test_it_prints_as_a_table():
@@ -94,7 +94,7 @@ def test_a_function_without_derivatives_saves_nothing():
     # What is computed element by element is never in memory on its own.
     assert use.peak_bytes == 2 * WIDE
     same = memory(lambda x: x)(X)
-    assert same.peak_bytes == 0 and same.alive == [] and "nothing" in str(same)
+    assert same.peak_bytes == 0 and same.live_at_peak == [] and "nothing" in str(same)
     minidom.parseString(same.svg())
 
 

@@ -21,16 +21,16 @@ class Runs:
             slot, filling = filled(filling, np.int32(step))
             self.hold(slot, step, slots)
             self.times[step] += 1
-        self.places = np.asarray(filling.places)
+        self.kept_steps = np.asarray(filling.kept_steps)
         if not steps:
             return
-        slot, walk = begun(filling.places)
+        slot, walk = begun(filling.kept_steps)
         self.arrive(slot, walk)
         for todo in range(steps, 0, -1):
-            while int(walk.at) != todo - 1:
-                self.times[int(walk.at)] += 1
+            while int(walk.step) != todo - 1:
+                self.times[int(walk.step)] += 1
                 slot, walk = walked(walk, np.int32(todo))
-                self.hold(slot, int(walk.at), slots)
+                self.hold(slot, int(walk.step), slots)
             vacant, slot, walk = resumed(walk, np.int32(todo - 1))
             self.hold(vacant, None, slots)
             if todo > 1:
@@ -41,7 +41,7 @@ class Runs:
         self.held[int(slot)] = step
 
     def arrive(self, slot, walk):
-        assert self.held[int(slot)] == int(walk.at)
+        assert self.held[int(slot)] == int(walk.step)
 
 
 start = functx.jit(schedule.empty_schedule, static_argnums=0)

@@ -303,7 +303,7 @@ def test_states_that_are_returned_in_any_case_are_stacked_once():
 def test_products_of_rows_are_summed_up_by_one_product_after_the_loop():
     program = functx.make_ir(functx.grad(rnn, (0, 1, 2)))(M, M, M[0], H, V)
     after = [eqn.primitive for eqn in program if eqn.primitive.name == "dot_general"]
-    assert [dot.contract for dot in after] == [((0, 1), (0, 1))] * 2
+    assert [dot.contracting_dims for dot in after] == [((0, 1), (0, 1))] * 2
     (_, backwards) = [eqn for eqn in program if eqn.primitive.name == "scan"]
     assert len(backwards.inputs) == 4  # u, the carried cotangent, rows of cotangents, the states
 

@@ -60,7 +60,7 @@ class AbstractContext:
         if max is None:
             raise DynamicShapeError(
                 f"{self.qualname}: in a program the shape of a result must not depend on values; "
-                f"its abstract rule, registered at {self.rule.place}, asks for a dynamic size",
+                f"its abstract rule, registered at {self.rule.location}, asks for a dynamic size",
                 fix="Call it outside of jit and of transforms, or give new_dynamic_size a `max`.",
             )
         return DynamicSize(max)
@@ -96,7 +96,7 @@ def infer_output_types(call: OperatorPrimitive, avals: Sequence[ShapedArray]) ->
             raise_missing_abstract_rule(call)
         return OutputTypes((), ())
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    args, kwargs = operator.arguments.called(call, structs)
+    args, kwargs = operator.arguments.call_arguments(call, structs)
     token = _current_context.set(AbstractContext(operator.qualname, rule))
     try:
         with eval_context():

@@ -39,7 +39,7 @@ class ArgumentBinder:
             else parameter_name(a.name)
             for a in schema.arguments
         ]
-        self.plain = not any(self.fields)
+        self.takes_only_arrays = not any(self.fields)
         self.names = tuple([a.name for a in schema.arguments])
         self.positional = len(schema.positional)
 
@@ -52,11 +52,11 @@ class ArgumentBinder:
                 if not argument.type.is_list:
                     found[field] = True
             elif field is not None and argument.default is not NO_DEFAULT:
-                found[field] = self.static(argument, argument.default)
+                found[field] = self.to_parameter(argument, argument.default)
         return found
 
     @cached_property
-    def inputs_class(self) -> Any:
+    def namedtuple_class(self) -> Any:
         """Named tuples with a field for each argument."""
         name = f"{self.qualname.replace('::', '_')}_inputs"
         return namedtuple(name, self.names, rename=True)  # type: ignore[misc]
@@ -65,31 +65,34 @@ class ArgumentBinder:
         """The operands and parameters of a call; ArgumentError for one that does not fit."""
         values = args
         if kwargs or len(args) != len(self.names) or self.positional != len(self.names):
-            values = self.in_order(args, kwargs)
-        if self.plain:
+            values = self.all_values(args, kwargs)
+        if self.takes_only_arrays:
             return BoundArguments(
-                [self.array(a, x) for a, x in zip(self.schema.arguments, values, strict=True)],
+                [
+                    self.check_array(a, x)
+                    for a, x in zip(self.schema.arguments, values, strict=True)
+                ],
                 {},
             )
         operands: list[Any] = []
         parameters: dict[str, Any] = {}
         for argument, field, value in zip(self.schema.arguments, self.fields, values, strict=True):
             if field is None:
-                operands.append(self.array(argument, value))
+                operands.append(self.check_array(argument, value))
             elif not argument.type.is_array:
-                parameters[field] = self.static(argument, value)
+                parameters[field] = self.to_parameter(argument, value)
             elif argument.type.is_list:
-                found = self.array_list(argument, value)
+                found = self.check_array_list(argument, value)
                 operands += [x for x in found if x is not None]
                 marks = tuple([x is not None for x in found])
-                parameters[field] = marks if argument.type.holes else len(marks)
+                parameters[field] = marks if argument.type.optional_elements else len(marks)
             else:
                 parameters[field] = value is not None
                 if value is not None:
-                    operands.append(self.array(argument, value))
+                    operands.append(self.check_array(argument, value))
         return BoundArguments(operands, parameters)
 
-    def in_order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def all_values(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The values of all arguments, those left to their defaults included."""
         if len(args) > self.positional:
             raise self.error(
@@ -110,25 +113,25 @@ class ArgumentBinder:
     def error(self, problem: str) -> ArgumentError:
         return ArgumentError(f"{self.qualname}: the operator {problem}", f"schema {self.schema}")
 
-    def array(self, argument: Argument, value: Any) -> Any:
+    def check_array(self, argument: Argument, value: Any) -> Any:
         """`value` as an operand."""
         if type(value) is not Tracer:
             try:
                 aval_of(value)
             except ArgumentError:
-                words = backend.key_words(value)
+                words = backend.raw_key_data(value)
                 if words is value:
-                    raise self.unlike(argument, value) from None
+                    raise self.type_error(argument, value) from None
                 return words
         return value
 
-    def array_list(self, argument: Argument, value: Any) -> list[Any]:
+    def check_array_list(self, argument: Argument, value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)):
-            raise self.unlike(argument, value)
-        holes = argument.type.holes
-        return [x if x is None and holes else self.array(argument, x) for x in value]
+            raise self.type_error(argument, value)
+        holes = argument.type.optional_elements
+        return [x if x is None and holes else self.check_array(argument, x) for x in value]
 
-    def static(self, argument: Argument, value: Any) -> Any:
+    def to_parameter(self, argument: Argument, value: Any) -> Any:
         """`value` as a parameter: hashable, with tuples for lists."""
         kind = argument.type
         if value is None and kind.optional:
@@ -143,9 +146,9 @@ class ArgumentBinder:
         except (TypeError, ValueError) as error:
             if isinstance(error, FunctxError):
                 raise
-            raise self.unlike(argument, value) from None
+            raise self.type_error(argument, value) from None
 
-    def unlike(self, argument: Argument, value: Any) -> ArgumentError:
+    def type_error(self, argument: Argument, value: Any) -> ArgumentError:
         traced = isinstance(value, jax.core.Tracer)
         return ArgumentError(
             f"{self.qualname}: `{argument.name}` must be {_describe_type(argument.type)}; "
@@ -154,7 +157,7 @@ class ArgumentBinder:
             fix="Make it static (static_argnums), or declare it an array." if traced else "",
         )
 
-    def arranged(
+    def unflatten(
         self,
         primitive: Primitive,
         leaves: Sequence[Any],
@@ -165,7 +168,7 @@ class ArgumentBinder:
         `static` says what to make of parameters; by default they are as the user gave them.
         """
         rest: Iterator[Any] = iter(leaves)
-        if self.plain:
+        if self.takes_only_arrays:
             return list(rest)
         found: list[Any] = []
         for argument, field in zip(self.schema.arguments, self.fields, strict=True):
@@ -179,22 +182,22 @@ class ArgumentBinder:
             elif not argument.type.is_list:
                 found.append(next(rest) if value else None)
             else:
-                marks = value if argument.type.holes else (True,) * value
+                marks = value if argument.type.optional_elements else (True,) * value
                 found.append([next(rest) if on else None for on in marks])
         return found
 
-    def called(
+    def call_arguments(
         self, primitive: Primitive, leaves: Sequence[Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """The positional and keyword arguments of a function that takes them all."""
-        values = self.arranged(primitive, leaves)
+        values = self.unflatten(primitive, leaves)
         keywords = zip(self.names[self.positional :], values[self.positional :], strict=True)
         return values[: self.positional], dict(keywords)
 
-    def passed(self, primitive: Primitive) -> int:
+    def num_passed(self, primitive: Primitive) -> int:
         """How many positional arguments are not left to their defaults, counted from the first."""
         count = self.positional
-        values = self.arranged(primitive, [_PLACEHOLDER] * self.count(primitive))
+        values = self.unflatten(primitive, [_PLACEHOLDER] * self.num_operands(primitive))
         while count and self.is_default(self.schema.arguments[count - 1], values[count - 1]):
             count -= 1
         return count
@@ -205,11 +208,11 @@ class ArgumentBinder:
             return False
         if argument.type.is_array:
             return value is None
-        default = self.static(argument, argument.default)
+        default = self.to_parameter(argument, argument.default)
         given = tuple(value) if isinstance(value, list) else value
         return type(default) is type(given) and bool(default == given)
 
-    def count(self, primitive: Primitive) -> int:
+    def num_operands(self, primitive: Primitive) -> int:
         """How many operands there are."""
         total = 0
         for argument, field in zip(self.schema.arguments, self.fields, strict=True):
@@ -223,8 +226,8 @@ class ArgumentBinder:
     def operand_names(self, primitive: Primitive) -> list[str]:
         """`x`, `xs[0]`, ...: what messages call each operand."""
         found: list[str] = []
-        numbers = iter(range(self.count(primitive)))
-        values = self.arranged(primitive, list(numbers), lambda _: None)
+        numbers = iter(range(self.num_operands(primitive)))
+        values = self.unflatten(primitive, list(numbers), lambda _: None)
         for name, value in zip(self.names, values, strict=True):
             if isinstance(value, list):
                 found += [f"{name}[{i}]" for i, x in enumerate(value) if x is not None]
@@ -236,7 +239,7 @@ class ArgumentBinder:
         """The operands that the operator writes to."""
         if not self.schema.mutated:
             return []
-        numbers = self.arranged(primitive, range(self.count(primitive)), lambda _: None)
+        numbers = self.unflatten(primitive, range(self.num_operands(primitive)), lambda _: None)
         found: list[int] = []
         for argument, value in zip(self.schema.arguments, numbers, strict=True):
             if argument.mutated and value is not None:

@@ -47,8 +47,8 @@ def batch_operator(
             'functx.config.operator_vmap is "error"; got none',
             fix=f"Give it one with {operator.__name__}.def_vmap.",
         )
-    if not operator.warned:
-        operator.warned = True
+    if not operator.has_warned:
+        operator.has_warned = True
         _warn_sequential(operator.qualname)
     return _batch_sequentially(call, args, dims)
 
@@ -98,15 +98,15 @@ def _batch_by_rule(
             for x, d in zip(args, dims, strict=True)
         ]
     )
-    results = call.results(avals)
+    results = call.output_types(avals)
     # A dimension that all share is None to the rule, which a list of operands cannot tell from
     # an array that is not there, but its argument can.
-    in_dims = arguments.arranged(call, dims, lambda _: None)
-    passed = arguments.passed(call)
+    in_dims = arguments.unflatten(call, dims, lambda _: None)
+    passed = arguments.num_passed(call)
     out_dims: list[int | None] = []
 
     def body(*xs: Any) -> list[Any]:
-        values, keywords = arguments.called(call, xs)
+        values, keywords = arguments.call_arguments(call, xs)
         given = {
             a.name: keywords[a.name]
             for a in arguments.schema.arguments
@@ -133,7 +133,7 @@ def _remove_axis(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 def _output_tree(call: OperatorPrimitive, results: OutputTypes) -> Any:
     places = range(len(results.avals))
-    return results.arranged(call.operator.schema, list(places))
+    return results.unflatten(call.operator.schema, list(places))
 
 
 def _check_out_dims(

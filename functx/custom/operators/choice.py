@@ -46,7 +46,7 @@ def find_kernel(call: OperatorPrimitive, platform: str | None) -> Registration |
     rules = get_rules(operator, KERNEL_RULE)
     platform = _PLATFORM_ALIASES.get(platform or "", platform)
     for name in (platform, "default"):
-        if name in rules and name not in operator.disabled:
+        if name in rules and name not in operator.disabled_platforms:
             return rules[name]
     return None
 
@@ -73,8 +73,8 @@ def raise_missing_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> No
 def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelError:
     """The error that there is no implementation for a platform."""
     rules = get_rules(operator, KERNEL_RULE)
-    off = [name for name in rules if name in operator.disabled]
-    there = ", ".join([f"{name} ({rule.place})" for name, rule in rules.items()]) or "none"
+    off = [name for name in rules if name in operator.disabled_platforms]
+    there = ", ".join([f"{name} ({rule.location})" for name, rule in rules.items()]) or "none"
     return MissingKernelError(
         f"{operator.qualname}: there must be an implementation for the platform {platform}; "
         f"got {there}" + (f", of which {', '.join(off)} is switched off" if off else ""),
@@ -85,7 +85,7 @@ def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelErro
 
 def _platform_of(call: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
     """The platform of a call; None where neither an array nor a device says one."""
-    device = call.operator.device_of(call)
+    device = call.operator.device_argument(call)
     if device is not None:
         return device if isinstance(device, str) else str(device.platform)
     found = {
@@ -121,7 +121,7 @@ def set_kernel_enabled(operator: Operator, platform: str, enabled: bool) -> Iter
         _log.warning("%s: there is no implementation for %r to switch", operator.qualname, platform)
         yield
         return
-    before = platform not in operator.disabled
+    before = platform not in operator.disabled_platforms
     if before is enabled:
         _log.warning(
             "%s: the implementation for %s is %s already",
@@ -129,8 +129,8 @@ def set_kernel_enabled(operator: Operator, platform: str, enabled: bool) -> Iter
             platform,
             "on" if enabled else "off",
         )
-    operator.switch(platform, enabled)
+    operator.set_platform_enabled(platform, enabled)
     try:
         yield
     finally:
-        operator.switch(platform, before)
+        operator.set_platform_enabled(platform, before)

@@ -31,7 +31,7 @@ class CompositeBody:
     def __init__(self, operator: Operator, rule: Registration):
         self.operator, self.rule = operator, rule
 
-    def run_now(self, call: OperatorPrimitive, operands: Sequence[Any]) -> Any:
+    def run_eagerly(self, call: OperatorPrimitive, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands, to which the body writes itself."""
         operator = self.operator
         check_writable(call, operands)
@@ -44,30 +44,32 @@ class CompositeBody:
             leaves, lengths = self.leaves(call, given)
         except ValueError as error:
             if "read-only" in str(error):
-                raise self.undeclared_write() from error
+                raise self.undeclared_write_error() from error
             raise
         # Each is copied: the body may return one array twice, or one from outside.
         leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
-        aliased = operator.aliased(call, operands)
-        return OutputTypes((), lengths).arranged(operator.schema, leaves, aliased)
+        aliased = operator.aliased_arguments(call, operands)
+        return OutputTypes((), lengths).unflatten(operator.schema, leaves, aliased)
 
     def leaves(
         self, call: OperatorPrimitive, given: Sequence[Any]
     ) -> tuple[list[Any], tuple[int | None, ...]]:
         """What the body gives for operands, flat, and the lengths of lists."""
-        args, kwargs = self.operator.arguments.called(call, given)
+        args, kwargs = self.operator.arguments.call_arguments(call, given)
         out = self.rule(*args, **kwargs)
 
         def leaf(result: Return, x: Any, place: str) -> Any:
             if result.alias:
-                own = (self.operator.aliased(call, given) or {})[result.alias]
+                own = (self.operator.aliased_arguments(call, given) or {})[result.alias]
                 if x is not own:
-                    raise self.wrong(f"return what it writes to for {place}; got another array")
+                    raise self.rule_error(
+                        f"return what it writes to for {place}; got another array"
+                    )
                 return x
             if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
-                raise self.wrong(f"give an array for {place}; got {type_name(x)}")
+                raise self.rule_error(f"give an array for {place}; got {type_name(x)}")
             if any(_is_alias(x, y) for y in given):
-                raise self.wrong(
+                raise self.rule_error(
                     f"return arrays of its own; {place} is an argument, or a view of one",
                     "Return a copy: x.copy().",
                 )
@@ -75,16 +77,16 @@ class CompositeBody:
 
         return flatten_outputs(self.operator.qualname, self.rule, self.operator.schema, out, leaf)
 
-    def wrong(self, problem: str, fix: str = "") -> Exception:
+    def rule_error(self, problem: str, fix: str = "") -> Exception:
         return operator_rule_error(self.operator.qualname, self.rule, problem, fix)
 
-    def undeclared_write(self, name: str = "") -> ImmutableArrayError:
+    def undeclared_write_error(self, name: str = "") -> ImmutableArrayError:
         """The error that the body writes to what `mutates_args` does not name."""
         return ImmutableArrayError(
-            f"{self.operator.qualname}: its decomposition, given at {self.rule.place}, must write to "
+            f"{self.operator.qualname}: its decomposition, given at {self.rule.location}, must write to "
             f"what mutates_args names alone; it writes to {name or 'another argument'}",
             fix="Name the argument in mutates_args, or write to a copy.",
-            source=self.rule.line,
+            source=self.rule.error_source,
         )
 
     def body(self, call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> TracedBody:
@@ -110,7 +112,7 @@ class CompositeBody:
         names = self.operator.arguments.operand_names(call)
         for i in pure.written:
             if i not in places:
-                raise self.undeclared_write(f"`{names[i]}`" if i < len(names) else "")
+                raise self.undeclared_write_error(f"`{names[i]}`" if i < len(names) else "")
         count = len(program.outputs)
         new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
         inputs = pure.program.inputs

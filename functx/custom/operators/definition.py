@@ -224,7 +224,7 @@ def _apply_tags(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
             if written != ((first,) if first else ()) or first is None
             else "return one array, the one that it writes to"
             if len(schema.returns) != 1
-            or not schema.single
+            or not schema.returns_single
             or str(schema.returns[0].type) != "Array"
             else ""
         )

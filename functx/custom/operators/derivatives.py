@@ -69,7 +69,7 @@ def vjp_forward(
 
 def check_not_declaration_only(operator: Operator) -> None:
     """Raise for an operator that was declared by `define`, which is refused before it runs."""
-    if operator.prototype and get_rule(operator, JVP_RULE) is None:
+    if operator.is_declaration and get_rule(operator, JVP_RULE) is None:
         raise no_autograd_formula_error(operator.qualname)
 
 
@@ -83,7 +83,7 @@ def check_operands_not_differentiated(call: OperatorPrimitive, operands: Sequenc
 
 def output_types_of_call(call: OperatorPrimitive, args: Sequence[Any]) -> OutputTypes:
     """The types of the results for operands `args`."""
-    return call.results(tuple([aval_of(x) for x in args]))
+    return call.output_types(tuple([aval_of(x) for x in args]))
 
 
 def vjp_backward(
@@ -115,12 +115,12 @@ def _apply_backward(
     """What the backward rule makes of cotangents; it gets zeros where there is none."""
     results = output_types_of_call(call, args)
     marks = differentiable_output_mask(call, results)
-    arrays = results.marks([r.type.is_array for r in call.operator.schema.made])
+    arrays = results.per_leaf([r.type.is_array for r in call.operator.schema.new_returns])
     given = [
         None if not (on or array) else zeros_like(aval) if ct is None or not on else ct
         for ct, aval, on, array in zip(cts, results.avals, marks, arrays, strict=False)
     ]
-    return formula.pull(call, results, kept, given, args)
+    return formula.run_backward(call, results, kept, given, args)
 
 
 def differentiable_output_mask(call: OperatorPrimitive, results: OutputTypes) -> list[bool]:
@@ -131,10 +131,10 @@ def differentiable_output_mask(call: OperatorPrimitive, results: OutputTypes) ->
     operator = call.operator
     inexact = [is_inexact(a.dtype) for a in results.avals]
     rule = get_rule(operator, BACKWARD_RULE)
-    if rule is None or rule.details is None or get_rule(operator, AUTOGRAD_RULE) is not None:
+    if rule is None or rule.option is None or get_rule(operator, AUTOGRAD_RULE) is not None:
         return inexact
-    stated = rule.details
-    for i, (on, result) in enumerate(zip(stated, operator.schema.made, strict=True)):
+    stated = rule.option
+    for i, (on, result) in enumerate(zip(stated, operator.schema.new_returns, strict=True)):
         if on and not result.type.is_array:
             raise OperatorRuleError(
                 f"{operator.qualname}: output_differentiability must be False for what is no array; "
@@ -142,7 +142,7 @@ def differentiable_output_mask(call: OperatorPrimitive, results: OutputTypes) ->
                 fix="Pass False there.",
                 source=rule.source,
             )
-    return [a and b for a, b in zip(inexact, results.marks(stated), strict=True)]
+    return [a and b for a, b in zip(inexact, results.per_leaf(stated), strict=True)]
 
 
 def jvp_operator(
@@ -175,7 +175,7 @@ def _jvp_by_rule(
     arguments = operator.arguments
     results = output_types_of_call(call, primals)
     avals = list(results.avals)
-    structure = tree.structure(results.arranged(operator.schema, [0] * len(avals)))
+    structure = tree.structure(results.unflatten(operator.schema, [0] * len(avals)))
     out = RuleResult(operator.qualname, rule.fun)
     moving = [is_inexact(x.dtype) for x in primals]
     given = [
@@ -187,15 +187,17 @@ def _jvp_by_rule(
     def body(*xs: Any) -> list[Any]:
         rest = iter(xs[len(primals) :])
         moved = [next(rest) if on else None for on in moving]
-        make = arguments.inputs_class
+        make = arguments.namedtuple_class
         found = rule(
-            make(*arguments.arranged(call, xs[: len(primals)])),
-            make(*arguments.arranged(call, moved, lambda _: None)),
+            make(*arguments.unflatten(call, xs[: len(primals)])),
+            make(*arguments.unflatten(call, moved, lambda _: None)),
         )
-        value, tangent = out.pair(found, "(output, output tangent)")
+        value, tangent = out.check_pair(found, "(output, output tangent)")
         return [
             *out.leaves(value, structure, avals),
-            *out.of("the output tangent").tangent_leaves(tangent, structure, avals, "the output"),
+            *out.for_part("the output tangent").check_tangents(
+                tangent, structure, avals, "the output"
+            ),
         ]
 
     found, _ = inline_rule(f"{operator.__name__}_jvp", body, [*primals, *given])
@@ -226,7 +228,7 @@ def _jvp_by_transpose(
     program = decompose_missing_rules(program, "transpose")
     problem = (
         f"{call.operator.qualname}: in forward mode its {formula.rule.kind}, registered at "
-        f"{formula.rule.place}, must be linear in the cotangents, since it is transposed; "
+        f"{formula.rule.location}, must be linear in the cotangents, since it is transposed; "
         "got one that is not"
     )
     known = dict(zip(program.inputs[len(avals) :], captured, strict=True))

@@ -60,7 +60,7 @@ def dispatch_call(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any
     found = get_rules(operator, DISPATCH_RULE)
     if not found:
         return NotImplemented
-    rules = {rule.details: rule for rule in found.values()}
+    rules = {rule.option: rule for rule in found.values()}
     modes = _active_modes()
     for i in reversed(range(len(modes))):
         rule = rules.get(type(modes[i]))

@@ -31,13 +31,13 @@ class OperatorPrimitive(Primitive, abstract=True):
 
     operator: ClassVar[Operator]
     multiple_results = True
-    checks_rules = True
+    checks_rule_results = True
 
     def __reduce__(self) -> Any:
         values = tuple([getattr(self, field) for field in self.fields])
         return _unpickle, (self.operator.qualname, values)
 
-    def results(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
+    def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         """The types of the results for operands of `avals`, remembered."""
         raise NotImplementedError
 
@@ -45,16 +45,16 @@ class OperatorPrimitive(Primitive, abstract=True):
 class OperatorCall(OperatorPrimitive, abstract=True):
     """An operation whose rules are those that users registered for it."""
 
-    def results(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
+    def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         key = self, avals
-        found: OutputTypes | None = self.operator.known_results.get(key)
+        found: OutputTypes | None = self.operator.output_type_cache.get(key)
         if found is None:
-            found = self.operator.remember(key, abstract.infer_output_types(self, avals))
+            found = self.operator.cache_types(key, abstract.infer_output_types(self, avals))
         return found  # type: ignore[return-value]
 
     def abstract_eval(self, *avals):
         written = [avals[i] for i in self.operator.arguments.written(self)]
-        return [*self.results(avals).avals, *written]
+        return [*self.output_types(avals).avals, *written]
 
     def jvp(self, primals, tangents):
         return derivatives.jvp_operator(self, primals, tangents)
@@ -84,14 +84,14 @@ class CompositeCall(OperatorPrimitive, abstract=True):
     def body(self, avals: tuple[ShapedArray, ...]) -> TracedBody:
         """What the operation is made of on operands of `avals`, remembered."""
         operator, key = self.operator, contextual_key((self, avals, x64_enabled()))
-        found: TracedBody | None = operator.known_results.get(key)
+        found: TracedBody | None = operator.output_type_cache.get(key)
         if found is None:
             assert operator.composite is not None
             with eval_context():
-                found = operator.remember(key, operator.composite.body(self, avals))
+                found = operator.cache_types(key, operator.composite.body(self, avals))
         return found  # type: ignore[return-value]
 
-    def results(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
+    def output_types(self, avals: tuple[ShapedArray, ...]) -> OutputTypes:
         program, _, lengths = self.body(avals)
         count = len(program.outputs) - len(self.operator.arguments.written(self))
         return OutputTypes(tuple(program.out_avals[:count]), lengths)

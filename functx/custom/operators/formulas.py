@@ -65,7 +65,7 @@ def _restored_context(context: AutogradContext, noted: dict[str, Any]) -> Autogr
 class BackwardByName(NamedTuple):
     """`save_for_backward(inputs, output)` and `backward(ctx, saved, *grads)`."""
 
-    saving: Registration
+    save_rule: Registration
     rule: Registration
 
     def save(
@@ -81,16 +81,16 @@ class BackwardByName(NamedTuple):
 
         def body(*xs: Any) -> list[Any]:
             nonlocal saved
-            inputs = call.operator.arguments.arranged(call, xs[: len(args)])
-            output = results.arranged(call.operator.schema, xs[len(args) :])
-            found = self.saving(call.operator.arguments.inputs_class(*inputs), output)
-            saved = Residuals.of(found)
+            inputs = call.operator.arguments.unflatten(call, xs[: len(args)])
+            output = results.unflatten(call.operator.schema, xs[len(args) :])
+            found = self.save_rule(call.operator.arguments.namedtuple_class(*inputs), output)
+            saved = Residuals.flatten(found)
             return list(saved.arrays)
 
         found, _ = inline_rule(f"{call.operator.__name__}_save", body, [*args, *outs])
         return saved._replace(arrays=found)  # type: ignore[no-any-return]
 
-    def pull(
+    def run_backward(
         self,
         call: OperatorPrimitive,
         results: OutputTypes,
@@ -103,8 +103,8 @@ class BackwardByName(NamedTuple):
         def rule(
             arrays: Sequence[Any], grads: Sequence[Any], checked: GradientChecker
         ) -> Gradients:
-            found = self.rule(BackwardContext(), saved.value(arrays), *grads)
-            return checked.by_name(found)
+            found = self.rule(BackwardContext(), saved.unflatten(arrays), *grads)
+            return checked.from_dict(found)
 
         return _run_backward_rule(call, self.rule, results, saved, cts, args, rule)
 
@@ -125,25 +125,25 @@ class BackwardByContext(NamedTuple):
         """The context, and what is noted in it, as far as it is arrays apart from the rest."""
         arguments = call.operator.arguments
         context = AutogradContext(_needs_input_grad(call, active))
-        setup = self.rule.details
+        setup = self.rule.option
         if setup is None:
-            return context, Residuals.of({})
+            return context, Residuals.flatten({})
         saved: Any = None
 
         def body(*xs: Any) -> list[Any]:
             nonlocal saved
-            inputs, keywords = arguments.called(call, xs[: len(args)])
-            output = results.arranged(call.operator.schema, xs[len(args) :])
+            inputs, keywords = arguments.call_arguments(call, xs[: len(args)])
+            output = results.unflatten(call.operator.schema, xs[len(args) :])
             given: dict[str, Any] = {"keyword_only_inputs": keywords} if keywords else {}
             given |= {"ctx": context, "inputs": tuple(inputs), "output": output}
             self.rule.run(setup, (), given)
-            saved = Residuals.of(_context_attributes(context))
+            saved = Residuals.flatten(_context_attributes(context))
             return list(saved.arrays)
 
         found, _ = inline_rule(f"{call.operator.__name__}_setup", body, [*args, *outs])
         return context, saved._replace(arrays=found)
 
-    def pull(
+    def run_backward(
         self,
         call: OperatorPrimitive,
         results: OutputTypes,
@@ -157,8 +157,8 @@ class BackwardByContext(NamedTuple):
         def rule(
             arrays: Sequence[Any], grads: Sequence[Any], checked: GradientChecker
         ) -> Gradients:
-            found = self.rule(_restored_context(context, noted.value(arrays)), *grads)
-            return checked.by_position(found, call.operator.arguments.passed(call))
+            found = self.rule(_restored_context(context, noted.unflatten(arrays)), *grads)
+            return checked.from_tuple(found, call.operator.arguments.num_passed(call))
 
         return _run_backward_rule(call, self.rule, results, noted, cts, args, rule)
 
@@ -166,8 +166,8 @@ class BackwardByContext(NamedTuple):
 def _needs_input_grad(call: OperatorPrimitive, active: Sequence[bool]) -> tuple[Any, ...]:
     """`needs_input_grad` of a call."""
     arguments = call.operator.arguments
-    marks = arguments.arranged(call, active, lambda _: False)
-    passed = marks[: arguments.passed(call)]
+    marks = arguments.unflatten(call, active, lambda _: False)
+    passed = marks[: arguments.num_passed(call)]
     return tuple([[bool(on) for on in m] if isinstance(m, list) else bool(m) for m in passed])
 
 
@@ -190,7 +190,7 @@ def _run_backward_rule(
     def body(*xs: Any) -> list[Any]:
         own = xs[: len(given)]
         rest = iter(own)
-        grads = results.values([next(rest) if ct is not None else None for ct in cts])
+        grads = results.group_lists([next(rest) if ct is not None else None for ct in cts])
         held = xs[len(given) : len(given) + len(saved.arrays)]
         found = rule(held, grads, GradientChecker(call, registration, xs[len(given) + len(held) :]))
         marks.extend(g is not None for g in found)
@@ -220,7 +220,7 @@ def backward_rule_of(call: OperatorPrimitive) -> BackwardByName | BackwardByCont
     other = BACKWARD_RULE if found is saving else SAVE_RULE
     raise RegistrationError(
         f"{operator.qualname}: save_for_backward and backward must both be registered for a "
-        f"derivative; got {found.kind} alone, registered at {found.place}, and no {other}",
+        f"derivative; got {found.kind} alone, registered at {found.location}, and no {other}",
         fix=f"Register the other half: @{operator.__name__}.{other}.",
         source=found.source,
     )

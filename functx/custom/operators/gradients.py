@@ -30,12 +30,12 @@ class GradientChecker:
     def __init__(self, call: OperatorPrimitive, rule: Registration, args: Sequence[Any]):
         self.call, self.rule, self.args = call, rule, args
         self.arguments = call.operator.arguments
-        self.values = self.arguments.arranged(call, args)
+        self.values = self.arguments.unflatten(call, args)
 
     def error(self, problem: str, fix: str = "") -> OperatorRuleError:
         return operator_rule_error(self.call.operator.qualname, self.rule, problem, fix)
 
-    def by_name(self, found: Any) -> Gradients:
+    def from_dict(self, found: Any) -> Gradients:
         """The cotangents that a dictionary gives, which must have a key for each array."""
         if not isinstance(found, dict):
             raise self.error(
@@ -51,10 +51,10 @@ class GradientChecker:
         gradients: Gradients = []
         for argument, value in zip(self.arguments.schema.arguments, self.values, strict=True):
             if argument.type.is_array:
-                gradients += self.of_argument(argument, value, found[argument.name])
+                gradients += self.check_argument(argument, value, found[argument.name])
         return gradients
 
-    def by_position(self, found: Any, passed: int) -> Gradients:
+    def from_tuple(self, found: Any, passed: int) -> Gradients:
         """The cotangents that a tuple gives, one for each argument that was passed, or for all."""
         grads = found if isinstance(found, (tuple, list)) else (found,)
         count = self.arguments.positional
@@ -70,12 +70,12 @@ class GradientChecker:
                         f"give None for `{argument.name}`, which is no array; got {type_name(g)}"
                     )
             elif isinstance(value, list):
-                gradients += self.of_list_alike(argument, value, g)
+                gradients += self.check_list(argument, value, g)
             else:
-                gradients += self.of_argument(argument, value, g)
+                gradients += self.check_argument(argument, value, g)
         return gradients
 
-    def of_list_alike(self, argument: Argument, value: list[Any], g: Any) -> Gradients:
+    def check_list(self, argument: Argument, value: list[Any], g: Any) -> Gradients:
         """The cotangents of a list, whose gradient has the structure of the list, or is None."""
         if g is None:
             return [None for x in value if x is not None]
@@ -89,9 +89,9 @@ class GradientChecker:
             raise self.error(
                 f"give gradients of the structure of `{argument.name}`, {wanted}; got {given}"
             )
-        return self.of_argument(argument, value, list(g))
+        return self.check_argument(argument, value, list(g))
 
-    def of_argument(self, argument: Argument, value: Any, g: Any) -> Gradients:
+    def check_argument(self, argument: Argument, value: Any, g: Any) -> Gradients:
         """The cotangents of one argument: of each array that it is or holds."""
         name = argument.name
         if not argument.type.is_list:
@@ -101,7 +101,7 @@ class GradientChecker:
                 if g is not None:
                     raise self.error(f"give None for `{name}`, which was None; got {type_name(g)}")
                 return []
-            return [self.fitted(name, value, g)]
+            return [self.check_gradient(name, value, g)]
         if not isinstance(g, (list, tuple)):
             raise self.error(f"give a list or tuple of gradients for `{name}`; got {type_name(g)}")
         if len(g) != len(value):
@@ -115,14 +115,14 @@ class GradientChecker:
                     f"give an array or None for `{name}[{i}]`; got {describe_type(each)}"
                 )
             if x is not None:
-                gradients.append(self.fitted(f"{name}[{i}]", x, each))
+                gradients.append(self.check_gradient(f"{name}[{i}]", x, each))
             elif each is not None:
                 raise self.error(
                     f"give None for `{name}[{i}]`, which was None; got {type_name(each)}"
                 )
         return gradients
 
-    def fitted(self, name: str, x: Any, g: Any) -> Any:
+    def check_gradient(self, name: str, x: Any, g: Any) -> Any:
         """`g` as the cotangent of the operand `x`, whose shape and dtype it must have."""
         aval: ShapedArray = aval_of(x)
         if g is None:

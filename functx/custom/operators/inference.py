@@ -168,7 +168,7 @@ def _parameter_type(annotation: Any) -> Type | None:
     element, holes = _strip_optional(typing.get_args(inner)[0])
     base = _base_type(element)
     if base == ARRAY and not optional:
-        return Type(base, is_list=True, holes=holes)
+        return Type(base, is_list=True, optional_elements=holes)
     if base in SCALARS and not holes:
         return Type(base, is_list=True, optional=optional)  # type: ignore[arg-type]
     return None
@@ -219,7 +219,7 @@ def _returns(annotation: Any, what: str) -> tuple[tuple[Return, ...], bool]:
 
 def _return_type(annotation: Any, what: str) -> Type:
     kind = _parameter_type(annotation)
-    plain = kind is not None and not kind.optional and not kind.holes
+    plain = kind is not None and not kind.optional and not kind.optional_elements
     if plain and (kind.base == ARRAY or (kind.base in SCALARS and not kind.is_list)):  # type: ignore[union-attr]
         return kind  # type: ignore[return-value]
     raise SchemaError(

@@ -42,21 +42,21 @@ def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any
     Raises OperatorRuleError where it does not return what the schema says, or an argument.
     """
     operator = call.operator
-    on_host = rule.details == "numpy"
+    on_host = rule.option == "numpy"
     places = operator.arguments.written(call)
     given = list(arrays)
     for i in places:
         given[i] = given[i] if on_host else ArrayRef(given[i])
-    args, kwargs = operator.arguments.called(call, given)
+    args, kwargs = operator.arguments.call_arguments(call, given)
     try:
         with eval_context():
             out = rule(*args, **kwargs)
     except jax.errors.JAXTypeError as error:
         raise ForeignCodeError(
-            f"{operator.qualname}: its {rule.kind}, registered at {rule.place}, must be code that "
+            f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must be code that "
             f"JAX can trace; it asked for a value: {str(error).splitlines()[0]}",
             fix='Register code of NumPy with kernel="numpy", which runs on the host.',
-            source=rule.line,
+            source=rule.error_source,
         ) from error
     except (ValueError, TypeError) as error:
         if on_host and "read-only" in str(error):
@@ -70,7 +70,9 @@ def run_kernel(call: OperatorPrimitive, rule: Registration, arrays: Sequence[Any
             ) from error
         raise
     check = _KernelOutputChecker(call, rule, given)
-    leaves, lengths = flatten_outputs(operator.qualname, rule, operator.schema, out, check.leaf)
+    leaves, lengths = flatten_outputs(
+        operator.qualname, rule, operator.schema, out, check.check_leaf
+    )
     return KernelOutputs(leaves, lengths, [given[i] if on_host else given[i].value for i in places])
 
 
@@ -80,14 +82,14 @@ class _KernelOutputChecker:
     def __init__(self, call: OperatorPrimitive, rule: Registration, given: Sequence[Any]):
         self.call, self.rule, self.given = call, rule, given
 
-    def leaf(self, result: Return, x: Any, place: str) -> Any:
+    def check_leaf(self, result: Return, x: Any, place: str) -> Any:
         """The value `x` of a result; OperatorRuleError if it is no array or number, or an argument."""
         qualname = self.call.operator.qualname
         if result.alias:
-            self.check_returned(result, x, place)
+            self.check_returned_argument(result, x, place)
             return x
         refused = config.operator_aliases == "error" or not isinstance(x, jax.Array)
-        if refused and (isinstance(x, ArrayRef) or self.shares(x)):
+        if refused and (isinstance(x, ArrayRef) or self.is_alias(x)):
             raise operator_rule_error(
                 qualname,
                 self.rule,
@@ -104,14 +106,14 @@ class _KernelOutputChecker:
             )
         return x
 
-    def shares(self, x: Any) -> bool:
+    def is_alias(self, x: Any) -> bool:
         if isinstance(x, np.ndarray):
             return any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in self.given)
         return any(x is (y.value if isinstance(y, ArrayRef) else y) for y in self.given)
 
-    def check_returned(self, result: Return, x: Any, place: str) -> None:
+    def check_returned_argument(self, result: Return, x: Any, place: str) -> None:
         operator = self.call.operator
-        arranged = operator.arguments.arranged(self.call, self.given)
+        arranged = operator.arguments.unflatten(self.call, self.given)
         for argument, value in zip(operator.schema.arguments, arranged, strict=True):
             if argument.alias == result.alias and x is not value:
                 raise operator_rule_error(
@@ -125,10 +127,10 @@ def _undeclared_write_error(call: OperatorPrimitive, rule: Registration) -> Immu
     operator = call.operator
     named = ", ".join([f"`{a.name}`" for a in operator.schema.mutated]) or "nothing"
     return ImmutableArrayError(
-        f"{operator.qualname}: its {rule.kind}, registered at {rule.place}, must write to what "
+        f"{operator.qualname}: its {rule.kind}, registered at {rule.location}, must write to what "
         f"mutates_args names alone, {named}; it writes to another argument",
         fix="Name the argument in mutates_args, or write to a copy.",
-        source=rule.line,
+        source=rule.error_source,
     )
 
 
@@ -141,7 +143,7 @@ def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Se
     avals = [aval_of(x) for x in operands]
     written = set(operator.arguments.written(call))
     check_writable(call, operands)
-    if rule.details == "numpy":
+    if rule.option == "numpy":
         arrays = [
             np.array(x, a.dtype) if i in written else read_only(np.asarray(x, a.dtype))
             for i, (x, a) in enumerate(zip(operands, avals, strict=True))
@@ -155,14 +157,19 @@ def run_kernel_eagerly(call: OperatorPrimitive, rule: Registration, operands: Se
     # Only now, so that an implementation that fails has changed nothing.
     for i, new in zip(sorted(written), out.written, strict=True):
         operands[i][...] = np.asarray(new)
-    as_jax = any(isinstance(x, jax.Array) for x in operands) or operator.device_of(call) is not None
-    marks = OutputTypes((), out.lengths).marks([r.type.is_array for r in operator.schema.made])
+    as_jax = (
+        any(isinstance(x, jax.Array) for x in operands)
+        or operator.device_argument(call) is not None
+    )
+    marks = OutputTypes((), out.lengths).per_leaf(
+        [r.type.is_array for r in operator.schema.new_returns]
+    )
     leaves = [
         _as_output(x, as_jax) if on else _as_python_scalar(x)
         for x, on in zip(out.leaves, marks, strict=True)
     ]
-    return OutputTypes((), out.lengths).arranged(
-        operator.schema, leaves, operator.aliased(call, operands)
+    return OutputTypes((), out.lengths).unflatten(
+        operator.schema, leaves, operator.aliased_arguments(call, operands)
     )
 
 
@@ -213,16 +220,16 @@ class HostKernel(HostPrimitive, abstract=True):
 
     call: Any
     rule: Any
-    results: tuple[ShapedArray, ...]
+    output_types: tuple[ShapedArray, ...]
     padded: tuple[tuple[int, ...], ...]
-    narrow: bool
+    canonicalize: bool
 
     @property
     def effects(self) -> Effects:  # type: ignore[override]
         return self.call.effects  # type: ignore[no-any-return]
 
     @property
-    def host_name(self) -> str:
+    def display_name(self) -> str:
         return str(self.call.name)
 
     def run(self, *arrays: Any) -> list[Any]:
@@ -233,10 +240,10 @@ class HostKernel(HostPrimitive, abstract=True):
         padded = self.padded or ((),) * len(values)
         values = [
             _pad_to_aval(x, a, axes)
-            for x, a, axes in zip(values, self.results, padded, strict=False)
+            for x, a, axes in zip(values, self.output_types, padded, strict=False)
         ]
         return check_kernel_outputs(
-            self.call, self.rule, values, self.results, self.narrow, out.leaves
+            self.call, self.rule, values, self.output_types, self.canonicalize, out.leaves
         )
 
 
@@ -284,14 +291,14 @@ def lower_kernel(call: OperatorPrimitive, ctx: Any, values: Sequence[Any]) -> Se
     """The results of `call` as part of a program, by the implementation for its platform."""
     chosen = kernels_by_platform(call, ctx.platforms)
     avals = tuple(ctx.avals_out)
-    padded = call.results(tuple(ctx.avals_in)).padded
+    padded = call.output_types(tuple(ctx.avals_in)).padded
 
     def on_host(rule: Registration) -> HostKernel:
         return HostKernel(call, rule, avals, padded, not x64_enabled())
 
     if len(chosen) == 1:
         (rule,) = chosen.values()
-        if rule.details == "numpy":
+        if rule.option == "numpy":
             return ctx.callback(on_host(rule), values)  # type: ignore[no-any-return]
         outs = ctx.via_jax(kernel_as_jax_function(call, rule, avals), *values)
     else:
@@ -327,7 +334,7 @@ def _platform_dependent_kernel(
     shapes = tuple([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
     def branch(rule: Registration) -> Any:
-        if rule.details != "numpy":
+        if rule.option != "numpy":
             return kernel_as_jax_function(call, rule, avals)
         device_call = DeviceCallback(on_host(rule), source)
 

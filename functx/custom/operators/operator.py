@@ -58,19 +58,19 @@ class Operator(registry.RegisteredOperator):
             )
         copy_function_metadata(self, fun, "custom_op")
         self.__name__ = qualname.split("::")[1]
-        self.qualname, self.schema, self.prototype = qualname, schema, prototype
+        self.qualname, self.schema, self.is_declaration = qualname, schema, prototype
         self.source = user_source()
         self.arguments = ArgumentBinder(qualname, schema)
         self.composite: CompositeBody | None = None
-        self.disabled: frozenset[str] = frozenset()
-        self.known_rules: dict[str, Any] = {}
-        self.known_results: dict[Any, Any] = {}
-        self.warned = self.used = False
+        self.disabled_platforms: frozenset[str] = frozenset()
+        self.rule_cache: dict[str, Any] = {}
+        self.output_type_cache: dict[Any, Any] = {}
+        self.has_warned = self.has_cached_types = False
         self.primitive: Any = None
-        self.plain: Any = None
+        self.default_primitive: Any = None
         self.decorate: Callable[[Callable[..., Any]], Operator] | None = None
         # One array an output, and no more than that.
-        self.simple = (
+        self.returns_only_arrays = (
             bool(schema.returns)
             and not schema.mutated
             and not any(r.type.is_list or r.alias for r in schema.returns)
@@ -85,26 +85,26 @@ class Operator(registry.RegisteredOperator):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.decorate is not None and len(args) == 1 and isinstance(args[0], FunctionType):
             return self.decorate(args[0])
-        self.check_alive()
+        self.check_registered()
         found = dispatch.dispatch_call(self, args, kwargs)
         if found is not NotImplemented:
             return found
         operands, parameters = self.arguments.bind(args, kwargs)
-        call = self.primitive(**parameters) if parameters else self.plain
+        call = self.primitive(**parameters) if parameters else self.default_primitive
         if current_builder.get() is None and not has_jax_tracers(operands):
             return self.compute(call, operands)
-        if self.prototype:
+        if self.is_declaration:
             check_operands_not_differentiated(call, operands)
         outs = call(*operands)
-        if self.simple:
-            return outs[0] if self.schema.single else tuple(outs)
-        results = call.results(tuple([aval_of(x) for x in operands]))
+        if self.returns_only_arrays:
+            return outs[0] if self.schema.returns_single else tuple(outs)
+        results = call.output_types(tuple([aval_of(x) for x in operands]))
         count = len(results.avals)
         written = self.arguments.written(call)
         for i, new in zip(written, outs[count:], strict=True):
             name = self.arguments.operand_names(call)[i]
             assign_array(operands[i], new, f"{self.qualname}({name})")
-        return results.arranged(self.schema, outs[:count], self.aliased(call, operands))
+        return results.unflatten(self.schema, outs[:count], self.aliased_arguments(call, operands))
 
     def compute(self, call: Any, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands."""
@@ -112,7 +112,7 @@ class Operator(registry.RegisteredOperator):
         if rule is not None:
             return run_kernel_eagerly(call, rule, operands)
         if self.composite is not None:
-            return self.composite.run_now(call, operands)
+            return self.composite.run_eagerly(call, operands)
         choice.raise_missing_kernel(call, operands)
 
     def impl(
@@ -254,13 +254,15 @@ class Operator(registry.RegisteredOperator):
         """
         return choice.set_kernel_enabled(self, device_type, enabled)
 
-    def switch(self, platform: str, enabled: bool) -> None:
+    def set_platform_enabled(self, platform: str, enabled: bool) -> None:
         """Switch the implementation for a platform on or off."""
         alone = frozenset({platform})
-        self.disabled = self.disabled - alone if enabled else self.disabled | alone
-        self.changed()
+        self.disabled_platforms = (
+            self.disabled_platforms - alone if enabled else self.disabled_platforms | alone
+        )
+        self.rules_changed()
 
-    def check_alive(self) -> None:
+    def check_registered(self) -> None:
         """Raise RegistrationError if the operator was destroyed, or another one took its place."""
         if registry.operators.get(self.qualname) is not self:
             raise RegistrationError(
@@ -269,36 +271,36 @@ class Operator(registry.RegisteredOperator):
                 fix="Use functx.library.get of its name, if there is a new one.",
             )
 
-    def changed(self) -> None:
+    def rules_changed(self) -> None:
         """Forget what was made with earlier rules."""
-        self.known_rules.clear()
-        if self.used:
+        self.rule_cache.clear()
+        if self.has_cached_types:
             invalidate_caches()
 
-    def remember(self, key: Any, value: Any) -> Any:
+    def cache_types(self, key: Any, value: Any) -> Any:
         """Keep what was found out, until rules change or there is too much of it; returns it."""
-        self.used = True
-        if len(self.known_results) >= 1024:
-            self.known_results.clear()
-        self.known_results[key] = value
+        self.has_cached_types = True
+        if len(self.output_type_cache) >= 1024:
+            self.output_type_cache.clear()
+        self.output_type_cache[key] = value
         return value
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Forget the rules and types that were found out so far."""
-        self.known_rules.clear()
-        self.known_results.clear()
+        self.rule_cache.clear()
+        self.output_type_cache.clear()
         for instance in list(self.primitive._instances.values()):
-            instance.types.clear()
+            instance.out_avals_memo.clear()
 
-    def aliased(self, call: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
+    def aliased_arguments(self, call: Any, operands: Sequence[Any]) -> dict[str, Any] | None:
         """The arguments that are results too, by their aliases; None without any."""
         schema = self.schema
-        if len(schema.made) == len(schema.returns):
+        if len(schema.new_returns) == len(schema.returns):
             return None
-        values = self.arguments.arranged(call, operands)
+        values = self.arguments.unflatten(call, operands)
         return {a.alias: x for a, x in zip(schema.arguments, values, strict=True) if a.alias}
 
-    def device_of(self, call: Any) -> Any:
+    def device_argument(self, call: Any) -> Any:
         """The device that an argument names; None if there is none."""
         pairs = zip(self.schema.arguments, self.arguments.fields, strict=True)
         for argument, field in pairs:
@@ -348,6 +350,6 @@ def make_operator(
     }
     operator.primitive = type(family)(operator.__name__, (family,), members, abstract=True)
     if not fields:
-        operator.plain = operator.primitive()
+        operator.default_primitive = operator.primitive()
     registry.add_operator(operator, allow_override)
     return operator

@@ -24,7 +24,7 @@ def check_not_composite(operator: Operator, kind: str) -> None:
         raise RegistrationError(
             f"{operator.qualname}: an operator with a decomposition must not have a {kind}, since "
             "it decomposes instead: its rules are those of what it is made of",
-            f"the decomposition was given at {operator.composite.rule.place}",
+            f"the decomposition was given at {operator.composite.rule.location}",
             fix="Leave the rule out, or define the operator without a decomposition.",
         )
 
@@ -59,7 +59,7 @@ def check_backward_pair(operator: Operator, kind: str, formula: str) -> None:
     if found is not None:
         raise RegistrationError(
             f"{operator.qualname}: an operator must have one derivative rule; got a {kind} beside "
-            f"its {formula}, registered at {found.place}"
+            f"its {formula}, registered at {found.location}"
         )
 
 

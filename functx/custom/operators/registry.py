@@ -38,7 +38,7 @@ class Registration:
     kind: str
     fun: Callable[..., Any]
     source: Source | None
-    details: Any = None
+    option: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the user's function returns; what it raises says which rule it was."""
@@ -49,20 +49,20 @@ class Registration:
         try:
             return fun(*args, **kwargs)
         except FunctxError as error:
-            error.add(f"in the {self.kind} of {self.qualname}, registered at {self.place}")
+            error.add(f"in the {self.kind} of {self.qualname}, registered at {self.location}")
             raise
         except Exception as error:
             raise_foreign_code_error(error)
-            error.add_note(f"in the {self.kind} of {self.qualname}, registered at {self.place}")
+            error.add_note(f"in the {self.kind} of {self.qualname}, registered at {self.location}")
             raise
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`rules.py:31 in main`: where it was registered."""
         return describe_source(self.source)
 
     @property
-    def line(self) -> Source | None:
+    def error_source(self) -> Source | None:
         """The line on which the function returns, or that which registered it."""
         return rule_source(self.fun) or self.source
 
@@ -81,12 +81,12 @@ def register_rule(
     Raises ArgumentError for what is no function, RegistrationError for a second one.
     """
     check_callable(fun, f"{operator.qualname}: {kind}")
-    operator.check_alive()
+    operator.check_registered()
     if once and not allow_override:
         check_not_registered(operator, kind)
     made = Registration(operator.qualname, kind, fun, user_source(2), details)
     _rules[operator, kind] = made
-    operator.changed()
+    operator.rules_changed()
     return made
 
 
@@ -96,24 +96,24 @@ def check_not_registered(operator: Operator, kind: str) -> None:
     if found is not None:
         raise RegistrationError(
             f"{operator.qualname}: its {kind} must be registered once; got another one",
-            f"the first was registered at {found.place}",
+            f"the first was registered at {found.location}",
             fix="Pass allow_override=True to replace it.",
         )
 
 
 def get_rule(operator: Operator, kind: str) -> Registration | None:
     """The rule of `operator` of this kind; None if there is none."""
-    operator.check_alive()
+    operator.check_registered()
     return _rules.get((operator, kind))
 
 
 def get_rules(operator: Operator, kind: str) -> dict[str, Registration]:
     """The rules of `operator` whose kinds are `kind` with a word behind it, by that word."""
-    operator.check_alive()
-    found = operator.known_rules.get(kind)
+    operator.check_registered()
+    found = operator.rule_cache.get(kind)
     if found is None:
         start = f"{kind} "
-        found = operator.known_rules[kind] = {
+        found = operator.rule_cache[kind] = {
             key.removeprefix(start): rule
             for (owner, key), rule in _rules.items()
             if owner is operator and key.startswith(start)
@@ -200,4 +200,4 @@ def _sync_primitive_registry() -> None:
     for name, operator in operators.items():
         _published_names.add(name)
         Primitive.registry[name] = operator.primitive
-        operator.forget()
+        operator.clear_caches()

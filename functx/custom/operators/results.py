@@ -27,17 +27,17 @@ class OutputTypes(NamedTuple):
     lengths: tuple[int | None, ...]
     padded: tuple[tuple[int, ...], ...] = ()
 
-    def arranged(
+    def unflatten(
         self, schema: Schema, leaves: Sequence[Any], aliased: dict[str, Any] | None = None
     ) -> Any:
         """The result of a call, made of `leaves` and, by their aliases, of arguments."""
-        made = iter(self.values(leaves))
+        made = iter(self.group_lists(leaves))
         values = [aliased[r.alias] if aliased and r.alias else next(made) for r in schema.returns]
-        if schema.single:
+        if schema.returns_single:
             return values[0]
         return tuple(values) if values else None
 
-    def values(self, leaves: Sequence[Any]) -> list[Any]:
+    def group_lists(self, leaves: Sequence[Any]) -> list[Any]:
         """One value a result: a leaf, or a list of leaves."""
         rest: Iterator[Any] = iter(leaves)
         return [
@@ -45,7 +45,7 @@ class OutputTypes(NamedTuple):
             for length in self.lengths
         ]
 
-    def marks(self, per_result: Sequence[bool]) -> list[bool]:
+    def per_leaf(self, per_result: Sequence[bool]) -> list[bool]:
         """A mark for each leaf, given one for each result."""
         return [
             on
@@ -61,7 +61,7 @@ def pair_with_returns(
 
     Raises OperatorRuleError unless there are as many as there must be.
     """
-    if schema.single:
+    if schema.returns_single:
         return [(schema.returns[0], out)]
     if not schema.returns:
         if out is not None:
@@ -88,7 +88,7 @@ def flatten_outputs(
     leaves: list[Any] = []
     lengths: list[int | None] = []
     for i, (result, value) in enumerate(pair_with_returns(qualname, rule, schema, out)):
-        place = "the result" if schema.single else f"result {i}"
+        place = "the result" if schema.returns_single else f"result {i}"
         if result.alias:
             leaf(result, value, place)
         elif not result.type.is_list:
@@ -109,9 +109,9 @@ def operator_rule_error(
 ) -> OperatorRuleError:
     """The error that a rule of an operator must do something else."""
     return OperatorRuleError(
-        f"{qualname}: its {rule.kind}, registered at {rule.place}, must {problem}",
+        f"{qualname}: its {rule.kind}, registered at {rule.location}, must {problem}",
         fix=fix,
-        source=rule.line,
+        source=rule.error_source,
     )
 
 

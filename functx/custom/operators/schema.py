@@ -33,7 +33,7 @@ class Type(Record):
     base: str
     is_list: bool = False
     optional: bool = False
-    holes: bool = False
+    optional_elements: bool = False
 
     @property
     def is_array(self) -> bool:
@@ -43,7 +43,7 @@ class Type(Record):
     def text(self, alias: str = "") -> str:
         """The type as schemas show it, with `(a!)` behind the name where there is an alias."""
         mark = f"({alias})" if alias else ""
-        holes = "?" if self.holes else ""
+        holes = "?" if self.optional_elements else ""
         return f"{self.base}{mark}{holes}{'[]' if self.is_list else ''}{'?' * self.optional}"
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Schema(Record):
 
     arguments: tuple[Argument, ...]
     returns: tuple[Return, ...]
-    single: bool = True
+    returns_single: bool = True
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -98,7 +98,7 @@ class Schema(Record):
                 parts.append("*")
             parts.append(str(argument))
         returns = ", ".join(map(str, self.returns))
-        return f"({', '.join(parts)}) -> {returns if self.single else f'({returns})'}"
+        return f"({', '.join(parts)}) -> {returns if self.returns_single else f'({returns})'}"
 
     @staticmethod
     def parse(text: str) -> Schema:
@@ -123,7 +123,7 @@ class Schema(Record):
         return tuple([a for a in self.arguments if a.mutated])
 
     @property
-    def made(self) -> tuple[Return, ...]:
+    def new_returns(self) -> tuple[Return, ...]:
         """The results that are no arguments: what an equation of the operator gives first."""
         return tuple([r for r in self.returns if not r.alias])
 

@@ -30,7 +30,7 @@ def inline_rule(
     """
     outer = current_builder.get()
     assert outer is not None
-    user_rule_runs.ran()
+    user_rule_runs.record()
     builder = Builder(name, "custom_op", outer)
     program, captured = run_and_finish(
         builder, body, [builder.add_input(aval_of(x)) for x in operands]
@@ -50,7 +50,7 @@ class Residuals(NamedTuple):
     arrays: Sequence[Any]
 
     @staticmethod
-    def of(value: Any) -> Residuals:
+    def flatten(value: Any) -> Residuals:
         """The parts of `value`."""
         leaves, structure = tree.flatten_with_key_data(value)
         static = {i: x for i, x in enumerate(leaves) if not is_array(x)}
@@ -58,7 +58,7 @@ class Residuals(NamedTuple):
             tree.treedef_with_static(structure, static), [x for x in leaves if is_array(x)]
         )
 
-    def value(self, arrays: Sequence[Any]) -> Any:
+    def unflatten(self, arrays: Sequence[Any]) -> Any:
         """The pytree with `arrays` in the place of its own."""
         return tree.unflatten(self.structure, arrays)
 

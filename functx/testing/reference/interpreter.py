@@ -129,7 +129,7 @@ class NumpyInterpreter:
             first = (self.run,) if name in SUBPROGRAM_RULES else ()
             out = meaning(*first, *args, **params)
         outs = list(out) if primitive.multiple_results else [out]
-        stated = primitive.types.get(avals) or primitive.out_types(avals)
+        stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
         return [as_wide_dtype(x, aval) for x, aval in zip(outs, stated, strict=True)]
 
 

@@ -109,7 +109,7 @@ class RoundingErrors:
         """The outputs of an equation, which are `compute(args)` where nothing is rounded."""
         name = type(eqn.primitive).__name__
         if name == "BitcastConvertType" and self.random is not None:
-            return compute([self.last_bits_open(args[0], eqn.inputs[0].aval.dtype)])
+            return compute([self.perturb_last_bits(args[0], eqn.inputs[0].aval.dtype)])
         if name in EXACT_PRIMITIVES:
             return compute(args)
         types = [v.aval.dtype for v in eqn.outputs]
@@ -119,7 +119,7 @@ class RoundingErrors:
             dtypes = [atom.aval.dtype for atom in eqn.inputs]
             if self.clips:
                 args = [flush_subnormals(x, d) for x, d in zip(args, dtypes, strict=True)]
-            outs = compute([self.moved(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
+            outs = compute([self.perturb(x, d, 1.0) for x, d in zip(args, dtypes, strict=True)])
             if self.narrow:
                 outs = recompute_narrow(outs, args, dtypes, compute)
             if name == "Div" and not self.clips:
@@ -127,15 +127,15 @@ class RoundingErrors:
                 outs = [np.where((args[0] == 0) & (args[1] == 0), 0, outs[0])]
             units = RESULT_ULPS.get(name, 2.0)
             modulus = name not in COMPONENTWISE
-            outs = [self.moved(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
+            outs = [self.perturb(x, d, units, modulus) for x, d in zip(outs, types, strict=True)]
             if name in ABSOLUTE or name in NORMWISE:
                 size = np.max(np.abs(outs[0]), initial=0.0) if name in NORMWISE else 1.0
                 outs = [
-                    x + units * limits(d).eps * size * self.errors(x.shape)
+                    x + units * limits(d).eps * size * self.random_factors(x.shape)
                     for x, d in zip(outs, types, strict=True)
                 ]
             if name == "ConvertElementType" and not is_inexact(types[0]):
-                outs = [self.without_overflow(args[0], outs[0])]
+                outs = [self.randomize_overflow(args[0], outs[0])]
             if name in CORRECTLY_ROUNDED and is_inexact(types[0]):
                 (exact,), (out,) = compute(args), outs
                 kept = is_surely_representable(exact, types[0])
@@ -151,16 +151,16 @@ class RoundingErrors:
             else [flush_subnormals(x, d) for x, d in zip(outs, types, strict=True)]
         )
 
-    def last_bits_open(self, x: Array, dtype: Any) -> Array:
+    def perturb_last_bits(self, x: Array, dtype: Any) -> Array:
         """`x`, moved by some units in the last place where it may have been rounded."""
-        moved = self.moved(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
+        moved = self.perturb(x, dtype, self.random.randint(0, 5))  # type: ignore[union-attr]
         return (
             np.where(is_representable(x, np.dtype(np.float16)), x, moved)
             if is_inexact(dtype)
             else x
         )
 
-    def without_overflow(self, x: Array, out: Array) -> Array:
+    def randomize_overflow(self, x: Array, out: Array) -> Array:
         """`out`, the integers of `x`, with any where `x` is beyond them: XLA leaves that open."""
         if not is_inexact(x.dtype) or out.dtype == bool:
             return out
@@ -168,7 +168,7 @@ class RoundingErrors:
         inside = (x.real > float(info.min) - 1) & (x.real < float(info.max) + 1)
         return np.where(inside, out, self.random.randint(0, 2, out.shape)).astype(out.dtype)  # type: ignore[union-attr]
 
-    def moved(self, x: Array, dtype: Any, units: float, modulus: bool = False) -> Array:
+    def perturb(self, x: Array, dtype: Any, units: float, modulus: bool = False) -> Array:
         """`x` with an error of about `units` in the last place and the least normal number.
 
         With `modulus` the components of a complex number have errors of its modulus, not their own.
@@ -176,13 +176,13 @@ class RoundingErrors:
         if self.random is None or not is_inexact(dtype):
             return x
         eps, least, _ = limits(dtype)
-        errors = self.errors(x.shape)
+        errors = self.random_factors(x.shape)
         if modulus and is_complex(dtype):
-            errors = errors + 1j * self.errors(x.shape)
+            errors = errors + 1j * self.random_factors(x.shape)
         error = errors * (units * eps * (np.abs(x) if modulus else x) + least)
         return x + np.where(np.isfinite(x) & (x != 0), error, 0.0)
 
-    def errors(self, shape: tuple[int, ...]) -> Any:
+    def random_factors(self, shape: tuple[int, ...]) -> Any:
         """Factors of about 1 and -1: were they the same, a period could be mistaken for no change."""
         between = 2.0 * self.random.random_sample(shape) - 1.0  # type: ignore[union-attr]
         return 0.5 * between + np.copysign(0.75, between)

@@ -46,13 +46,13 @@ class ExpectedOutputs:
         # A loop that ends by convergence may never end with errors.
         self.limit = 1000 + 4 * interpreter.steps
         self.samples: list[list[Array]] = []
-        self.sample(runs)
+        self.draw_samples(runs)
 
     def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
         """The outputs of a run."""
         return interpreter.run(self.program, copy_arguments(self.program, self.args))
 
-    def sample(self, runs: int) -> None:
+    def draw_samples(self, runs: int) -> None:
         """Let there be at least so many runs with errors."""
         for seed in range(len(self.samples), runs):
             rounding = RoundingErrors(seed, clips=seed % 2 == 0, narrow=seed % 4 == 2)
@@ -63,23 +63,23 @@ class ExpectedOutputs:
                 outs = [np.full_like(x, np.nan) if is_inexact(x.dtype) else ~x for x in self.values]
             self.samples.append(outs)
 
-    def difference(self, outs: Sequence[Any]) -> int | None:
+    def first_mismatch(self, outs: Sequence[Any]) -> int | None:
         """The number of the first output that `outs` has wrong; None if it has them all right."""
         for k in range(len(self.values)):
-            if self.wrong(k, outs[k]).any():
-                self.sample(CONFIRMING_SAMPLES)
-                if self.wrong(k, outs[k]).any():
+            if self.mismatch_mask(k, outs[k]).any():
+                self.draw_samples(CONFIRMING_SAMPLES)
+                if self.mismatch_mask(k, outs[k]).any():
                     return k
         return None
 
-    def wrong(self, k: int, out: Any) -> Array:
+    def mismatch_mask(self, k: int, out: Any) -> Array:
         """The elements of output `k` that are not as the program states or beyond the bound."""
         out = np.asarray(out)
         if out.shape != self.avals[k].shape or out.dtype != self.avals[k].dtype:
             return np.array(True)
-        return self.beyond(k, out)
+        return self.exceeds_bound(k, out)
 
-    def beyond(self, k: int, out: Array) -> Array:
+    def exceeds_bound(self, k: int, out: Array) -> Array:
         """The elements of output `k` that are beyond its bound, as a mask; `out` may be wide."""
         aval, value = self.avals[k], self.values[k]
         rows = [sample[k] for sample in self.samples]

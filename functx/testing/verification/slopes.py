@@ -48,8 +48,8 @@ class DerivativePrograms(NamedTuple):
     One is None where functx has no such derivative of the program.
     """
 
-    pushed: Program | None
-    pulled: Program | None
+    jvp_program: Program | None
+    vjp_program: Program | None
     tangents: list[Array]
     cts: list[Array]
 
@@ -67,7 +67,7 @@ def derivative_programs(program: Program, args: Sequence[Any]) -> DerivativeProg
         def flat(*xs: Any) -> list[Any]:
             new = dict(zip(varying, xs, strict=True))
             given = [new.get(i, x) for i, x in enumerate(args)]
-            outs = current_builder.here().inline(program, given)
+            outs = current_builder.require().inline(program, given)
             return [outs[k] for k in kept]
 
         return flat, [args[i] for i in varying]
@@ -120,8 +120,8 @@ def find_derivative_mismatch(
     given = copy_arguments(program, args)
     tangents = [np.asarray(t, wide_dtype_of(t)) for t in found.tangents]
     cts = [np.asarray(c, wide_dtype_of(c)) for c in found.cts]
-    pushed = run_in_numpy(found.pushed, [*given, *tangents])
-    pulled = run_in_numpy(found.pulled, [*given, *cts])
+    pushed = run_in_numpy(found.jvp_program, [*given, *tangents])
+    pulled = run_in_numpy(found.vjp_program, [*given, *cts])
     if pushed is not None and pulled is not None and all_finite(pushed) and all_finite(pulled):
         left, right = real_inner_product(cts, pushed), real_inner_product(pulled, tangents)
         scale = sum(
@@ -148,7 +148,7 @@ def rounding_spread(found: DerivativePrograms, given: Sequence[Array], gap: floa
             NumpyInterpreter(RoundingErrors(seed, clips=False)).run(
                 p, [np.array(x) for x in (*given, *along)]
             )
-            for p, along in ((found.pushed, found.tangents), (found.pulled, found.cts))
+            for p, along in ((found.jvp_program, found.tangents), (found.vjp_program, found.cts))
             if p is not None
         ]
         left = real_inner_product(found.cts, pushed)

@@ -128,7 +128,7 @@ def find_mismatch(
         outs = way.run(*case)
     except Exception as error:
         return Mismatch(f"{type(error).__name__}: {error}", format_array(expected.values[0]))
-    k = expected.difference(outs)
+    k = expected.first_mismatch(outs)
     if k is None:
         return None
     return Mismatch(format_array(outs[k]), format_array(expected.values[k]))
@@ -147,7 +147,10 @@ def verify_derivatives(case: ProgramCase, orders: int = 0) -> None:
             f"{describe_derivative_mismatch(small) or said}",
             *describe_case(small),
         )
-    for derived, directions in ((found.pushed, found.tangents), (found.pulled, found.cts)):
+    for derived, directions in (
+        (found.jvp_program, found.tangents),
+        (found.vjp_program, found.cts),
+    ):
         if derived is not None and orders:
             verify_program(derived, [*case.args, *directions], orders - 1)
 
@@ -174,9 +177,9 @@ def verify_before_compile(program: Program, args: Sequence[Any]) -> None:
 
     Arguments that JAX traces have no values to check on, and an effect with results runs only once.
     """
-    values = [backend.key_words(x) for x in args]
+    values = [backend.raw_key_data(x) for x in args]
     traced = any(isinstance(x, jax.core.Tracer) for x in values)
-    if _verifying.get() or traced or program.captures or program.named_axes:
+    if _verifying.get() or traced or program.has_captures or program.named_axes:
         return
     token = _verifying.set(True)
     try:

@@ -51,8 +51,8 @@ class ExecutionPaths:
             ),
             ExecutionPath("compiled as by functx.jit", self.compiled),
             ExecutionPath("called inside jax.jit", self.inside_jax),
-            ExecutionPath("compiled with its numbers as inputs", self.with_numbers_as_inputs),
-            ExecutionPath("printed and parsed", self.printed_and_parsed),
+            ExecutionPath("compiled with its numbers as inputs", self.with_lifted_literals),
+            ExecutionPath("printed and parsed", self.after_print_and_parse),
         ]
 
     def lowered(self, passes: Sequence[str], program: Program, args: Sequence[Any]) -> list[Any]:
@@ -67,7 +67,7 @@ class ExecutionPaths:
         """The outputs of the program called in a function of JAX's."""
         return [*jax.jit(lambda *xs: backend.run(None, program, xs))(*args)]
 
-    def with_numbers_as_inputs(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def with_lifted_literals(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of the program that takes its literals as arguments."""
         literals = collect_literals(program)
         lifted = lift_literals(lambda p: p, program, range(len(literals)))
@@ -77,7 +77,7 @@ class ExecutionPaths:
             lifted.program, [*args, *pack_literals(literals)], nullcontext(), FAST_COMPILE_OPTIONS
         )
 
-    def printed_and_parsed(self, program: Program, args: Sequence[Any]) -> list[Any]:
+    def after_print_and_parse(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """The outputs of the program that its text stands for."""
         return self.lowered(REQUIRED_PASSES, Program.parse(str(program)), args)
 

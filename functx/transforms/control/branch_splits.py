@@ -20,13 +20,13 @@ class BranchSplit(NamedTuple):
     behind its outputs.
     """
 
-    values: tuple[Program, ...]
-    rest: tuple[Program, ...]
-    passed: tuple[int, ...]
+    known: tuple[Program, ...]
+    unknown: tuple[Program, ...]
+    forwarded: tuple[int, ...]
 
-    def known(self, operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+    def residuals(self, operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
         """The last operands of `rest`."""
-        return [*[operands[i] for i in self.passed], *saved]
+        return [*[operands[i] for i in self.forwarded], *saved]
 
 
 class PartialEvalBranches(Rewrite[BranchSplit]):

@@ -54,7 +54,7 @@ def trace_branches(
 
     traced = trace_with_shared_captures(trace)
     own = {i for each in traced for i in each.written if i < len(leaves)}
-    layouts = argument_strides(leaves) if any(each.by_layout for each in traced) else []
+    layouts = argument_strides(leaves) if any(each.layout_dependent for each in traced) else []
     blocks = written_shared_buffers(leaves, own) if own else ()
     if blocks or any(layouts):
         # Operands lie in memory otherwise than was thought, and a branch depends on that.

@@ -64,10 +64,10 @@ class RecomputationPlan(NamedTuple):
     the sums of cotangents of the consts, then those of the carries before the block.
     """
 
-    steps: int
-    state: tuple[bool, ...]
-    ahead: Program
-    pull: Program
+    block_steps: int
+    state_mask: tuple[bool, ...]
+    advance: Program
+    backward: Program
 
 
 class PlanRecomputation(Rewrite[RecomputationPlan]):
@@ -77,10 +77,10 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
     """
 
     loop: Any
-    halves: WhileSplit
+    split: WhileSplit
 
     def __call__(self, program: Program) -> RecomputationPlan:
-        values = cached_rewrite(RemoveEffects(), self.halves.values)
+        values = cached_rewrite(RemoveEffects(), self.split.known)
         consts, count = self.loop.body_consts, len(program.outputs)
         lead, carry = values.inputs[:consts], values.inputs[consts:]
         rows = values.outputs[count:]
@@ -102,18 +102,22 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         if steps == 1:
             shared = self.loop.condition.inputs[: self.loop.condition_consts]
             ahead = with_io(ahead, [*[Var(v.aval) for v in shared], *inputs], ahead.outputs)
-            return RecomputationPlan(1, state, ahead, self.pull(values, len(ahead.outputs), None))
-        part = self.part(state, ahead, steps)
-        pull = self.pull(values, len(ahead.outputs), part)
+            return RecomputationPlan(
+                1, state, ahead, self.backward(values, len(ahead.outputs), None)
+            )
+        part = self.block_loop(state, ahead, steps)
+        pull = self.backward(values, len(ahead.outputs), part)
         return RecomputationPlan(steps, state, cached_rewrite(StepBlock(part), ahead), pull)
 
-    def part(self, state: tuple[bool, ...], ahead: Program, steps: int) -> Any:
+    def block_loop(self, state: tuple[bool, ...], ahead: Program, steps: int) -> Any:
         """The loop for a block of `steps`, of the state alone."""
         shared = self.loop.condition_consts
         inputs = select_where(self.loop.condition.inputs[shared:], state)
         inputs = [*self.loop.condition.inputs[:shared], *inputs]
         condition = with_io(self.loop.condition, inputs, self.loop.condition.outputs)
-        return self.loop.again(condition, ahead, shared, self.loop.body_consts).bounded(steps)
+        return self.loop.with_program(
+            condition, ahead, shared, self.loop.body_consts
+        ).with_max_steps(steps)
 
     def block_length(self, values: Program, state: tuple[bool, ...]) -> int:
         """How many steps are run back at once: what they leave behind takes no more than the slots.
@@ -130,11 +134,11 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
         )
         return max(min(loop.checkpoints * slots // max(rows, 1), loop.checkpoints), 1)
 
-    def pull(self, values: Program, count: int, part: Any) -> Program:
+    def backward(self, values: Program, count: int, part: Any) -> Program:
         """The backward program of one step, or of a block that the loop `part` runs."""
-        halves, shared = self.halves, self.loop.condition.in_avals[: self.loop.condition_consts]
+        halves, shared = self.split, self.loop.condition.in_avals[: self.loop.condition_consts]
         needs = len(halves.invariant.outputs) + len(values.outputs) - count
-        cts = halves.rest.in_avals[: len(halves.rest.inputs) - needs]
+        cts = halves.unknown.in_avals[: len(halves.unknown.inputs) - needs]
         m, n = len(cts) + len(shared), len(cts) + len(shared) + self.loop.body_consts
 
         def body(*args: Any) -> list[Any]:
@@ -142,13 +146,13 @@ class PlanRecomputation(Rewrite[RecomputationPlan]):
             fixed = apply(None, halves.invariant, consts)
             if part is None:
                 rows = apply(None, values, args[m:])[count:]
-                return apply(None, halves.rest, [*given, *fixed, *rows])
+                return apply(None, halves.unknown, [*given, *fixed, *rows])
             _, known = run_with_stacks(
                 part, values, args[len(cts) : m], consts, args[n:], limited=True
             )
-            return backward_from_stacks(part, halves.rest, given, fixed, known)
+            return backward_from_stacks(part, halves.unknown, given, fixed, known)
 
-        return trace_closed(body, [*cts, *shared, *values.in_avals], name=halves.rest.name)
+        return trace_closed(body, [*cts, *shared, *values.in_avals], name=halves.unknown.name)
 
 
 class StepBlock(Rewrite[Program]):
@@ -179,17 +183,17 @@ class SaveCheckpoints(Rewrite[Program]):
     """
 
     consts: int
-    state: tuple[bool, ...]
+    state_mask: tuple[bool, ...]
     slots: int
 
     def __call__(self, program: Program) -> Program:
         count = len(program.inputs)
-        state = select_where(program.in_avals[self.consts :], self.state)
+        state = select_where(program.in_avals[self.consts :], self.state_mask)
 
         def body(*args: Any) -> list[Any]:
             step, *rest = args[count:]
             slot, filling = schedule.assign_slot(OnlineSchedule(*rest[:ONLINE_FIELDS]), step)
-            now = select_where(args[self.consts : count], self.state)
+            now = select_where(args[self.consts : count], self.state_mask)
             kept = write_rows(rest[ONLINE_FIELDS:], now, slot)
             return [*apply(None, program, args[:count]), add(step, 1), *filling, *kept]
 
@@ -207,12 +211,12 @@ class CheckpointedBackwardBody(Rewrite[Program]):
     """
 
     consts: int
-    pull: Program
+    backward: Program
     count: int
     slots: int
 
     def __call__(self, ahead: Program) -> Program:
-        pull, sums = self.pull, len(self.pull.outputs) - self.count
+        pull, sums = self.backward, len(self.backward.outputs) - self.count
         consts = ahead.in_avals[: self.consts]
         state = ahead.in_avals[self.consts :]
         found = [*map(upcast_aval, pull.out_avals[:sums]), *pull.in_avals[: self.count]]
@@ -241,7 +245,7 @@ class CheckpointedBackwardBody(Rewrite[Program]):
 
         def body(*args: Any) -> list[Any]:
             consts, args = args[: self.consts], args[self.consts :]
-            there = eq(RevolveSchedule(*args[1:a]).at, sub(args[0], 1))
+            there = eq(RevolveSchedule(*args[1:a]).step, sub(args[0], 1))
             index = convert_element_type(there, STEP_DTYPE)
             to, source, *outs = Cond(branches)(index, *args[:b], *args[d:], *consts)
             # Read after writing, for the slots to be updated in place.
@@ -262,16 +266,18 @@ def run_with_checkpoints(
     """The outputs of `loop`, and how many blocks it ran, which states are kept, and those."""
     reversal = cached_rewrite(PlanRecomputation(loop, halves), loop.body)
     program = loop.body
-    if reversal.steps > 1:
-        part = loop.bounded(reversal.steps)
+    if reversal.block_steps > 1:
+        part = loop.with_max_steps(reversal.block_steps)
         program, consts = cached_rewrite(StepBlock(part), program), [*shared, *consts]
     slots = loop.checkpoints + 1
-    body = cached_rewrite(SaveCheckpoints(len(consts), reversal.state, slots), program)
+    body = cached_rewrite(SaveCheckpoints(len(consts), reversal.state_mask, slots), program)
     more = body.in_avals[len(program.inputs) :]
     condition = cached_rewrite(WithUnusedInputs(tuple(more)), loop.condition)
     kept = [zeros_like(a) for a in more[1 + ONLINE_FIELDS :]]
     start = [literal(0, STEP_DTYPE), *schedule.empty_schedule(slots), *kept]
-    found = loop.again(condition, body, len(shared), len(consts))(*shared, *consts, *carry, *start)
+    found = loop.with_program(condition, body, len(shared), len(consts))(
+        *shared, *consts, *carry, *start
+    )
     outs, (blocks, places, *rest) = found[: len(carry)], found[len(carry) :]
     return outs, [blocks, places, *rest[ONLINE_FIELDS - 1 :]]
 
@@ -292,7 +298,7 @@ def backward_from_checkpoints(
     condition = cached_rewrite(CounterPositive(len(consts)), body)
     sums = [zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
     start = [blocks, *walk, *read_rows(slots, slot), *slots, *sums, *cts]
-    found: list[Any] = loop.again(condition, body, 0, len(consts))(*consts, *start)
+    found: list[Any] = loop.with_program(condition, body, 0, len(consts))(*consts, *start)
     found = found[len(found) - len(pull.outputs) :]
     return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]
 
@@ -307,7 +313,7 @@ def while_forward(
     """The outputs of `loop`, and what `while_backward` needs, by the means that `loop` states."""
     if _uses_checkpoints(loop, halves):
         return run_with_checkpoints(loop, halves, shared, consts, carry)
-    return run_with_stacks(loop, halves.values, shared, consts, carry)
+    return run_with_stacks(loop, halves.known, shared, consts, carry)
 
 
 def while_backward(
@@ -322,9 +328,9 @@ def while_backward(
     if _uses_checkpoints(loop, halves):
         return backward_from_checkpoints(loop, halves, cts, [*shared, *consts], known)
     return backward_from_stacks(
-        loop, halves.rest, cts, apply(None, halves.invariant, consts), known
+        loop, halves.unknown, cts, apply(None, halves.invariant, consts), known
     )
 
 
 def _uses_checkpoints(loop: Any, halves: WhileSplit) -> bool:
-    return loop.max_steps is None and len(halves.values.outputs) > len(loop.body.outputs)
+    return loop.max_steps is None and len(halves.known.outputs) > len(loop.body.outputs)

@@ -108,7 +108,7 @@ class Cond(Primitive):
             for outs in zip(*[branch.out_avals for branch in self.branches], strict=True)
         ]
 
-    def hoist(self, programs, extras, operands):
+    def hoist_constants(self, programs, extras, operands):
         # Every branch takes what any of them does.
         branches = []
         for program, own in zip(programs, extras, strict=True):
@@ -132,10 +132,10 @@ class Cond(Primitive):
         avals = self.branches[0].out_avals
         count = len(avals)
         if is_linearizing():
-            split = self.split(Linearize(varying))
-            found = Cond(split.values)(index, *operands)
-            outs, known = found[:count], split.known(operands, found[count:])
-            out_tangents = Cond(split.rest)(index, *given, *known)
+            split = self.partial_eval(Linearize(varying))
+            found = Cond(split.known)(index, *operands)
+            outs, known = found[:count], split.residuals(operands, found[count:])
+            out_tangents = Cond(split.unknown)(index, *given, *known)
         else:
             pushed = tuple([cached_rewrite(JVPRewrite(varying), b) for b in self.branches])
             found = Cond(pushed)(index, *operands, *given)
@@ -146,7 +146,7 @@ class Cond(Primitive):
         found = [active_outputs(b, active[1:]) for b in self.branches]
         return [any(on) for on in zip(*found, strict=True)]
 
-    def trim(self, used):
+    def dce(self, used):
         if all(used):
             return None
         outputs = indices_where(used)
@@ -155,7 +155,7 @@ class Cond(Primitive):
         branches = tuple([cached_rewrite(Subprogram(inputs, outputs), b) for b in self.branches])
         return Cond(branches), [0, *[1 + i for i in inputs]], outputs
 
-    def split(self, rewrite: Any) -> BranchSplit:
+    def partial_eval(self, rewrite: Any) -> BranchSplit:
         """Each branch split in two by `rewrite`, the halves made to fit each other."""
         split: BranchSplit = cached_rewrite(
             PartialEvalBranches(rewrite, self.branches), self.branches[0]
@@ -163,16 +163,16 @@ class Cond(Primitive):
         return split
 
     def forward(self, args, active):
-        split = self.split(with_rematerialization(SplitVJP(tuple(active[1:]))))
-        found = Cond(split.values)(*args)
+        split = self.partial_eval(with_rematerialization(SplitVJP(tuple(active[1:]))))
+        found = Cond(split.known)(*args)
         count = len(self.branches[0].outputs)
-        return found[:count], split.known(args[1:], found[count:])
+        return found[:count], split.residuals(args[1:], found[count:])
 
     def vjp(self, cts, known, args, active):
-        split = self.split(with_rematerialization(SplitVJP(tuple(active[1:]))))
+        split = self.partial_eval(with_rematerialization(SplitVJP(tuple(active[1:]))))
         given = select_where(cts, inexact_mask(self.branches[0].out_avals))
         marks = tuple([ct is not None for ct in given])
-        rest = tuple([cached_rewrite(DropZeroInputs(marks), b) for b in split.rest])
+        rest = tuple([cached_rewrite(DropZeroInputs(marks), b) for b in split.unknown])
         found = Cond(rest)(args[0], *select_where(given, marks), *known)
         nonzero = map(any, zip(*map(nonzero_output_mask, rest), strict=True))
         return scatter_where(
@@ -227,7 +227,7 @@ class CondToSelect(Rewrite[Program]):
     """
 
     branches: tuple[Program, ...]
-    along: tuple[bool, ...]
+    borrow_active: tuple[bool, ...]
 
     def __call__(self, first: Program) -> Program:
         roots = common_in_place_inputs(self.branches)
@@ -236,7 +236,9 @@ class CondToSelect(Rewrite[Program]):
             # What every branch updates goes from one to the next: all but one leave it alone.
             state = list(operands)
             outs: list[Any] = []
-            for i, (branch, along) in enumerate(zip(self.branches, self.along, strict=True)):
+            for i, (branch, along) in enumerate(
+                zip(self.branches, self.borrow_active, strict=True)
+            ):
                 live = eq(index, i)
                 gated = cached_rewrite(Predicated(roots, along), branch)
                 if has_unbounded_loop(branch):
@@ -259,16 +261,16 @@ class CondToSelect(Rewrite[Program]):
 class InactiveBranch(Rewrite[Program]):
     """The rewrite of a gated branch to what it gives where it does not count: zeros, or `roots`."""
 
-    roots: tuple[int | None, ...]
+    in_place_inputs: tuple[int | None, ...]
 
     def __call__(self, gated: Program) -> Program:
         def body(live: Any, *operands: Any) -> list[Any]:
             return [
                 zeros_like(aval) if root is None else operands[root]
-                for aval, root in zip(gated.out_avals, self.roots, strict=True)
+                for aval, root in zip(gated.out_avals, self.in_place_inputs, strict=True)
             ]
 
-        return trace_closed(body, gated.in_avals, name="idle")
+        return trace_closed(body, gated.in_avals, name="inactive")
 
 
 def common_in_place_inputs(branches: Sequence[Program]) -> tuple[int | None, ...]:

@@ -44,23 +44,23 @@ class MaskedOperand(Primitive):
     which the lanes share. `live` has the first dimensions of `x`; none with `along`.
     """
 
-    along: bool
+    borrow_active: bool
     # `transpose` is that of the derivative, not of the value.
     linear = ()
     samples = (
-        sample(bool_[()], f32[3], values={0: True}, along=True),
-        sample(bool_[()], i32[()], values={0: True}, along=True),
-        sample(bool_[()], f32[3], values={0: False}, gradients={1: [0.0, 0.0, 0.0]}, along=False),
+        sample(bool_[()], f32[3], values={0: True}, borrow_active=True),
+        sample(bool_[()], i32[()], values={0: True}, borrow_active=True),
+        sample(bool_[()], f32[3], values={0: False}, gradients={1: [0.0, 0.0, 0.0]}, borrow_active=False),
         sample(
             bool_[2], f32[2, 2], values={0: [True, False]},
-            gradients={1: [[1.0, 1.0], [0.0, 0.0]]}, along=False,
+            gradients={1: [[1.0, 1.0], [0.0, 0.0]]}, borrow_active=False,
         ),
     )  # fmt: skip
 
     def abstract_eval(self, live, x):
         if live.dtype != bool:
             raise DTypeError(f"stand_in: `live` must be boolean; got {live!r}")
-        if x.shape[: live.ndim] != live.shape or (self.along and live.shape):
+        if x.shape[: live.ndim] != live.shape or (self.borrow_active and live.shape):
             raise ShapeError(
                 "stand_in: `live` must have the first dimensions of the operand; "
                 f"got {live!r} for {x!r}"
@@ -79,10 +79,10 @@ class MaskedOperand(Primitive):
     def batch(self, args, dims):
         (live, x), (live_dim, dim) = args, dims
         size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
-        if (live_dim is None and not live.ndim) or (size == 0 and self.along):
+        if (live_dim is None and not live.ndim) or (size == 0 and self.borrow_active):
             return self(*args) if live_dim is None else x, dim
         live = batch_dim_at(live, live_dim, 0, size)
-        if self.along:
+        if self.borrow_active:
             # A batch around this one may hold lanes that take none of these.
             x = x if dim is None else borrow_active_row(live, moveaxis(x, dim, 0))
             return self(reduce_or(live), x), None if dim is None else 0
@@ -138,13 +138,13 @@ class Predicated(Rewrite[Program]):
     if need be with what is there already: no whole array is copied.
     """
 
-    roots: tuple[int | None, ...]
-    along: bool
+    in_place_inputs: tuple[int | None, ...]
+    borrow_active: bool
 
     def __call__(self, program: Program) -> Program:
         paths = [
             None if root is None else in_place_update_chain(program, j, program.inputs[root])
-            for j, root in enumerate(self.roots)
+            for j, root in enumerate(self.in_place_inputs)
         ]
         updates = {v for found in paths for v in found or ()}
         made = producers(program)
@@ -169,43 +169,43 @@ class Predicated(Rewrite[Program]):
             for i, atom in enumerate(eqn.inputs)
             if i not in as_they_are(eqn)
         }
-        standing = [v for v in program.inputs if v in used and self.minds(v.aval)]
+        standing = [v for v in program.inputs if v in used and self.needs_masking(v.aval)]
 
         def body(live: Any, *args: Any) -> list[Any]:
             given = dict(zip(program.inputs, args, strict=True))
-            stand_ins = {v: MaskedOperand(self.along)(live, given[v]) for v in standing}
+            stand_ins = {v: MaskedOperand(self.borrow_active)(live, given[v]) for v in standing}
 
             def step(eqn: Equation, *operands: tuple[Any, Any]) -> list[tuple[Any, Any]]:
                 plain = as_they_are(eqn)
                 xs = [
                     value
                     if i in plain
-                    else MaskedOperand(self.along)(live, value)
+                    else MaskedOperand(self.borrow_active)(live, value)
                     if stand_in is None
                     else stand_in
                     for i, (value, stand_in) in enumerate(operands)
                 ]
                 changed = [v in updates for v in eqn.outputs]
                 if any(changed):
-                    outs = masked_update(eqn.primitive, live, changed, self.along, xs)
+                    outs = masked_update(eqn.primitive, live, changed, self.borrow_active, xs)
                     return [(x, None if on else x) for x, on in zip(outs, changed, strict=True)]
                 outs = bind_equation(eqn, *xs)
-                if plain and self.minds(aval_of(outs[0])):
-                    outs = [MaskedOperand(self.along)(live, outs[0])]
+                if plain and self.needs_masking(aval_of(outs[0])):
+                    outs = [MaskedOperand(self.borrow_active)(live, outs[0])]
                 return [(x, x) for x in outs]
 
             pairs = [(x, stand_ins.get(v, x)) for v, x in given.items()]
             outs = interpret(program, pairs, step, constant=lambda c: (c, c))
             return [
                 x if root is None or found is not None else select(live, x, args[root])
-                for (x, _), root, found in zip(outs, self.roots, paths, strict=True)
+                for (x, _), root, found in zip(outs, self.in_place_inputs, paths, strict=True)
             ]
 
         return trace_closed(body, [MASK_AVAL, *program.in_avals], name=program.name)
 
-    def minds(self, aval: Any) -> bool:
+    def needs_masking(self, aval: Any) -> bool:
         """Whether a value of this type needs a stand-in: one that varies, or any to go along."""
-        return self.along or is_inexact(aval.dtype)
+        return self.borrow_active or is_inexact(aval.dtype)
 
 
 READ_PRIMITIVES = DynamicSlice, Gather, Slice
@@ -318,12 +318,14 @@ class PredicatedLoop(Rewrite[tuple[Program, Program]]):
 
     condition: Program
     shared: int
-    along: bool
+    borrow_active: bool
 
     def __call__(self, body: Program) -> tuple[Program, Program]:
         count = len(body.outputs)
         consts = len(body.inputs) - count
-        gated = cached_rewrite(Predicated(tuple(range(consts, consts + count)), self.along), body)
+        gated = cached_rewrite(
+            Predicated(tuple(range(consts, consts + count)), self.borrow_active), body
+        )
         waits = has_unbounded_loop(self.condition)
         runs = (
             cached_rewrite(Predicated((None,), True), self.condition) if waits else self.condition

@@ -42,14 +42,14 @@ class ScanSplit(NamedTuple):
     `names` tells what the cotangents of the inexact outputs, then the things needed, are called.
     """
 
-    values: Program
-    rest: Program
-    kinds: str
+    known: Program
+    unknown: Program
+    residual_kinds: str
     invariant: Program
-    rows: tuple[ResidualSource, ...]
+    sources: tuple[ResidualSource, ...]
     names: Callable[[], list[str]]
 
-    def arrays(
+    def stacked_residuals(
         self, carries: Sequence[Any], xs: Sequence[Any], ys: Sequence[Any], reverse: bool
     ) -> list[Any]:
         """The arrays of which the rest needs rows, from the operands and outputs of the loop."""
@@ -59,7 +59,7 @@ class ScanSplit(NamedTuple):
             else ys[row.position]
             if row.kind == "y"
             else carry_history(carries[row.carry], ys[row.position], reverse)
-            for row in self.rows
+            for row in self.sources
         ]
 
 
@@ -217,16 +217,16 @@ class LinearizedScanBody(Rewrite[Program]):
 
     tangents: int
     consts: int
-    kinds: str
+    residual_kinds: str
     kept: tuple[bool, ...]
 
     def __call__(self, rest: Program) -> Program:
         tangents, needs = rest.inputs[: self.tangents], rest.inputs[self.tangents :]
         inputs: list[Var] = [
             *tangents[: self.consts],
-            *[v for v, kind in zip(needs, self.kinds, strict=True) if kind == "c"],
+            *[v for v, kind in zip(needs, self.residual_kinds, strict=True) if kind == "c"],
             *tangents[self.consts :],
-            *[v for v, kind in zip(needs, self.kinds, strict=True) if kind == "x"],
+            *[v for v, kind in zip(needs, self.residual_kinds, strict=True) if kind == "x"],
         ]
         return with_io(rest, inputs, select_where(rest.outputs, self.kept))
 

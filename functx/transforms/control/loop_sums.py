@@ -46,7 +46,7 @@ class BackwardScan(NamedTuple):
     body: Program
     sums: tuple[ShapedArray, ...]
     finish: Callable[..., list[Any]]
-    whole: tuple[int, ...]
+    stacked_inputs: tuple[int, ...]
 
 
 class BuildBackwardScan(Rewrite[BackwardScan]):
@@ -58,34 +58,37 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
     steps. `names` gives names to the cotangents and to what is needed.
     """
 
-    sources: str
-    kinds: str
+    cotangent_kinds: str
+    residual_kinds: str
     sums: int
-    reached: tuple[bool, ...]
+    nonzero_results: tuple[bool, ...]
     names: Uncompared[Callable[[], Sequence[str]] | None]
 
     def __call__(self, pull: Program) -> BackwardScan:
-        cts, needs = pull.inputs[: len(self.sources)], pull.inputs[len(self.sources) :]
-        constants = [v for v, k in zip(needs, self.kinds, strict=True) if k == "c"]
-        carried = [v for v, k in zip(cts, self.sources, strict=True) if k == "c"]
-        given = [v for v, k in zip(cts, self.sources, strict=True) if k == "x"]
-        rows = [*given, *[v for v, k in zip(needs, self.kinds, strict=True) if k == "x"]]
-        zeros = [v for v, k in zip(cts, self.sources, strict=True) if k == "0"]
+        cts, needs = (
+            pull.inputs[: len(self.cotangent_kinds)],
+            pull.inputs[len(self.cotangent_kinds) :],
+        )
+        constants = [v for v, k in zip(needs, self.residual_kinds, strict=True) if k == "c"]
+        carried = [v for v, k in zip(cts, self.cotangent_kinds, strict=True) if k == "c"]
+        given = [v for v, k in zip(cts, self.cotangent_kinds, strict=True) if k == "x"]
+        rows = [*given, *[v for v, k in zip(needs, self.residual_kinds, strict=True) if k == "x"]]
+        zeros = [v for v, k in zip(cts, self.cotangent_kinds, strict=True) if k == "0"]
         if zeros:
             left = ZeroPropagation(pull.equations, cts, zeros)
             results = [left.read(a) for a in pull.outputs]
             pull = Program(pull.name, pull.inputs, left.equations, results)
-        outputs = select_where(pull.outputs, self.reached)
-        split = sum(self.reached[: self.sums])
+        outputs = select_where(pull.outputs, self.nonzero_results)
+        split = sum(self.nonzero_results[: self.sums])
         summed, others = outputs[:split], outputs[split:]
 
         plan = ReductionPlan(pull, constants, rows)
         order = sorted(range(split), key=lambda i: -summed[i].aval.size)
-        totals = {i: plan.total(summed[i]) for i in order}
+        totals = {i: plan.reduction_of(summed[i]) for i in order}
         sums = tuple([a.update(weak_type=False) for a in plan.sum_avals])
         stacked = [v for v in plan.stacked if v not in rows]
         whole = [v for v in rows if v in plan.stacked]
-        parts = [plan.parts(term) for terms in plan.sums for term in terms]
+        parts = [plan.accumulation_of(term) for terms in plan.sums for term in terms]
         inside = [atom for _, atoms in parts for atom in atoms]
         step = with_io(pull, [*constants, *carried, *rows], [*others, *stacked, *inside])
 
@@ -109,7 +112,7 @@ class BuildBackwardScan(Rewrite[BackwardScan]):
             rest = iter(args[len(constants) :])
             env.sums = [next(rest) for _ in sums]
             env.stacks = dict(zip([*stacked, *whole], rest, strict=True))
-            env.values.update(evaluate_invariants(pull, env.values, plan.same))
+            env.values.update(evaluate_invariants(pull, env.values, plan.invariants))
             return [totals[i].value(env) for i in range(split)]
 
         names = self.names.value
@@ -194,7 +197,8 @@ class ContractedSum(NamedTuple):
     def value(self, env: FinalValues) -> Any:
         dot: Any = self.eqn.primitive
         contract, batched = (
-            [tuple([d + 1 for d in dims]) for dims in pair] for pair in (dot.contract, dot.batched)
+            [tuple([d + 1 for d in dims]) for dims in pair]
+            for pair in (dot.contracting_dims, dot.batch_dims)
         )
         whole = DotGeneral(
             ((0, *contract[0]), (0, *contract[1])),
@@ -209,12 +213,12 @@ class LinearImageOfSums(NamedTuple):
     """The total of what is linear in `totals`, one an operand, None for those that stay."""
 
     eqn: Equation
-    totals: tuple[Any, ...]
+    reductions: tuple[Any, ...]
 
     def value(self, env: FinalValues) -> Any:
         args = [
             total.value(env) if total is not None else env.values.get(atom, atom)
-            for atom, total in zip(self.eqn.inputs, self.totals, strict=True)
+            for atom, total in zip(self.eqn.inputs, self.reductions, strict=True)
         ]
         return self.eqn.primitive(*args)
 
@@ -222,10 +226,10 @@ class LinearImageOfSums(NamedTuple):
 class SumOfSums(NamedTuple):
     """A total that is a sum of totals."""
 
-    totals: tuple[Any, ...]
+    reductions: tuple[Any, ...]
 
     def value(self, env: FinalValues) -> Any:
-        first, *others = [total.value(env) for total in self.totals]
+        first, *others = [total.value(env) for total in self.reductions]
         for x in others:
             first = add(first, x)
         return first
@@ -239,24 +243,24 @@ class ReductionPlan:
     """
 
     def __init__(self, program: Program, constants: Sequence[Var], rows: Sequence[Var]):
-        self.made: dict[Any, Equation] = {v: e for e in program.equations for v in e.outputs}
-        self.same = loop_invariant_variables(program, set(constants))
+        self.producers: dict[Any, Equation] = {v: e for e in program.equations for v in e.outputs}
+        self.invariants = loop_invariant_variables(program, set(constants))
         self.rows = set(rows)
         self.stacked: dict[Any, None] = {}
-        self.totals: dict[Any, Any] = {}
+        self.reductions: dict[Any, Any] = {}
         self.sums: list[list[Atom]] = []
         self.sum_avals: list[ShapedArray] = []
 
-    def total(self, atom: Atom) -> Any:
+    def reduction_of(self, atom: Atom) -> Any:
         """How the total of `atom` over the steps comes about."""
-        if atom not in self.totals:
-            self.totals[atom] = self.new_total(atom)
-        return self.totals[atom]
+        if atom not in self.reductions:
+            self.reductions[atom] = self.plan_reduction(atom)
+        return self.reductions[atom]
 
-    def new_total(self, atom: Atom) -> Any:
+    def plan_reduction(self, atom: Atom) -> Any:
         totals, later = [], []
-        for term in self.terms(atom):
-            found = self.after_loop(term)
+        for term in self.addends(atom):
+            found = self.deferred_reduction(term)
             if found is None:
                 later.append(term)
             elif type(found) is not ZeroSum:
@@ -269,20 +273,20 @@ class ReductionPlan:
             return ZeroSum(atom.aval)
         return totals[0] if len(totals) == 1 else SumOfSums(tuple(totals))
 
-    def terms(self, atom: Atom) -> list[Atom]:
+    def addends(self, atom: Atom) -> list[Atom]:
         """The terms of which `atom` is the sum."""
         found, pending = [], [atom]
         while pending:
             term = pending.pop()
-            eqn = self.made.get(term)
+            eqn = self.producers.get(term)
             if (
                 eqn is not None
                 and type(eqn.primitive) is Add
-                and term not in self.same
+                and term not in self.invariants
                 and all(a.aval.shape == term.aval.shape for a in eqn.inputs)
             ):
                 pending += reversed(eqn.inputs)
-            elif self.added_part(eqn) is not None and not self.is_free(term):
+            elif self.sparse_update(eqn) is not None and not self.is_stacked(term):
                 # Only for its part: what that is added to is a term, too.
                 found.append(term)
                 pending.append(eqn.inputs[0])  # type: ignore[union-attr]
@@ -290,50 +294,54 @@ class ReductionPlan:
                 found.append(term)
         return found
 
-    def after_loop(self, atom: Atom) -> Any:
+    def deferred_reduction(self, atom: Atom) -> Any:
         """How the total of `atom` comes about after the loop; None if the loop is to add it up."""
         if self.is_zero(atom):
             return ZeroSum(atom.aval)
-        if type(atom) is Literal or atom in self.same:
+        if type(atom) is Literal or atom in self.invariants:
             return None
-        if self.is_free(atom):
+        if self.is_stacked(atom):
             self.stacked[atom] = None
             return StackedSum(atom)
-        eqn = self.made.get(atom)
+        eqn = self.producers.get(atom)
         if eqn is None:
             return None
-        if type(eqn.primitive) is ReduceSum and self.is_free(eqn.inputs[0]):
+        if type(eqn.primitive) is ReduceSum and self.is_stacked(eqn.inputs[0]):
             self.stacked[eqn.inputs[0]] = None
             return StackedSum(eqn.inputs[0], eqn.primitive.axes)
-        if self.is_product(eqn):
+        if self.is_stacked_product(eqn):
             self.stacked.update(dict.fromkeys(eqn.inputs))
             return ContractedSum(eqn)
-        moving = self.linear_in(eqn)
+        moving = self.linear_operands(eqn)
         if not moving:
             return None
         size = sum([eqn.inputs[i].aval.size for i in moving if not self.is_zero(eqn.inputs[i])])
-        if size > atom.aval.size and not all(self.is_free(eqn.inputs[i]) for i in moving):
+        if size > atom.aval.size and not all(self.is_stacked(eqn.inputs[i]) for i in moving):
             return None
         return LinearImageOfSums(
             eqn,
-            tuple([self.total(a) if i in moving else None for i, a in enumerate(eqn.inputs)]),
+            tuple(
+                [self.reduction_of(a) if i in moving else None for i, a in enumerate(eqn.inputs)]
+            ),
         )
 
-    def is_free(self, atom: Atom) -> bool:
+    def is_stacked(self, atom: Atom) -> bool:
         """Whether the rows of `atom` are there after the loop in any case."""
         return atom in self.rows or atom in self.stacked
 
-    def is_product(self, eqn: Equation) -> bool:
+    def is_stacked_product(self, eqn: Equation) -> bool:
         """Whether it is less to keep the factors of a product of rows than to add it up."""
-        if type(eqn.primitive) is not DotGeneral or any(a in self.same for a in eqn.inputs):
+        if type(eqn.primitive) is not DotGeneral or any(a in self.invariants for a in eqn.inputs):
             return False
-        new = {a for a in eqn.inputs if not self.is_free(a)}
+        new = {a for a in eqn.inputs if not self.is_stacked(a)}
         return sum([a.aval.size for a in new]) <= eqn.outputs[0].aval.size
 
-    def linear_in(self, eqn: Equation) -> list[int]:
+    def linear_operands(self, eqn: Equation) -> list[int]:
         """The operands that `eqn` is linear in, the others being the same in every step."""
         primitive: Any = eqn.primitive
-        moving = [i for i, a in enumerate(eqn.inputs) if type(a) is Var and a not in self.same]
+        moving = [
+            i for i, a in enumerate(eqn.inputs) if type(a) is Var and a not in self.invariants
+        ]
         fixed = [a for i, a in enumerate(eqn.inputs) if i not in moving]
         if isinstance(primitive, Linear) and not primitive.multiple_results:
             return moving if all(self.is_zero(a) for a in fixed) else []
@@ -348,13 +356,13 @@ class ReductionPlan:
         """Whether `atom` is made to be zero."""
         if type(atom) is Literal:
             return not atom.value
-        eqn = self.made.get(atom)
+        eqn = self.producers.get(atom)
         return eqn is not None and type(eqn.primitive) is Full and self.is_zero(eqn.inputs[0])
 
-    def parts(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
+    def accumulation_of(self, term: Atom) -> tuple[Callable[..., Any], Sequence[Atom]]:
         """How a step adds `term` to a sum, and what it needs for that: no zeros around a part."""
-        eqn = self.made.get(term)
-        added = self.added_part(eqn)
+        eqn = self.producers.get(term)
+        added = self.sparse_update(eqn)
         if added is not None:
             return added
         if eqn is not None and self.is_zero(eqn.inputs[0] if eqn.inputs else None):
@@ -364,7 +372,9 @@ class ReductionPlan:
                 return eqn.primitive, eqn.inputs[1:]
         return add, [term]
 
-    def added_part(self, eqn: Equation | None) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
+    def sparse_update(
+        self, eqn: Equation | None
+    ) -> tuple[Callable[..., Any], Sequence[Atom]] | None:
         """How to add the part that `eqn` adds to its first operand, and what that needs, if it does."""
         if eqn is None or not eqn.inputs or self.is_zero(eqn.inputs[0]):
             return None
@@ -373,10 +383,10 @@ class ReductionPlan:
         if type(eqn.primitive) is not DynamicUpdateSlice:
             return None
         base, new, *indices = eqn.inputs
-        added = self.made.get(new)
+        added = self.producers.get(new)
         if added is None or type(added.primitive) is not Add:
             return None
-        read = self.made.get(added.inputs[0])
+        read = self.producers.get(added.inputs[0])
         if (
             read is None
             or type(read.primitive) is not DynamicSlice

@@ -118,7 +118,7 @@ def while_loop(
 
     traced, condition = trace_with_shared_captures(both)
     _check_condition(condition, cond_fun)
-    traced, around = traced.carrying_writes()
+    traced, around = traced.with_writes_as_carries()
     types = [aval_of(x) for x in around]
     runs, known = _carry_written_arrays(condition, around)
     body = cast_outputs(with_captures_first(traced), [*types, *carry])
@@ -270,7 +270,7 @@ def fori_loop(
     traced, carry = trace_until_carry_types_settle(
         trace_with, avals, carry_tree, lambda t: t.children()[0], what, body_fun
     )
-    traced, around = traced.carrying_writes()
+    traced, around = traced.with_writes_as_carries()
     types = [aval_of(x) for x in around]
     body = cast_outputs(with_captures_first(traced, body_fun), [*types, *carry])
     start = [cast_to(x, a) for x, a in zip(leaves, carry, strict=True)]

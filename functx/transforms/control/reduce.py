@@ -55,7 +55,7 @@ class Monoid(NamedTuple):
 
     reduction: type[Primitive]
     neutral: Callable[[Any], Any]
-    windowed: type[Primitive] | None = None
+    window_reduction: type[Primitive] | None = None
 
 
 _MONOIDS: dict[type[Primitive], Monoid] = {
@@ -84,7 +84,7 @@ class ReduceCall(NamedTuple):
     """A checked call: leaves of the operands and scalars, what combines them, its consts."""
 
     xs: list[Any]
-    starts: list[Any]
+    init_values: list[Any]
     program: Program
     consts: list[Any]
     out_tree: Any
@@ -95,11 +95,11 @@ class ReduceCall(NamedTuple):
         if found is None:
             return None
         operation, monoid = found
-        reduction: Any = monoid.windowed if windowed else monoid.reduction
+        reduction: Any = monoid.window_reduction if windowed else monoid.reduction
         dtype = aval_of(self.xs[0]).dtype
         if reduction is None or kind(dtype) not in reduction.accepts:
             return None
-        start = self.starts[0]
+        start = self.init_values[0]
         neutral = kind(dtype) != "c" or reduction in (ReduceSum, ReduceProd, ReduceWindowSum)
         if neutral and _equals_number(start, monoid.neutral(dtype)):
             start = None
@@ -143,7 +143,7 @@ def reduce(
     axes = canonical_axis_sequence(dimensions, len(shape), "reduce: dimensions")
     found = call.monoid(windowed=False)
     if found is None:
-        outs = Reduce(call.program, axes)(*call.xs, *call.starts, *call.consts)
+        outs = Reduce(call.program, axes)(*call.xs, *call.init_values, *call.consts)
         return tree.unflatten(call.out_tree, outs)
     operation, reduction, start = found
     total = reduction(axes)(call.xs[0])
@@ -189,7 +189,7 @@ def reduce_window(
     )
     found = call.monoid(windowed=True)
     if found is None:
-        outs = ReduceWindow(call.program, *window)(*call.xs, *call.starts, *call.consts)
+        outs = ReduceWindow(call.program, *window)(*call.xs, *call.init_values, *call.consts)
         return tree.unflatten(call.out_tree, outs)
     operation, reduction, start = found
     (x,) = call.xs

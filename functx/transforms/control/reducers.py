@@ -35,7 +35,7 @@ class ProgramReduction(Primitive, abstract=True):
     program: Program
     multiple_results = True
 
-    def groups(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """`items`, one an operand: those of the arrays, of the scalars, and of the consts."""
         n = len(self.program.outputs)
         return items[:n], items[n : 2 * n], items[2 * n :]
@@ -49,7 +49,7 @@ class ProgramReduction(Primitive, abstract=True):
         raise NotImplementedError
 
     def abstract_eval(self, *avals):
-        xs, starts, consts = self.groups(avals)
+        xs, starts, consts = self.split_operands(avals)
         shape, elements = xs[0].shape, self.program.in_avals[: len(xs)]
         types = [(a.shape, a.dtype) for a in (*xs, *starts, *consts)]
         wanted = [(s, a.dtype) for s in (shape, ()) for a in elements]
@@ -64,8 +64,8 @@ class ProgramReduction(Primitive, abstract=True):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        xs, *rest = self.groups(args)
-        x_dims, *rest_dims = self.groups(dims)
+        xs, *rest = self.split_operands(args)
+        x_dims, *rest_dims = self.split_operands(dims)
         if all(d is None for group in rest_dims for d in group):
             xs = [batch_dim_at(x, d, 0, size) for x, d in zip(xs, x_dims, strict=True)]
             return self.with_batch_dim()(*xs, *rest[0], *rest[1]), [0] * len(xs)
@@ -125,7 +125,7 @@ class Reduce(ProgramReduction):
         return Reduce(self.program, tuple([axis + 1 for axis in self.axes]))
 
     def decompose(self, *args):
-        xs, starts, consts = self.groups(args)
+        xs, starts, consts = self.split_operands(args)
         shape = xs[0].shape
         kept = tuple_delete(range(len(shape)), self.axes)
         axes = tuple(sorted(self.axes))
@@ -209,12 +209,12 @@ class ReduceWindow(ProgramReduction):
         return ReduceWindow(self.program, *self.window.with_batch_dim(0))
 
     def decompose(self, *args):
-        xs, starts, consts = self.groups(args)
+        xs, starts, consts = self.split_operands(args)
         rows = [window_patches(x, start, self.window) for x, start in zip(xs, starts, strict=True)]
         return Reduce(self.program, (0,))(*rows, *starts, *consts)
 
     def lower(self, ctx, *values):
-        xs, starts, consts = self.groups(values)
+        xs, starts, consts = self.split_operands(values)
         (aval, *_) = ctx.avals_out
         # What combines two elements of a window cannot see values around it.
         if consts or not aval.size or not aval.shape:

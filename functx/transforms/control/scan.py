@@ -131,7 +131,7 @@ class Scan(Primitive):
             *[a.update(shape=(length, *a.shape)) for a in rows],
         ]
 
-    def groups(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """`items`, one an operand, for the consts, the carries and the rows."""
         n = self.consts + self.carries
         return items[: self.consts], items[self.consts : n], items[n:]
@@ -143,87 +143,92 @@ class Scan(Primitive):
     def varying_outputs(self, avals, active):
         return self.varying(active)[1]
 
-    def again(self, program: Program, consts: int, carries: int, flipped: bool = False) -> Scan:
+    def with_program(
+        self, program: Program, consts: int, carries: int, flipped: bool = False
+    ) -> Scan:
         """A scan of as many steps with another body."""
         return Scan(program, consts, carries, self.length, self.reverse ^ flipped, self.unroll)
 
-    def hoist(self, programs, extras, operands):
-        again = self.again(programs[0], self.consts + len(extras[0]), self.carries)
+    def hoist_constants(self, programs, extras, operands):
+        again = self.with_program(programs[0], self.consts + len(extras[0]), self.carries)
         return again, [*extras[0], *operands]
 
-    def trim(self, used):
+    def dce(self, used):
         found = cached_rewrite(DCEScanBody(self.consts, self.carries, tuple(used)), self.program)
         if found is None:
             return None
         program, inputs, outputs = found
         consts = sum([i < self.consts for i in inputs])
         carries = sum([i < self.carries for i in outputs])
-        return self.again(program, consts, carries), inputs, outputs
+        return self.with_program(program, consts, carries), inputs, outputs
 
     def jvp(self, primals, tangents):
         flags, out_flags = self.varying([t is not None for t in tangents])
         given = instantiate_zeros(select_where(tangents, flags), select_where(primals, flags))
-        dconsts, dcarries, dxs = self.groups(scatter_where(given, flags))
+        dconsts, dcarries, dxs = self.split_operands(scatter_where(given, flags))
         moving = [[t for t in group if t is not None] for group in (dconsts, dcarries, dxs)]
         if is_linearizing():
-            split = self.split(Linearize(flags))
-            outs, (invariant, rows) = self.run_values(split, primals)
+            split = self.partial_eval(Linearize(flags))
+            outs, (invariant, rows) = self.run_known(split, primals)
             kept = tuple(select_where(out_flags, inexact_mask(self.program.out_avals)))
             step = cached_rewrite(
-                LinearizedScanBody(sum(flags), len(moving[0]), split.kinds, kept), split.rest
+                LinearizedScanBody(sum(flags), len(moving[0]), split.residual_kinds, kept),
+                split.unknown,
             )
-            found = self.again(step, len(moving[0]) + len(invariant), len(moving[1]))(
+            found = self.with_program(step, len(moving[0]) + len(invariant), len(moving[1]))(
                 *moving[0], *invariant, *moving[1], *moving[2], *rows
             )
             return outs, scatter_where(found, out_flags)
         pushed = cached_rewrite(
             JVPScanBody(self.consts, self.carries, flags, tuple(out_flags)), self.program
         )
-        consts, carries, xs = self.groups(primals)
-        both = self.again(pushed, len(consts) + len(moving[0]), len(carries) + len(moving[1]))
+        consts, carries, xs = self.split_operands(primals)
+        both = self.with_program(
+            pushed, len(consts) + len(moving[0]), len(carries) + len(moving[1])
+        )
         found = both(*consts, *moving[0], *carries, *moving[1], *xs, *moving[2])
         outs = [*found[: len(carries)], *found[both.carries :][: len(out_flags) - len(carries)]]
         moved = [*found[len(carries) : both.carries], *found[len(outs) + len(moving[1]) :]]
         return outs, scatter_where(moved, out_flags)
 
-    def split(self, rewrite: Any) -> ScanSplit:
+    def partial_eval(self, rewrite: Any) -> ScanSplit:
         """The body split in two by `rewrite`, what the second half needs sorted by its kind."""
         split: ScanSplit = cached_rewrite(
             PartialEvalScan(rewrite, self.consts, self.carries), self.program
         )
         return split
 
-    def run_values(
-        self, split: ScanSplit, args: Sequence[Any]
-    ) -> tuple[list[Any], tuple[Any, Any]]:
+    def run_known(self, split: ScanSplit, args: Sequence[Any]) -> tuple[list[Any], tuple[Any, Any]]:
         """The outputs, and what the second half of the split needs: consts, and rows."""
-        _, carries, xs = self.groups(args)
-        found = self.again(split.values, self.consts, self.carries)(*args)
+        _, carries, xs = self.split_operands(args)
+        found = self.with_program(split.known, self.consts, self.carries)(*args)
         invariant = apply_program(split.invariant, args[: self.consts + self.carries])
-        rows = split.arrays(carries, xs, found[self.carries :], self.reverse)
+        rows = split.stacked_residuals(carries, xs, found[self.carries :], self.reverse)
         return found[: len(self.program.outputs)], (invariant, rows)
 
-    def split_vjp(self, active: Sequence[bool]) -> tuple[ScanSplit, tuple[bool, ...]]:
+    def vjp_partial_eval(self, active: Sequence[bool]) -> tuple[ScanSplit, tuple[bool, ...]]:
         """The split for the derivative, and which operands vary; consts and rows are kept anyway."""
         flags, _ = self.varying(active)
         first, end = self.consts, self.consts + self.carries
         free = (*range(first), *range(end, len(flags)))
-        return self.split(with_rematerialization(SplitVJP(flags), free, self.consts)), flags
+        return self.partial_eval(with_rematerialization(SplitVJP(flags), free, self.consts)), flags
 
     def forward(self, args, active):
-        split, _ = self.split_vjp(active)
-        return self.run_values(split, args)
+        split, _ = self.vjp_partial_eval(active)
+        return self.run_known(split, args)
 
     def vjp(self, cts, known, args, active):
-        split, flags = self.split_vjp(active)
+        split, flags = self.vjp_partial_eval(active)
         invariant, rows = known
-        return self.pull_back(split.rest, split.kinds, flags, cts, invariant, rows, split.names)
+        return self.run_backward(
+            split.unknown, split.residual_kinds, flags, cts, invariant, rows, split.names
+        )
 
     def transpose(self, cts, *args):
         linear = linear_mask(args)
         flags, _ = self.varying(linear)
         fixed = [not on for on in flags]
-        consts, carries, xs = self.groups(
+        consts, carries, xs = self.split_operands(
             [x if on else None for x, on in zip(args, fixed, strict=True)]
         )
         consts, carries, xs = (
@@ -232,18 +237,18 @@ class Scan(Primitive):
         known = cached_rewrite(KnownScanBody(self.consts, self.carries, flags), self.program)
         found = []
         if carries or known.effects:
-            found = self.again(known, len(consts), len(carries))(*consts, *carries, *xs)
-        groups = zip("cxx", self.groups(fixed), strict=True)
+            found = self.with_program(known, len(consts), len(carries))(*consts, *carries, *xs)
+        groups = zip("cxx", self.split_operands(fixed), strict=True)
         kinds = "".join([kind * sum(group) for kind, group in groups])
         program = decompose_missing_rules(
             cached_rewrite(RemoveEffects(), self.program), "transpose"
         )
         pull = cached_rewrite(TransposeLinearInputs(flags), program)
         rows = [*found[len(carries) :], *xs]
-        pulled = self.pull_back(pull, kinds, flags, cts, consts, rows)
+        pulled = self.run_backward(pull, kinds, flags, cts, consts, rows)
         return [ct if on else None for ct, on in zip(pulled, linear, strict=True)]
 
-    def pull_back(
+    def run_backward(
         self,
         pull: Program,
         kinds: str,
@@ -259,9 +264,9 @@ class Scan(Primitive):
         by `kinds`, `c` for one of `invariant`, `x` for a row of one of `rows`.
         """
         avals = self.program.out_avals
-        consts_on, carries_on, _ = self.groups(flags)
+        consts_on, carries_on, _ = self.split_operands(flags)
         inexact = [i for i, aval in enumerate(avals) if is_inexact(aval.dtype)]
-        carried, reached = self.pulled(pull, flags, [ct is not None for ct in cts])
+        carried, reached = self.cotangent_carries(pull, flags, [ct is not None for ct in cts])
         sources = "".join(
             ("c" if carried[i] else "0") if i < self.carries else ("0" if cts[i] is None else "x")
             for i in inexact
@@ -276,20 +281,22 @@ class Scan(Primitive):
         ]
         given = [cts[i] for i in inexact if i >= self.carries and cts[i] is not None]
         sums = [zeros_like(aval) for aval in loop.sums]
-        backwards = self.again(loop.body, len(invariant), len(sums) + len(start), flipped=True)
+        backwards = self.with_program(
+            loop.body, len(invariant), len(sums) + len(start), flipped=True
+        )
         found = run_scan(backwards, [*invariant, *sums, *start, *given, *rows])
         others = sum(reached) - sum(reached[: sum(consts_on)])
-        passed = [[*given, *rows][i] for i in loop.whole]
+        passed = [[*given, *rows][i] for i in loop.stacked_inputs]
         totals = loop.finish(*invariant, *found[: len(sums)], *found[len(sums) + others :], *passed)
         return scatter_where(
             scatter_where([*totals, *found[len(sums) : len(sums) + others]], reached), flags
         )
 
-    def pulled(
+    def cotangent_carries(
         self, pull: Program, flags: Sequence[bool], given: Sequence[bool]
     ) -> tuple[list[bool], tuple[bool, ...]]:
         """Which carries have cotangents in the loop backwards, and what `pull` then reaches."""
-        consts_on, carries_on, _ = self.groups(flags)
+        consts_on, carries_on, _ = self.split_operands(flags)
         inexact = inexact_mask(self.program.out_avals)
         carried = [on and ct for on, ct in zip(carries_on, given, strict=False)]
         n = sum(consts_on)
@@ -329,7 +336,7 @@ class Scan(Primitive):
             x if not on else batch_dim_at(x, d, 1 if i >= n else 0, size)
             for i, (x, d, on) in enumerate(zip(args, dims, flags, strict=True))
         ]
-        outs = self.again(body, self.consts, self.carries)(*operands)
+        outs = self.with_program(body, self.consts, self.carries)(*operands)
         return outs, [None if d is None else int(i >= self.carries) for i, d in enumerate(out_dims)]
 
     def lower(self, ctx, *values):
@@ -392,7 +399,7 @@ def scan(
     traced, carry = trace_until_carry_types_settle(
         trace_with, avals[:count], carry_tree, lambda t: t.children()[0], what, f
     )
-    traced, around = traced.carrying_writes()
+    traced, around = traced.with_writes_as_carries()
     moved = len(around)
     body = cast_outputs(with_captures_first(traced, f), [*[aval_of(x) for x in around], *carry])
     start = [cast_to(x, a) for x, a in zip(carry_leaves, carry, strict=True)]
@@ -415,7 +422,7 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
         shown = cached_rewrite(
             WithProgress(progress, loop.length, loop.consts, carries), loop.program
         )
-        counted = loop.again(shown, loop.consts, carries + 1)
+        counted = loop.with_program(shown, loop.consts, carries + 1)
         found = run_scan(counted, [*args[:n], np.int32(0), *args[n:]])
         rest = found[carries + 1 :]
         show_completion(progress, loop.length, found[carries], found[:carries] or rest)
@@ -427,7 +434,7 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
     if builder is None or not any(fixed):
         outs: list[Any] = loop(*args)
         return outs
-    consts, carries, xs = loop.groups(program.inputs)
+    consts, carries, xs = loop.split_operands(program.inputs)
     moving = [not on for on in fixed]
     inputs = [*consts, *select_where(carries, fixed), *select_where(carries, moving), *xs]
     body = with_io(
@@ -435,7 +442,7 @@ def run_scan(loop: Scan, args: Sequence[Any], progress: str | None = None) -> li
     )
     given = dict(zip(program.inputs, args, strict=True))
     count = sum(moving)
-    found = loop.again(body, first + sum(fixed), count)(*[given[v] for v in inputs])
+    found = loop.with_program(body, first + sum(fixed), count)(*[given[v] for v in inputs])
     kept = scatter_where(found[:count], moving)
     return [
         *[Copy()(given[v]) if y is None else y for v, y in zip(start, kept, strict=True)],

@@ -43,10 +43,10 @@ class OnlineSchedule(NamedTuple):
     `newest` is the slot that was filled last, `top` its level.
     """
 
-    places: Any
+    kept_steps: Any
     levels: Any
-    newest: Any
-    top: Any
+    last_slot: Any
+    last_level: Any
 
 
 def empty_schedule(slots: int) -> OnlineSchedule:
@@ -83,14 +83,14 @@ class RevolveSchedule(NamedTuple):
     next state kept when they run `repeats` times.
     """
 
-    order: Any
-    places: Any
-    held: Any
-    at: Any
-    gone: Any
+    slot_order: Any
+    kept_steps: Any
+    num_kept: Any
+    step: Any
+    distance: Any
     repeats: Any
-    near: Any
-    far: Any
+    shorter_reach: Any
+    reach: Any
 
 
 def start_backward(places: Any) -> tuple[Any, RevolveSchedule]:
@@ -107,9 +107,11 @@ def restart_from_checkpoint(walk: RevolveSchedule, todo: Any) -> tuple[Any, Any,
 
     With the slot of that state, and before it one that is vacant.
     """
-    pulled = ge(element_at(walk.places, sub(walk.held, 1)), todo)
-    held = sub(walk.held, convert_element_type(pulled, STEP_DTYPE))
-    return element_at(walk.order, held), *_at_last_checkpoint(walk.order, walk.places, held)
+    pulled = ge(element_at(walk.kept_steps, sub(walk.num_kept, 1)), todo)
+    held = sub(walk.num_kept, convert_element_type(pulled, STEP_DTYPE))
+    return element_at(walk.slot_order, held), *_at_last_checkpoint(
+        walk.slot_order, walk.kept_steps, held
+    )
 
 
 def advance_state(walk: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedule]:
@@ -117,13 +119,13 @@ def advance_state(walk: RevolveSchedule, todo: Any) -> tuple[Any, RevolveSchedul
 
     It stays in that slot if it is one to keep on the way to step `todo - 1`.
     """
-    order, places, held, at = walk.order, walk.places, walk.held, add(walk.at, 1)
-    free, gone, repeats = sub(order.shape[0] - 1, held), add(walk.gone, 1), walk.repeats
+    order, places, held, at = walk.slot_order, walk.kept_steps, walk.num_kept, add(walk.step, 1)
+    free, gone, repeats = sub(order.shape[0] - 1, held), add(walk.distance, 1), walk.repeats
     # near = C(free + repeats, repeats - 1), far = C(free + repeats, repeats).
-    longer = gt(_as_binomial(gone), walk.near)
+    longer = gt(_as_binomial(gone), walk.shorter_reach)
     upper, lower = _as_binomial(add(add(free, repeats), 1)), _as_binomial(repeats)
-    near = select(longer, div(mul(walk.near, upper), lower), walk.near)
-    far = select(longer, div(mul(walk.far, upper), add(lower, 1.0)), walk.far)
+    near = select(longer, div(mul(walk.shorter_reach, upper), lower), walk.shorter_reach)
+    far = select(longer, div(mul(walk.reach, upper), add(lower, 1.0)), walk.reach)
     repeats = add(repeats, convert_element_type(longer, STEP_DTYPE))
     left = sub(todo, at)
     keep = bitwise_and(bitwise_and(gt(free, 0), gt(left, 1)), le(_as_binomial(left), far))

@@ -135,8 +135,8 @@ class WhileSplit(NamedTuple):
     from the consts, then what `values` returns behind its outputs.
     """
 
-    values: Program
-    rest: Program
+    known: Program
+    unknown: Program
     invariant: Program
 
 
@@ -184,7 +184,7 @@ class SplitWhileVJP(Rewrite[WhileSplit]):
             body,
         )
         carries = InstantiateCotangents(tuple(body.out_avals), self.flags[self.consts :])
-        return halves._replace(rest=carries(halves.rest))
+        return halves._replace(unknown=carries(halves.unknown))
 
 
 class SplitWhileTranspose(Rewrite[WhileSplit]):
@@ -311,7 +311,9 @@ def run_with_stacks(
     limit = loop.max_steps if limited else None
     condition = cached_rewrite(WithTripLimit(limit, tuple(more)), loop.condition)
     start = [literal(0, STEP_DTYPE), *[zeros_like(a) for a in more[1:]]]
-    found = loop.again(condition, body, len(shared), len(consts))(*shared, *consts, *carry, *start)
+    found = loop.with_program(condition, body, len(shared), len(consts))(
+        *shared, *consts, *carry, *start
+    )
     return found[: len(carry)], found[len(carry) :]
 
 
@@ -327,5 +329,5 @@ def backward_from_stacks(
     held = len(consts) + len(stacks)
     condition = cached_rewrite(CounterPositive(held), body)
     sums = [zeros_like(upcast_aval(a)) for a in pull.out_avals[: len(pull.outputs) - len(cts)]]
-    found = loop.again(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
+    found = loop.with_program(condition, body, 0, held)(*consts, *stacks, steps, *sums, *cts)[1:]
     return [cast_like_input(x, a) for x, a in zip(found, pull.out_avals, strict=True)]

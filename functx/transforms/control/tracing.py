@@ -257,7 +257,7 @@ def is_linearizing() -> bool:
     # What a derivative rule traces is of the rule.
     while type(builder) is Builder:
         builder = builder.parent
-    return builder is not None and type(builder) is not LinearBuilder and builder.keeps_apart
+    return builder is not None and type(builder) is not LinearBuilder and builder.is_linear
 
 
 def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
@@ -268,7 +268,7 @@ def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[A
     outs = apply(None, program, args)
     if current_builder.get() is not None:
         return outs
-    if any(backend.aval_of_array(x) is not None for x in (*args, *others)):
+    if any(backend.aval_of_jax_array(x) is not None for x in (*args, *others)):
         return outs
     return [as_ndarray(to_numpy(out), out.weak_type) for out in outs]
 

@@ -104,22 +104,22 @@ class While(Primitive):
         check_operands(self, self.body.out_avals, carry)
         return carry
 
-    def groups(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def split_operands(self, items: Sequence[Any]) -> tuple[Any, Any, Any]:
         """`items`, one an operand: those of the condition, of the body, and of the carry."""
         m, n = self.condition_consts, self.condition_consts + self.body_consts
         return items[:m], items[m:n], items[n:]
 
-    def again(self, condition: Program, body: Program, shared: int, consts: int) -> While:
+    def with_program(self, condition: Program, body: Program, shared: int, consts: int) -> While:
         """A loop of other programs with the means of this one for reverse mode."""
         return While(condition, body, shared, consts, self.checkpoints, self.max_steps)
 
-    def hoist(self, programs, extras, operands):
+    def hoist_constants(self, programs, extras, operands):
         m, n = self.condition_consts, self.body_consts
         condition, body = programs
-        again = self.again(condition, body, m + len(extras[0]), n + len(extras[1]))
+        again = self.with_program(condition, body, m + len(extras[0]), n + len(extras[1]))
         return again, [*extras[0], *operands[:m], *extras[1], *operands[m:]]
 
-    def bounded(self, steps: int) -> While:
+    def with_max_steps(self, steps: int) -> While:
         """This loop, known to run at most so many steps."""
         return While(
             self.condition,
@@ -139,7 +139,7 @@ class While(Primitive):
     def varying_outputs(self, avals, active):
         return self.varying(active)[1]
 
-    def trim(self, used):
+    def dce(self, used):
         m, n = self.condition_consts, self.body_consts
         tested = cached_rewrite(UsedInputs(), self.condition)
         wanted = tuple([on or m + i in tested for i, on in enumerate(used)])
@@ -149,19 +149,19 @@ class While(Primitive):
         body, inputs, outputs = found
         places = (*range(m), *[m + i for i in outputs])
         condition = cached_rewrite(Subprogram(inputs=places), self.condition)
-        again = self.again(condition, body, m, sum([i < n for i in inputs]))
+        again = self.with_program(condition, body, m, sum([i < n for i in inputs]))
         return again, [*range(m), *[m + i for i in inputs]], outputs
 
     def jvp(self, primals, tangents):
-        shared, consts, carry = self.groups(primals)
-        _, dconsts, dcarry = self.groups(tangents)
+        shared, consts, carry = self.split_operands(primals)
+        _, dconsts, dcarry = self.split_operands(tangents)
         flags, out_flags = self.varying([t is not None for t in tangents])
         if not any(flags):
             return self(*primals), [None] * len(carry)
         moving = instantiate_zeros(select_where(dcarry, out_flags), select_where(carry, out_flags))
         moved_consts = [t for t in dconsts if t is not None]
         if is_linearizing() and self.max_steps is not None:
-            outs, found = self.linear_loop(flags, primals, moved_consts, moving)
+            outs, found = self.run_linearized(flags, primals, moved_consts, moving)
             return outs, scatter_where(found, out_flags)
         program, condition, outs = self.body, self.condition, []
         push: Any = JVPRewrite(flags)
@@ -173,25 +173,25 @@ class While(Primitive):
             push = SeparateJVP(flags)
         condition = cached_rewrite(WithUnusedInputs(tuple([aval_of(x) for x in moving])), condition)
         body = cached_rewrite(JVPWhileBody(len(consts), push), program)
-        both = self.again(condition, body, len(shared), len(consts) + len(moved_consts))
+        both = self.with_program(condition, body, len(shared), len(consts) + len(moved_consts))
         found = both(*shared, *consts, *moved_consts, *carry, *moving)
         return outs or found[: len(carry)], scatter_where(found[len(carry) :], out_flags)
 
-    def linear_loop(
+    def run_linearized(
         self, flags: tuple[bool, ...], primals: Any, dconsts: Sequence[Any], dcarry: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """The outputs, and the tangents by a loop over what the steps to those left behind."""
-        shared, consts, carry = self.groups(primals)
+        shared, consts, carry = self.split_operands(primals)
         assert self.max_steps is not None
         halves = cached_rewrite(PartialEvalWhile(Linearize(flags), len(consts)), self.body)
-        outs, (steps, *stacks) = run_with_stacks(self, halves.values, shared, consts, carry)
+        outs, (steps, *stacks) = run_with_stacks(self, halves.known, shared, consts, carry)
         fixed = apply(None, halves.invariant, consts)
         kept = tuple(select_where(flags[len(consts) :], inexact_mask(self.body.out_avals)))
         step = LinearizedWhileBody(len(dconsts), len(dcarry), len(fixed), self.max_steps, kept)
-        body = cached_rewrite(step, halves.rest)
+        body = cached_rewrite(step, halves.unknown)
         held = len(dconsts) + len(fixed) + len(stacks)
         condition = cached_rewrite(StepBelowLimit(held), body)
-        loop = self.again(condition, body, 1, held)
+        loop = self.with_program(condition, body, 1, held)
         found = loop(steps, *dconsts, *fixed, *stacks, literal(0, STEP_DTYPE), *dcarry)
         return outs, found[1:]
 
@@ -205,14 +205,14 @@ class While(Primitive):
         if not any(flags):
             return self(*args), None
         halves = cached_rewrite(SplitWhileVJP(flags, self.body_consts), self.body)
-        return while_forward(self, halves, *self.groups(args))
+        return while_forward(self, halves, *self.split_operands(args))
 
     def vjp(self, cts, known, args, active):
         flags, _ = self.varying(active)
         if not any(flags):
             return [None] * len(args)
         halves = cached_rewrite(SplitWhileVJP(flags, self.body_consts), self.body)
-        shared, consts, _ = self.groups(args)
+        shared, consts, _ = self.split_operands(args)
         given = self.carry_cotangents(cts, flags)
         found = while_backward(self, halves, given, shared, consts, known)
         return [*[None] * self.condition_consts, *scatter_where(found, flags)]
@@ -224,11 +224,11 @@ class While(Primitive):
         fixed = [not on for on in flags]
         halves = cached_rewrite(SplitWhileTranspose(flags, n), self.body)
         # The values in the loop are known ones, computed by a loop of their own.
-        body = take_first_outputs(halves.values, len(self.body.outputs) - sum(flags[n:]))
+        body = take_first_outputs(halves.known, len(self.body.outputs) - sum(flags[n:]))
         by_condition = indices_where([*[True] * m, *fixed[n:]])
         condition = cached_rewrite(Subprogram(inputs=by_condition), self.condition)
-        known = self.again(condition, body, m, sum(fixed[:n]))
-        shared, consts, carry = self.groups(args)
+        known = self.with_program(condition, body, m, sum(fixed[:n]))
+        shared, consts, carry = self.split_operands(args)
         consts, carry = select_where(consts, fixed[:n]), select_where(carry, fixed[n:])
         _, states = while_forward(known, halves, shared, consts, carry)
         given = self.carry_cotangents(cts, flags)
@@ -238,12 +238,12 @@ class While(Primitive):
 
     def batch(self, args, dims):
         size = batch_size(args, dims)
-        shared_on, consts_on, carry_on = self.groups([d is not None for d in dims])
+        shared_on, consts_on, carry_on = self.split_operands([d is not None for d in dims])
         while True:
             in_dims = tuple([0 if on else None for on in (*shared_on, *carry_on)])
             runs, (stops,) = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.condition)
             if stops is not None:
-                return self.batch_each(size, args, dims)
+                return self.batch_predicated(size, args, dims)
             in_dims = tuple([0 if on else None for on in (*consts_on, *carry_on)])
             _, natural = cached_rewrite(BatchWithInferredOutDims(size, in_dims), self.body)
             grown = [on or d is not None for on, d in zip(carry_on, natural, strict=True)]
@@ -256,9 +256,9 @@ class While(Primitive):
             batch_dim_at(x, d, 0, size) if on else x
             for x, d, on in zip(args, dims, (*shared_on, *consts_on, *carry_on), strict=True)
         ]
-        return self.again(runs, body, len(shared_on), len(consts_on))(*args), out_dims
+        return self.with_program(runs, body, len(shared_on), len(consts_on))(*args), out_dims
 
-    def batch_each(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+    def batch_predicated(self, size: int, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
         """The outputs for a batch whose lanes stop each for itself, with their dimensions."""
         if (name := batched_axis_names().name) in self.named_axes:
             raise CollectiveError(
@@ -269,7 +269,7 @@ class While(Primitive):
         if self.effects & BATCHED_EFFECTS:
             return batch_sequentially(self, args, dims)
         (shared, consts, carry), (shared_dims, consts_dims, carry_dims) = (
-            self.groups(items) for items in (args, dims)
+            self.split_operands(items) for items in (args, dims)
         )
         n = len(consts)
         kept = [a is v for a, v in zip(self.body.outputs, self.body.inputs[n:], strict=True)]
@@ -281,7 +281,7 @@ class While(Primitive):
         )
         runs = cached_rewrite(Batch(size, (*shared_dims, *carry_dims), (0,)), self.condition)
         (live,) = apply(None, runs, [*shared, *carry])
-        outs, out_dims = self.again(any_lane, body, 0, len(shared) + n).batch(
+        outs, out_dims = self.with_program(any_lane, body, 0, len(shared) + n).batch(
             [*shared, *consts, live, *carry], [*shared_dims, *consts_dims, 0, *carry_dims]
         )
         return outs[1:], out_dims[1:]
@@ -294,10 +294,10 @@ class JVPWhileBody(Rewrite[Program]):
     """The rewrite of a body to one of values and tangents: consts, theirs, carry, theirs."""
 
     consts: int
-    push: Any
+    jvp_rewrite: Any
 
     def __call__(self, program: Program) -> Program:
-        pushed, flags = cached_rewrite(self.push, program), self.push.varying
+        pushed, flags = cached_rewrite(self.jvp_rewrite, program), self.jvp_rewrite.varying
         count, n = len(program.inputs), self.consts
         tangents = scatter_where(pushed.inputs[count:], flags)
         dconsts = [t for t in tangents[:n] if t is not None]

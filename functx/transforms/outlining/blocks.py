@@ -21,9 +21,9 @@ class EquationDataflow:
 
     def __init__(self, equations: Sequence[Equation], outputs: Sequence[Atom]):
         self.equations = equations
-        self.makers: dict[Any, ResultIndex] = {}
-        self.last: dict[Any, int] = {}
-        last, makers = self.last, self.makers
+        self.producers: dict[Any, ResultIndex] = {}
+        self.last_use: dict[Any, int] = {}
+        last, makers = self.last_use, self.producers
         for i, eqn in enumerate(equations):
             for atom in eqn.inputs:
                 last[atom] = i
@@ -31,19 +31,19 @@ class EquationDataflow:
                 makers[v] = i, n
         last.update(dict.fromkeys(outputs, len(equations)))
 
-    def hidden(self, atom: Any, ends: Sequence[int]) -> bool:
+    def is_internal(self, atom: Any, ends: Sequence[int]) -> bool:
         """Whether `atom` is computed and used only inside of what was replaced.
 
         `ends` says of each equation that was where what stands in its place ends, else 0.
         """
-        place = self.makers.get(atom)
-        return place is not None and self.last.get(atom, -1) < ends[place[0]]
+        place = self.producers.get(atom)
+        return place is not None and self.last_use.get(atom, -1) < ends[place[0]]
 
     def starts(self, repeat: PeriodicRepeat) -> list[int]:
         """Where to cut what has a period: where the least goes from one part to the next."""
         first, length, period = repeat
         count, phases = divmod(length, period)
-        across = self.bytes_across(first, first + length, period)
+        across = self.bytes_crossing(first, first + length, period)
         best = min(range(phases + 1), key=lambda phase: across[phase])
         if count > 3:
             # Of many parts one may be given up for a better cut.
@@ -51,10 +51,10 @@ class EquationDataflow:
             best = best if across[best] <= 1.5 * across[other] else other
         return list(range(first + best, first + length - period + 1, period))
 
-    def bytes_across(self, first: int, stop: int, period: int) -> list[int]:
+    def bytes_crossing(self, first: int, stop: int, period: int) -> list[int]:
         """For each phase, the bytes that go from parts which begin there to the next ones."""
         reach: dict[Any, tuple[int, int]] = {}
-        made = self.makers.get
+        made = self.producers.get
         for i, eqn in enumerate(self.equations[first:stop], first):
             earliest = max(first, i - period)
             for atom in eqn.inputs:
@@ -74,18 +74,18 @@ class EquationDataflow:
             found[i % period] += now
         return found
 
-    def inside(self, start: int, length: int) -> tuple[int, ...]:
+    def internal_operands(self, start: int, length: int) -> tuple[int, ...]:
         """What the operands of a part are: numbers of its own results, or -1 from outside it."""
-        made = self.makers.get
+        made = self.producers.get
         places = [made(a) for e in self.equations[start : start + length] for a in e.inputs]
         return tuple(
             [-1 if at is None or at[0] < start else (at[0] - start << 16) + at[1] for at in places]
         )
 
-    def used_later(self, start: int, length: int) -> tuple[ResultIndex, ...]:
+    def live_out_results(self, start: int, length: int) -> tuple[ResultIndex, ...]:
         """The results of a part that what follows it uses, or the program returns."""
         stop = start + length
-        last = self.last
+        last = self.last_use
         return tuple(
             [
                 (i - start, n)
@@ -95,16 +95,16 @@ class EquationDataflow:
             ]
         )
 
-    def groups(self, starts: Sequence[int], length: int) -> list[RepeatGroup]:
+    def isomorphic_groups(self, starts: Sequence[int], length: int) -> list[RepeatGroup]:
         """The parts that begin at `starts`, those that are alike together."""
         alike: dict[Any, list[int]] = {}
         for start in starts:
-            alike.setdefault(self.inside(start, length), []).append(start)
+            alike.setdefault(self.internal_operands(start, length), []).append(start)
         found = []
         for members in alike.values():
             by_results: dict[Any, list[int]] = {}
             for start in members:
-                by_results.setdefault(self.used_later(start, length), []).append(start)
+                by_results.setdefault(self.live_out_results(start, length), []).append(start)
             most = max(by_results, key=lambda results: len(by_results[results]))
             # One that gives less than most of them is like those, with results that go unused.
             for results, group in list(by_results.items()):
@@ -123,7 +123,7 @@ class RepeatGroup:
     flow: EquationDataflow
     starts: list[int]
     length: int
-    results: tuple[ResultIndex, ...]
+    live_outs: tuple[ResultIndex, ...]
 
     def program(self) -> tuple[Program, list[list[Atom]]]:
         """That program, and for each of its inputs what stands for it in each of the parts."""
@@ -158,18 +158,18 @@ class RepeatGroup:
             own.update(zip(first.outputs, outputs, strict=True))
             equations.append(Equation(primitive, args, outputs, first.source))
         begin = flow.equations[starts[0] : starts[0] + self.length]
-        outputs = [own[begin[i].outputs[n]] for i, n in self.results]
+        outputs = [own[begin[i].outputs[n]] for i, n in self.live_outs]
         program = Program("block", list(inputs.values()), equations, outputs)
         return program, [list(atoms) for atoms in inputs]
 
-    def without(self, first: int, last: int) -> RepeatGroup:
+    def without_ends(self, first: int, last: int) -> RepeatGroup:
         """The group without so many of its first and last parts."""
         starts = self.starts[first : len(self.starts) - last]
-        return RepeatGroup(self.flow, starts, self.length, self.results)
+        return RepeatGroup(self.flow, starts, self.length, self.live_outs)
 
     def outputs(self, start: int) -> list[Var]:
         """The variables of what the part that begins at `start` gives."""
-        return [self.flow.equations[start + i].outputs[n] for i, n in self.results]
+        return [self.flow.equations[start + i].outputs[n] for i, n in self.live_outs]
 
 
 def index_literal(at: int) -> Literal:

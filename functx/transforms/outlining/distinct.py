@@ -40,7 +40,7 @@ class DeduplicateCalls(Rewrite[Program]):
 
 def is_noinline(primitive: Primitive) -> bool:
     """Whether XLA does not inline the operation."""
-    return isinstance(primitive, Call) and primitive.apart
+    return isinstance(primitive, Call) and primitive.noinline
 
 
 def deduplicate_call(eqn: Equation, same: dict[Any, Atom]) -> list[Equation]:
@@ -54,19 +54,19 @@ def deduplicate_call(eqn: Equation, same: dict[Any, Atom]) -> list[Equation]:
             same[v] = eqn.inputs[result]
         elif type(result) is Literal:
             same[v] = result
-        elif eqn.outputs[result.at] is not v:
-            same[v] = eqn.outputs[result.at]
+        elif eqn.outputs[result.position] is not v:
+            same[v] = eqn.outputs[result.position]
     outputs = [v for v in eqn.outputs if v not in same]
     if not outputs and not primitive.effects:
         return []
     inputs = [atom for i, atom in enumerate(eqn.inputs) if places[i] == i]
-    return [eqn.replace(primitive=primitive.again(program), inputs=inputs, outputs=outputs)]
+    return [eqn.replace(primitive=primitive.with_program(program), inputs=inputs, outputs=outputs)]
 
 
 class OutputOf(NamedTuple):
     """The output at a position of what was called, the first of those that are equal."""
 
-    at: int
+    position: int
 
 
 class DeduplicatedProgram(NamedTuple):
@@ -85,17 +85,19 @@ class DeduplicateProgram(Rewrite[DeduplicatedProgram]):
     `places` holds for each input the first with the same value.
     """
 
-    places: tuple[int, ...]
+    first_positions: tuple[int, ...]
 
     def __call__(self, program: Program) -> DeduplicatedProgram:
         program = cached_rewrite(DeduplicateCalls(), program)
         inputs = program.inputs
-        names: dict[Any, Atom] = {v: inputs[at] for v, at in zip(inputs, self.places, strict=True)}
+        names: dict[Any, Atom] = {
+            v: inputs[at] for v, at in zip(inputs, self.first_positions, strict=True)
+        }
         equations = [
             eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs]) for eqn in program.equations
         ]
         outputs = [names.get(a, a) for a in program.outputs]
-        given: dict[Any, Any] = {v: i for i, v in enumerate(inputs) if self.places[i] == i}
+        given: dict[Any, Any] = {v: i for i, v in enumerate(inputs) if self.first_positions[i] == i}
         inner = simplify_equations(Program(program.name, [*given], equations, outputs))
         results: list[Any] = []
         made: list[Atom] = []

@@ -19,9 +19,9 @@ _MIN_RUN_LENGTH = 4
 class RowRun(NamedTuple):
     """`length` rows of `whole` from `first` on, each `step` after the one before, or before it."""
 
-    whole: Atom
+    array: Atom
     first: int
-    step: int
+    stride: int
     length: int
 
 
@@ -97,14 +97,14 @@ def emit_row_run(run: RowRun, shape: tuple[int, ...], axis: int) -> list[Equatio
     made: list[Equation] = []
 
     def then(primitive: Any) -> None:
-        made.append(Equation.of(primitive, [made[-1].outputs[0] if made else run.whole]))
+        made.append(Equation.of(primitive, [made[-1].outputs[0] if made else run.array]))
 
-    whole = run.whole.aval.shape
-    ends = run.first, run.first + run.step * (run.length - 1)
-    rest, gap = whole[1:], abs(run.step)
+    whole = run.array.aval.shape
+    ends = run.first, run.first + run.stride * (run.length - 1)
+    rest, gap = whole[1:], abs(run.stride)
     strides = (gap, *[1] * len(rest)) if gap > 1 else None
     then(Slice((min(ends), *[0] * len(rest)), (max(ends) + 1, *rest), strides))
-    if run.step < 0:
+    if run.stride < 0:
         then(Rev((0,)))
     then(Reshape((run.length, *shape)))
     if prod(shape[:axis]) != 1:

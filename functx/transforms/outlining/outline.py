@@ -24,14 +24,14 @@ from functx.transforms.outlining.tokens import tokenize
 class OutlineThresholds(Record):
     """From when on repeats pay: `part` operations in a program, `steps` of a loop, `saved` in all."""
 
-    part: int
-    steps: int
-    saved: int
+    min_operations: int
+    min_steps: int
+    min_saved: int
 
 
 OUTLINE_THRESHOLDS = {
-    "auto": OutlineThresholds(part=24, steps=8, saved=160),
-    "always": OutlineThresholds(part=3, steps=3, saved=3),
+    "auto": OutlineThresholds(min_operations=24, min_steps=8, min_saved=160),
+    "always": OutlineThresholds(min_operations=3, min_steps=3, min_saved=3),
 }
 _MAX_ROUNDS = 4
 MIN_EQUATIONS = 4
@@ -47,7 +47,7 @@ class Outline(Rewrite[Program]):
     """
 
     mode: str = "auto"
-    first: bool = False
+    before_transforms: bool = False
     loops: bool = True
 
     def __call__(self, program: Program) -> Program:
@@ -79,62 +79,72 @@ class _OutliningRound:
         worth: OutlineThresholds,
         rewrite: Outline,
     ):
-        self.old, self.outputs, self.worth, self.rewrite = equations, outputs, worth, rewrite
-        self.known: dict[Any, StaticSlice] = {}
+        self.equations_before, self.outputs, self.thresholds, self.rewrite = (
+            equations,
+            outputs,
+            worth,
+            rewrite,
+        )
+        self.known_slices: dict[Any, StaticSlice] = {}
         # For each start of what is replaced: its length, and what stands there in its place.
-        self.instead: dict[int, tuple[int, list[Equation]]] = {}
-        self.ends = [0] * len(equations)
+        self.replacements: dict[int, tuple[int, list[Equation]]] = {}
+        self.replaced_until = [0] * len(equations)
 
     def equations(self, names: Iterator[int]) -> list[Equation] | None:
         """The equations with the repeats replaced; None where there are none worth it."""
-        tokens, weights = tokenize(self.old)
-        if sum(weights) < self.worth.saved:
+        tokens, weights = tokenize(self.equations_before)
+        if sum(weights) < self.thresholds.min_saved:
             return None
-        found = find_repeats(tokens, weights, self.worth.saved)
+        found = find_repeats(tokens, weights, self.thresholds.min_saved)
         if not found:
             return None
         self.total = np.concatenate([[0], np.cumsum(weights)])
-        self.flow = EquationDataflow(self.old, self.outputs)
+        self.flow = EquationDataflow(self.equations_before, self.outputs)
         # A loop looks up what earlier ones stacked, so they are made in their order.
-        for group, step in sorted(self.chosen(found), key=lambda pair: pair[0].starts[0]):
+        for group, step in sorted(self.select_groups(found), key=lambda pair: pair[0].starts[0]):
             self.replace(group, step, names)
-        if not self.instead:
+        if not self.replacements:
             return None
-        self.join_rows()
+        self.coalesce_concatenations()
         result: list[Equation] = []
         at = 0
-        while at < len(self.old):
-            length, instead = self.instead.get(at, (1, [self.old[at]]))
+        while at < len(self.equations_before):
+            length, instead = self.replacements.get(at, (1, [self.equations_before[at]]))
             result += instead
             at += length
         return drop_unused_equations(result, self.outputs)
 
-    def chosen(self, found: list[Repeat]) -> list[tuple[RepeatGroup, bool]]:
+    def select_groups(self, found: list[Repeat]) -> list[tuple[RepeatGroup, bool]]:
         """Groups of parts to be replaced, apart from each other; whether each may be a loop."""
-        taken = np.zeros(len(self.old), bool)
+        taken = np.zeros(len(self.equations_before), bool)
         chosen = []
         # Repeats overlap; those that save most come first, and the others are soon used up.
-        effort = _SEARCH_BUDGET * len(self.old)
+        effort = _SEARCH_BUDGET * len(self.equations_before)
         for repeat in found:
             effort -= repeat.size
             if effort < 0:
                 break
-            for free in repeat.free(taken):
-                for group in self.groups(free):
-                    if self.weight(group) * (len(group.starts) - 1) >= self.worth.saved:
+            for free in repeat.unclaimed(taken):
+                for group in self.isomorphic_groups(free):
+                    if (
+                        self.operations_in(group) * (len(group.starts) - 1)
+                        >= self.thresholds.min_saved
+                    ):
                         chosen.append((group, type(free) is PeriodicRepeat))
                         for start in group.starts:
                             taken[start : start + group.length] = True
         return chosen
 
-    def groups(self, repeat: Repeat) -> list[RepeatGroup]:
+    def isomorphic_groups(self, repeat: Repeat) -> list[RepeatGroup]:
         """The groups of parts that are alike in what repeats itself."""
         if isinstance(repeat, PeriodicRepeat):
-            return self.flow.groups(self.flow.starts(repeat), repeat.period)
-        groups = self.flow.groups(repeat.starts, repeat.length)
-        return [group for group in groups if self.weight(group) >= self.worth.part]
+            return self.flow.isomorphic_groups(self.flow.starts(repeat), repeat.period)
+        groups = self.flow.isomorphic_groups(repeat.starts, repeat.length)
+        return [
+            group for group in groups if self.operations_in(group) >= self.thresholds.min_operations
+        ]
 
-    def weight(self, group: RepeatGroup) -> int:
+    def operations_in(self, group: RepeatGroup) -> int:
         """How many operations one part of a group becomes."""
         start = group.starts[0]
         return int(self.total[start + group.length] - self.total[start])
@@ -143,64 +153,70 @@ class _OutliningRound:
         """Put loops or calls in the place of the parts in `group`, where they pay."""
         runs = consecutive_runs(group)
         if periodic:
-            runs = [run for run in runs if not self.roll(run, names)]
-        several = -(-self.worth.part // self.weight(group))
+            runs = [run for run in runs if not self.reroll(run, names)]
+        several = -(-self.thresholds.min_operations // self.operations_in(group))
         if several == 1:
             left = [start for run in runs for start in run.starts]
-            self.call(RepeatGroup(group.flow, left, group.length, group.results), names)
+            self.outline_group(RepeatGroup(group.flow, left, group.length, group.live_outs), names)
             return
         # Short parts are called several at a time.
         for run in runs:
             starts = run.starts[: len(run.starts) // several * several : several]
-            for wider in self.flow.groups(starts, several * group.length):
-                self.call(wider, names)
+            for wider in self.flow.isomorphic_groups(starts, several * group.length):
+                self.outline_group(wider, names)
 
-    def roll(self, run: RepeatGroup, names: Iterator[int]) -> bool:
+    def reroll(self, run: RepeatGroup, names: Iterator[int]) -> bool:
         """Whether a loop could be put in the place of the parts in `run`."""
         # What comes first and last is often given in another way than what lies between.
-        for run in (run.without(first, last) for first in (0, 1) for last in (0, 1)):
-            if len(run.starts) < self.worth.steps:
+        for run in (run.without_ends(first, last) for first in (0, 1) for last in (0, 1)):
+            if len(run.starts) < self.thresholds.min_steps:
                 return False
-            loop = reroll(run, names, self.rewrite, self.known, self.ends)
+            loop = reroll(run, names, self.rewrite, self.known_slices, self.replaced_until)
             if loop is None:
                 continue
             if loop and self.rewrite.loops:
-                self.instead.update({start: (run.length, []) for start in run.starts})
-                self.instead[run.starts[0]] = run.length, loop
+                self.replacements.update({start: (run.length, []) for start in run.starts})
+                self.replacements[run.starts[0]] = run.length, loop
                 begin, stop = run.starts[0], run.starts[-1] + run.length
-                self.ends[begin:stop] = [stop] * (stop - begin)
+                self.replaced_until[begin:stop] = [stop] * (stop - begin)
             return True
         return False
 
-    def join_rows(self) -> None:
+    def coalesce_concatenations(self) -> None:
         """Join rows of the stacks that loops made at once, where they are joined."""
-        for i, eqn in enumerate(self.old):
-            if type(eqn.primitive) is Concatenate and not self.ends[i] and i not in self.instead:
-                made = coalesce_rows(eqn, self.shown)
+        for i, eqn in enumerate(self.equations_before):
+            if (
+                type(eqn.primitive) is Concatenate
+                and not self.replaced_until[i]
+                and i not in self.replacements
+            ):
+                made = coalesce_rows(eqn, self.visible_slice)
                 if made is not None:
-                    self.instead[i] = 1, made
+                    self.replacements[i] = 1, made
 
-    def shown(self, atom: Atom) -> StaticSlice | None:
+    def visible_slice(self, atom: Atom) -> StaticSlice | None:
         """The part that `atom` shows of an array which is there after what was replaced."""
-        part = static_slice_of(atom, self.flow, self.known)
-        return None if part is None or self.flow.hidden(part.whole, self.ends) else part
+        part = static_slice_of(atom, self.flow, self.known_slices)
+        return (
+            None if part is None or self.flow.is_internal(part.array, self.replaced_until) else part
+        )
 
-    def call(self, group: RepeatGroup, names: Iterator[int]) -> None:
+    def outline_group(self, group: RepeatGroup, names: Iterator[int]) -> None:
         """Put calls of one program in the place of the parts in `group`."""
         count = len(group.starts)
-        if count < 2 or self.weight(group) * (count - 1) < self.worth.saved:
+        if count < 2 or self.operations_in(group) * (count - 1) < self.thresholds.min_saved:
             return
         block, operands = group.program()
-        if self.rewrite.first and better_inlined(block):
+        if self.rewrite.before_transforms and better_inlined(block):
             return
         block.name = f"block_{next(names)}"
         call = Call(self.rewrite(block), True)
         for i, start in enumerate(group.starts):
             args = [atoms[i] for atoms in operands]
-            eqn = Equation(call, args, group.outputs(start), self.old[start].source)
-            self.instead[start] = group.length, [eqn]
+            eqn = Equation(call, args, group.outputs(start), self.equations_before[start].source)
+            self.replacements[start] = group.length, [eqn]
             stop = start + group.length
-            self.ends[start:stop] = [stop] * group.length
+            self.replaced_until[start:stop] = [stop] * group.length
 
 
 def better_inlined(block: Program) -> bool:

@@ -26,7 +26,7 @@ class PeriodicRepeat(NamedTuple):
         """How many tokens a search through it has to look at."""
         return self.length
 
-    def free(self, taken: Any) -> list[PeriodicRepeat]:
+    def unclaimed(self, taken: Any) -> list[PeriodicRepeat]:
         """The parts of it, of two periods at least, that lie where nothing is `taken`."""
         start, length, period = self
         used = np.flatnonzero(taken[start : start + length])
@@ -49,7 +49,7 @@ class ScatteredRepeat(NamedTuple):
         """How many tokens a search through it has to look at."""
         return self.length * len(self.starts)
 
-    def free(self, taken: Any) -> list[ScatteredRepeat]:
+    def unclaimed(self, taken: Any) -> list[ScatteredRepeat]:
         """What is left of it where nothing is `taken`, if that is still a repeat."""
         length = self.length
         left = tuple([at for at in self.starts if not taken[at : at + length].any()])

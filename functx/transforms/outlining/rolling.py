@@ -44,7 +44,7 @@ def consecutive_runs(group: RepeatGroup) -> list[RepeatGroup]:
             found[-1].append(start)
         else:
             found.append([start])
-    return [RepeatGroup(group.flow, starts, group.length, group.results) for starts in found]
+    return [RepeatGroup(group.flow, starts, group.length, group.live_outs) for starts in found]
 
 
 def reroll(
@@ -69,104 +69,110 @@ class _Reroller:
     """A loop in the making."""
 
     def __init__(self, group: RepeatGroup, known: dict[Any, StaticSlice], ends: Sequence[int]):
-        self.group, self.known, self.ends = group, known, ends
+        self.group, self.known_slices, self.replaced_until = group, known, ends
         self.flow, self.starts = group.flow, group.starts
         self.count = len(group.starts)
         self.stop = group.starts[-1] + group.length
-        self.before: list[Equation] = []
-        self.places: dict[Any, int] = {}
-        self.shown: list[int] = []
-        self.looked_up: list[Equation] = []
+        self.hoisted: list[Equation] = []
+        self.result_positions: dict[Any, int] = {}
+        self.sliced_results: list[int] = []
+        self.slice_equations: list[Equation] = []
         self.consts: dict[Atom, Var] = {}
         # Each with its first value, and what the next is: a result by number, or another carry.
         self.carries: list[tuple[Var, Atom, int | Var]] = []
         # Each with the array of which it is a row in each step; which numbers those are, if it is
         # a number; and those that are places of look-ups, by their numbers.
-        self.rows: dict[Var, Atom] = {}
-        self.numbers: dict[Atom, tuple[Atom, ...]] = {}
-        self.found_at: dict[tuple[Atom, ...], Var] = {}
+        self.row_inputs: dict[Var, Atom] = {}
+        self.scalar_inputs: dict[Atom, tuple[Atom, ...]] = {}
+        self.position_inputs: dict[tuple[Atom, ...], Var] = {}
 
     def equations(self, names: Iterator[int], rewrite: Any) -> list[Equation] | None:
         block, operands = self.group.program()
         if block.effects:
             return None
         results = [self.group.outputs(start) for start in self.starts]
-        self.places = {v: at for at, v in enumerate(results[0])}
+        self.result_positions = {v: at for at, v in enumerate(results[0])}
         left = list(zip(block.inputs, operands, strict=True))
-        for fits in (self.const, self.carry, self.earlier, self.look_up, self.scalars):
+        for fits in (
+            self.match_invariant,
+            self.match_carry,
+            self.match_delayed_carry,
+            self.match_slices,
+            self.match_scalars,
+        ):
             left = [each for each in left if not fits(*each, results)]
         if left:
             return None
-        stacked = self.stacked(results)
+        stacked = self.stacked_results(results)
         if stacked is None:
             return None
-        equations: list[Equation] | None = [*self.looked_up, *block.equations]
-        if rewrite.first:
-            apart = stacked or self.shown or self.needs_masks(block)
-            equations = None if apart else self.by_rows(block.equations)
+        equations: list[Equation] | None = [*self.slice_equations, *block.equations]
+        if rewrite.before_transforms:
+            apart = stacked or self.sliced_results or self.needs_masks(block)
+            equations = None if apart else self.slices_to_rows(block.equations)
         if equations is None:
             return []
         carried = {at for _, _, at in self.carries}
         # What only the last part gives is carried, from a start that nothing looks at.
         for at, v in enumerate(results[-1]):
-            if at not in carried and at not in stacked and at not in self.shown:
+            if at not in carried and at not in stacked and at not in self.sliced_results:
                 self.carries.append((Var(v.aval), self.zeros(v.aval), at))
         inputs = [(v, operand) for operand, v in self.consts.items()]
         inputs += [(v, start) for v, start, _ in self.carries]
-        inputs += list(self.rows.items())
+        inputs += list(self.row_inputs.items())
         outputs = [at if type(at) is Var else block.outputs[at] for _, _, at in self.carries]  # type: ignore[index]
         outputs += [block.outputs[at] for at in stacked]
         body = Program(f"step_{next(names)}", [v for v, _ in inputs], equations, outputs)
         loop = Scan(rewrite(body), len(self.consts), len(self.carries), self.count)
-        finals = {each: results[-each[1]][each[0]] for each in map(self.origin, self.carries)}
+        finals = {each: results[-each[1]][each[0]] for each in map(self.final_result, self.carries)}
         carries = [
             finals.pop(each, None) or Var(results[0][each[0]].aval)  # type: ignore[arg-type]
-            for each in map(self.origin, self.carries)
+            for each in map(self.final_result, self.carries)
         ]
         stacks = [Var(stacked_aval(self.count, results[-1][at].aval)) for at in stacked]
         source = self.flow.equations[self.starts[0]].source
         scan = Equation(loop, [operand for _, operand in inputs], [*carries, *stacks], source)
         given = {*carries}
         made = [scan]
-        for at in self.shown:
-            self.before += [eqn for r in results for eqn in self.cut(r[at])]
+        for at in self.sliced_results:
+            self.hoisted += [eqn for r in results for eqn in self.emit_slice(r[at])]
         for at, stack in zip(stacked, stacks, strict=True):
             for i, each in enumerate(results):
                 start, sizes = (i, *[0] * each[at].aval.ndim), (1, *each[at].aval.shape)
-                self.known[each[at]] = StaticSlice(stack, start, sizes)
+                self.known_slices[each[at]] = StaticSlice(stack, start, sizes)
                 if each[at] not in given:
-                    made += self.cut(each[at])
-        return [*self.before, *made]
+                    made += self.emit_slice(each[at])
+        return [*self.hoisted, *made]
 
     # Whether the input `v` of the block, which is `atoms` in the parts, fits into a loop as it
     # says. What a look-up is made of comes before look-ups.
 
-    def const(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_invariant(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As what is the same in all steps."""
         same = all([atom is atoms[0] for atom in atoms])
         if same:
             self.consts[atoms[0]] = v
         return same
 
-    def earlier(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_delayed_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As what the last step but one or two computed."""
-        return any([self.carry(v, atoms, results, lag) for lag in (2, 3)])
+        return any([self.match_carry(v, atoms, results, lag) for lag in (2, 3)])
 
-    def scalars(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_scalars(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As a number of its own for each step."""
         fits = v.aval.shape == () and all([self.is_known(atom) for atom in atoms])
         if fits:
-            self.take(v, tuple(atoms))
+            self.add_scalar_input(v, tuple(atoms))
         return fits
 
-    def take(self, v: Var, numbers: tuple[Atom, ...]) -> None:
+    def add_scalar_input(self, v: Var, numbers: tuple[Atom, ...]) -> None:
         """Let `v` be one of `numbers` in each step."""
-        self.rows[v] = self.stack(v.aval, numbers)
-        self.numbers[v] = numbers
+        self.row_inputs[v] = self.stack_scalars(v.aval, numbers)
+        self.scalar_inputs[v] = numbers
 
-    def carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars, lag: int = 1) -> bool:
+    def match_carry(self, v: Var, atoms: Sequence[Atom], results: ResultVars, lag: int = 1) -> bool:
         """As what the step before computed, or the one `lag` steps before."""
-        at = self.places.get(atoms[lag]) if lag < self.count else None
+        at = self.result_positions.get(atoms[lag]) if lag < self.count else None
         if at is None or not all([self.is_known(atom) for atom in atoms[:lag]]):
             return False
         if any([a is not r[at] for a, r in zip(atoms[lag:], results, strict=False)]):
@@ -181,7 +187,7 @@ class _Reroller:
         self.carries.append((v, atoms[0], following))
         return True
 
-    def origin(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
+    def final_result(self, carry: tuple[Var, Atom, int | Var]) -> tuple[int, int]:
         """The result that a carry is, and of which part, counted from the last, at the end."""
         following, back = carry[2], 1
         while type(following) is not int:
@@ -191,66 +197,73 @@ class _Reroller:
 
     def is_known(self, atom: Atom) -> bool:
         """Whether `atom` has its value before the loop, and not just inside of another."""
-        place = self.flow.makers.get(atom)
+        place = self.flow.producers.get(atom)
         if place is None:
             return True
-        return place[0] < self.starts[0] and not self.flow.hidden(atom, self.ends)
+        return place[0] < self.starts[0] and not self.flow.is_internal(atom, self.replaced_until)
 
-    def stack(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
+    def stack_scalars(self, aval: ShapedArray, atoms: Sequence[Atom]) -> Var:
         """An array of the scalars `atoms`, one a step."""
         whole = stacked_aval(self.count, aval)
         if all([is_concrete_literal(atom) for atom in atoms]):
             numbers = np.array([atom.value for atom in atoms], aval.dtype)  # type: ignore[union-attr]
             even = aval is _INDEX_AVAL and (np.diff(numbers, 2) == 0).all()
             return (
-                self.evenly(numbers)
+                self.affine_indices(numbers)
                 if even
-                else self.new(DenseConstant(whole, numbers.tobytes()), [])
+                else self.emit(DenseConstant(whole, numbers.tobytes()), [])
             )
-        pieces = [self.new(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms]
-        joint = self.new(Concatenate(0), pieces)
+        pieces = [
+            self.emit(Full((1,)) if type(a) is Literal else Reshape((1,)), [a]) for a in atoms
+        ]
+        joint = self.emit(Concatenate(0), pieces)
         parts: dict[Any, StaticSlice | None] = {
-            piece: self.part(atom) for piece, atom in zip(pieces, atoms, strict=True)
+            piece: self.slice_before_loop(atom) for piece, atom in zip(pieces, atoms, strict=True)
         }
-        at_once = coalesce_rows(self.before[-1], parts.get)
+        at_once = coalesce_rows(self.hoisted[-1], parts.get)
         if at_once is not None:
-            self.before[-1:] = at_once
+            self.hoisted[-1:] = at_once
         return joint
 
-    def part(self, atom: Atom) -> StaticSlice | None:
+    def slice_before_loop(self, atom: Atom) -> StaticSlice | None:
         """The part that `atom` shows of an array that is there before the loop."""
-        part = static_slice_of(atom, self.flow, self.known)
-        return part if part is not None and self.is_known(part.whole) else None
+        part = static_slice_of(atom, self.flow, self.known_slices)
+        return part if part is not None and self.is_known(part.array) else None
 
-    def evenly(self, numbers: Any) -> Var:
+    def affine_indices(self, numbers: Any) -> Var:
         """An array of indices that lie equally far apart."""
-        found = self.new(Iota(_INDEX_AVAL.dtype, (self.count,)), [])
+        found = self.emit(Iota(_INDEX_AVAL.dtype, (self.count,)), [])
         step = int(numbers[1] - numbers[0])
         if step != 1:
-            found = self.new(Mul(), [found, index_literal(step)])
-        return self.new(Add(), [found, index_literal(int(numbers[0]))]) if numbers[0] else found
+            found = self.emit(Mul(), [found, index_literal(step)])
+        return self.emit(Add(), [found, index_literal(int(numbers[0]))]) if numbers[0] else found
 
-    def look_up(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
+    def match_slices(self, v: Var, atoms: Sequence[Atom], results: ResultVars) -> bool:
         """As parts of one array, which the loop finds there."""
         parts = []
         for atom in atoms:
-            part = self.part(atom)
+            part = self.slice_before_loop(atom)
             if part is None:
                 return False
             parts.append(part)
         whole, _, sizes = parts[0]
-        if any([part.whole is not whole or part.sizes != sizes for part in parts]):
+        if any([part.array is not whole or part.sizes != sizes for part in parts]):
             return False
         source = self.consts.get(whole)
         if source is None:
             source = self.consts[whole] = Var(whole.aval)
-        places = [self.position(each) for each in zip(*[p.start for p in parts], strict=True)]
+        places = [
+            self.position_operand(each) for each in zip(*[p.start for p in parts], strict=True)
+        ]
         shown = Equation.of(DynamicSlice(sizes), [source, *places])
         if sizes == v.aval.shape:
             shown.outputs[:] = [v]
-            self.looked_up.append(shown)
+            self.slice_equations.append(shown)
         else:
-            self.looked_up += [shown, Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None)]
+            self.slice_equations += [
+                shown,
+                Equation(Reshape(v.aval.shape), [*shown.outputs], [v], None),
+            ]
         return True
 
     def needs_masks(self, block: Program) -> bool:
@@ -260,25 +273,27 @@ class _Reroller:
             type(eqn.primitive) is Select for eqn in later
         )
 
-    def by_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
+    def slices_to_rows(self, equations: Sequence[Equation]) -> list[Equation] | None:
         """`equations` given rows of the arrays they look up in; None where they look up others."""
         wholes: dict[Any, Atom] = {v: whole for whole, v in self.consts.items()}
         found = []
-        for eqn in [*self.looked_up, *equations]:
+        for eqn in [*self.slice_equations, *equations]:
             if not accumulates_cotangent(eqn) or eqn.inputs[0] not in wholes:
                 found.append(eqn)
                 continue
             source, *start = eqn.inputs
-            row = self.row(wholes[source], eqn, [self.numbers.get(at, (at,)) for at in start])
+            row = self.row_input(
+                wholes[source], eqn, [self.scalar_inputs.get(at, (at,)) for at in start]
+            )
             if row is None:
                 return None
             found.append(eqn.replace(primitive=Reshape(eqn.outputs[0].aval.shape), inputs=[row]))
         needed = {atom for eqn in found for atom in eqn.inputs}
-        self.rows = {v: rows for v, rows in self.rows.items() if v in needed}
+        self.row_inputs = {v: rows for v, rows in self.row_inputs.items() if v in needed}
         self.consts = {whole: v for whole, v in self.consts.items() if v in needed}
         return found
 
-    def row(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
+    def row_input(self, whole: Atom, eqn: Equation, starts: list[tuple[Any, ...]]) -> Var | None:
         """The row of `whole` that `eqn` looks up, if each step looks up the next one."""
         if type(eqn.primitive) is not DynamicSlice or not starts:
             return None
@@ -293,35 +308,35 @@ class _Reroller:
         rows = whole
         if self.count != shape[0]:
             rest = [0] * (len(shape) - 1)
-            rows = self.new(Slice((first, *rest), (stop, *shape[1:])), [whole])
+            rows = self.emit(Slice((first, *rest), (stop, *shape[1:])), [whole])
         v = Var(whole.aval.update(shape=shape[1:]))
-        self.rows[v] = rows
+        self.row_inputs[v] = rows
         return v
 
-    def position(self, places: tuple[int, ...]) -> Any:
+    def position_operand(self, places: tuple[int, ...]) -> Any:
         """Where a part begins along one axis: a number, or a row of all of them."""
         literals = tuple([index_literal(at) for at in places])
         if len({*places}) == 1:
             return literals[0]
-        found = self.found_at.get(literals)
+        found = self.position_inputs.get(literals)
         if found is None:
-            found = self.found_at[literals] = Var(literals[0].aval)
-            self.take(found, literals)
+            found = self.position_inputs[literals] = Var(literals[0].aval)
+            self.add_scalar_input(found, literals)
         return found
 
-    def stacked(self, results: ResultVars) -> list[int] | None:
+    def stacked_results(self, results: ResultVars) -> list[int] | None:
         """The results to be stacked, since what follows looks at those of several parts."""
         found = []
         carried: dict[int, int] = {}
-        for at, back in map(self.origin, self.carries):
+        for at, back in map(self.final_result, self.carries):
             carried[at] = max(back, carried.get(at, 1))
         for at in range(len(results[0])):
-            used = [self.flow.last.get(r[at], -1) >= self.stop for r in results]
+            used = [self.flow.last_use.get(r[at], -1) >= self.stop for r in results]
             if not any(used):
                 continue
-            around = all([self.part(r[at]) is not None for r in results])
+            around = all([self.slice_before_loop(r[at]) is not None for r in results])
             if around and at not in carried:
-                self.shown.append(at)
+                self.sliced_results.append(at)
             elif any(used[: -carried.get(at, 1)]):
                 aval = results[0][at].aval
                 large = self.count * aval.size * aval.dtype.itemsize > _MAX_SPARSE_STACK_BYTES
@@ -330,12 +345,12 @@ class _Reroller:
                 found.append(at)
         return found
 
-    def cut(self, v: Var) -> list[Equation]:
+    def emit_slice(self, v: Var) -> list[Equation]:
         """Equations for the variable `v`, which is a part of an array."""
-        part = static_slice_of(v, self.flow, self.known)
+        part = static_slice_of(v, self.flow, self.known_slices)
         assert part is not None
         limit = tuple([a + n for a, n in zip(part.start, part.sizes, strict=True)])
-        cut = Equation.of(Slice(part.start, limit), [part.whole])
+        cut = Equation.of(Slice(part.start, limit), [part.array])
         if part.sizes == v.aval.shape:
             return [cut.replace(outputs=[v])]
         return [cut, Equation(Reshape(v.aval.shape), [*cut.outputs], [v], None)]
@@ -343,20 +358,20 @@ class _Reroller:
     def zeros(self, aval: ShapedArray) -> Atom:
         """Zeros of `aval`."""
         zero = Literal(aval.dtype.type(0).item(), ShapedArray((), aval.dtype, aval.weak_type))
-        return self.new(Full(aval.shape), [zero]) if aval.shape else zero
+        return self.emit(Full(aval.shape), [zero]) if aval.shape else zero
 
-    def new(self, primitive: Any, operands: list[Any]) -> Var:
+    def emit(self, primitive: Any, operands: list[Any]) -> Var:
         """What an equation before the loop computes."""
         avals = tuple([atom.aval for atom in operands])
-        outs = primitive.types.get(avals) or primitive.out_types(avals)
+        outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
         v = Var(outs[0])
-        self.before.append(Equation(primitive, operands, [v], None))
+        self.hoisted.append(Equation(primitive, operands, [v], None))
         return v
 
 
 def accumulates_cotangent(eqn: Equation) -> bool:
     """Whether the cotangent of the first operand is added in its place, as that of a part is."""
-    return type(eqn.primitive) is Slice or eqn.primitive.accumulate is not None
+    return type(eqn.primitive) is Slice or eqn.primitive.add_to_cotangent is not None
 
 
 def stacked_aval(count: int, aval: ShapedArray) -> ShapedArray:

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 class StaticSlice(NamedTuple):
     """The part of `whole` of shape `sizes` that begins at `start`, under another shape or not."""
 
-    whole: Atom
+    array: Atom
     start: Shape
     sizes: Shape
 
@@ -29,7 +29,7 @@ def static_slice_of(
     while type(atom) is Var:
         if atom in known:
             return known[atom]
-        place = flow.makers.get(atom)
+        place = flow.producers.get(atom)
         if place is None:
             return None
         eqn = flow.equations[place[0]]

@@ -30,9 +30,9 @@ def _has_finite_derivative(eqn: Equation) -> bool:
         )
     if not isinstance(primitive, Elementwise):
         return False
-    return primitive.finite_slopes or all(
+    return primitive.has_finite_derivative or all(
         [
-            primitive.bounded(i, *eqn.inputs)
+            primitive.preserves_zero(i, *eqn.inputs)
             for i, atom in enumerate(eqn.inputs)
             if type(atom) is Var and is_inexact(atom.aval.dtype)
         ]

@@ -50,7 +50,7 @@ def has_unit_strides(primitive: Slice) -> bool:
 
 def operation_count(primitive: Primitive) -> int:
     """About how many operations an equation becomes when it is lowered."""
-    if isinstance(primitive, _FREE_OPS) or (type(primitive) is Call and primitive.apart):
+    if isinstance(primitive, _FREE_OPS) or (type(primitive) is Call and primitive.noinline):
         return 0
     if fallback_decomposition(type(primitive), ("lower",)) is not None:
         return _COMPOSITE_WEIGHT

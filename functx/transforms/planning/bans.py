@@ -61,15 +61,15 @@ class MinCutConfig:
                 raise ValueRangeError(f"{must}; there is no primitive {name!r}")
         object.__setattr__(self, "recomputable_ops", frozenset(ops))
 
-    def quick(self, primitive: Primitive) -> bool:
+    def is_recomputable(self, primitive: Primitive) -> bool:
         """Whether `primitive` is on the list of those that are done again."""
         if self.recomputable_ops is not None:
             return primitive.name in self.recomputable_ops and not primitive.effects
         return is_cheap_to_recompute(primitive)
 
-    def fusible(self, primitive: Primitive) -> bool:
+    def is_fusible(self, primitive: Primitive) -> bool:
         """Whether a compiler merges it with its neighbours."""
-        return self.quick(primitive) or isinstance(primitive, RANDOM_PRIMITIVES)
+        return self.is_recomputable(primitive) or isinstance(primitive, RANDOM_PRIMITIVES)
 
 
 REDUCTION_RATIO = 4
@@ -84,15 +84,15 @@ class RecomputeHeuristics:
 
     def __init__(self, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]):
         self.flow, self.config, self.distances = flow, config, distances
-        self.order = {eqn: i for i, eqn in enumerate(flow.joint.program.equations)}
-        self.banned = {eqn for eqn in flow.before if self.slow(eqn)}
+        self.position = {eqn: i for i, eqn in enumerate(flow.joint.program.equations)}
+        self.banned = {eqn for eqn in flow.recompute_candidates if self.should_ban(eqn)}
         if not config.aggressive:
             if config.far_apart:
                 self.ban_far_apart()
             if config.long_chains:
                 self.ban_long_chains()
 
-    def price(self, eqn: Equation) -> float:
+    def recompute_cost(self, eqn: Equation) -> float:
         """What it costs to do `eqn` again: nothing if it is not banned."""
         if eqn not in self.banned:
             return 0
@@ -101,77 +101,77 @@ class RecomputeHeuristics:
         price = self.config.price
         return inf if price == inf else price * compute_cost(eqn)
 
-    def slow(self, eqn: Equation) -> bool:
+    def should_ban(self, eqn: Equation) -> bool:
         """Whether what `eqn` does, or what it reads, is a reason to keep its outputs."""
         config, primitive = self.config, eqn.primitive
-        if isinstance(primitive, VIEW_PRIMITIVES) or self.marked(eqn):
+        if isinstance(primitive, VIEW_PRIMITIVES) or self.must_recompute(eqn):
             return False
-        if not config.quick(primitive):
+        if not config.is_recomputable(primitive):
             return True
         if config.aggressive:
             return False
         if self.distances.get(eqn.outputs[0], 0) > config.distance:
             return True
-        if config.materialized and any([self.written_late(v) for v in eqn.outputs]):
+        if config.materialized and any([self.is_materialized_in_backward(v) for v in eqn.outputs]):
             return True
         read = sum([bytes_of(a.aval) for a in eqn.inputs])
         return config.reductions and read >= REDUCTION_RATIO * sum(
             [bytes_of(v.aval) for v in eqn.outputs]
         )
 
-    def marked(self, eqn: Equation) -> bool:
+    def must_recompute(self, eqn: Equation) -> bool:
         """Whether `eqn` is to be done again whatever it costs; what has effects never is."""
         again = self.flow.joint.recompute
         return not eqn.primitive.effects and not again.isdisjoint(eqn.outputs)
 
-    def written_late(self, v: Var) -> bool:
+    def is_materialized_in_backward(self, v: Var) -> bool:
         """Whether the backward computation needs `v`, or a view of it, in memory."""
         flow, pending = self.flow, [v]
-        if v not in flow.required:
+        if v not in flow.required_forward:
             return False
         while pending:
             for user in flow.users.get(pending.pop(), ()):
-                if flow.required.isdisjoint(user.outputs):
-                    if not self.config.fusible(user.primitive):
+                if flow.required_forward.isdisjoint(user.outputs):
+                    if not self.config.is_fusible(user.primitive):
                         return True
                     if isinstance(user.primitive, VIEW_PRIMITIVES):
                         pending += user.outputs
         return False
 
-    def fused_users(self, eqn: Equation) -> list[Equation]:
+    def fusible_users(self, eqn: Equation) -> list[Equation]:
         """The equations of the forward computation that can be one operation with `eqn`."""
-        if not self.config.fusible(eqn.primitive):
+        if not self.config.is_fusible(eqn.primitive):
             return []
-        return [e for e in self.forward_users(eqn) if self.config.fusible(e.primitive)]
+        return [e for e in self.forward_users(eqn) if self.config.is_fusible(e.primitive)]
 
     def forward_users(self, eqn: Equation) -> list[Equation]:
         users = [e for v in eqn.outputs for e in self.flow.users.get(v, ())]
-        return [e for e in users if not self.flow.required.isdisjoint(e.outputs)]
+        return [e for e in users if not self.flow.required_forward.isdisjoint(e.outputs)]
 
     def ban_far_apart(self) -> None:
         """Ban what uses a value again after an operation that ended the run of fusible ones."""
-        for eqn in self.flow.before:
+        for eqn in self.flow.recompute_candidates:
             users = self.forward_users(eqn)
             if len(users) < 2:
                 continue
-            latest = max([self.order[e] for e in users])
+            latest = max([self.position[e] for e in users])
             ends = self.first_unfusible(users, latest)
-            far = [e for e in self.fused_users(eqn) if self.order[e] > ends]
-            self.banned.update([e for e in far if not self.marked(e)])
+            far = [e for e in self.fusible_users(eqn) if self.position[e] > ends]
+            self.banned.update([e for e in far if not self.must_recompute(e)])
 
     def first_unfusible(self, starts: list[Equation], latest: int) -> int:
         """When, from `starts` on, the first operation comes that cannot be fused; else `latest`."""
         everything = self.flow.joint.program.equations
-        pending = sorted([self.order[eqn] for eqn in starts])
+        pending = sorted([self.position[eqn] for eqn in starts])
         seen = {*pending}
         while pending:
             at = heappop(pending)
             if at >= latest:
                 break
-            fusible = self.config.fusible(everything[at].primitive)
+            fusible = self.config.is_fusible(everything[at].primitive)
             for user in self.forward_users(everything[at]):
-                behind = self.order[user]
-                if not (fusible and self.config.fusible(user.primitive)):
+                behind = self.position[user]
+                if not (fusible and self.config.is_fusible(user.primitive)):
                     return behind
                 if behind not in seen:
                     seen.add(behind)
@@ -181,11 +181,11 @@ class RecomputeHeuristics:
     def ban_long_chains(self) -> None:
         """Ban an equation of each chain that is longer than what is worth doing again."""
         length: dict[Equation, int] = {}
-        for eqn in self.flow.before:
-            fusible = self.config.fusible(eqn.primitive)
-            if eqn in self.banned or not fusible or self.marked(eqn):
+        for eqn in self.flow.recompute_candidates:
+            fusible = self.config.is_fusible(eqn.primitive)
+            if eqn in self.banned or not fusible or self.must_recompute(eqn):
                 continue
-            makers = [self.flow.makers.get(a) for a in eqn.inputs if type(a) is Var]
+            makers = [self.flow.producers.get(a) for a in eqn.inputs if type(a) is Var]
             length[eqn] = 1 + max([length.get(e, 0) for e in makers if e is not None], default=0)
             if length[eqn] > self.config.chain and not isinstance(eqn.primitive, VIEW_PRIMITIVES):
                 self.banned.add(eqn)

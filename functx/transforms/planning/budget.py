@@ -51,7 +51,7 @@ def plan_within_budget(
         if fits_budget(need, budget, plain):
             return plan, made
     assert best is not None
-    limit = budget.of(plain)
+    limit = budget.bytes_for(plain)
     warn_at_user_line(
         MemoryBudgetWarning(
             f"memory: the derivative of {program.name} must be given at least "
@@ -74,5 +74,5 @@ def warn_at_user_line(warning: MemoryBudgetWarning) -> None:
 def fits_budget(need: int, budget: MemoryBudget, plain: int) -> bool:
     """Whether a derivative that needs so much, where it plainly takes `plain`, fits in `budget`."""
     if budget.fraction is not None:
-        return need <= budget.of(plain)
+        return need <= budget.bytes_for(plain)
     return need * _MARGIN <= budget.bytes

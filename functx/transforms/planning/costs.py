@@ -90,7 +90,7 @@ def compute_cost(eqn: Equation) -> int:
     moved = sum([bytes_of(atom.aval) for atom in (*eqn.inputs, *outs)])
     if isinstance(primitive, DotGeneral):
         shape = eqn.inputs[0].aval.shape
-        terms = prod([shape[d] for d in primitive.contract[0]])
+        terms = prod([shape[d] for d in primitive.contracting_dims[0]])
         return moved + 2 * outs[0].aval.size * terms // _FLOPS_PER_BYTE
     if isinstance(primitive, Convolution):
         kernel = eqn.inputs[1].aval

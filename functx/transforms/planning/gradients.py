@@ -46,7 +46,7 @@ def vjp_split(active: tuple[bool, ...]) -> Any:
 def split_into_segments(program: Program) -> Program:
     """`program` in the sections of the plan that holds, or as it is."""
     plan = memory_plan()
-    count = plan.sections if type(plan) is MemoryPlan else 0
+    count = plan.segments if type(plan) is MemoryPlan else 0
     return cached_rewrite(SplitIntoSegments(count), program) if count else program  # type: ignore[no-any-return]
 
 
@@ -109,7 +109,7 @@ class RematerializedGradient(Rewrite[Program]):
         program = split_into_segments(program)
         split = with_rematerialization(SplitVJP(self.active), tuple(range(len(args))))
         values, backward = cached_rewrite(split, program)
-        found = current_builder.here().inline(values, args)
+        found = current_builder.require().inline(values, args)
         count = len(program.outputs)
         first = [i == 0 for i, a in enumerate(program.out_avals) if is_inexact(a.dtype)]
         pull = cached_rewrite(DropZeroInputs(tuple(first)), backward)

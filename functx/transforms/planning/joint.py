@@ -22,7 +22,7 @@ class JointProgram(NamedTuple):
     program: Program
     primals: int
     outputs: int
-    free: frozenset[Any] = frozenset()
+    free_to_save: frozenset[Any] = frozenset()
     recompute: frozenset[Any] = frozenset()
 
     @property
@@ -38,33 +38,43 @@ class JointDataflow:
         self.joint, program = joint, joint.program
         self.outputs = program.outputs[: joint.outputs]
         self.gradients = program.outputs[joint.outputs :]
-        self.late = dependents_of(joint.tangents, program.equations)
-        self.early = [e for e in program.equations if self.late.isdisjoint(e.inputs)]
-        self.makers = {v: eqn for eqn in self.early for v in eqn.outputs}
+        self.tangent_dependent = dependents_of(joint.tangents, program.equations)
+        self.tangent_free = [
+            e for e in program.equations if self.tangent_dependent.isdisjoint(e.inputs)
+        ]
+        self.producers = {v: eqn for eqn in self.tangent_free for v in eqn.outputs}
 
     @cached_property
-    def required(self) -> set[Any]:
+    def required_forward(self) -> set[Any]:
         """The variables that equations for the outputs of the function make, or its primals."""
-        made = [v for eqn in backward_slice(self.outputs, self.early) for v in eqn.outputs]
+        made = [v for eqn in backward_slice(self.outputs, self.tangent_free) for v in eqn.outputs]
         return {*self.joint.program.inputs[: self.joint.primals], *made}
 
     @cached_property
     def backward(self) -> list[Equation]:
         """The equations that need tangents."""
-        return [e for e in self.joint.program.equations if not self.late.isdisjoint(e.inputs)]
+        return [
+            e
+            for e in self.joint.program.equations
+            if not self.tangent_dependent.isdisjoint(e.inputs)
+        ]
 
     @cached_property
-    def wanted(self) -> dict[Any, None]:
+    def backward_inputs(self) -> dict[Any, None]:
         """The variables that the backward computation is given, by saving or by doing again."""
         read = [a for eqn in self.backward for a in eqn.inputs]
         return dict.fromkeys(
-            [a for a in (*read, *self.gradients) if type(a) is Var and a not in self.late]
+            [
+                a
+                for a in (*read, *self.gradients)
+                if type(a) is Var and a not in self.tangent_dependent
+            ]
         )
 
     @cached_property
-    def before(self) -> list[Equation]:
+    def recompute_candidates(self) -> list[Equation]:
         """The equations that what the backward computation is given needs."""
-        return backward_slice(self.wanted, self.early)
+        return backward_slice(self.backward_inputs, self.tangent_free)
 
     @cached_property
     def users(self) -> dict[Any, list[Equation]]:

@@ -40,7 +40,7 @@ class FlowNetwork:
             left = self.distances(sink)
             if left[source] < 0:
                 return [steps >= 0 for steps in left]
-            self.push(source, sink, left)
+            self.augment_paths(source, sink, left)
 
     def distances(self, sink: int) -> list[int]:
         """How many edges with room each node is away from `sink`, -1 where it is not reached."""
@@ -56,7 +56,7 @@ class FlowNetwork:
                     pending.append(before)
         return left
 
-    def push(self, source: int, sink: int, left: list[int]) -> None:
+    def augment_paths(self, source: int, sink: int, left: list[int]) -> None:
         """Fill all shortest paths to `sink`, for which `left` gives the distances."""
         edges, targets, capacities = self.edges, self.targets, self.capacities
         tried = [0] * len(edges)

@@ -35,14 +35,14 @@ def default_partition(joint: JointProgram) -> Partition:
         needed.update(dict.fromkeys(eqn.inputs))
     needed.update(dict.fromkeys(flow.gradients))
     return partition_at(
-        joint, [v for v in variables_in_order(joint) if v in needed and v in flow.required]
+        joint, [v for v in variables_in_order(joint) if v in needed and v in flow.required_forward]
     )
 
 
 def required_backward_equations(flow: JointDataflow) -> list[Equation]:
     """The equations that are none of the forward computation's."""
-    pure = [eqn for eqn in flow.early if not eqn.primitive.effects]
-    return [*[e for e in pure if flow.required.isdisjoint(e.outputs)], *flow.backward]
+    pure = [eqn for eqn in flow.tangent_free if not eqn.primitive.effects]
+    return [*[e for e in pure if flow.required_forward.isdisjoint(e.outputs)], *flow.backward]
 
 
 def min_cut_partition(joint: JointProgram, config: MinCutConfig) -> Partition:
@@ -94,8 +94,8 @@ class BackwardExtraction:
     def __init__(self, joint: JointProgram, saved: Iterable[Var]):
         self.joint = joint
         self.saved: set[Any] = {*saved}
-        self.given = self.saved | {*joint.tangents}
-        self.makers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
+        self.available = self.saved | {*joint.tangents}
+        self.producers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
 
     def equations(self, gradients: Iterable[Any]) -> list[Equation]:
         """What computes `gradients`: what needs tangents in its own order, the rest as late as it can."""
@@ -109,17 +109,19 @@ class BackwardExtraction:
 
     def add(self, atoms: Iterable[Any], done: dict[Equation, None]) -> None:
         """Add to `done` what makes `atoms` of what is given."""
-        pending = [a for a in atoms if type(a) is Var and a not in self.given]
+        pending = [a for a in atoms if type(a) is Var and a not in self.available]
         while pending:
             v = pending[-1]
-            eqn = self.makers.get(v)
+            eqn = self.producers.get(v)
             if eqn is None or eqn.primitive.effects:
                 raise self.error(v)
             if eqn not in done:
                 missing = [
                     a
                     for a in eqn.inputs
-                    if type(a) is Var and a not in self.given and self.makers.get(a) not in done
+                    if type(a) is Var
+                    and a not in self.available
+                    and self.producers.get(a) not in done
                 ]
                 if missing:
                     pending += missing
@@ -129,7 +131,7 @@ class BackwardExtraction:
 
     def error(self, v: Var) -> ProgramError:
         program = self.joint.program
-        eqn = self.makers.get(v)
+        eqn = self.producers.get(v)
         maker = "an input" if eqn is None else eqn.primitive.name
         names = variable_names(program)
         return ProgramError(

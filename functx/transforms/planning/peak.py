@@ -43,8 +43,8 @@ class MemoryTimeline:
     def __init__(self, program: Program, results: bool = False):
         self.program = program
         self.position = {v: i for i, eqn in enumerate(program) for v in eqn.outputs}
-        self.kept = {a for a in program.outputs if type(a) is Var}
-        self.uncounted = set() if results else self.kept
+        self.outputs = {a for a in program.outputs if type(a) is Var}
+        self.uncounted = set() if results else self.outputs
 
     @cached_property
     def users(self) -> dict[Any, list[Equation]]:
@@ -70,7 +70,7 @@ class MemoryTimeline:
         )
 
     @cached_property
-    def spans(self) -> list[LiveRange]:
+    def live_ranges(self) -> list[LiveRange]:
         """Where each array is in memory, in the order in which they are made."""
         last: dict[Any, int] = {}
         found = []
@@ -80,8 +80,8 @@ class MemoryTimeline:
             # What is computed where it is used needs its operands there.
             until = i
             for v in eqn.outputs:
-                used = end if v in self.kept else last.get(v, i)
-                if v in self.kept or self.in_memory(v):
+                used = end if v in self.outputs else last.get(v, i)
+                if v in self.outputs or self.in_memory(v):
                     if v not in self.uncounted:
                         found.append(LiveRange(v, i, used))
                 else:
@@ -92,30 +92,30 @@ class MemoryTimeline:
         return found
 
     @cached_property
-    def inside(self) -> list[int]:
+    def own_bytes(self) -> list[int]:
         """What each equation needs for itself while it is computed."""
         return [subprogram_bytes(eqn) for eqn in self.program]
 
     @cached_property
-    def totals(self) -> list[int]:
+    def total_bytes(self) -> list[int]:
         """The bytes in memory while each equation is computed."""
         changes = [0] * (len(self.program.equations) + 1)
-        for span in self.spans:
+        for span in self.live_ranges:
             changes[span.start] += span.bytes
             changes[span.end + 1] -= span.bytes
         alive = accumulate(changes[:-1])
-        return [a + b for a, b in zip(alive, self.inside, strict=True)]
+        return [a + b for a, b in zip(alive, self.own_bytes, strict=True)]
 
     @property
     def peak(self) -> int:
         """The position of the equation at which most is in memory."""
-        totals = self.totals
+        totals = self.total_bytes
         return max(range(len(totals)), key=totals.__getitem__, default=0)
 
     @property
-    def most(self) -> int:
+    def peak_bytes(self) -> int:
         """The bytes that are in memory there."""
-        return max(self.totals, default=0)
+        return max(self.total_bytes, default=0)
 
 
 def _is_fusible_consumer(eqn: Equation) -> bool:
@@ -124,12 +124,12 @@ def _is_fusible_consumer(eqn: Equation) -> bool:
 
 def temporary_bytes(program: Program) -> int:
     """About what it takes to run `program`, besides its operands and results."""
-    return MemoryTimeline(program).most
+    return MemoryTimeline(program).peak_bytes
 
 
 def temporary_and_result_bytes(program: Program) -> int:
     """As `temporary_bytes`, with the results counted as well."""
-    return MemoryTimeline(program, results=True).most
+    return MemoryTimeline(program, results=True).peak_bytes
 
 
 def subprogram_bytes(eqn: Equation) -> int:

@@ -29,7 +29,7 @@ class MemoryPlan(Record):
     """
 
     config: MinCutConfig
-    sections: int = 0
+    segments: int = 0
 
 
 MIN_CUT_PLAN = MemoryPlan(MinCutConfig(materialized=False, far_apart=False))
@@ -48,8 +48,8 @@ def use_memory_plan(plan: Any) -> Iterator[None]:
 class MinCutSplitResult(NamedTuple):
     """Halves of a program, and whether the later ones compute again what the first computes."""
 
-    halves: Any
-    again: bool
+    programs: Any
+    recomputes: bool
 
 
 class MinCutSplit(Rewrite[MinCutSplitResult]):
@@ -62,7 +62,7 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
 
     split: Any
     plan: MemoryPlan
-    free: Indices = ()
+    free_to_save: Indices = ()
     consts: int = 0
 
     def __call__(self, program: Program) -> MinCutSplitResult:
@@ -76,8 +76,8 @@ class MinCutSplit(Rewrite[MinCutSplitResult]):
             if self.consts
             else set()
         )
-        kept_anyway = frozenset([*fixed, *[inputs[i] for i in self.free]])
-        parts = min_cut_partition(joint._replace(free=kept_anyway), self.plan.config)
+        kept_anyway = frozenset([*fixed, *[inputs[i] for i in self.free_to_save]])
+        parts = min_cut_partition(joint._replace(free_to_save=kept_anyway), self.plan.config)
         saved = parts.forward.outputs[count:]
         if residual_bytes(saved, kept_anyway) >= residual_bytes(
             values.outputs[count:], kept_anyway
@@ -113,10 +113,10 @@ def distribute_backward(
 class RematerializedSplit(Rewrite[Any]):
     """The rewrite to the halves of a division."""
 
-    divide: MinCutSplit
+    min_cut_split: MinCutSplit
 
     def __call__(self, program: Program) -> Any:
-        return cached_rewrite(self.divide, program).halves
+        return cached_rewrite(self.min_cut_split, program).programs
 
 
 def with_rematerialization(split: Any, free: Indices = (), consts: int = 0) -> Any:
@@ -131,4 +131,7 @@ def with_rematerialization(split: Any, free: Indices = (), consts: int = 0) -> A
 
 def recomputes_forward(split: Any, program: Program) -> bool:
     """Whether the second half of `program` does, when `split`, of `with_rematerialization`, splits it."""
-    return type(split) is RematerializedSplit and cached_rewrite(split.divide, program).again
+    return (
+        type(split) is RematerializedSplit
+        and cached_rewrite(split.min_cut_split, program).recomputes
+    )

@@ -38,8 +38,8 @@ def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
     for v in joint.program.inputs[: joint.primals]:
         if v in distances:
             add_value(v, _SOURCE)
-    for eqn in flow.before:
-        price = bans.price(eqn)
+    for eqn in flow.recompute_candidates:
+        price = bans.recompute_cost(eqn)
         maker = _SOURCE if price == inf else network.add_node()
         if maker != _SOURCE:
             if price:
@@ -49,7 +49,7 @@ def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
                     network.add_edge(at_hand[atom], maker, INFINITE_CAPACITY)
         for v in eqn.outputs:
             add_value(v, maker)
-    for v in flow.wanted:
+    for v in flow.backward_inputs:
         network.add_edge(at_hand[v], _SINK, INFINITE_CAPACITY)
     behind = network.sink_side(_SOURCE, _SINK)
     return [v for v in at_hand if behind[at_hand[v]] and not behind[made[v]]]
@@ -57,8 +57,8 @@ def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
 
 def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
     """For each variable that the backward computation needs, by how many equations it is away."""
-    distances = dict.fromkeys(flow.wanted, 1)
-    for eqn in reversed(flow.before):
+    distances = dict.fromkeys(flow.backward_inputs, 1)
+    for eqn in reversed(flow.recompute_candidates):
         away = min([distances[v] for v in eqn.outputs if v in distances]) + 1
         for atom in eqn.inputs:
             if type(atom) is Var:
@@ -71,15 +71,15 @@ def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict
 
     Twice that for what would otherwise never be in memory, since all that uses it is fused.
     """
-    if v in flow.joint.free:
+    if v in flow.joint.free_to_save:
         return 0
     if v in flow.joint.recompute:
         return INFINITE_CAPACITY
     weight = _DISTANCE_FACTOR ** min(distances.get(v, _MAX_DISTANCE), _MAX_DISTANCE)
-    maker = flow.makers.get(v)
+    maker = flow.producers.get(v)
     in_memory = maker is None or not (
-        config.fusible(maker.primitive)
+        config.is_fusible(maker.primitive)
         and v not in flow.outputs
-        and all([config.fusible(user.primitive) for user in flow.users.get(v, ())])
+        and all([config.is_fusible(user.primitive) for user in flow.users.get(v, ())])
     )
     return int(bytes_of(v.aval) * weight * (_CAPACITY_SCALE if in_memory else 2 * _CAPACITY_SCALE))

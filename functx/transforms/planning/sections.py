@@ -24,7 +24,7 @@ class SplitIntoSegments(Rewrite[Program]):
     def __call__(self, program: Program) -> Program:
         if program.effects or len(program.equations) < 2 * self.count:
             return program
-        cuts = [0, *self.cuts(program), len(program.equations)]
+        cuts = [0, *self.cut_positions(program), len(program.equations)]
         last = {atom: i for i, eqn in enumerate(program) for atom in eqn.inputs}
         last.update(dict.fromkeys(program.outputs, len(program.equations)))
         equations = [
@@ -32,7 +32,7 @@ class SplitIntoSegments(Rewrite[Program]):
         ]
         return replace_program_fields(program, equations=equations)
 
-    def cuts(self, program: Program) -> list[int]:
+    def cut_positions(self, program: Program) -> list[int]:
         """Where sections begin, the first aside."""
         made = list(accumulate([sum([bytes_of(v.aval) for v in e.outputs]) for e in program]))
         crossing = crossing_bytes(program)

@@ -23,7 +23,9 @@ def inline_checkpoints(joint: JointProgram) -> JointProgram:
     program = replace_program_fields(
         joint.program, equations=dce_equations(regions.equations, outputs), outputs=outputs
     )
-    return joint._replace(program=program, recompute=frozenset(regions.again - regions.given))
+    return joint._replace(
+        program=program, recompute=frozenset(regions.again - regions.region_inputs)
+    )
 
 
 class CheckpointInliner:
@@ -32,34 +34,34 @@ class CheckpointInliner:
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.first: dict[Any, Equation] = {}
-        self.same: dict[Any, Atom] = {}
+        self.aliases: dict[Any, Atom] = {}
         self.again: set[Any] = set()
-        self.given: set[Any] = set()
+        self.region_inputs: set[Any] = set()
 
     def read(self, atom: Any) -> Atom:
         """What stands for `atom`."""
-        return self.same.get(atom, atom)
+        return self.aliases.get(atom, atom)
 
     def add(self, eqn: Equation, again: bool) -> None:
         """Take `eqn`, which repeats an earlier one if `again`, among the equations."""
         inputs = [self.read(a) for a in eqn.inputs]
         if eqn.primitive.name == "checkpoint":
-            self.open(eqn, inputs)
+            self.inline_checkpoint(eqn, inputs)
             return
         key = eqn.primitive, *inputs
         known = None if eqn.primitive.effects else self.first.get(key)
         if known is not None:
-            self.same.update(zip(eqn.outputs, known.outputs, strict=True))
+            self.aliases.update(zip(eqn.outputs, known.outputs, strict=True))
             self.again.update(known.outputs if again else ())
             return
         self.equations.append(eqn.replace(inputs=inputs))
         self.first[key] = self.equations[-1]
 
-    def open(self, eqn: Equation, inputs: list[Atom]) -> None:
+    def inline_checkpoint(self, eqn: Equation, inputs: list[Atom]) -> None:
         """Take the equations of a checkpoint in its place."""
         region: Any = eqn.primitive
         if region.again:
-            self.given.update(inputs)
+            self.region_inputs.update(inputs)
         program: Program = region.program
         own: dict[Any, Atom] = dict(zip(program.inputs, inputs, strict=True))
         for inner in program:
@@ -68,4 +70,4 @@ class CheckpointInliner:
             own.update(zip(inner.outputs, outputs, strict=True))
             self.add(copy, region.again)
         results = [self.read(own.get(a, a)) for a in program.outputs]
-        self.same.update(zip(eqn.outputs, results, strict=True))
+        self.aliases.update(zip(eqn.outputs, results, strict=True))

@@ -29,8 +29,8 @@ from functx.transforms.simplify.sums import SumOfEinsums, expand_sum, is_sum
 class ReassociationThresholds(Record):
     """From when on an order pays: for products of `elements`, if it costs `times` less."""
 
-    elements: int
-    times: float
+    min_elements: int
+    min_speedup: float
 
 
 REASSOCIATION_THRESHOLDS = {
@@ -56,7 +56,7 @@ class ReassociateContractions(Rewrite[Program]):
             return program
         flat = hoist_products(program, FindLargeProducts(worth))
         flow = LargeProducts(flat, worth)
-        chosen = flow.chosen()
+        chosen = flow.select_sums()
         if not chosen:
             return program
 
@@ -94,8 +94,8 @@ def may_have_large_products(program: Program, worth: ReassociationThresholds) ->
             (out,) = eqn.outputs
             size, given = out.aval.size, x.aval.size + y.aval.size
             # A matrix that is returned is needed as it is.
-            looked_into = not eqn.primitive.contract[0] or out not in outputs  # type: ignore[attr-defined]
-            large = size >= worth.elements and size > min_expansion(eqn.primitive) * given
+            looked_into = not eqn.primitive.contracting_dims[0] or out not in outputs  # type: ignore[attr-defined]
+            large = size >= worth.min_elements and size > min_expansion(eqn.primitive) * given
             if large and looked_into:
                 return True
         elif kind_of is Mul:
@@ -103,7 +103,7 @@ def may_have_large_products(program: Program, worth: ReassociationThresholds) ->
                 return True
         elif kind_of is ScatterAdd:
             (out,) = eqn.outputs
-            if out.aval.size >= worth.elements and out not in outputs:
+            if out.aval.size >= worth.min_elements and out not in outputs:
                 return True
         elif eqn.primitive.name in CALL_PRIMITIVES:
             return True
@@ -113,108 +113,115 @@ def may_have_large_products(program: Program, worth: ReassociationThresholds) ->
 def min_expansion(product: Any) -> int:
     """How many times as large as its operands together a product is at least to be looked into."""
     # Of a plain matrix product the difference must be great.
-    return _MIN_MATMUL_EXPANSION if product.contract[0] and not product.batched[0] else 1
+    return _MIN_MATMUL_EXPANSION if product.contracting_dims[0] and not product.batch_dims[0] else 1
 
 
 class FindLargeProducts(Rewrite[set[Any]]):
     """The analysis of a program that finds its large products, as far as they are passed on."""
 
-    worth: ReassociationThresholds
+    thresholds: ReassociationThresholds
 
     def __call__(self, program: Program) -> set[Any]:
-        return {*LargeProducts(program, self.worth).reached}
+        return {*LargeProducts(program, self.thresholds).products_within}
 
 
 class LargeProducts:
     """Where the large products of a program go."""
 
     def __init__(self, program: Program, worth: ReassociationThresholds):
-        self.program, self.worth = program, worth
-        self.makers: dict[Any, Equation] = {}
+        self.program, self.thresholds = program, worth
+        self.producers: dict[Any, Equation] = {}
         # The large products, and for each value that they reach without being summed, which.
         self.large: dict[Var, Equation] = {}
-        self.reached: dict[Any, frozenset[Var]] = {}
+        self.products_within: dict[Any, frozenset[Var]] = {}
         self.sums: list[Equation] = []
         for eqn in program.equations:
             for v in eqn.outputs:
-                self.makers[v] = eqn
+                self.producers[v] = eqn
             kind_of = type(eqn.primitive)
             if kind_of is DotGeneral or kind_of is Mul:
-                self.look_at(eqn)
+                self.visit_product(eqn)
             elif kind_of is ScatterAdd:
-                self.look_at_rows(eqn)
-            elif self.reached:
+                self.visit_scatter(eqn)
+            elif self.products_within:
                 if kind_of in EXPANDABLE_PRIMITIVES or kind_of is Concatenate:
-                    self.pass_on(eqn)
+                    self.propagate(eqn)
                 elif kind_of is Add or kind_of is Sub:
                     # The sum of a product and of something else is formed.
-                    if eqn.inputs[0] in self.reached and eqn.inputs[1] in self.reached:
-                        self.pass_on(eqn)
-                elif is_sum(eqn) and eqn.inputs[0] in self.reached:
+                    if (
+                        eqn.inputs[0] in self.products_within
+                        and eqn.inputs[1] in self.products_within
+                    ):
+                        self.propagate(eqn)
+                elif is_sum(eqn) and eqn.inputs[0] in self.products_within:
                     self.sums.append(eqn)
 
-    def look_at(self, eqn: Equation) -> None:
+    def visit_product(self, eqn: Equation) -> None:
         (out,) = eqn.outputs
         of_dot = type(eqn.primitive) is DotGeneral
-        contract = of_dot and eqn.primitive.contract[0]  # type: ignore[attr-defined]
+        contract = of_dot and eqn.primitive.contracting_dims[0]  # type: ignore[attr-defined]
         times = min_expansion(eqn.primitive) if of_dot else 1
         size = out.aval.size
-        if size >= self.worth.elements and size > times * sum(map(self.origin, eqn.inputs)):
+        if size >= self.thresholds.min_elements and size > times * sum(
+            map(self.source_size, eqn.inputs)
+        ):
             self.large[out] = eqn
-            below = [self.reached[a] for a in eqn.inputs if a in self.reached]
-            self.reached[out] = frozenset({out}).union(*below)
-        elif not self.reached:
+            below = [self.products_within[a] for a in eqn.inputs if a in self.products_within]
+            self.products_within[out] = frozenset({out}).union(*below)
+        elif not self.products_within:
             return
         elif not contract:
-            self.pass_on(eqn)
-        elif any([a in self.reached for a in eqn.inputs]):
+            self.propagate(eqn)
+        elif any([a in self.products_within for a in eqn.inputs]):
             self.sums.append(eqn)
 
-    def look_at_rows(self, eqn: Equation) -> None:
+    def visit_scatter(self, eqn: Equation) -> None:
         (out,) = eqn.outputs
         x, indices, updates = eqn.inputs
         size = out.aval.size
         if (
-            size >= self.worth.elements
+            size >= self.thresholds.min_elements
             and size > updates.aval.size
             and scatter_row_axis(eqn.primitive, x, indices, updates) is not None
-            and (x in self.reached or is_zero_array(x, self.makers))
+            and (x in self.products_within or is_zero_array(x, self.producers))
         ):
             self.large[out] = eqn
-            self.reached[out] = frozenset({out}) | self.reached.get(x, frozenset())
+            self.products_within[out] = frozenset({out}) | self.products_within.get(x, frozenset())
 
-    def origin(self, atom: Any) -> int:
+    def source_size(self, atom: Any) -> int:
         """The number of elements that `atom` shows, however often it repeats them."""
-        while (eqn := self.makers.get(atom)) is not None:
+        while (eqn := self.producers.get(atom)) is not None:
             if type(eqn.primitive) not in _SHAPE_OPS:
                 break
             atom = eqn.inputs[0]
         return int(atom.aval.size)
 
-    def pass_on(self, eqn: Equation) -> None:
-        found = [self.reached[a] for a in eqn.inputs if a in self.reached]
+    def propagate(self, eqn: Equation) -> None:
+        found = [self.products_within[a] for a in eqn.inputs if a in self.products_within]
         if found:
-            self.reached[eqn.outputs[0]] = frozenset().union(*found)
+            self.products_within[eqn.outputs[0]] = frozenset().union(*found)
 
-    def chosen(self) -> dict[Equation, SumOfEinsums]:
+    def select_sums(self) -> dict[Equation, SumOfEinsums]:
         """The sums to make in another order, and how."""
-        times = self.worth.times
-        kept = self.needed_by(self.program.outputs, {*self.sums})
+        times = self.thresholds.min_speedup
+        kept = self.required_products(self.program.outputs, {*self.sums})
         orders: dict[Equation, Any] = {}
         pending = self.sums
         while pending:
-            open_to = {v for v, found in self.reached.items() if not found <= kept}
+            open_to = {v for v, found in self.products_within.items() if not found <= kept}
             pending = [eqn for eqn in pending if any([a in open_to for a in eqn.inputs])]
-            orders = {eqn: expand_sum(eqn, self.makers, open_to) for eqn in pending}
+            orders = {eqn: expand_sum(eqn, self.producers, open_to) for eqn in pending}
             closed = [
                 eqn
                 for eqn, found in orders.items()
-                if found is None or found.cost * times > self.made([eqn], kept) + self.reading(eqn)
+                if found is None
+                or found.cost * times
+                > self.cost_of_products([eqn], kept) + self.cost_as_written(eqn)
             ]
             if not closed:
                 break
             # What a sum reads as it is, others may read, too: those that read less come first.
-            missing = {eqn: self.products_of([eqn]) - kept for eqn in closed}
+            missing = {eqn: self.products_read_by([eqn]) - kept for eqn in closed}
             least = min(map(len, missing.values()))
             for eqn, products in missing.items():
                 if len(products) == least:
@@ -222,43 +229,47 @@ class LargeProducts:
                     pending.remove(eqn)
         orders = {eqn: e for eqn, e in orders.items() if eqn in pending}
         chosen: dict[Equation, SumOfEinsums] = {}
-        for sums in self.groups([eqn for eqn in self.sums if eqn in orders]):
-            made = self.made(sums, kept)
-            alone = {e: orders[e] for e in sums if orders[e].cost * times < self.reading(e)}
-            apart = sum([orders[e].cost if e in alone else self.reading(e) for e in sums])
+        for sums in self.group_by_products([eqn for eqn in self.sums if eqn in orders]):
+            made = self.cost_of_products(sums, kept)
+            alone = {e: orders[e] for e in sums if orders[e].cost * times < self.cost_as_written(e)}
+            apart = sum([orders[e].cost if e in alone else self.cost_as_written(e) for e in sums])
             together = sum([orders[e].cost for e in sums])
             better = together * times < made + apart
             chosen.update({e: orders[e] for e in sums} if better else alone)
         for eqn in self.sums:
             # Of what is there anyhow, sums of rows are not worth what cancels in them.
-            outer = all([not self.depth(self.large[v]) for v in self.products_of([eqn])])
+            outer = all(
+                [not self.contracted_size(self.large[v]) for v in self.products_read_by([eqn])]
+            )
             if outer and eqn not in chosen and eqn not in orders:
-                found = expand_sum(eqn, self.makers, {*self.reached})
-                if found is not None and found.cost * times < self.reading(eqn):
+                found = expand_sum(eqn, self.producers, {*self.products_within})
+                if found is not None and found.cost * times < self.cost_as_written(eqn):
                     chosen[eqn] = found
         return chosen
 
-    def products_of(self, eqns: Iterable[Equation]) -> set[Var]:
+    def products_read_by(self, eqns: Iterable[Equation]) -> set[Var]:
         """The large products that some equations read."""
-        return {p for eqn in eqns for a in eqn.inputs for p in self.reached.get(a, ())}
+        return {p for eqn in eqns for a in eqn.inputs for p in self.products_within.get(a, ())}
 
-    def made(self, eqns: Iterable[Equation], kept: set[Var]) -> float:
+    def cost_of_products(self, eqns: Iterable[Equation], kept: set[Var]) -> float:
         """What it costs to make the products that some equations read, but those that are kept."""
-        return sum([self.cost(self.large[v]) for v in self.products_of(eqns) - kept])
+        return sum([self.cost(self.large[v]) for v in self.products_read_by(eqns) - kept])
 
-    def needed_by(self, outputs: Iterable[Any], sums: set[Equation]) -> set[Var]:
+    def required_products(self, outputs: Iterable[Any], sums: set[Equation]) -> set[Var]:
         """The products that `outputs` or equations that cannot be opened up need."""
         needed = {*outputs}
         for eqn in self.program.equations:
-            if eqn not in sums and (len(eqn.outputs) != 1 or eqn.outputs[0] not in self.reached):
+            if eqn not in sums and (
+                len(eqn.outputs) != 1 or eqn.outputs[0] not in self.products_within
+            ):
                 needed.update(eqn.inputs)
-        return set().union(*[found for v, found in self.reached.items() if v in needed])
+        return set().union(*[found for v, found in self.products_within.items() if v in needed])
 
-    def groups(self, sums: Sequence[Equation]) -> list[list[Equation]]:
+    def group_by_products(self, sums: Sequence[Equation]) -> list[list[Equation]]:
         """Sums in groups of those that have a product in common."""
         groups: list[tuple[set[Var], list[Equation]]] = []
         for eqn in sums:
-            products, members = self.products_of([eqn]), [eqn]
+            products, members = self.products_read_by([eqn]), [eqn]
             apart = []
             for group in groups:
                 if group[0].isdisjoint(products):
@@ -269,21 +280,21 @@ class LargeProducts:
             groups = [*apart, (products, members)]
         return [members for _, members in groups]
 
-    def depth(self, eqn: Equation) -> int:
+    def contracted_size(self, eqn: Equation) -> int:
         """How many products are summed for an element of a large product; 0 without a sum."""
         if type(eqn.primitive) is ScatterAdd:
             return 1
-        if type(eqn.primitive) is not DotGeneral or not eqn.primitive.contract[0]:
+        if type(eqn.primitive) is not DotGeneral or not eqn.primitive.contracting_dims[0]:
             return 0
-        return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contract[0]])
+        return prod([eqn.inputs[0].aval.shape[d] for d in eqn.primitive.contracting_dims[0]])
 
     def cost(self, eqn: Equation) -> float:
         """What it costs to make a product."""
         (out,) = eqn.outputs
-        moved = out.aval.size + sum([self.origin(a) for a in eqn.inputs])
-        return 2.0 * out.aval.size * max(self.depth(eqn), 1) + MEMORY_COST * moved
+        moved = out.aval.size + sum([self.source_size(a) for a in eqn.inputs])
+        return 2.0 * out.aval.size * max(self.contracted_size(eqn), 1) + MEMORY_COST * moved
 
-    def reading(self, eqn: Equation) -> float:
+    def cost_as_written(self, eqn: Equation) -> float:
         """What it costs to make a sum of the products as they are."""
         if type(eqn.primitive) is DotGeneral:
             return self.cost(eqn)

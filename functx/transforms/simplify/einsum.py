@@ -52,16 +52,16 @@ class Einsum:
 
     `roots` are the terms of a value that is squared: each stands for itself twice, with the labels
     in `again` in place of its own the second time. `outside` are factors along labels of `out`
-    alone, and `roots_outside` those of a value that is squared.
+    alone, and `squared_outer_factors` those of a value that is squared.
     """
 
     def __init__(self, aval: ShapedArray, out: Labels, precision: Any):
         self.aval, self.out, self.precision = aval, out, precision
         self.terms: list[Term] = []
-        self.roots: list[tuple[Term, Labels]] = []
-        self.outside: list[Factor] = []
-        self.roots_outside: list[Factor] = []
-        self.count = 1
+        self.squared_terms: list[tuple[Term, Labels]] = []
+        self.outer_factors: list[Factor] = []
+        self.squared_outer_factors: list[Factor] = []
+        self.repeat_count = 1
         self.order: Any = None
         self.cost = 0.0
 
@@ -83,7 +83,7 @@ class Einsum:
         if squared and not is_floating(aval.dtype):
             squared = []
         inside = {i for run in squared for i in run}
-        found.terms, found.outside = group_into_terms(
+        found.terms, found.outer_factors = group_into_terms(
             [f for i, f in enumerate(factors) if i not in inside], {*out}
         )
         for s in product.squares if squared else ():
@@ -94,17 +94,19 @@ class Einsum:
                 for pair in zip(f.labels(), g.labels(), strict=True)
             )
             terms, outside = group_into_terms(first, {*out})
-            found.roots += [(t, tuple([again[x] for x in t.labels])) for t in terms]
-            found.roots_outside += outside
+            found.squared_terms += [(t, tuple([again[x] for x in t.labels])) for t in terms]
+            found.squared_outer_factors += outside
         all_terms = found.all_terms()
         if len(all_terms) > MAX_FACTORS:
             return None
         covered = {x for f in factors for x in f.labels()}
-        found.count = prod([x.size for x in resolve_labels(product.summed) if x not in covered])
+        found.repeat_count = prod(
+            [x.size for x in resolve_labels(product.summed) if x not in covered]
+        )
         wanted = frozenset(out)
         if all_terms:
-            chosen = [t.factors[0].chosen for t in found.terms]
-            chosen += [t.factors[0].chosen for t, _ in found.roots for _ in range(2)]
+            chosen = [t.factors[0].one_hot_label for t in found.terms]
+            chosen += [t.factors[0].one_hot_label for t, _ in found.squared_terms for _ in range(2)]
             labels = [frozenset(x) for x in all_terms]
             found.cost, found.order = best_contraction_order(labels, wanted, chosen)
             if found.cost == inf or (len(all_terms) == 1 and chosen[0] is not None):
@@ -116,38 +118,38 @@ class Einsum:
     def all_terms(self) -> list[Labels]:
         """The labels of each term, those of a squared value twice."""
         terms = [t.labels for t in self.terms]
-        for term, again in self.roots:
+        for term, again in self.squared_terms:
             terms += [term.labels, again]
         return terms
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
         """The equations that compute the sum, from what `read` gives for each variable."""
         dtype = self.aval.dtype
-        if self.roots and dtype.itemsize < 4:
+        if self.squared_terms and dtype.itemsize < 4:
             dtype = np.dtype("float32")
         work = _EinsumEmitter(read, dtype, self.out, self.precision)
         values = [work.term(t) for t in self.terms]
-        outside = [work.factor(f) for f in self.roots_outside]
-        for term, again in self.roots:
+        outside = [work.factor(f) for f in self.squared_outer_factors]
+        for term, again in self.squared_terms:
             # Largest elements of 1, so that a square overflows only if that of the product does.
             value = work.term(term)
-            if value.chosen is None:
-                value, scale = work.scaled(value)
+            if value.one_hot_label is None:
+                value, scale = work.normalized(value)
                 outside.append((scale, False))
             values += [value, value._replace(labels=again)]
-        result = work.ordered(self.order, values)
-        root = work.together(outside)
+        result = work.contract_in_order(self.order, values)
+        root = work.product_of(outside)
         if root is not None:
-            result = work.times(work.times(result, root), root)
-        rest = work.together([work.factor(f) for f in self.outside])
+            result = work.multiply(work.multiply(result, root), root)
+        rest = work.product_of([work.factor(f) for f in self.outer_factors])
         if rest is not None:
-            result = work.times(result, rest)
-        if self.count != 1:
-            number = LabeledArray(literal(self.count, dtype), ())
-            result = work.times(result, number)
-        array = work.laid_out(result, self.out)
+            result = work.multiply(result, rest)
+        if self.repeat_count != 1:
+            number = LabeledArray(literal(self.repeat_count, dtype), ())
+            result = work.multiply(result, number)
+        array = work.to_array(result, self.out)
         # A square that was multiplied out is a sum of terms that cancel.
-        if not self.terms and any([again != term.labels for term, again in self.roots]):
+        if not self.terms and any([again != term.labels for term, again in self.squared_terms]):
             array = larger(array, 0.0)
         array = reshape(array, self.aval.shape)
         if aval_of(array) is not self.aval:
@@ -162,15 +164,15 @@ def group_into_terms(factors: Sequence[Factor], out: set[Label]) -> tuple[list[T
     """
     outside = [f for f in factors if out.issuperset(f.labels())]
     inside = [f for f in factors if not out.issuperset(f.labels())]
-    hosts = [[f] for f in inside if not f.divides and f.chosen is None]
-    for f in [f for f in inside if f.divides]:
+    hosts = [[f] for f in inside if not f.is_divisor and f.one_hot_label is None]
+    for f in [f for f in inside if f.is_divisor]:
         labels = {*f.labels()}
         fit = [h for h in hosts if labels.issubset(h[0].labels())]
         if fit:
             sorted(fit, key=lambda h: label_size(h[0].labels()))[0].append(f)
         else:
             hosts.append([f])
-    hosts += [[f] for f in inside if f.chosen is not None]
+    hosts += [[f] for f in inside if f.one_hot_label is not None]
     return [Term(h[0].labels(), tuple(h)) for h in hosts], outside
 
 
@@ -182,7 +184,7 @@ class LabeledArray(NamedTuple):
 
     array: Any
     labels: Labels
-    chosen: Label | None = None
+    one_hot_label: Label | None = None
 
 
 class _EinsumEmitter:
@@ -195,48 +197,50 @@ class _EinsumEmitter:
         """The array of a factor in the dtype of the sum, a label a dimension; whether it divides."""
         atom = factor.atom
         if type(atom) is ConcatenatedSum:
-            return self.joined(atom, factor.labels()), False
+            return self.concatenated_addends(atom, factor.labels()), False
         if type(atom) is Literal:
-            return LabeledArray(literal(atom.value, self.dtype), ()), factor.divides
+            return LabeledArray(literal(atom.value, self.dtype), ()), factor.is_divisor
         array = self.read(atom)
-        if factor.chosen is not None:
-            return self.numbers(factor, array), False
+        if factor.one_hot_label is not None:
+            return self.row_numbers(factor, array), False
         if array.dtype != self.dtype:
             array = convert_element_type(array, self.dtype)
         labels = factor.labels()
-        return LabeledArray(reshape(array, tuple([x.size for x in labels])), labels), factor.divides
+        return LabeledArray(
+            reshape(array, tuple([x.size for x in labels])), labels
+        ), factor.is_divisor
 
-    def joined(self, sum_of: ConcatenatedSum, labels: Labels) -> LabeledArray:
+    def concatenated_addends(self, sum_of: ConcatenatedSum, labels: Labels) -> LabeledArray:
         """The factors of the addends of a sum, one behind the other along the last dimension."""
         shared, arrays = resolve_labels(sum_of.shared), []
         for factors, own in sum_of.addends:
             along = (*shared, *resolve_labels(own))
             array = None
-            for value, divides in [self.dense(f) for f in factors]:
-                wide = self.spread(value, along)
+            for value, divides in [self.one_hot_array(f) for f in factors]:
+                wide = self.broadcast_to_labels(value, along)
                 array = wide if array is None else (div if divides else mul)(array, wide)
             arrays.append(
                 reshape(array, (*[x.size for x in shared], label_size(resolve_labels(own))))
             )
         return LabeledArray(concatenate(arrays, len(shared)), labels)
 
-    def dense(self, factor: Factor) -> tuple[LabeledArray, bool]:
+    def one_hot_array(self, factor: Factor) -> tuple[LabeledArray, bool]:
         """As `factor`, with the ones and zeros of a factor that chooses."""
         value, divides = self.factor(factor)
-        if value.chosen is None:
+        if value.one_hot_label is None:
             return value, divides
         shape = tuple([x.size for x in value.labels])
         numbers = broadcast_in_dim(value.array, shape, tuple(range(len(shape) - 1)))
         same = eq(numbers, Iota(value.array.dtype, shape, len(shape) - 1)())
         return LabeledArray(convert_element_type(same, self.dtype), value.labels), divides
 
-    def numbers(self, factor: Factor, array: Any) -> LabeledArray:
+    def row_numbers(self, factor: Factor, array: Any) -> LabeledArray:
         """The numbers of rows that a factor chooses; -1 for those of no row."""
-        label, labels = factor.chosen, factor.labels()
+        label, labels = factor.one_hot_label, factor.labels()
         assert label is not None
         array = reshape(array, tuple([x.size for x in labels[:-1]]))
         clipped = clamp(0, array, label.size - 1)
-        if not factor.clips:
+        if not factor.clips_indices:
             clipped = select(eq(clipped, array), array, minus_one(array.dtype))
         return LabeledArray(clipped, labels, label)
 
@@ -247,21 +251,21 @@ class _EinsumEmitter:
             first = LabeledArray(div(1.0, first.array), first.labels)
         for factor in term.factors[1:]:
             value, _ = self.factor(factor)
-            wide = self.spread(value, first.labels)
+            wide = self.broadcast_to_labels(value, first.labels)
             first = LabeledArray(div(first.array, wide), first.labels)
         return first
 
-    def scaled(self, value: LabeledArray) -> tuple[LabeledArray, LabeledArray]:
+    def normalized(self, value: LabeledArray) -> tuple[LabeledArray, LabeledArray]:
         """`value` over its largest element at each index of the result, and that."""
         kept = tuple([x for x in value.labels if x in self.out])
         axes = tuple([d for d, x in enumerate(value.labels) if x not in self.out])
         largest = reduce_max(abs(value.array), axes)
         fit = bitwise_and(gt(largest, 0), gt(float("inf"), largest))
         largest = LabeledArray(select(fit, largest, 1.0), kept)
-        small = div(value.array, self.spread(largest, value.labels))
+        small = div(value.array, self.broadcast_to_labels(largest, value.labels))
         return LabeledArray(small, value.labels), largest
 
-    def together(self, factors: Iterable[tuple[LabeledArray, bool]]) -> LabeledArray | None:
+    def product_of(self, factors: Iterable[tuple[LabeledArray, bool]]) -> LabeledArray | None:
         """The product of factors along labels of the result; None where there are none."""
         product: LabeledArray | None = None
         for value, divides in sorted(factors, key=lambda pair: pair[1]):
@@ -269,17 +273,22 @@ class _EinsumEmitter:
                 array = div(1.0, value.array) if divides else value.array
                 product = LabeledArray(array, value.labels)
             else:
-                product = self.times(product, value, div if divides else mul)
+                product = self.multiply(product, value, div if divides else mul)
         return product
 
-    def times(self, x: LabeledArray | None, y: LabeledArray, operation: Any = mul) -> LabeledArray:
+    def multiply(
+        self, x: LabeledArray | None, y: LabeledArray, operation: Any = mul
+    ) -> LabeledArray:
         """`x` times `y` element by element, along the labels of both."""
         if x is None:
             return y
         labels = (*x.labels, *[label for label in y.labels if label not in x.labels])
-        return LabeledArray(operation(self.spread(x, labels), self.spread(y, labels)), labels)
+        return LabeledArray(
+            operation(self.broadcast_to_labels(x, labels), self.broadcast_to_labels(y, labels)),
+            labels,
+        )
 
-    def ordered(self, tree: Any, values: Sequence[LabeledArray]) -> LabeledArray | None:
+    def contract_in_order(self, tree: Any, values: Sequence[LabeledArray]) -> LabeledArray | None:
         """The product of `values`, summed over all labels but the result's, in the order of `tree`."""
         if tree is None:
             return None
@@ -295,13 +304,13 @@ class _EinsumEmitter:
             for label in x.labels:
                 if label in y.labels:
                     users[label] -= 1
-            return self.pair(x, y, users)
+            return self.contract_pair(x, y, users)
 
         return made(tree)
 
     def summed(self, value: LabeledArray, users: dict[Label, int]) -> LabeledArray:
         """`value` summed over the labels that nothing else has."""
-        if value.chosen is not None:
+        if value.one_hot_label is not None:
             return value
         axes = tuple([d for d, x in enumerate(value.labels) if users[x] == 1 and x not in self.out])
         if not axes:
@@ -309,12 +318,18 @@ class _EinsumEmitter:
         labels = tuple([x for d, x in enumerate(value.labels) if d not in axes])
         return LabeledArray(reduce_sum(value.array, axes), labels)
 
-    def pair(self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]) -> LabeledArray:
+    def contract_pair(
+        self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
+    ) -> LabeledArray:
         """`x` times `y`, summed over the labels that nothing else has."""
-        if x.chosen is not None and y.chosen is not None:
-            return self.alike(x, y, users)
-        if x.chosen is not None or y.chosen is not None:
-            return self.rows(x, y, users) if x.chosen is not None else self.rows(y, x, users)
+        if x.one_hot_label is not None and y.one_hot_label is not None:
+            return self.contract_one_hots(x, y, users)
+        if x.one_hot_label is not None or y.one_hot_label is not None:
+            return (
+                self.scatter_rows(x, y, users)
+                if x.one_hot_label is not None
+                else self.scatter_rows(y, x, users)
+            )
         if self.comes_first(y, x):
             x, y = y, x
         shared = [label for label in x.labels if label in y.labels]
@@ -337,28 +352,32 @@ class _EinsumEmitter:
         if other.array is wide.array and other.labels == wide.labels:
             array = square(wide.array)
         else:
-            array = mul(wide.array, self.spread(other, wide.labels))
+            array = mul(wide.array, self.broadcast_to_labels(other, wide.labels))
         axes = tuple([d for d, label in enumerate(wide.labels) if label in gone])
         labels = tuple([label for label in wide.labels if label not in gone])
         return LabeledArray(reduce_sum(array, axes) if axes else array, labels)
 
-    def alike(self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]) -> LabeledArray:
+    def contract_one_hots(
+        self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
+    ) -> LabeledArray:
         """1 where two factors choose the same, else 0, summed over the labels that nothing else has."""
         labels = (*x.labels[:-1], *[z for z in y.labels[:-1] if z not in x.labels])
-        first = self.spread(LabeledArray(x.array, x.labels[:-1]), labels)
-        second = self.spread(LabeledArray(y.array, y.labels[:-1]), labels)
+        first = self.broadcast_to_labels(LabeledArray(x.array, x.labels[:-1]), labels)
+        second = self.broadcast_to_labels(LabeledArray(y.array, y.labels[:-1]), labels)
         same = bitwise_and(eq(first, second), ge(first, 0))
         return self.summed(LabeledArray(convert_element_type(same, self.dtype), labels), users)
 
-    def rows(self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]) -> LabeledArray:
+    def scatter_rows(
+        self, x: LabeledArray, y: LabeledArray, users: dict[Label, int]
+    ) -> LabeledArray:
         """`y` added up in the rows that `x` chooses."""
-        label, labels = x.chosen, x.labels[:-1]
+        label, labels = x.one_hot_label, x.labels[:-1]
         assert label is not None
         kept = [z for z in labels if users[z] > 1 or z in self.out]
         gone = [z for z in labels if z not in kept]
         free = [z for z in y.labels if z not in labels]
-        numbers = self.spread(LabeledArray(x.array, labels), (*kept, *gone))
-        values = self.spread(y, (*kept, *gone, *free))
+        numbers = self.broadcast_to_labels(LabeledArray(x.array, labels), (*kept, *gone))
+        values = self.broadcast_to_labels(y, (*kept, *gone, *free))
         lengths = [label_size(group) for group in (kept, gone, free)]
         numbers, values = reshape(numbers, (*lengths[:2], 1)), reshape(values, tuple(lengths))
         into = full((lengths[0], label.size, lengths[2]), literal(0, self.dtype))
@@ -378,7 +397,7 @@ class _EinsumEmitter:
         ]
         return bool(places[0] and places[1]) and min(places[0]) < min(places[1])
 
-    def spread(self, value: LabeledArray, labels: Labels) -> Any:
+    def broadcast_to_labels(self, value: LabeledArray, labels: Labels) -> Any:
         """`value` along `labels`, repeated along those that it lacks."""
         if not value.labels:
             return value.array
@@ -387,13 +406,13 @@ class _EinsumEmitter:
         places = tuple([d for d, label in enumerate(labels) if label in value.labels])
         return broadcast_in_dim(array, tuple([x.size for x in labels]), places)
 
-    def laid_out(self, value: LabeledArray | None, labels: Labels) -> Any:
+    def to_array(self, value: LabeledArray | None, labels: Labels) -> Any:
         """`value` as an array along `labels`."""
         if value is None:
             value = LabeledArray(literal(1, self.dtype), ())
         if not value.labels:
             return full(tuple([x.size for x in labels]), value.array)
-        return self.spread(value, labels)
+        return self.broadcast_to_labels(value, labels)
 
 
 _ROW_SCATTER_DIMS = ScatterDimensionNumbers((2,), (1,), (1,), (0,), (0,))

@@ -55,14 +55,14 @@ class Factor(NamedTuple):
 
     atom: Any
     groups: LabelGroups
-    divides: bool = False
-    chosen: Label | None = None
-    clips: bool = False
+    is_divisor: bool = False
+    one_hot_label: Label | None = None
+    clips_indices: bool = False
 
     def labels(self) -> LabelGroup:
         """The labels that the factor varies with, `chosen` last."""
         labels = [label for group in self.groups for label in resolve_labels(group)]
-        return tuple(labels if self.chosen is None else [*labels, self.chosen])
+        return tuple(labels if self.one_hot_label is None else [*labels, self.one_hot_label])
 
 
 class ConcatenatedSum(NamedTuple):
@@ -87,7 +87,7 @@ class SquaredFactors(NamedTuple):
 class ProductExpression:
     """The factors of a value, opened up as far as the equations that made it allow.
 
-    Opened up are variables that `may_open` says so of; the rest are factors. `instead` gives
+    Opened up are variables that `may_expand` says so of; the rest are factors. `instead` gives
     what stands in place of some variables.
     """
 
@@ -97,9 +97,9 @@ class ProductExpression:
         may_open: Callable[[Any], bool],
         instead: dict[Any, Atom] | None = None,
     ):
-        self.makers = makers
-        self.may_open = may_open
-        self.instead = instead or {}
+        self.producers = makers
+        self.may_expand = may_open
+        self.substitutions = instead or {}
         self.factors: list[Factor] = []
         self.squares: list[SquaredFactors] = []
         self.summed: list[Label] = []
@@ -112,11 +112,11 @@ class ProductExpression:
 
     def multiply(self, atom: Atom, groups: LabelGroups) -> None:
         """Take `atom`, with labels along its dimensions, as one more factor, or as several."""
-        atom = self.instead.get(atom, atom)
-        eqn = self.makers.get(atom)
+        atom = self.substitutions.get(atom, atom)
+        eqn = self.producers.get(atom)
         if eqn is not None:
             shown = type(eqn.primitive) in _ALWAYS_EXPANDED
-            if shown or self.may_open(atom):
+            if shown or self.may_expand(atom):
                 rule = _EXPANSION_RULES.get(type(eqn.primitive))
                 if rule is not None and rule(self, eqn.primitive, eqn.inputs, groups):
                     return
@@ -132,43 +132,43 @@ class ProductExpression:
             else:
                 yield factor.atom
 
-    def elementwise(self, inputs: Iterable[Any], groups: LabelGroups) -> bool:
+    def expand_elementwise(self, inputs: Iterable[Any], groups: LabelGroups) -> bool:
         for atom in inputs:
             self.multiply(atom, groups if atom.aval.ndim else ())
         return True
 
-    def quotient(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_div(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, y = inputs
         if not is_floating(x.aval.dtype):
             return False
         start = len(self.factors)
-        self.elementwise([y], groups)
+        self.expand_elementwise([y], groups)
         # A quotient by a product would divide by each factor, of which one may be 0 alone.
         if len(self.factors) != start + 1:
             del self.factors[start:]
             self.squares = [s for s in self.squares if s.first < start]
             return False
-        self.factors[start] = self.factors[start]._replace(divides=True)
-        return self.elementwise([x], groups)
+        self.factors[start] = self.factors[start]._replace(is_divisor=True)
+        return self.expand_elementwise([x], groups)
 
-    def added(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
-        parts = [self.inner() for _ in inputs]
+    def expand_add(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+        parts = [self.sub_product() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
-        return self.join(parts, groups)
+        return self.concatenate_addends(parts, groups)
 
-    def subtracted(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
-        parts = [self.inner() for _ in inputs]
+    def expand_sub(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+        parts = [self.sub_product() for _ in inputs]
         for part, atom in zip(parts, inputs, strict=True):
             part.multiply(atom, groups)
         parts[1].factors.append(Factor(minus_one(inputs[1].aval.dtype), ()))
-        return self.join(parts, groups)
+        return self.concatenate_addends(parts, groups)
 
-    def inner(self) -> ProductExpression:
+    def sub_product(self) -> ProductExpression:
         """A product within this one."""
-        return ProductExpression(self.makers, self.may_open, self.instead)
+        return ProductExpression(self.producers, self.may_expand, self.substitutions)
 
-    def join(self, parts: list[ProductExpression], groups: LabelGroups) -> bool:
+    def concatenate_addends(self, parts: list[ProductExpression], groups: LabelGroups) -> bool:
         """Take the sum of `parts`, products of two factors each, as one of two; False where it is none."""
         outer = resolve_labels([label for group in groups for label in group])
         sides: list[list[Any]] = [[], []]
@@ -195,14 +195,14 @@ class ProductExpression:
             )
         return True
 
-    def negative(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_neg(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         self.factors.append(Factor(minus_one(inputs[0].aval.dtype), ()))
-        return self.elementwise(inputs, groups)
+        return self.expand_elementwise(inputs, groups)
 
-    def power(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
-        return primitive.exponent == 2 and self.square(primitive, inputs, groups)
+    def expand_integer_pow(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+        return primitive.exponent == 2 and self.expand_square(primitive, inputs, groups)
 
-    def square(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_square(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         start = len(self.factors)
         self.multiply(x, groups)
@@ -211,19 +211,19 @@ class ProductExpression:
         self.squares.append(SquaredFactors(start, middle, middle - start))
         return True
 
-    def product(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_mul(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, y = inputs
         if x is y:
-            return self.square(primitive, [x], groups)
-        return self.elementwise(inputs, groups)
+            return self.expand_square(primitive, [x], groups)
+        return self.expand_elementwise(inputs, groups)
 
-    def contraction(
+    def expand_dot_general(
         self, primitive: Any, inputs: list[Any], groups: LabelGroups, shapes: Any = None
     ) -> bool:
         if primitive.precision is not None or primitive.preferred_element_type is not None:
             return False
         x, y = inputs
-        (xc, yc), (xb, yb) = primitive.contract, primitive.batched
+        (xc, yc), (xb, yb) = primitive.contracting_dims, primitive.batch_dims
         shape = x.aval.shape if shapes is None else shapes[0]
         summed = self.sum_over([shape[d] for d in xc])
         x_free = tuple_delete(range(x.aval.ndim), xc + xb)
@@ -231,7 +231,7 @@ class ProductExpression:
         batch, rest = groups[: len(xb)], groups[len(xb) :]
         if x is y and (xc, xb) == (yc, yb) and not x_free:
             of = dict(zip((*xc, *xb), (*summed, *batch), strict=True))
-            return self.square(primitive, [x], tuple([of[d] for d in range(len(shape))]))
+            return self.expand_square(primitive, [x], tuple([of[d] for d in range(len(shape))]))
         for atom, dims, free, parts in (
             (x, xc + xb, x_free, rest[: len(x_free)]),
             (y, yc + yb, y_free, rest[len(x_free) :]),
@@ -240,22 +240,22 @@ class ProductExpression:
             self.multiply(atom, tuple([of[d] for d in range(atom.aval.ndim)]))
         return True
 
-    def broadcast(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_broadcast(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         dims = zip(x.aval.shape, primitive.dims, strict=True)
         self.multiply(x, tuple([() if n == 1 else groups[d] for n, d in dims]))
         return True
 
-    def full(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_full(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         self.multiply(inputs[0], ())
         return True
 
-    def permuted(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_permute_dims(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         place = {axis: i for i, axis in enumerate(primitive.axes)}
         self.multiply(inputs[0], tuple([groups[place[d]] for d in range(len(groups))]))
         return True
 
-    def reshaped(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_reshape(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         regrouped = regroup_labels(x.aval.shape, [label for group in groups for label in group])
         if regrouped is None:
@@ -263,21 +263,23 @@ class ProductExpression:
         self.multiply(x, regrouped)
         return True
 
-    def rows(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_scatter_add(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         x, indices, updates = inputs
         place = scatter_row_axis(primitive, x, indices, updates)
         label = () if place is None else resolve_labels(groups[place])
         if place is None or len(label) != 1:
             return False
-        if not is_zero_array(x, self.makers):
-            parts = [self.inner(), self.inner()]
+        if not is_zero_array(x, self.producers):
+            parts = [self.sub_product(), self.sub_product()]
             parts[0].multiply(x, groups)
-            parts[1].put_rows(primitive, inputs, groups, place)
-            return self.join(parts, groups)
-        self.put_rows(primitive, inputs, groups, place)
+            parts[1].add_scattered_rows(primitive, inputs, groups, place)
+            return self.concatenate_addends(parts, groups)
+        self.add_scattered_rows(primitive, inputs, groups, place)
         return True
 
-    def put_rows(self, primitive: Any, inputs: list[Any], groups: LabelGroups, place: int) -> None:
+    def add_scattered_rows(
+        self, primitive: Any, inputs: list[Any], groups: LabelGroups, place: int
+    ) -> None:
         """Take updates that are added into the rows of zeros along dimension `place`."""
         x, indices, updates = inputs
         label = resolve_labels(groups[place])
@@ -302,7 +304,7 @@ class ProductExpression:
         dims = range(updates.aval.ndim)
         self.multiply(updates, tuple([next(windows if d in inside else scattered) for d in dims]))
 
-    def converted(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
+    def expand_convert(self, primitive: Any, inputs: list[Any], groups: LabelGroups) -> bool:
         (x,) = inputs
         source, target = x.aval.dtype, primitive.dtype
         wider = is_floating(source) and is_floating(target) and source.itemsize <= target.itemsize
@@ -340,15 +342,15 @@ def regroup_labels(shape: tuple[int, ...], labels: list[Label]) -> LabelGroups |
 
 def bipartition(factors: Sequence[Factor]) -> list[list[Factor]] | None:
     """`factors` as two lists, in each of which the first has all labels; None where that is not so."""
-    whole = sorted([f for f in factors if not f.divides], key=lambda f: -len(f.labels()))
+    whole = sorted([f for f in factors if not f.is_divisor], key=lambda f: -len(f.labels()))
     sides: list[list[Factor]] = []
-    for factor in [*whole, *[f for f in factors if f.divides]]:
+    for factor in [*whole, *[f for f in factors if f.is_divisor]]:
         labels = {*factor.labels()}
         fit = [side for side in sides if labels.issubset(side[0].labels())]
         # Two factors along the same labels are the two sides, if there are no others.
-        if fit and (len(sides) == 2 or len(labels) == 0 or factor.divides):
+        if fit and (len(sides) == 2 or len(labels) == 0 or factor.is_divisor):
             fit[-1].append(factor)
-        elif len(sides) < 2 and not factor.divides:
+        elif len(sides) < 2 and not factor.is_divisor:
             sides.append([factor])
         else:
             return None
@@ -380,20 +382,20 @@ def is_zero_array(atom: Any, makers: dict[Any, Equation]) -> bool:
 
 
 _EXPANSION_RULES: dict[Any, Callable[..., bool]] = {
-    Mul: ProductExpression.product,
-    Div: ProductExpression.quotient,
-    Neg: ProductExpression.negative,
-    Square: ProductExpression.square,
-    IntegerPow: ProductExpression.power,
-    DotGeneral: ProductExpression.contraction,
-    BroadcastInDim: ProductExpression.broadcast,
-    Full: ProductExpression.full,
-    PermuteDims: ProductExpression.permuted,
-    Reshape: ProductExpression.reshaped,
-    ConvertElementType: ProductExpression.converted,
-    ScatterAdd: ProductExpression.rows,
-    Add: ProductExpression.added,
-    Sub: ProductExpression.subtracted,
+    Mul: ProductExpression.expand_mul,
+    Div: ProductExpression.expand_div,
+    Neg: ProductExpression.expand_neg,
+    Square: ProductExpression.expand_square,
+    IntegerPow: ProductExpression.expand_integer_pow,
+    DotGeneral: ProductExpression.expand_dot_general,
+    BroadcastInDim: ProductExpression.expand_broadcast,
+    Full: ProductExpression.expand_full,
+    PermuteDims: ProductExpression.expand_permute_dims,
+    Reshape: ProductExpression.expand_reshape,
+    ConvertElementType: ProductExpression.expand_convert,
+    ScatterAdd: ProductExpression.expand_scatter_add,
+    Add: ProductExpression.expand_add,
+    Sub: ProductExpression.expand_sub,
 }
 _ALWAYS_EXPANDED = frozenset({BroadcastInDim, Full})
 """What is opened up wherever it is found: the factor is then smaller, and as good."""

@@ -28,7 +28,7 @@ def invariant_equations(program: Program, fixed: set[Any]) -> list[Equation]:
     cheap: dict[Any, Equation] = {}
     for eqn in program.equations:
         primitive = eqn.primitive
-        if primitive.effects or primitive.distinct or primitive.named_axes:
+        if primitive.effects or primitive.no_cse or primitive.named_axes:
             continue
         if not all([type(a) is Literal or a in known or a in cheap for a in eqn.inputs]):
             continue
@@ -110,13 +110,13 @@ def hoist_from_scan(eqn: Equation) -> HoistedLoop | None:
         results = [program.outputs[i] for i in kept_outputs]
         program = Program(program.name, places, program.equations, results)
         n += len(still)
-        loop = loop.again(program, n, len(kept))
+        loop = loop.with_program(program, n, len(kept))
     fixed = dict(zip(program.inputs[:n], inputs[:n], strict=True))
     before, body, extra = hoist_invariants(program, fixed)
     if not before and not passed:
         return None
     if before:
-        loop, inputs = loop.hoist([body], [extra], inputs)
+        loop, inputs = loop.hoist_constants([body], [extra], inputs)
     return before, eqn.replace(primitive=loop, inputs=list(inputs), outputs=outputs), passed
 
 
@@ -127,7 +127,7 @@ def _have_same_aval(v: Var, atom: Atom) -> bool:
 def hoist_from_while(eqn: Equation) -> HoistedLoop | None:
     """A loop whose condition and body compute nothing that stays the same in each step."""
     loop: Any = eqn.primitive
-    shared, consts, _ = loop.groups(eqn.inputs)
+    shared, consts, _ = loop.split_operands(eqn.inputs)
     carry = loop.body.inputs[loop.body_consts :]
     fixed: dict[Any, Atom] = dict(zip(loop.body.inputs, consts, strict=False))
     given = eqn.inputs[loop.condition_consts + loop.body_consts :]
@@ -140,7 +140,7 @@ def hoist_from_while(eqn: Equation) -> HoistedLoop | None:
     more, condition, needed = hoist_invariants(loop.condition, in_condition)
     if not before and not more:
         return None
-    loop, inputs = loop.hoist([condition, body], [needed, extra], eqn.inputs)
+    loop, inputs = loop.hoist_constants([condition, body], [needed, extra], eqn.inputs)
     return [*before, *more], eqn.replace(primitive=loop, inputs=list(inputs)), {}
 
 

@@ -22,10 +22,10 @@ class HoistedProducts(NamedTuple):
     program: inputs, or the last outputs of `inside`.
     """
 
-    places: tuple[int, ...]
-    inside: Program
-    extra: list[Var]
-    outside: list[Equation]
+    outputs_made_outside: tuple[int, ...]
+    remaining: Program
+    exposed: list[Var]
+    hoisted: list[Equation]
 
 
 class FindHoistableProducts(Rewrite[HoistedProducts | tuple[()]]):
@@ -35,11 +35,11 @@ class FindHoistableProducts(Rewrite[HoistedProducts | tuple[()]]):
     inputs at `hidden` are not known outside.
     """
 
-    reach: Callable[[Program], set[Any]]
-    hidden: range = range(0)
+    find_products: Callable[[Program], set[Any]]
+    internal_inputs: range = range(0)
 
     def __call__(self, program: Program) -> HoistedProducts | tuple[()]:
-        reached = self.reach(program)
+        reached = self.find_products(program)
         places = tuple([i for i, atom in enumerate(program.outputs) if atom in reached])
         if not places:
             return ()
@@ -50,7 +50,7 @@ class FindHoistableProducts(Rewrite[HoistedProducts | tuple[()]]):
                 outside.append(eqn)
                 wanted.update(eqn.inputs)
         made = {v for eqn in outside for v in eqn.outputs}
-        given = {v for i, v in enumerate(program.inputs) if i not in self.hidden}
+        given = {v for i, v in enumerate(program.inputs) if i not in self.internal_inputs}
         needed = dict.fromkeys([a for e in outside for a in e.inputs if type(a) is Var])
         extra = [v for v in needed if v not in made and v not in given]
         kept = [atom for i, atom in enumerate(program.outputs) if i not in places]
@@ -79,14 +79,14 @@ class _ProductHoister:
     """One pass over the equations of a program, in which calls are opened up."""
 
     def __init__(self, program: Program, reach: Callable[[Program], set[Any]]):
-        self.reach = reach
+        self.find_products = reach
         self.changed = False
         self.equations: list[Equation] = []
-        self.names: dict[Any, Atom] = {}
+        self.substitutions: dict[Any, Atom] = {}
         reached = reach(program)
         returned = {*program.outputs}
         for eqn in program.equations:
-            if any([a in self.names for a in eqn.inputs]):
+            if any([a in self.substitutions for a in eqn.inputs]):
                 eqn = eqn.replace(inputs=self.outputs(eqn.inputs))
             primitive: Any = eqn.primitive
             found: Any = ()
@@ -96,13 +96,13 @@ class _ProductHoister:
                     found = cached_rewrite(
                         FindHoistableProducts(reach, carried_operands(primitive)), primitive.program
                     )
-                if found and all([eqn.outputs[i] in returned for i in found.places]):
+                if found and all([eqn.outputs[i] in returned for i in found.outputs_made_outside]):
                     found = ()
             if found:
-                self.take_off(eqn, found)
+                self.hoist_from(eqn, found)
             elif (
                 type(primitive) is Call
-                and not primitive.apart
+                and not primitive.noinline
                 and any([a in reached for a in eqn.inputs])
             ):
                 self.inline(eqn)
@@ -111,30 +111,32 @@ class _ProductHoister:
 
     def outputs(self, atoms: Sequence[Atom]) -> list[Atom]:
         """What stands for each of `atoms` now."""
-        return [self.names.get(a, a) for a in atoms]
+        return [self.substitutions.get(a, a) for a in atoms]
 
-    def take_off(self, eqn: Equation, found: HoistedProducts) -> None:
+    def hoist_from(self, eqn: Equation, found: HoistedProducts) -> None:
         """The call of what is left inside, and then what is made outside."""
         self.changed = True
         primitive: Any = eqn.primitive
         program = primitive.program
         env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
-        kept = [v for i, v in enumerate(eqn.outputs) if i not in found.places]
+        kept = [v for i, v in enumerate(eqn.outputs) if i not in found.outputs_made_outside]
         rows = primitive.length if type(primitive) is Scan else None
-        fresh = [Var(add_axis(v.aval, None if rows is None else 0, rows or 0)) for v in found.extra]
-        env.update(zip(found.extra, fresh, strict=True))
+        fresh = [
+            Var(add_axis(v.aval, None if rows is None else 0, rows or 0)) for v in found.exposed
+        ]
+        env.update(zip(found.exposed, fresh, strict=True))
         params = {f: getattr(primitive, f) for f in primitive.fields}
-        call = type(primitive)(**params | {"program": found.inside})
+        call = type(primitive)(**params | {"program": found.remaining})
         if kept or fresh:
             self.equations.append(eqn.replace(primitive=call, outputs=[*kept, *fresh]))
         if rows is None:
-            self.repeat(found.outside, env)
+            self.copy_equations(found.hoisted, env)
         else:
-            self.repeat_rows(found, program, {*program.inputs[: primitive.consts]}, rows, env)
-        for i in found.places:
-            self.names[eqn.outputs[i]] = env[program.outputs[i]]
+            self.copy_batched(found, program, {*program.inputs[: primitive.consts]}, rows, env)
+        for i in found.outputs_made_outside:
+            self.substitutions[eqn.outputs[i]] = env[program.outputs[i]]
 
-    def repeat_rows(
+    def copy_batched(
         self,
         found: HoistedProducts,
         program: Program,
@@ -143,16 +145,16 @@ class _ProductHoister:
         env: dict[Any, Atom],
     ) -> None:
         """What each step made, for all rows at once; `consts` are the same in each."""
-        made = {v for eqn in found.outside for v in eqn.outputs}
+        made = {v for eqn in found.hoisted for v in eqn.outputs}
         needed = dict.fromkeys(
-            [a for e in found.outside for a in e.inputs if type(a) is Var and a not in made]
+            [a for e in found.hoisted for a in e.inputs if type(a) is Var and a not in made]
         )
-        outputs = list(dict.fromkeys([program.outputs[i] for i in found.places]))
-        one = Program(program.name, [*needed], found.outside, outputs)
+        outputs = list(dict.fromkeys([program.outputs[i] for i in found.outputs_made_outside]))
+        one = Program(program.name, [*needed], found.hoisted, outputs)
         dims = tuple([None if v in consts else 0 for v in needed])
         whole = Batch(rows, dims, (0,) * len(outputs))(one)
         inner: dict[Any, Atom] = dict(zip(whole.inputs, [env[v] for v in needed], strict=True))
-        self.repeat(whole.equations, inner)
+        self.copy_equations(whole.equations, inner)
         env.update(zip(outputs, [inner[a] for a in whole.outputs], strict=True))  # type: ignore[arg-type]
 
     def inline(self, eqn: Equation) -> None:
@@ -160,11 +162,11 @@ class _ProductHoister:
         self.changed = True
         program = eqn.primitive.program  # type: ignore[attr-defined]
         env: dict[Any, Atom] = dict(zip(program.inputs, eqn.inputs, strict=True))
-        self.repeat(program.equations, env)
+        self.copy_equations(program.equations, env)
         for v, atom in zip(eqn.outputs, program.outputs, strict=True):
-            self.names[v] = env[atom] if type(atom) is Var else atom
+            self.substitutions[v] = env[atom] if type(atom) is Var else atom
 
-    def repeat(self, equations: Sequence[Equation], env: dict[Any, Atom]) -> None:
+    def copy_equations(self, equations: Sequence[Equation], env: dict[Any, Atom]) -> None:
         """Equations once more, with other variables."""
         for eqn in equations:
             outputs = [Var(v.aval) for v in eqn.outputs]

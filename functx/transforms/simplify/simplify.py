@@ -49,4 +49,4 @@ def is_profitable(program: Program) -> bool:
 
 
 def _is_outer_product(primitive: Primitive) -> bool:
-    return type(primitive) is DotGeneral and not primitive.contract[0]
+    return type(primitive) is DotGeneral and not primitive.contracting_dims[0]

@@ -26,26 +26,26 @@ Producers = dict[Any, Equation]
 class SumOfEinsums(NamedTuple):
     """Sums that are added, or joined along `axis`; with `root`, the square root of that."""
 
-    parts: list[Einsum]
+    einsums: list[Einsum]
     axis: int | None
-    root: bool
+    takes_sqrt: bool
     aval: ShapedArray
 
     @property
     def cost(self) -> float:
         """What it costs to compute, in operations of a matrix product."""
-        return sum([part.cost for part in self.parts])
+        return sum([part.cost for part in self.einsums])
 
     def emit(self, read: Callable[[Any], Any]) -> Any:
         """The equations that compute it, from what `read` gives for each variable."""
-        arrays = [part.emit(read) for part in self.parts]
+        arrays = [part.emit(read) for part in self.einsums]
         total = arrays[0]
         if self.axis is not None and len(arrays) > 1:
             total = concatenate(arrays, self.axis)
         else:
             for array in arrays[1:]:
                 total = add(total, array)
-        if self.root:
+        if self.takes_sqrt:
             total = sqrt(total)
         if aval_of(total) is not self.aval:
             total = convert_element_type(total, self.aval.dtype, self.aval.weak_type)
@@ -56,7 +56,7 @@ def is_sum(eqn: Equation) -> bool:
     """Whether an equation sums products, or what may be products."""
     primitive = eqn.primitive
     if type(primitive) is DotGeneral:
-        return bool(primitive.contract[0])
+        return bool(primitive.contracting_dims[0])
     if type(primitive) is VectorNorm:
         return primitive.ord == 2 and is_floating(eqn.inputs[0].aval.dtype)
     return type(primitive) is ReduceSum
@@ -114,7 +114,8 @@ def split_at_concatenation(
             axis = tuple_delete(range(len(shapes[0])), primitive.axes).index(at)
     else:
         summed = [
-            j is join and at in dims for j, dims in zip(joins, primitive.contract, strict=True)
+            j is join and at in dims
+            for j, dims in zip(joins, primitive.contracting_dims, strict=True)
         ]
         if any(summed):
             if not all(summed) or eqn.inputs[0] is not eqn.inputs[1]:
@@ -124,12 +125,14 @@ def split_at_concatenation(
         else:
             free = [
                 tuple_delete(range(len(shape)), c + b)
-                for shape, c, b in zip(shapes, primitive.contract, primitive.batched, strict=True)
+                for shape, c, b in zip(
+                    shapes, primitive.contracting_dims, primitive.batch_dims, strict=True
+                )
             ]
             side = joins.index(join)
             if at not in free[side]:
                 return None
-            axis = len(primitive.batched[0]) + side * len(free[0]) + free[side].index(at)
+            axis = len(primitive.batch_dims[0]) + side * len(free[0]) + free[side].index(at)
     pieces = []
     for part in join.inputs:
         n = part.aval.shape[at]
@@ -162,17 +165,17 @@ def expand_summands(
     """Put what `eqn` sums into `product`, from operands of `shapes`; the labels of the result."""
     primitive: Any = eqn.primitive
     if type(primitive) is DotGeneral:
-        out = primitive.out_types(
+        out = primitive.infer_out_avals(
             tuple([x.aval.update(shape=s) for x, s in zip(eqn.inputs, shapes, strict=True)])
         )[0]
         groups = fresh_labels(out.shape)
-        return groups if product.contraction(primitive, eqn.inputs, groups, shapes) else None
+        return groups if product.expand_dot_general(primitive, eqn.inputs, groups, shapes) else None
     (x,), (shape,), axes = eqn.inputs, shapes, primitive.axes
     groups = fresh_labels(tuple_delete(shape, axes))
     given, summed = iter(groups), iter(product.sum_over([shape[d] for d in axes]))
     dims = tuple([next(summed if d in axes else given) for d in range(len(shape))])
     if type(primitive) is VectorNorm:
-        product.square(primitive, [x], dims)
+        product.expand_square(primitive, [x], dims)
     else:
         product.multiply(x, dims)
     return groups

@@ -24,8 +24,8 @@ def simplify_equations(
     """
     walk = _LocalSimplifier(program, nested)
     for eqn in program.equations:
-        walk.take(eqn)
-    outputs = [walk.names.get(a, a) for a in program.outputs]
+        walk.add_equation(eqn)
+    outputs = [walk.substitutions.get(a, a) for a in program.outputs]
     equations = dce_equations(walk.equations, outputs)
     if not walk.changed and len(equations) == len(program.equations):
         return program
@@ -39,9 +39,9 @@ class _LocalSimplifier:
         self.nested = nested
         self.equations: list[Equation] = []
         self.changed = False
-        self.names: dict[Any, Atom] = {}
-        self.makers: dict[Any, Equation] = {}
-        self.earlier: dict[Any, Equation] = {}
+        self.substitutions: dict[Any, Atom] = {}
+        self.producers: dict[Any, Equation] = {}
+        self.available: dict[Any, Equation] = {}
         self.uses: dict[Any, int] = {}
         uses = self.uses
         for eqn in program.equations:
@@ -49,44 +49,44 @@ class _LocalSimplifier:
                 uses[atom] = uses.get(atom, 0) + 1
         for atom in program.outputs:
             uses[atom] = uses.get(atom, 0) + 2
-        self.facts = DefUse(self.makers, uses)
+        self.context = DefUse(self.producers, uses)
 
-    def take(self, eqn: Equation) -> None:
+    def add_equation(self, eqn: Equation) -> None:
         """Put what becomes of `eqn` behind what there is."""
-        names = self.names
+        names = self.substitutions
         for atom in eqn.inputs:
             if atom in names:
                 eqn = eqn.replace(inputs=[names.get(a, a) for a in eqn.inputs])
                 break
         primitive = eqn.primitive
         if primitive.multiple_results:
-            eqn = self.opened(eqn)
+            eqn = self.simplify_nested(eqn)
             primitive = eqn.primitive
         elif primitive.simplify is not None or primitive.scalars_broadcast:
-            simpler = self.simpler(eqn)
+            simpler = self.simplify_equation(eqn)
             if simpler is None:
                 return
             eqn, primitive = simpler, simpler.primitive
-        if not primitive.effects and not primitive.distinct:
+        if not primitive.effects and not primitive.no_cse:
             key = primitive, *eqn.inputs
-            same = self.earlier.setdefault(key, eqn)
+            same = self.available.setdefault(key, eqn)
             if same is not eqn and all(
                 [a.aval is b.aval for a, b in zip(same.outputs, eqn.outputs, strict=True)]
             ):
-                self.stand_for(eqn.outputs, same.outputs)
+                self.substitute(eqn.outputs, same.outputs)
                 return
         self.equations.append(eqn)
         for v in eqn.outputs:
-            self.makers[v] = eqn
+            self.producers[v] = eqn
 
-    def stand_for(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
+    def substitute(self, outputs: Sequence[Var], atoms: Sequence[Atom]) -> None:
         """Let `atoms` be what is meant by `outputs` from here on."""
         self.changed = True
         for v, atom in zip(outputs, atoms, strict=True):
-            self.names[v] = atom
+            self.substitutions[v] = atom
             self.uses[atom] = self.uses.get(atom, 0) + self.uses.get(v, 0)
 
-    def simpler(self, eqn: Equation) -> Equation | None:
+    def simplify_equation(self, eqn: Equation) -> Equation | None:
         """What computes the output of `eqn` in the simplest way; None if it is there already."""
         (out,) = eqn.outputs
         for _ in range(_MAX_REWRITES):
@@ -94,7 +94,7 @@ class _LocalSimplifier:
             if not out.aval.shape and can_fold_constants(eqn):
                 found = fold_constants(eqn)
             elif eqn.primitive.simplify is not None:
-                found = eqn.primitive.simplify(self.facts, *eqn.inputs)
+                found = eqn.primitive.simplify(self.context, *eqn.inputs)
             if found is None and eqn.primitive.scalars_broadcast and out.aval.shape:
                 found = self.with_scalars(eqn)
             if found is None:
@@ -104,11 +104,11 @@ class _LocalSimplifier:
             if type(found) is not tuple:
                 if found.aval is not out.aval:
                     break
-                self.stand_for([out], [found])
+                self.substitute([out], [found])
                 return None
             primitive, inputs = found
             avals = tuple([atom.aval for atom in inputs])
-            (aval,) = primitive.types.get(avals) or primitive.out_types(avals)
+            (aval,) = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
             if aval is not out.aval:
                 break
             self.changed = True
@@ -118,7 +118,7 @@ class _LocalSimplifier:
     def with_scalars(self, eqn: Equation) -> Any:
         """An elementwise operation on scalars in place of arrays filled with them, if it has any."""
         shape = eqn.outputs[0].aval.shape
-        filled = [self.facts.made_by(a, Full) for a in eqn.inputs]
+        filled = [self.context.defining_equation(a, Full) for a in eqn.inputs]
         if all([f is None for f in filled]):
             return None
         inputs = [a if f is None else f.inputs[0] for a, f in zip(eqn.inputs, filled, strict=True)]
@@ -126,7 +126,7 @@ class _LocalSimplifier:
             return eqn.primitive, inputs
         return None
 
-    def opened(self, eqn: Equation) -> Equation:
+    def simplify_nested(self, eqn: Equation) -> Equation:
         """As `simpler`, for an equation with several outputs, or with programs."""
         if self.nested is not None:
             primitive = map_primitive_programs(eqn.primitive, self.nested)
@@ -140,14 +140,14 @@ class _LocalSimplifier:
                 self.changed = True
                 before, eqn, passed = moved
                 for each in before:
-                    self.take(each)
-                eqn = eqn.replace(inputs=[self.names.get(a, a) for a in eqn.inputs])
-                self.stand_for([*passed], [*passed.values()])
+                    self.add_equation(each)
+                eqn = eqn.replace(inputs=[self.substitutions.get(a, a) for a in eqn.inputs])
+                self.substitute([*passed], [*passed.values()])
         if eqn.primitive.simplify is not None:
-            found = eqn.primitive.simplify(self.facts, *eqn.inputs)
+            found = eqn.primitive.simplify(self.context, *eqn.inputs)
             if found is not None:
                 primitive, inputs = found
-                outs = primitive.out_types(tuple([atom.aval for atom in inputs]))
+                outs = primitive.infer_out_avals(tuple([atom.aval for atom in inputs]))
                 if all([aval is v.aval for aval, v in zip(outs, eqn.outputs, strict=True)]):
                     self.changed = True
                     eqn = eqn.replace(primitive=primitive, inputs=list(inputs))

@@ -49,7 +49,7 @@ class SpectralSum(NamedTuple):
     outputs: tuple[int, ...]
     expression: Any
     parameters: list[tuple[Any, LabelGroups]]
-    own: LabelGroup
+    equation_batch: LabelGroup
     batch: LabelGroup
     window: IndexRange
     diagonal: bool = False
@@ -58,7 +58,9 @@ class SpectralSum(NamedTuple):
         """The equations that compute it, along `batch`, from what `read` gives for each variable."""
         a = read(self.eqn.inputs[0])
         a = align_to_batch(
-            reshape(a, (*label_sizes(self.own), *a.shape[-2:])), self.own, self.batch
+            reshape(a, (*label_sizes(self.equation_batch), *a.shape[-2:])),
+            self.equation_batch,
+            self.batch,
         )
         m, n = a.shape[-2:]
         rows = m if type(self.eqn.primitive) is Svd else 0
@@ -102,7 +104,7 @@ class EigenvalueFunction(NamedTuple):
         plain, _ = trace(self.values, avals, name="function")
         if not self.rows:
             return plain
-        signed = partial(self.of_singular_values, plain)
+        signed = partial(self.evaluate_singular_values, plain)
         return trace(signed, avals, name="function")[0]
 
     def values(self, w: Any, *parameters: Any) -> list[Any]:
@@ -111,12 +113,14 @@ class EigenvalueFunction(NamedTuple):
         f = full(w.shape, literal(1, real))
         if self.of.expression is not None:
             repeats = [broadcast_batch(x, w.shape) for x in parameters]
-            f = ExpressionEvaluator(w, self.places(w), repeats).of(self.of.expression)
+            f = ExpressionEvaluator(w, self.eigenvalue_indices(w), repeats).of(self.of.expression)
             wanted = complex_dtype(real) if is_complex(f.dtype) else real
             f = f if f.dtype == wanted else convert_element_type(f, wanted)
         first, last = self.of.window
         if (first, last) != (0, self.width):
-            inside = bitwise_and(ge(self.places(w), first), lt(self.places(w), last))
+            inside = bitwise_and(
+                ge(self.eigenvalue_indices(w), first), lt(self.eigenvalue_indices(w), last)
+            )
             return [select(inside, f, literal(0, f.dtype))]
         return [f if f.shape else full(w.shape, f)]
 
@@ -126,18 +130,18 @@ class EigenvalueFunction(NamedTuple):
         n = self.aval.shape[-1]
         return min(self.rows, n - self.rows) if self.rows else n
 
-    def places(self, w: Any) -> Any:
+    def eigenvalue_indices(self, w: Any) -> Any:
         """The position of each eigenvalue; of singular values those of both their signs."""
         places = broadcasted_iota("int32", w.shape, w.ndim - 1)
         k = self.width
         return select(lt(places, k), places, sub(places, k)) if self.rows else places
 
-    def of_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
+    def evaluate_singular_values(self, plain: Program, w: Any, *parameters: Any) -> list[Any]:
         """The values of the function at the singular values and their negatives.
 
         It is odd for a left with a right vector, even for two of one side, and half for a sum.
         """
-        builder, is_odd = current_builder.here(), len({*self.of.outputs}) == 2
+        builder, is_odd = current_builder.require(), len({*self.of.outputs}) == 2
         places = broadcasted_iota("int32", w.shape, w.ndim - 1)
         signs = select(lt(places, self.width), literal(1, w.dtype), literal(-1, w.dtype))
         (f,) = builder.inline(plain, [mul(signs, w), *parameters])

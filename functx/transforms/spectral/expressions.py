@@ -60,11 +60,11 @@ class ExpressionBuilder:
         self, makers: dict[Any, Equation], values: Any, label: Label, window: tuple[int, int],
         batch: LabelGroup | None = None,
     ):  # fmt: skip
-        self.makers, self.values, self.label, self.window = makers, values, label, window
+        self.producers, self.values, self.label, self.window = makers, values, label, window
         self.whole = window == (0, values.aval.shape[-1])
         self.batch = batch
         self.parameters: list[tuple[Any, LabelGroups]] = []
-        self.known: dict[Any, Any] = {}
+        self.memo: dict[Any, Any] = {}
 
     def of(self, atom: Any, groups: LabelGroups, inside: bool = False) -> Any:
         """The expression of `atom` with labels along its dimensions; None if it is none.
@@ -75,9 +75,9 @@ class ExpressionBuilder:
             return atom
         groups = tuple([resolve_labels(group) for group in groups])
         key = atom, groups, inside
-        if key not in self.known:
-            self.known[key] = self.expression(atom, groups, inside)
-        return self.known[key]
+        if key not in self.memo:
+            self.memo[key] = self.expression(atom, groups, inside)
+        return self.memo[key]
 
     def expression(self, atom: Any, groups: LabelGroups, inside: bool) -> Any:
         if type(atom) is ConjugatedAtom:
@@ -95,10 +95,10 @@ class ExpressionBuilder:
                 self.batch = batch
             fits = groups[-1] == (self.label,) and batch == self.batch
             return EigenvalueTerm() if fits and (inside or self.whole) else None
-        eqn = self.makers.get(atom)
-        return None if eqn is None else self.applied(eqn, groups, inside)
+        eqn = self.producers.get(atom)
+        return None if eqn is None else self.elementwise_term(eqn, groups, inside)
 
-    def applied(self, eqn: Equation, groups: LabelGroups, inside: bool) -> Any:
+    def elementwise_term(self, eqn: Equation, groups: LabelGroups, inside: bool) -> Any:
         primitive: Any = eqn.primitive
         kind = type(primitive)
         if isinstance(primitive, Elementwise) or kind is ConvertElementType:
@@ -144,24 +144,24 @@ class ExpressionEvaluator:
 
     def __init__(self, w: Any, places: Any, parameters: Sequence[Any]):
         self.w, self.places, self.parameters = w, places, parameters
-        self.known: dict[int, Any] = {}
+        self.memo: dict[int, Any] = {}
 
     def of(self, x: Any) -> Any:
         """The array of an expression, or a scalar that stands for one."""
         if type(x) is float:
             return x
         if type(x) is Literal:
-            return Tracer(x, current_builder.here())
+            return Tracer(x, current_builder.require())
         if type(x) is EigenvalueTerm:
             return self.w
         if type(x) is ParameterTerm:
             return self.parameters[x.place]
-        if id(x) not in self.known:
+        if id(x) not in self.memo:
             if type(x) is EigenvalueIndices:
-                self.known[id(x)] = convert_element_type(self.places, x.aval.dtype)
+                self.memo[id(x)] = convert_element_type(self.places, x.aval.dtype)
             else:
-                self.known[id(x)] = x.operation(*[self.of(y) for y in x.operands])
-        return self.known[id(x)]
+                self.memo[id(x)] = x.operation(*[self.of(y) for y in x.operands])
+        return self.memo[id(x)]
 
 
 def product_expression(factors: Iterable[tuple[Any, bool]]) -> Any:

@@ -74,7 +74,7 @@ def elementwise_derivative(program: Program, place: int = 0) -> Program:
 
 def inline_single_output(program: Program, args: Sequence[Any]) -> Any:
     """The one output of `program` on `args`."""
-    return current_builder.here().inline(program, args)[0]
+    return current_builder.require().inline(program, args)[0]
 
 
 def _example(parameters: int = 0) -> Program:
@@ -106,7 +106,7 @@ class SpectralPrimitive(MatrixFunction, abstract=True):
                 fix="Make the program for eigenvalues of this dtype, or convert with astype.",
             )
 
-    def counted(self, e: Any) -> Any:
+    def hermitian_direction(self, e: Any) -> Any:
         """The part of a direction that the derivative depends on."""
         return hermitian_dilation(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
 
@@ -132,19 +132,19 @@ class SpectralPrimitive(MatrixFunction, abstract=True):
             values.append(zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
         return concatenate(values, last - 1), concatenate(sides, last)
 
-    def through_parameters(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    def parameter_tangents(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The terms of the tangent that come from those of the parameters."""
         first = len(args) - len(self.program.inputs)
         terms = []
         for place in range(1, len(self.program.inputs)):
             t = tangents[first + place]
             if t is not None:
-                part = self.again(elementwise_derivative(self.program, place))(*args)
+                part = self.with_program(elementwise_derivative(self.program, place))(*args)
                 wide = broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
                 terms.append(mul(part, cast_like(wide, part)))
         return terms
 
-    def again(self, program: Program) -> Any:
+    def with_program(self, program: Program) -> Any:
         """The same of another function."""
         raise NotImplementedError
 
@@ -152,7 +152,7 @@ class SpectralPrimitive(MatrixFunction, abstract=True):
         size = batch_size(args, dims)
         given = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
         fields = Batch(size, (0,) * len(self.program.inputs), (0,))
-        return self.again(cached_rewrite(fields, self.program))(*given), 0
+        return self.with_program(cached_rewrite(fields, self.program))(*given), 0
 
 
 class SpectralFunction(SpectralPrimitive):
@@ -194,16 +194,19 @@ class SpectralFunction(SpectralPrimitive):
         self.check(a, *others[: self.order])
         return a
 
-    def again(self, program, order=None):
+    def with_program(self, program, order=None):
         return SpectralFunction(program, self.rows, self.order if order is None else order)
 
     def jvp(self, primals, tangents):
         if self.order == 2:
             return self.jvp_by_decomposition(primals, tangents)
-        terms = self.through_parameters(primals, tangents)
+        terms = self.parameter_tangents(primals, tangents)
         a, rest = primals[0], primals[1:]
         if tangents[0] is not None:
-            more, e = self.again(self.program, self.order + 1), self.counted(tangents[0])
+            more, e = (
+                self.with_program(self.program, self.order + 1),
+                self.hermitian_direction(tangents[0]),
+            )
             terms += [more(a, *rest[:k], e, *rest[k:]) for k in range(self.order + 1)]
         for k in range(self.order):
             t = tangents[1 + k]
@@ -239,7 +242,11 @@ class SpectralFunction(SpectralPrimitive):
             inline_single_output(elementwise_derivative(first), args),
         )
         turned = [matmul_highest(adjoint(v), matmul_highest(e, v)) for e in others[: self.order]]
-        found = differences.first(*turned) if self.order == 1 else differences.second(*turned)
+        found = (
+            differences.first_order(*turned)
+            if self.order == 1
+            else differences.second_order(*turned)
+        )
         return matmul_highest(v, matmul_highest(found, adjoint(v)))
 
 
@@ -257,14 +264,14 @@ class SpectralTrace(SpectralPrimitive):
         self.check(a)
         return self.program.out_avals[0].update(shape=a.shape[:-2])
 
-    def again(self, program):
+    def with_program(self, program):
         return SpectralTrace(program, self.rows)
 
     def jvp(self, primals, tangents):
-        out, terms = self(*primals), self.through_parameters(primals, tangents)
+        out, terms = self(*primals), self.parameter_tangents(primals, tangents)
         if tangents[0] is not None:
             function = SpectralFunction(elementwise_derivative(self.program), self.rows)(*primals)
-            products = mul(function, matrix_transpose(self.counted(tangents[0])))
+            products = mul(function, matrix_transpose(self.hermitian_direction(tangents[0])))
             total = reduce_sum(products, (products.ndim - 2, products.ndim - 1))
             terms.append(total if is_complex(out.dtype) else real_if_complex(total))
         return out, reduce(add, terms)
@@ -297,7 +304,7 @@ class DividedDifferences(NamedTuple):
     def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> DividedDifferences:
         """The divided differences of a function at `w`, from its values `f` and its derivatives."""
         gaps, changes = pairwise_differences(w), pairwise_differences(f)
-        tied = MaskedReciprocal.of_gaps(w, w).undefined
+        tied = MaskedReciprocal.from_gaps(w, w).undefined
         bend = mul(pairwise_differences(curvatures), cast_like(mul(gaps, 1 / 12), f))
         bend = select(eq(gaps, 0.0), literal(0, bend.dtype), bend)
         means = sub(mul(pairwise_sums(slopes), 0.5), bend)
@@ -311,21 +318,23 @@ class DividedDifferences(NamedTuple):
         errors = add(errors, abs(quotients))
         return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, errors)
 
-    def first(self, e: Any) -> Any:
+    def first_order(self, e: Any) -> Any:
         """f[w_i, w_j] e_ij."""
         return mul(cast_like(self.quotients, e), e)
 
-    def second(self, e: Any, g: Any) -> Any:
+    def second_order(self, e: Any, g: Any) -> Any:
         """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
         # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
         twice = cast_like(self.at_double_points(), e)
-        changes = sub(matmul_highest(e, self.first(g)), matmul_highest(self.first(e), g))
+        changes = sub(
+            matmul_highest(e, self.first_order(g)), matmul_highest(self.first_order(e), g)
+        )
         means = add(
             matmul_highest(mul(twice, e), g), matmul_highest(e, mul(matrix_transpose(twice), g))
         )
         noise = products_of_norms(mul(self.errors, abs(e)), abs(g))
         noise = add(noise, products_of_norms(abs(e), mul(self.errors, abs(g))))
-        return self.divided(changes, mul(means, 0.5), noise)
+        return self.divide_by_gaps(changes, mul(means, 0.5), noise)
 
     def at_double_points(self) -> Any:
         """f[w_i, w_i, w_k] in row i and column k."""
@@ -334,9 +343,11 @@ class DividedDifferences(NamedTuple):
         means = add(means, mul(broadcast_columns(self.curvatures, shape), 1 / 6))
         bent = mul(cast_like(self.points, self.curvatures), self.curvatures)
         noise = add(self.errors, pairwise_sums(add(abs(self.slopes), abs(bent))))
-        return self.divided(sub(self.quotients, broadcast_rows(self.slopes, shape)), means, noise)
+        return self.divide_by_gaps(
+            sub(self.quotients, broadcast_rows(self.slopes, shape)), means, noise
+        )
 
-    def divided(self, changes: Any, means: Any, noise: Any) -> Any:
+    def divide_by_gaps(self, changes: Any, means: Any, noise: Any) -> Any:
         """`changes` over the gaps, or `means` where these are closer to it than rounding errors."""
         close = bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
         apart = select(close, literal(1, self.gaps.dtype), self.gaps)

@@ -97,7 +97,7 @@ class Eigenvectors(NamedTuple):
     window: IndexRange
     conjugated: bool = False
 
-    def meets(self, other: Eigenvectors) -> bool:
+    def contracts_with(self, other: Eigenvectors) -> bool:
         """Whether these and the others, multiplied and summed, are a function of the matrix."""
         same = self.eqn is other.eqn and self.window == other.window
         real = not is_complex(self.eqn.outputs[self.output].aval.dtype)
@@ -109,15 +109,15 @@ class SpectralSearch:
 
     def __init__(self, program: Program):
         self.found: dict[Equation, Einsum] = {}
-        self.makers: dict[Any, Equation] = {}
+        self.producers: dict[Any, Equation] = {}
         # Arrays computed from eigenvectors, and elementwise from eigenvalues.
         self.of_vectors: set[Any] = set()
         self.of_values: dict[Any, Equation] = {}
         for eqn in program:
-            self.makers.update(dict.fromkeys(eqn.outputs, eqn))
-            self.look_at(eqn)
+            self.producers.update(dict.fromkeys(eqn.outputs, eqn))
+            self.visit(eqn)
 
-    def look_at(self, eqn: Equation) -> None:
+    def visit(self, eqn: Equation) -> None:
         kind = type(eqn.primitive)
         if kind is Eigh or kind is Svd:
             m, n = eqn.inputs[0].aval.shape[-2:]
@@ -136,16 +136,20 @@ class SpectralSearch:
         if (vectors and kind in CONTRACTING_PRIMITIVES) or (
             values and kind in (ReduceSum, DotGeneral)
         ):
-            einsum = self.closed(eqn, [] if vectors else values)
+            einsum = self.match_contraction(eqn, [] if vectors else values)
             if einsum is not None:
                 self.found[eqn] = einsum
                 self.of_vectors.difference_update(eqn.outputs)
-        elif values and kind is Slice and (einsum := self.single(eqn, values)) is not None:
+        elif (
+            values
+            and kind is Slice
+            and (einsum := self.match_single_eigenvalue(eqn, values)) is not None
+        ):
             self.found[eqn] = einsum
         elif values and (kind in TRANSPARENT_PRIMITIVES or issubclass(kind, Elementwise)):
             self.of_values[eqn.outputs[0]] = values[0]
 
-    def closed(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
+    def match_contraction(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
         """The output of `eqn` as a product without vectors; None where it is none.
 
         `values` are the equations whose eigenvalues it may sum up.
@@ -165,13 +169,15 @@ class SpectralSearch:
         closing = EigenvectorElimination(
             self, product.factors, resolve_labels([x for group in groups for x in group])
         )
-        if not (closing.traces(values) if values else closing.pairs()):
+        if not (
+            closing.replace_eigenvalue_sum(values) if values else closing.eliminate_eigenvectors()
+        ):
             return None
         product.factors = closing.factors
-        product.summed = [x for x in resolve_labels(product.summed) if x not in closing.gone]
+        product.summed = [x for x in resolve_labels(product.summed) if x not in closing.eliminated]
         return Einsum.of(product, groups, out.aval, HIGHEST_PRECISION)
 
-    def single(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
+    def match_single_eigenvalue(self, eqn: Equation, values: list[Equation]) -> Einsum | None:
         """The one eigenvalue, or function of it, that `eqn` takes out; None if it takes others.
 
         It is the sum of a function that is 0 at the rest, which may be equal.
@@ -187,7 +193,7 @@ class SpectralSearch:
         closing = EigenvectorElimination(
             self, [factor], resolve_labels([x for group in groups for x in group])
         )
-        if not closing.traces(values, (first, last)):
+        if not closing.replace_eigenvalue_sum(values, (first, last)):
             return None
         product = SpectralProduct(self)
         product.factors = closing.factors
@@ -208,19 +214,19 @@ class SpectralProduct(ProductExpression):
     """A product with vectors among its factors, expanded up to arrays computed from vectors."""
 
     def __init__(self, search: SpectralSearch):
-        super().__init__(search.makers, search.of_vectors.__contains__)
+        super().__init__(search.producers, search.of_vectors.__contains__)
         self.search = search
 
-    def inner(self) -> ProductExpression:
+    def sub_product(self) -> ProductExpression:
         return SpectralProduct(self.search)
 
     def multiply(self, atom: Any, groups: LabelGroups) -> None:
-        eqn = self.makers.get(atom)
+        eqn = self.producers.get(atom)
         if eqn is None:
             return super().multiply(atom, groups)
         if type(eqn.primitive) in (Eigh, Svd) and atom in self.search.of_vectors:
             self.factors.append(eigenvector_factor(eqn, atom, groups))
-        elif (along := diagonal_operand(atom, self.makers)) is not None:
+        elif (along := diagonal_operand(atom, self.producers)) is not None:
             self.diagonal(along, atom, groups)
         elif atom not in self.search.of_vectors:
             self.factors.append(Factor(atom, groups))
@@ -326,24 +332,28 @@ class EigenvectorElimination:
     def __init__(self, search: SpectralSearch, factors: Sequence[Factor], out: LabelGroup):
         self.search, self.factors, self.out = search, [*factors], out
         # The labels of eigenvalues, over which functions of matrices sum.
-        self.gone: list[Label] = []
+        self.eliminated: list[Label] = []
 
-    def pairs(self) -> bool:
+    def eliminate_eigenvectors(self) -> bool:
         """Replace all vectors by functions of matrices; False if some are left."""
         if any([f.atom in self.search.of_vectors for f in self.factors if type(f.atom) is Var]):
             return False
         while (
             first := next((f for f in self.factors if type(f.atom) is Eigenvectors), None)
         ) is not None:
-            if first.divides or not any(
-                [self.pair(first, f) for f in self.factors if f is not first]
+            if first.is_divisor or not any(
+                [self.eliminate_pair(first, f) for f in self.factors if f is not first]
             ):
                 return False
         return True
 
-    def pair(self, one: Factor, other: Factor) -> bool:
+    def eliminate_pair(self, one: Factor, other: Factor) -> bool:
         """Replace two factors with vectors by a function of the matrix, if they share a summed label."""
-        if type(other.atom) is not Eigenvectors or other.divides or not one.atom.meets(other.atom):
+        if (
+            type(other.atom) is not Eigenvectors
+            or other.is_divisor
+            or not one.atom.contracts_with(other.atom)
+        ):
             return False
         if one.atom.conjugated:
             one, other = other, one
@@ -363,37 +373,39 @@ class EigenvectorElimination:
         functions = [f for f in functions if f is not one and f is not other]
         if label and (len(label) > 1 or label[0] in (*self.out, *own, *rows, *cols)):
             return False
-        found = self.function(vectors.eqn, label, vectors.window, functions, own)
+        found = self.spectral_sum(vectors.eqn, label, vectors.window, functions, own)
         if found is None or not {*found.batch}.isdisjoint((*rows, *cols)):
             return False
         matrix = (rows,) if diagonal else (rows, cols)
         atom = found._replace(outputs=outputs, diagonal=diagonal)
-        self.put(atom, label, matrix, [one, other, *functions])
+        self.replace_factors(atom, label, matrix, [one, other, *functions])
         return True
 
-    def traces(self, values: Sequence[Equation], window: IndexRange | None = None) -> bool:
+    def replace_eigenvalue_sum(
+        self, values: Sequence[Equation], window: IndexRange | None = None
+    ) -> bool:
         """Replace factors by a sum over a window of eigenvalues; False if there is none."""
         labels = {label: None for f in self.factors for label in f.labels()}
         for eqn in values:
             for label in labels:
                 if label not in self.out:
                     functions = [f for f in self.factors if label in f.labels()]
-                    found = self.function(eqn, (label,), full_range(eqn), functions, None)
+                    found = self.spectral_sum(eqn, (label,), full_range(eqn), functions, None)
                     if found is not None:
                         found = found._replace(window=window or found.window)
-                        self.put(found, (label,), (), functions)
+                        self.replace_factors(found, (label,), (), functions)
                         return True
         return False
 
-    def function(
+    def spectral_sum(
         self, eqn: Equation, label: LabelGroup, window: IndexRange, factors: list[Factor], own: Any
     ) -> SpectralSum | None:
         """The sum over `label` of a product of functions of eigenvalues of `eqn`; None for others."""
         if not label:
             return SpectralSum(eqn, (), None, [], own, own, window)
         values = eqn.outputs[eigenvalue_output_index(eqn)]
-        expressions = ExpressionBuilder(self.search.makers, values, label[0], window, own)
-        found = [(expressions.of(f.atom, f.groups), f.divides) for f in factors]
+        expressions = ExpressionBuilder(self.search.producers, values, label[0], window, own)
+        found = [(expressions.of(f.atom, f.groups), f.is_divisor) for f in factors]
         if any([x is None for x, _ in found]) or expressions.batch is None:
             return None
         own, parameters = expressions.batch, expressions.parameters
@@ -405,12 +417,12 @@ class EigenvectorElimination:
             eqn, (), product_expression(found), parameters, own, (*more, *own), window
         )
 
-    def put(
+    def replace_factors(
         self, atom: SpectralSum, label: LabelGroup, matrix: LabelGroups, instead: list[Factor]
     ) -> None:
         """Replace factors that are summed over `label` by a function of the matrix."""
         left = [f for f in self.factors if not any([f is x for x in instead])]
-        self.gone += label
+        self.eliminated += label
         self.factors = [*left, Factor(atom, (*[(x,) for x in atom.batch], *matrix))]
 
 
