@@ -2,7 +2,7 @@
 
 import functx.numpy as np
 from functx import grad, jit, make_ir
-from functx.ops.exponential import Exp, exp2
+from functx.ops.transcendental import Exp, exp2
 
 LN2 = 0.6931471805599453
 

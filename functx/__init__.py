@@ -28,34 +28,31 @@ from functx import (
     tools,
 )
 from functx.core import errors, tree
-from functx.core.avals import ShapedArray
+from functx.core.caches import cache_info, clear_caches
 from functx.core.config import config
-from functx.core.dtypes import float0
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.tracebacks import install_excepthook as _filter_tracebacks
+from functx.core.types import ShapedArray, float0
 from functx.custom import checkpoint_policies
 from functx.custom.checkpoint import checkpoint, remat
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
 from functx.custom.custom_vmap import custom_vmap
 from functx.custom.operators.definition import custom_op
-from functx.interop import absent as _absent
+from functx.interop import missing_names as _absent
 from functx.interop.from_jax import from_jax
-from functx.lowering.cache import cache_info, clear_caches
 from functx.lowering.callbacks import effects_barrier
 from functx.lowering.jit import jit
 from functx.lowering.shard_map import shard_map
+from functx.ops.autodiff import checkpoint_name, stop_gradient
 from functx.ops.callbacks import io_callback, pure_callback
-from functx.ops.gradients import checkpoint_name, stop_gradient
 from functx.transforms.decompose import decompose
-from functx.transforms.functionalize import functionalize
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, hvp, jacfwd, jacrev
-from functx.transforms.jvp import jvp, linearize
+from functx.transforms.jvp import jvp, linearize, vjp
 from functx.transforms.linear_transpose import linear_transpose
-from functx.transforms.make_ir import eval_shape, make_ir
-from functx.transforms.vjp import vjp
+from functx.transforms.make_ir import eval_shape, functionalize, make_ir
 from functx.transforms.vmap import vmap
 
 __all__ = [

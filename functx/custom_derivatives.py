@@ -2,7 +2,7 @@
 
 from functx.custom.custom_jvp import custom_jvp
 from functx.custom.custom_vjp import custom_vjp
-from functx.custom.symbolic_zeros import (
+from functx.custom.rule_results import (
     CustomVJPPrimal,
     SymbolicZero,
     custom_vjp_primal_tree_values,

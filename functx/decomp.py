@@ -5,6 +5,7 @@
 'decompose_softmax'
 """
 
+from functx.core.caches import scoped
 from functx.core.decompositions import (
     get_decompositions,
     get_jvp_decomposition,
@@ -14,7 +15,6 @@ from functx.core.decompositions import (
     remove,
     remove_decompositions,
 )
-from functx.core.registrations import scoped
 
 __all__ = [
     "get_decompositions",

@@ -1,6 +1,6 @@
 """Joint programs of a function and its gradient, and their partition in two."""
 
-from functx.aot.partitioning import (
+from functx.aot.partition import (
     JointProgram,
     MinCutConfig,
     Partition,

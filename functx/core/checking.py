@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import kind
+from functx.core.concretization import SymbolicScalar
 from functx.core.errors import ArgumentError, FunctxError, ProgramError, type_name
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text
 from functx.core.program import Equation, Literal, Program, Var, subprograms
-from functx.core.unknown import SymbolicScalar
+from functx.core.types import ShapedArray, kind
 
 
 def check_program_argument(what: str, given: Any) -> None:

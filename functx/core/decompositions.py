@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from functx.core import tree
+from functx.core.caches import invalidate_caches, scoped_table
 from functx.core.errors import (
     ArgumentError,
     DecompositionError,
@@ -18,8 +19,7 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.primitive import Primitive
-from functx.core.provenance import describe_source, user_source
-from functx.core.registrations import invalidate_caches, scoped_table
+from functx.core.source_info import describe_source, user_source
 
 Function = Callable[..., Any]
 PrimitiveClass = type[Primitive]

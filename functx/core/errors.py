@@ -5,7 +5,7 @@ from __future__ import annotations
 from sys import _getframe
 from typing import Any
 
-from functx.core.provenance import Source, source_line, user_source
+from functx.core.source_info import Source, source_line, user_source
 from functx.core.tracebacks import hide_callers
 
 

@@ -1,36 +1,84 @@
-"""Programs read from text: the inverse of `printing`.
-
-    text      = program
-    program   = "program" name "(" [input {"," input}] ")" ["with" effects] ":" {equation {program}} return
-    effects   = effect {"," effect}
-    input     = name ":" type
-    equation  = outputs "=" primitive ["[" name "=" value {"," name "=" value} "]"] {atom}
-    outputs   = "()" | name [":" type] {"," name [":" type]}
-    atom      = name | number ":" ["~"] dtype
-    type      = ["~"] dtype "[" [int {"," int}] "]"
-    return    = "return" [atom {"," atom}]
-
-A program among the values of an equation goes by its name, and follows the equation that
-names it first. `#` starts a comment; indentation is for the eye.
-"""
+"""The words of a program's text, and errors that point at one."""
 
 from __future__ import annotations
 
+import re
 from ast import literal_eval
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from functx.core.avals import ShapedArray
 from functx.core.checking import arity_problem, literal_problem, pluralize
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, DType
-from functx.core.effects import Effect, Effects
 from functx.core.errors import FunctxError, ParseError
 from functx.core.primitive import Primitive
 from functx.core.printing import effects_text, find_opaque_value, is_record, resolve_name
-from functx.core.program import Atom, Equation, Program, Var, scalar_literal
-from functx.core.tokens import CLOSING, OPENING, Token, parse_error_at, tokenize_text
+from functx.core.program import Atom, Effect, Effects, Equation, Program, Var, scalar_literal
+from functx.core.types import DTYPES_BY_SHORT_NAME, DType, ShapedArray
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r]+|\#[^\n]*)
+    |(?P<newline>\n)
+    |(?P<string>b?(?:'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
+    |(?P<complex>\([^\s(),'"\[\]{}]*j\))
+    |(?P<number>-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\b(?:inf|nan)\b))
+    |(?P<opaque><[^<>\n]*>)
+    |(?P<name>[^\W\d]\w*)
+    |(?P<mark>\.\.\.|[()\[\]{}:,=~@./-])
+    |(?P<other>.)""",
+    re.VERBOSE,
+)
+CLOSING = {")": "(", "]": "[", "}": "{"}
+OPENING = frozenset(CLOSING.values())
+
+
+class Token(NamedTuple):
+    """A word of the text and where it stands."""
+
+    kind: str
+    text: str
+    start: int
+    line: int
+
+
+def tokenize_text(text: str) -> list[Token]:
+    """The words of `text`; line ends count outside brackets, which must match."""
+    found: list[Token] = []
+    line = 1
+    opened: list[Token] = []
+    for match in _TOKEN.finditer(text):
+        kind, word = match.lastgroup or "", match.group()
+        if kind == "space":
+            continue
+        token = Token(kind, word, match.start(), line)
+        if kind == "newline":
+            line += 1
+            if opened or not found or found[-1].kind == "newline":
+                continue
+        elif word in CLOSING:
+            opening = opened.pop().text if opened else ""
+            if CLOSING[word] != opening:
+                wanted = f"a bracket that closes `{opening}`" if opening else "an open bracket"
+                raise parse_error_at(text, token, f"must have {wanted}; got `{word}`")
+        elif word in OPENING:
+            opened.append(token)
+        found.append(token)
+    if opened:
+        raise parse_error_at(text, opened[-1], f"must close the bracket `{opened[-1].text}`")
+    if not found or found[-1].kind != "newline":
+        found.append(Token("newline", "\n", len(text), line))
+    found.append(Token("end", "", len(text), line))
+    return found
+
+
+def parse_error_at(text: str, token: Token, problem: str, fix: str = "") -> ParseError:
+    """The error that the line of `token` has `problem`, with the line and a pointer."""
+    begin = text.rfind("\n", 0, token.start) + 1
+    end = text.find("\n", token.start)
+    line = text[begin : end if end >= 0 else len(text)].rstrip()
+    pointer = " " * (token.start - begin) + "^"
+    return ParseError(f"Program.parse: line {token.line} {problem}", line, pointer, fix=fix)
+
 
 _NAME_TERMINATORS = frozenset("()[]{},=~")
 

@@ -8,11 +8,10 @@ from functools import lru_cache
 from typing import Any, ClassVar, dataclass_transform
 from weakref import ref
 
-from functx.core.avals import HasAval, ShapedArray
-from functx.core.effects import NO_EFFECTS, Effects
 from functx.core.errors import ArgumentError, FunctxError, MissingRuleError, RuleError
-from functx.core.program import programs_in_parameter
+from functx.core.program import NO_EFFECTS, Effects, programs_in_parameter
 from functx.core.tracing import bind
+from functx.core.types import HasAval, ShapedArray
 
 
 class _PrimitiveType(type):
@@ -216,7 +215,7 @@ class Primitive(metaclass=_PrimitiveType):
         """The same, with the values that the sub-programs captured as further operands."""
         if not self.has_captures:
             return bind(self, args)
-        from functx.core.captures import bind_with_captures
+        from functx.core.program_editing import bind_with_captures
 
         return bind_with_captures(self, args)
 
@@ -336,7 +335,7 @@ class Primitive(metaclass=_PrimitiveType):
     simplify: ClassVar[Callable[..., Any] | None] = None
     """Optional `simplify(self, facts, *operands)`: what gives the very same output more simply.
 
-    Operands are atoms of a program, `facts` says how they were made (`functx.ops.identities`).
+    Operands are atoms of a program, `facts` says how they were made (`functx.ops.operands`).
     Returns an atom that the output equals (a number one that has it everywhere), or a primitive
     and its operands, or None. For each value, nan and -0.0 too, the same bits must come out.
     """

@@ -22,13 +22,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES
-from functx.core.effects import Effects
 from functx.core.primitive import Primitive
-from functx.core.program import Equation, Literal, Program, Var
-from functx.core.provenance import DerivedSource, assigned_names, describe_source
+from functx.core.program import Effects, Equation, Literal, Program, Var
 from functx.core.records import Record
+from functx.core.source_info import DerivedSource, assigned_names, describe_source
+from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray
 
 RESERVED_WORDS = frozenset(
     {"program", "return", "None", "True", "False", "nan", "inf", *DTYPES_BY_SHORT_NAME}

@@ -1,21 +1,43 @@
-"""What a program is: typed, straight-line, each variable assigned once."""
+"""What an operation does besides computing its outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
-from functx.core.effects import NO_EFFECTS, Effect, Effects
-from functx.core.registrations import rule_version
+from functx.core.caches import rule_version
+from functx.core.types import ShapedArray, is_inexact
 
 if TYPE_CHECKING:
     from functx.core.primitive import Primitive
-    from functx.core.provenance import Source
+    from functx.core.source_info import Source
+
+
+class Effect(Enum):
+    """An effect that no rewrite may drop, repeat or, where it is ordered, move past another."""
+
+    CALLBACK = "callback"
+    """Python code runs, in no order that is promised."""
+    ORDERED = "ordered"
+    """Python code runs after that of every earlier ordered equation, and before the later ones'."""
+    PROGRESS = "progress"
+    """Python code shows how far a loop is: once for all lanes of a batch, and of no account else."""
+
+    WRITE = "write"
+    """An operand takes another value, which all that share its memory see from then on."""
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+Effects = frozenset[Effect]
+NO_EFFECTS: Effects = frozenset()
+BATCHED_EFFECTS: Effects = frozenset([Effect.CALLBACK, Effect.ORDERED])
+"""Those that take place for each lane of a batch, and only in those that come by."""
 
 
 class Var:
@@ -74,7 +96,7 @@ class Equation:
 
         `inputs` are variables, literals or Python numbers.
         """
-        from functx.core.editing import new_equation
+        from functx.core.program_editing import new_equation
 
         return new_equation(primitive, inputs, source)
 
@@ -167,7 +189,7 @@ class Program:
 
     @property
     def has_captures(self) -> bool:
-        """Whether something in the program captured a value (`functx.core.captures`)."""
+        """Whether something in the program captured a value (`functx.core.program_editing`)."""
         found: bool | None = self.memo.get("captures")
         if found is None:
             found = any([eqn.primitive.has_captures for eqn in self.equations])
@@ -222,7 +244,7 @@ class Program:
         With `trees`, arguments and result are the pytrees of the function; otherwise there
         is one argument an input, and the result is a list.
         """
-        from functx.core.editing import call_program
+        from functx.core.program_editing import call_program
 
         return call_program(self, args, kwargs)
 
@@ -238,7 +260,7 @@ class Program:
 
         The new equations must define the variables of `old` that are still used.
         """
-        from functx.core.editing import replace_equation
+        from functx.core.program_editing import replace_equation
 
         return replace_equation(self, old, new)
 
@@ -251,7 +273,7 @@ class Program:
 
         Raises ProgramError when an output does not have the shape and dtype it had.
         """
-        from functx.core.editing import rewrite
+        from functx.core.program_editing import rewrite
 
         return rewrite(self, rule)
 
@@ -272,7 +294,7 @@ class Program:
 
         Raises ProgramError when an equation then has outputs of other types.
         """
-        from functx.core.editing import map_subprograms
+        from functx.core.program_editing import map_subprograms
 
         return map_subprograms(self, change)
 
@@ -282,7 +304,7 @@ class Program:
         `names` are those of other primitives with a `program` to open up instead. Calls
         within calls are opened up too.
         """
-        from functx.core.editing import inline
+        from functx.core.program_editing import inline
 
         return inline(self, names or ("call",))
 

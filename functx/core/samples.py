@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, complex_dtype, is_complex, is_inexact, kind
+from functx.core.types import (
+    DTYPES_BY_SHORT_NAME,
+    ShapedArray,
+    complex_dtype,
+    is_complex,
+    is_inexact,
+    kind,
+)
 
 Domain = tuple[float, float]
 

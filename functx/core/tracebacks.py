@@ -8,7 +8,7 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from functx.core.provenance import FUNCTX_OR_JAX, file_owner, ipython_shell
+from functx.core.source_info import FUNCTX_OR_JAX, file_owner, ipython_shell
 
 TRACEBACK_FILTERING_MODES = "auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"
 

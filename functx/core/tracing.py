@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Any
 import jax.core
 import numpy as np
 
-from functx.core.arrays import HOST_ARRAY_TYPES, WeakNdarray
-from functx.core.avals import Shape, ShapedArray
-from functx.core.dtypes import SHORT_NAMES, DType, canonical_dtype, narrow_dtype, x64_enabled
 from functx.core.errors import ArgumentError, EscapedTracerError, FunctxError, short_repr, type_name
+from functx.core.ndarray import HOST_ARRAY_TYPES, WeakNdarray
 from functx.core.program import Atom, Equation, Literal, Program, Var, dce_equations, scalar_literal
-from functx.core.provenance import (
+from functx.core.source_info import (
     FUNCTX_OR_JAX,
     USER_CODE,
     Source,
     describe_source,
     file_owner,
     frame_source,
+)
+from functx.core.types import (
+    SHORT_NAMES,
+    DType,
+    Shape,
+    ShapedArray,
+    canonical_dtype,
+    narrow_dtype,
+    x64_enabled,
 )
 
 if TYPE_CHECKING:
@@ -213,7 +220,7 @@ class Builder:
 
     def import_view(self, x: Tracer) -> Atom:
         """The atom that stands for `x` from outside: what it is a view of is captured, and viewed here."""
-        from functx.core.storage import view_base
+        from functx.core.functionalization import view_base
 
         views = self.imported_views
         assert views is not None
@@ -331,7 +338,7 @@ def elide_copies(
 
 def hoist_captures_into_args(program: Program, args: Sequence[Any]) -> tuple[Program, list[Any]]:
     """`program` with its captured values as inputs after `args`, and the values of all inputs."""
-    from functx.core.captures import hoist_captures
+    from functx.core.program_editing import hoist_captures
 
     program, captured = hoist_captures(program)
     return program, [*args, *captured]
@@ -663,12 +670,12 @@ def trace_closed(
 ) -> Program:
     """The program of `fun`, as `trace` makes it, but without inputs for captured values.
 
-    An equation `captured` stands for each of the values (`functx.core.captures`).
+    An equation `captured` stands for each of the values (`functx.core.program_editing`).
     """
     program, captured = trace(fun, avals, **options)
     if not captured:
         return program
-    from functx.core.captures import close_over
+    from functx.core.program_editing import close_over
 
     return close_over(program, captured)
 

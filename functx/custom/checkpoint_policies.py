@@ -14,9 +14,9 @@ from typing import Any
 
 from functx.core.errors import ArgumentError, type_name
 from functx.core.records import Record
+from functx.ops.autodiff import CheckpointName
 from functx.ops.contraction import DotGeneral
-from functx.ops.gradients import CheckpointName
-from functx.transforms.planning.costs import is_cheap_to_recompute
+from functx.passes.memory_cost_model import is_cheap_to_recompute
 
 Policy = Callable[..., bool]
 

@@ -6,29 +6,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
-from functx.core.editing import apply_program
 from functx.core.errors import ArgumentError, RuleError
 from functx.core.primitive import Primitive
-from functx.core.program import Program
+from functx.core.program import Program, Var, dce_equations
+from functx.core.program_editing import apply_program
+from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import trace_closed
-from functx.custom.batched_rules import BatchJVPRule
-from functx.custom.captures import Captures
-from functx.custom.deferral import Activity, RuleTrace, TracedRule, rule_programs
-from functx.custom.function import CallInfo, CustomFunction, check_captures_not_differentiated
-from functx.custom.results import RuleResult, rule_source
-from functx.custom.ruled import CustomDerivativeCall
-from functx.custom.splitting import SplitJVPRule
-from functx.custom.symbolic_zeros import with_symbolic_zeros
+from functx.core.types import is_inexact
+from functx.custom.custom_function import (
+    BatchJVPRule,
+    CallInfo,
+    CustomDerivativeCall,
+    CustomFunction,
+    check_captures_not_differentiated,
+)
+from functx.custom.rule_results import RuleResult, rule_source, with_symbolic_zeros
+from functx.custom.rule_tracing import Activity, Captures, RuleTrace, TracedRule, rule_programs
 from functx.ops.arithmetic import add, mul
-from functx.ops.trigonometric import cos, sin
-from functx.transforms.call import TransposeLinearInputs
-from functx.transforms.calls import as_decorator, check_callable, function_name
-from functx.transforms.expand import decompose_missing_rules
+from functx.ops.transcendental import cos, sin
+from functx.transforms.call_primitive import TransposeLinearInputs
+from functx.transforms.dce import Subprogram, dependents_of
+from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
-from functx.transforms.marks import (
+from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
     inexact_mask,
@@ -38,8 +40,9 @@ from functx.transforms.marks import (
     select_where_not,
     unflatten_tangents,
 )
-from functx.transforms.parts import Subprogram, dependents_of
 from functx.transforms.rule_checks import check_linear
+from functx.transforms.symbolic_zeros import ZeroPropagation, is_zero_literal, zero_filled_variables
+from functx.transforms.tracing_api import as_decorator, check_callable, function_name
 
 
 def custom_jvp(
@@ -293,3 +296,49 @@ def transpose_primal(program: Program, cts: Sequence[Any], args: Sequence[Any]) 
     return scatter_where(
         apply_program(pull_back, [*given, *select_where_not(args, linear)]), linear
     )
+
+
+class SplitJVPRule(Rewrite[tuple[Program, Program, tuple[bool, ...]]]):
+    """The split of a rule program into its values and its tangents.
+
+    The rule has `count` operands, whose tangents follow, given where `varying` holds and
+    zero elsewhere, and `outputs` outputs besides their tangents. The first program takes
+    all operands and gives the outputs and residuals; the second takes the tangents given
+    and the residuals, and gives the output tangents that can be other than zero, which
+    are marked, one mark an output, in the third part.
+    """
+
+    num_operands: int
+    varying: tuple[bool, ...]
+    outputs: int
+
+    def __call__(self, program: Program) -> tuple[Program, Program, tuple[bool, ...]]:
+        end = self.num_operands + len(self.varying)
+        tangents = program.inputs[self.num_operands : end]
+        known = [*program.inputs[: self.num_operands], *program.inputs[end:]]
+        linear_vars = dependents_of(tangents, program.equations)
+        apart = [linear_vars.isdisjoint(eqn.inputs) for eqn in program.equations]
+        values, linear = (
+            select_where(program.equations, apart),
+            select_where_not(program.equations, apart),
+        )
+        outs = program.outputs[: self.outputs]
+        given = select_where(tangents, self.varying)
+        left = ZeroPropagation(linear, tangents, select_where_not(tangents, self.varying))
+        out_tangents = [left.aliases.get(a, a) for a in program.outputs[self.outputs :]]
+        marks = scatter_where(out_tangents, inexact_mask([a.aval for a in outs]))
+        zeros = left.zeros | zero_filled_variables(values)
+        nonzero = tuple([not (a is None or a in zeros or is_zero_literal(a)) for a in marks])
+        kept = select_where(marks, nonzero)
+        linear = dce_equations(left.equations, kept)
+        made = {v for e in linear for v in e.outputs} | set(given)
+        used: dict[Any, None] = dict.fromkeys(
+            a for atoms in [*[e.inputs for e in linear], kept] for a in atoms
+        )
+        residuals = [a for a in used if type(a) is Var and a not in made]
+        results = [*outs, *residuals]
+        return (
+            Program(program.name, known, dce_equations(values, results), results),
+            Program(f"{program.name}_tangent", [*given, *residuals], linear, kept),
+            nonzero,
+        )

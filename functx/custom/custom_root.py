@@ -14,10 +14,9 @@ from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import current_builder, trace_closed
-from functx.custom.captures import Captures
-from functx.custom.custom_linear_solve import CustomLinearSolve
-from functx.custom.function import has_jax_tracers
-from functx.custom.implicit import (
+from functx.custom.custom_function import has_jax_tracers
+from functx.custom.custom_linear_solve import (
+    CustomLinearSolve,
     PartialDerivative,
     SolutionTree,
     batch_solver,
@@ -25,16 +24,17 @@ from functx.custom.implicit import (
     instantiate_cotangents,
     negated_consts_vjp,
 )
+from functx.custom.rule_tracing import Captures
 from functx.ops.arithmetic import div, mul, neg, sub
-from functx.ops.exponential import sqrt
-from functx.transforms.calls import TracedFunction, trace_function
-from functx.transforms.control.tracing import (
+from functx.ops.transcendental import sqrt
+from functx.transforms.control.body_tracing import (
     body_name,
     cast_outputs,
     check_callables,
     check_operands,
 )
 from functx.transforms.linear_transpose import LinearTranspose
+from functx.transforms.tracing_api import TracedFunction, trace_function
 
 
 @api_boundary

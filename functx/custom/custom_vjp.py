@@ -6,29 +6,42 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
-from functx.core.editing import apply_program
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.program_editing import apply_program
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f32, sample
 from functx.core.tracing import Tracer, aval_of, trace_closed
-from functx.custom.batched_rules import BatchVJPRule
-from functx.custom.captures import Captures
+from functx.core.types import is_inexact
+from functx.custom.custom_function import (
+    BatchVJPRule,
+    CallInfo,
+    CustomDerivativeCall,
+    CustomFunction,
+    check_captures_not_differentiated,
+)
 from functx.custom.custom_jvp import CustomJVP, full_activity, trace_jvp_rule, transpose_primal
-from functx.custom.deferral import Activity, RuleTrace, TracedRule, rule_programs
-from functx.custom.function import CallInfo, CustomFunction, check_captures_not_differentiated
-from functx.custom.operators.traced import Residuals
-from functx.custom.results import RuleResult, describe_type
-from functx.custom.ruled import CustomDerivativeCall
-from functx.custom.symbolic_zeros import CustomVJPPrimal, with_symbolic_zeros
+from functx.custom.rule_results import (
+    CustomVJPPrimal,
+    RuleResult,
+    describe_type,
+    with_symbolic_zeros,
+)
+from functx.custom.rule_tracing import (
+    Activity,
+    Captures,
+    Residuals,
+    RuleTrace,
+    TracedRule,
+    rule_programs,
+)
 from functx.ops.arithmetic import mul
-from functx.ops.shaping import zeros_like
-from functx.ops.trigonometric import cos, sin
-from functx.transforms.calls import as_decorator, check_callable
-from functx.transforms.expand import decompose_missing_rules
+from functx.ops.shapes import zeros_like
+from functx.ops.transcendental import cos, sin
+from functx.transforms.dce import Subprogram, dependents_of, used_variables
+from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.linear_transpose import transpose_program
-from functx.transforms.marks import (
+from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
     inexact_mask,
@@ -37,8 +50,8 @@ from functx.transforms.marks import (
     select_where,
     unflatten_tangents,
 )
-from functx.transforms.parts import Subprogram, dependents_of, used_variables
 from functx.transforms.rule_checks import check_linear
+from functx.transforms.tracing_api import as_decorator, check_callable
 
 
 def custom_vjp(

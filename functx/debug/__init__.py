@@ -1,7 +1,6 @@
 """A look at values while a program runs: printed, handed to a function, or at a prompt."""
 
 from functx.debug.breakpoints import breakpoint
-from functx.debug.callbacks import callback
-from functx.debug.printing import print
+from functx.debug.callbacks import callback, print
 
 __all__ = ["breakpoint", "callback", "print"]

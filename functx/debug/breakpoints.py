@@ -8,10 +8,10 @@ from types import CodeType
 from typing import Any
 
 from functx.core import tree
-from functx.core.provenance import user_frame
+from functx.core.source_info import user_frame
 from functx.core.tracing import Tracer
 from functx.ops.callbacks import DebugCallback, flat_callback
-from functx.transforms.showing import tracer_value
+from functx.transforms.tracer_values import tracer_value
 
 
 def breakpoint(*, ordered: bool = False) -> None:
@@ -43,7 +43,7 @@ def breakpoint(*, ordered: bool = False) -> None:
     traced = {k: x for k, x in variables.items() if any(map(_is_open_tracer, tree.leaves(x)))}
     leaves = [x for x in tree.leaves(traced) if _is_open_tracer(x)]
     if all(tracer_value(x) is not None for x in leaves):
-        from functx.debug.prompts import Debugger
+        from functx.debug.debugger import Debugger
 
         Debugger().set_trace(frame)
         return
@@ -67,7 +67,7 @@ class BreakpointCallback:
         self.__name__ = "breakpoint"
 
     def __call__(self, traced: Mapping[str, Any]) -> None:
-        from functx.debug.prompts import FrozenFrameDebugger
+        from functx.debug.debugger import FrozenFrameDebugger
 
         # A frame at that line, whose locals are the values.
         prompt = FrozenFrameDebugger()

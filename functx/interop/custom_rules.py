@@ -10,19 +10,28 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.linear_util import WrappedFun
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
 from functx.core.program import Program, Var
 from functx.core.tracing import Tracer, aval_of, eval_context, trace, trace_closed
+from functx.core.types import ShapedArray, is_inexact
 from functx.custom.custom_jvp import CustomJVP
 from functx.custom.custom_vjp import CustomVJP
-from functx.custom.deferral import Activity, LazyRules
-from functx.interop.jax_call import JaxprFunction, fix_unmarked, translated_linearization
-from functx.interop.jaxprs import jaxpr_key
-from functx.interop.snapshots import FunctionKeys, package_of
-from functx.interop.translation import register_translation, translate_function, translate_jaxpr
-from functx.transforms.marks import inexact_mask, instantiate_zeros, scatter_where, select_where
-from functx.transforms.parts import with_io
+from functx.custom.rule_tracing import Activity, LazyRules
+from functx.interop.jaxprs import FunctionKeys, jaxpr_key, package_of
+from functx.interop.translation import (
+    JaxprFunction,
+    fix_unmarked,
+    register_translation,
+    translate_function,
+    translate_jaxpr,
+    translated_linearization,
+)
+from functx.transforms.dce import with_io
+from functx.transforms.operand_masks import (
+    inexact_mask,
+    instantiate_zeros,
+    scatter_where,
+    select_where,
+)
 
 
 class JaxDerivativeRule(LazyRules):

@@ -10,27 +10,26 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.axes import bound_axes
-from functx.core.dtypes import SHORT_NAMES
-from functx.core.provenance import source_line, user_source
+from functx.core.caches import Cache
+from functx.core.named_axes import bound_axes
+from functx.core.source_info import source_line, user_source
 from functx.core.tracing import Tracer, aval_of, check_no_escaped_tracers, current_builder
+from functx.core.types import SHORT_NAMES
 from functx.interop import (  # noqa: F401
-    algebra,
-    callbacks,
-    collectives,
-    control,
+    array_rules,
+    control_rules,
     custom_rules,
-    elementwise,
     jax_trace,
-    keys,
-    shapes,
 )
-from functx.interop.jaxprs import jax_avals, jaxpr_of
-from functx.interop.snapshots import MutableStateError, function_fingerprint
+from functx.interop.jaxprs import MutableStateError, function_fingerprint, jax_avals, jaxpr_of
 from functx.interop.translation import translate_jaxpr, with_jax_type
-from functx.lowering.cache import Cache
-from functx.lowering.keys import prng_key_type
-from functx.transforms.calls import check_callable, copy_if_aliased, function_name, wrap_transform
+from functx.lowering.jax_bridge import prng_key_type
+from functx.transforms.tracing_api import (
+    check_callable,
+    copy_if_aliased,
+    function_name,
+    wrap_transform,
+)
 
 
 def from_jax(fun: Callable[..., Any]) -> Callable[..., Any]:

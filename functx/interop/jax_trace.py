@@ -12,20 +12,20 @@ import jax.core
 import numpy as np
 from jax.extend.core import Var, find_top_trace, new_jaxpr_eqn, set_current_trace
 
-from functx.core.axes import bound_axes
-from functx.core.dtypes import is_inexact
+from functx.core.named_axes import bound_axes
 from functx.core.program import scalar_literal
-from functx.core.provenance import user_source
+from functx.core.source_info import user_source
 from functx.core.tracing import (
     PRNGKeyTracer,
     Tracer,
     backend,
     current_builder,
 )
+from functx.core.types import is_inexact
 from functx.interop.jaxprs import aval_from_jax_or_none, constant_array, jaxpr_of
 from functx.interop.translation import inline_jaxpr, translate_equation, with_jax_type
-from functx.lowering.keys import prng_key_type
-from functx.transforms.calls import copy_if_aliased
+from functx.lowering.jax_bridge import prng_key_type
+from functx.transforms.tracing_api import copy_if_aliased
 
 
 class FunctxTrace(jax.core.Trace):  # type: ignore[type-arg]

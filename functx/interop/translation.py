@@ -1,33 +1,373 @@
-"""Jaxprs as programs: each equation by the rule for its primitive, else as one `jax_call`."""
+"""`jax_call`: what has no counterpart in functx, kept as the jaxpr that it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var, find_top_trace, jaxpr_as_fun
 
-from functx.core.avals import ShapedArray
-from functx.core.editing import apply_program
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.errors import (
+    DTypeError,
+    ForeignCodeError,
+    FunctxError,
+    MissingRuleError,
+    ShapeError,
+)
 from functx.core.primitive import Primitive
+from functx.core.program import NO_EFFECTS, Effect, Effects, Program
 from functx.core.program import Literal as FunctxLiteral
-from functx.core.program import Program
+from functx.core.program_editing import apply_program
+from functx.core.samples import f32, sample
 from functx.core.tracing import PRNGKeyTracer, Tracer, aval_of, trace
+from functx.core.types import ShapedArray
 from functx.interop.jaxprs import (
     aval_from_jax,
     aval_from_jax_or_none,
+    closed_jaxpr,
     constant_array,
+    jaxpr_key,
     jaxpr_of,
     literal_value,
 )
-from functx.lowering.cache import Cache
-from functx.lowering.keys import prng_key_type
+from functx.lowering.jax_bridge import prng_key_type
 from functx.ops.conversion import ConvertElementType
-from functx.ops.shaping import broadcast_in_dim
-from functx.transforms.call import Call
+from functx.ops.operands import batch_size
+from functx.ops.shapes import broadcast_in_dim, embed_constant
+from functx.transforms.call_primitive import Call
+from functx.transforms.control.body_tracing import check_operands, is_linearizing
+from functx.transforms.operand_masks import (
+    inexact_mask,
+    linear_mask,
+    replace_where,
+    scatter_where,
+    select_where,
+    select_where_not,
+)
+from functx.transforms.refused import refused
+
+
+class JaxprFunction:
+    """A closed jaxpr as a function of arrays; two are equal when their jaxprs are.
+
+    Typed keys are given and returned as their words.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr):
+        self.jaxpr = jaxpr
+        self.in_avals = [aval_from_jax(a) for a in jaxpr.in_avals]
+        self.out_avals = [aval_from_jax(a) for a in jaxpr.out_avals]
+        self.in_keys = [prng_key_type(a.dtype) for a in jaxpr.in_avals]
+        self.out_keys = [prng_key_type(a.dtype) for a in jaxpr.out_avals]
+        self.key = jaxpr_key(jaxpr.jaxpr), tuple([id(c) for c in jaxpr.consts])
+        self.hash = hash(self.key)
+
+    @staticmethod
+    def of_equation(eqn: Any) -> JaxprFunction:
+        """One equation as a function of all its operands."""
+        eqn = eqn.replace(
+            invars=[Var(a.aval) for a in eqn.invars], outvars=[Var(a.aval) for a in eqn.outvars]
+        )
+        return JaxprFunction(closed_jaxpr(eqn.invars, eqn.outvars, [eqn], eqn.effects))
+
+    @property
+    def effects(self) -> Effects:
+        return frozenset({Effect.CALLBACK}) if self.jaxpr.effects else NO_EFFECTS
+
+    def __call__(self, *args: Any) -> list[Any]:
+        given = [x if k is None else k.wrap(x) for x, k in zip(args, self.in_keys, strict=True)]
+        outs = jaxpr_as_fun(self.jaxpr)(*given)
+        return [
+            x if k is None else jax.random.key_data(x)
+            for x, k in zip(outs, self.out_keys, strict=True)
+        ]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, JaxprFunction) and self.hash == other.hash and self.key == other.key
+        )
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __repr__(self) -> str:
+        names = [eqn.primitive.name for eqn in self.jaxpr.jaxpr.eqns]
+        return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    def differentiable_outputs(self, outs: Sequence[Any]) -> list[Any]:
+        return select_where(outs, inexact_mask(self.out_avals))
+
+
+def bind_jax_equation(eqn: Any, args: Sequence[Any]) -> Any:
+    """The outputs of an equation of a jaxpr on `args`, left to JAX."""
+    return JaxCall(JaxprFunction.of_equation(eqn))(*args)
+
+
+def bind_jaxpr(jaxpr: Any, args: Sequence[Any]) -> Any:
+    """The outputs of an open jaxpr on its constants and operands, left to JAX as a whole."""
+    # Its references, if it has any, are made and read inside.
+    made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
+    inside = any(aval_from_jax_or_none(v.aval) is None for v in made)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    whole = closed_jaxpr(inputs, jaxpr.outvars, jaxpr.eqns, () if inside else jaxpr.effects)
+    return JaxCall(JaxprFunction(whole))(*args)
+
+
+def dense_constant(x: Any) -> Any:
+    """The array `x` as part of the program, where it is late for an operand; a traced value as it is."""
+    if type(x) is Tracer:
+        return x
+    if isinstance(x, jax.core.Tracer):
+        raise ForeignCodeError(
+            "from_jax: the derivative rule of a JAX function must not use values that JAX was "
+            f"tracing around it, as one with nondiff_argnums does; got {x.aval}",
+            fix="Give that argument as a Python number, or close over a concrete array.",
+        )
+    return embed_constant(x)
+
+
+def fix_unmarked(
+    function: JaxprFunction, args: Sequence[Any], marks: Sequence[bool]
+) -> Callable[..., list[Any]]:
+    """`function` of the arguments that are marked, with those of `args` in the other places."""
+    return lambda *given: function(*replace_where(args, marks, given))
+
+
+@lru_cache(maxsize=1024)
+def translated_jvp(
+    function: JaxprFunction, varying: tuple[bool, ...]
+) -> tuple[TranslatedJaxpr, tuple[bool, ...]]:
+    """The function of arguments, then tangents of those `varying`: outputs, then tangents.
+
+    And the outputs that are marked by `nonzero_tangent_mask`.
+    """
+    moving = select_where(function.in_avals, varying)
+
+    def push(*args: Any) -> list[Any]:
+        primals, tangents = args[: len(varying)], args[len(varying) :]
+        fun = fix_unmarked(function, primals, varying)
+        outs, found = jax.jvp(fun, select_where(primals, varying), list(tangents))
+        return [*outs, *function.differentiable_outputs(found)]
+
+    avals = [*function.in_avals, *moving]
+    closed = jaxpr_of(push, avals)
+    marks = nonzero_tangent_mask(function, closed.jaxpr, len(varying))
+    return translate_jaxpr(closed, avals, f"{function!r}_jvp"), marks
+
+
+def nonzero_tangent_mask(function: JaxprFunction, jaxpr: Any, start: int) -> tuple[bool, ...]:
+    """The outputs of `function` whose tangents, the last outputs of `jaxpr`, can be nonzero.
+
+    They are linear in the operands of `jaxpr` from `start` on. What is written to a reference
+    may be read from it.
+    """
+    reached = set(jaxpr.invars[start:])
+    for eqn in jaxpr.eqns:
+        operands = [a for a in eqn.invars if isinstance(a, Var)]
+        if not reached.isdisjoint(operands):
+            reached.update(eqn.outvars)
+            reached.update([v for v in operands if aval_from_jax_or_none(v.aval) is None])
+    inexact = inexact_mask(function.out_avals)
+    tangents = jaxpr.outvars[len(jaxpr.outvars) - sum(inexact) :]
+    rest = iter([isinstance(a, Var) and a in reached for a in tangents])
+    return tuple([on and next(rest) for on in inexact])
+
+
+@lru_cache(maxsize=1024)
+def translated_linearization(
+    function: JaxprFunction, varying: tuple[bool, ...]
+) -> tuple[TranslatedJaxpr, TranslatedJaxpr, tuple[bool, ...]]:
+    """The function split in two: its outputs and residuals, then its tangents from those.
+
+    The second takes the residuals, then the tangents of the arguments marked `varying`, and
+    gives those of the inexact outputs. The third says which of the outputs `nonzero_tangent_mask` marks.
+    """
+    structure: Any = None
+    moving_avals = select_where(function.in_avals, varying)
+
+    def values(*args: Any) -> list[Any]:
+        nonlocal structure
+        outs, push = jax.linearize(
+            fix_unmarked(function, args, varying), *select_where(args, varying)
+        )
+        residuals, structure = jax.tree_util.tree_flatten(push)
+        return [*outs, *residuals]
+
+    def tangents(*args: Any) -> list[Any]:
+        count = len(args) - len(moving_avals)
+        push = jax.tree_util.tree_unflatten(structure, args[:count])
+        return function.differentiable_outputs(push(*args[count:]))
+
+    first = translate_function(values, function.in_avals, repr(function))
+    residuals = first.program.out_avals[len(function.out_avals) :]
+    avals = [*residuals, *moving_avals]
+    closed = jaxpr_of(tangents, avals)
+    marks = nonzero_tangent_mask(function, closed.jaxpr, len(residuals))
+    return first, translate_jaxpr(closed, avals, f"{function!r}_tangent"), marks
+
+
+@lru_cache(maxsize=1024)
+def translated_transpose(
+    function: JaxprFunction, linear: tuple[bool, ...], given: tuple[bool, ...]
+) -> TranslatedJaxpr:
+    """The pullback of the function, which is linear in the arguments marked `linear`.
+
+    It takes the other arguments, then the cotangents of the outputs marked `given`.
+    """
+    known, moving = (
+        select_where_not(function.in_avals, linear),
+        select_where(function.in_avals, linear),
+    )
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in moving]
+
+    def pull(*args: Any) -> Any:
+        fixed, cts = (
+            scatter_where(args[: len(known)], [not on for on in linear]),
+            args[len(known) :],
+        )
+        fun = fix_unmarked(function, fixed, linear)
+
+        def outputs(*values: Any) -> list[Any]:
+            return select_where(fun(*values), given)
+
+        return list(jax.linear_transpose(outputs, *structs)(list(cts)))
+
+    cts = select_where(function.out_avals, given)
+    return translate_function(pull, [*known, *cts], f"{function!r}_transpose")
+
+
+@lru_cache(maxsize=1024)
+def translated_batch(
+    function: JaxprFunction, size: int, dims: tuple[int | None, ...]
+) -> tuple[TranslatedJaxpr, tuple[int | None, ...]]:
+    """The function of whole batches along `dims`, and the dimensions of its outputs.
+
+    They are None for what JAX's rule gives once for the whole batch, and 0 for the others.
+    """
+    avals = [
+        a if d is None else a.update(shape=(*a.shape[:d], size, *a.shape[d:]))
+        for a, d in zip(function.in_avals, dims, strict=True)
+    ]
+    out_dims: list[int | None] = []
+
+    def noted(*args: Any) -> list[Any]:
+        outs = function(*args)
+        here = find_top_trace(())
+        out_dims[:] = [0 if getattr(x, "_trace", None) is here else None for x in outs]
+        return outs
+
+    def mapped(fun: Callable[..., Any], out_axes: Any) -> Callable[..., Any]:
+        return jax.vmap(fun, in_axes=dims, out_axes=out_axes, axis_size=size)
+
+    jaxpr_of(mapped(noted, 0), avals)
+    name = f"vmap_{function!r}"
+    return translate_function(mapped(function, list(out_dims)), avals, name), tuple(out_dims)
+
+
+def _example() -> JaxprFunction:
+    def body(x: Any, y: Any) -> list[Any]:
+        return [jax.numpy.sin(x) * y]
+
+    return JaxprFunction(jaxpr_of(body, [f32[3], f32[3]]))
+
+
+class JaxCall(Primitive):
+    """The outputs of a function of JAX that has no counterpart here; JAX gives its rules.
+
+    What the rules make of it is translated again: functx equations, and more of these.
+    """
+
+    function: JaxprFunction
+    multiple_results = True
+    samples = (sample(f32[3], f32[3], dtypes=("f32",), function=_example()),)
+
+    @property
+    def effects(self) -> Effects:  # type: ignore[override]
+        return self.function.effects
+
+    def abstract_eval(self, *avals):
+        check_operands(self, avals, self.function.in_avals)
+        return self.function.out_avals
+
+    def varying_outputs(self, avals, active):
+        with reraise_missing_rule(self):
+            return translated_linearization(self.function, active)[2]
+
+    def jvp(self, primals, tangents):
+        function = self.function
+        varying = tuple([t is not None for t in tangents])
+        given = [t for t in tangents if t is not None]
+        count = len(function.out_avals)
+        if is_linearizing():
+            with reraise_missing_rule(self):
+                values, push, moving = translated_linearization(function, varying)
+            outs = values(primals)
+            found = push([*outs[count:], *given])
+        else:
+            with reraise_missing_rule(self):
+                both, moving = translated_jvp(function, varying)
+            outs = both([*primals, *given])
+            found = outs[count:]
+        pairs = zip(scatter_where(found, inexact_mask(function.out_avals)), moving, strict=True)
+        return outs[:count], [t if on else None for t, on in pairs]
+
+    def transpose(self, cts, *args):
+        function = self.function
+        linear = linear_mask(args)
+        given = tuple([ct is not None for ct in cts])
+        try:
+            with reraise_missing_rule(self):
+                pull = translated_transpose(function, linear, given)
+        except Exception as error:
+            # A library may raise one to say that the cotangents must be zero, as those of what a
+            # branch leaves unused turn out to be.
+            return refused(error, select_where(cts, given), function.in_avals, linear)
+        return scatter_where(
+            pull([*select_where_not(args, linear), *select_where(cts, given)]), linear
+        )
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        with reraise_missing_rule(self):
+            mapped, out_dims = translated_batch(self.function, size, tuple(dims))
+        return mapped(args), out_dims
+
+    def lower(self, ctx, *values):
+        single = len(self.function.out_avals) == 1
+
+        def fun(*args: Any) -> Any:
+            outs = self.function(*args)
+            return outs[0] if single else outs
+
+        outs = ctx.via_jax(fun, *values)
+        return [outs] if single else outs
+
+
+# A function of JAX may call one of functx.
+for _made in (translated_jvp, translated_linearization, translated_transpose, translated_batch):
+    clear_on_rule_change(_made.cache_clear)
+
+
+@contextmanager
+def reraise_missing_rule(primitive: JaxCall) -> Iterator[None]:
+    """Say of what JAX has no rule for that it is a rule of JAX's that is missing."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if isinstance(error, FunctxError):
+            raise
+        raise MissingRuleError(
+            f"from_jax: JAX must have a rule for `{primitive.function!r}` to transform it; "
+            f"got {str(error).splitlines()[0] if str(error) else 'none'}",
+            fix="Give the JAX function a derivative of its own with jax.custom_jvp or "
+            "jax.custom_vjp.",
+        ) from error
+
 
 Rule = Callable[..., Any]
 
@@ -192,6 +532,3 @@ def with_jax_type(x: Any, jax_aval: Any) -> Any:
         aval = ShapedArray((), x.dtype, weak)
         return Tracer(FunctxLiteral(x.atom.value, aval), x.builder)
     return ConvertElementType(x.dtype, weak)(x)
-
-
-from functx.interop.jax_call import bind_jax_equation, bind_jaxpr, dense_constant

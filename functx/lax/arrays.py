@@ -11,15 +11,15 @@ import numpy as np
 from functx.core import tree
 from functx.core.errors import AxisError, ShapeError
 from functx.core.tracing import aval_of
-from functx.ops import gradients, joining, shaping
+from functx.ops import autodiff, concatenation, shapes
 from functx.ops.conversion import convert_element_type
-from functx.ops.creation import broadcasted_iota, iota
 from functx.ops.operands import (
     PYTHON_SCALARS,
     canonical_axis_sequence,
     canonical_shape,
     literal,
 )
+from functx.ops.shapes import broadcasted_iota, iota
 
 __all__ = [
     "broadcast",
@@ -51,13 +51,13 @@ def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
     """`operand` repeated along new leading dimensions of the given sizes."""
     shape = canonical_shape(sizes, "broadcast: sizes") + aval_of(operand).shape
     lead = len(shape) - aval_of(operand).ndim
-    return shaping.broadcast_in_dim(operand, shape, tuple(range(lead, len(shape))))
+    return shapes.broadcast_in_dim(operand, shape, tuple(range(lead, len(shape))))
 
 
 def broadcast_in_dim(operand: Any, shape: Any, broadcast_dimensions: Sequence[int]) -> Any:
     """`operand` repeated to `shape`; its dimension i becomes `broadcast_dimensions[i]`."""
     shape = canonical_shape(shape, "broadcast_in_dim: shape")
-    return shaping.broadcast_in_dim(operand, shape, tuple(broadcast_dimensions))
+    return shapes.broadcast_in_dim(operand, shape, tuple(broadcast_dimensions))
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
         raise ShapeError(
             f"broadcast_to_rank: the operand must have at most {rank} dimensions; got {aval_of(x)!r}"
         )
-    return shaping.reshape(x, (1,) * (rank - len(shape)) + shape)
+    return shapes.reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
 def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = None) -> Any:
@@ -84,7 +84,7 @@ def reshape(operand: Any, new_sizes: Any, dimensions: Sequence[int] | None = Non
     """
     if dimensions is not None:
         operand = transpose(operand, dimensions)
-    return shaping.reshape(operand, canonical_shape(new_sizes, "reshape: new_sizes"))
+    return shapes.reshape(operand, canonical_shape(new_sizes, "reshape: new_sizes"))
 
 
 def transpose(operand: Any, permutation: Any) -> Any:
@@ -95,17 +95,17 @@ def transpose(operand: Any, permutation: Any) -> Any:
         raise AxisError(
             f"transpose: permutation must name every dimension; got {axes} for {aval_of(operand)!r}"
         )
-    return shaping.permute_dims(operand, axes)
+    return shapes.permute_dims(operand, axes)
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     """`array` without the given dimensions, which have length 1."""
-    return shaping.squeeze(array, tuple(dimensions))
+    return shapes.squeeze(array, tuple(dimensions))
 
 
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
     """`array` with dimensions of length 1 inserted, which are at `dimensions` of the result."""
-    return shaping.expand_dims(array, tuple(dimensions))
+    return shapes.expand_dims(array, tuple(dimensions))
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
@@ -117,12 +117,12 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
             "collapse: there must be a dimension from start_dimension to stop_dimension; "
             f"got {start_dimension} and {stop_dimension} for {aval_of(operand)!r}"
         )
-    return shaping.reshape(operand, (*shape[:start], prod(shape[start:stop]), *shape[stop:]))
+    return shapes.reshape(operand, (*shape[:start], prod(shape[start:stop]), *shape[stop:]))
 
 
 def concatenate(operands: Any, dimension: int) -> Any:
     """The arrays `operands`, all of one dtype, one after another along `dimension`."""
-    return joining.concatenate(operands, dimension)
+    return concatenation.concatenate(operands, dimension)
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:
@@ -141,7 +141,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
 
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     """`operand` in pieces of the given sizes along `axis`."""
-    return joining.split(operand, canonical_shape(sizes, "split: sizes"), axis)
+    return concatenation.split(operand, canonical_shape(sizes, "split: sizes"), axis)
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:
@@ -156,18 +156,18 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
     `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
     """
-    return joining.pad(operand, padding_value, padding_config)
+    return concatenation.pad(operand, padding_value, padding_config)
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     """`operand` with the order along `dimensions` reversed."""
     ndim = aval_of(operand).ndim
-    return shaping.rev(operand, canonical_axis_sequence(dimensions, ndim, "rev: dimensions"))
+    return shapes.rev(operand, canonical_axis_sequence(dimensions, ndim, "rev: dimensions"))
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
     """An array of `shape` with the scalar `fill_value` everywhere."""
-    return shaping.full(canonical_shape(shape, "full: shape"), _fill_scalar(fill_value, dtype))
+    return shapes.full(canonical_shape(shape, "full: shape"), _fill_scalar(fill_value, dtype))
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -176,7 +176,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> 
     value = _fill_scalar(fill_value, aval.dtype if dtype is None else dtype)
     if dtype is None and aval.weak_type:
         value = convert_element_type(value, aval.dtype, weak=True)
-    return shaping.full(aval.shape if shape is None else canonical_shape(shape), value)
+    return shapes.full(aval.shape if shape is None else canonical_shape(shape), value)
 
 
 def _fill_scalar(value: Any, dtype: Any) -> Any:
@@ -194,4 +194,4 @@ def empty(shape: Any, dtype: Any) -> Any:
 
 def stop_gradient(x: Any) -> Any:
     """`x`, an array or a tree of them, through which no derivative goes."""
-    return tree.map(gradients.stop_gradient, x)
+    return tree.map(autodiff.stop_gradient, x)

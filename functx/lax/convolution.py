@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.lax.precision import canonical_precision
+from functx.core.types import canonical_dtype
 from functx.numpy.promotion import promote
+from functx.ops.contraction import canonical_precision
 from functx.ops.convolution import ConvLayouts, Convolution, DimSpec, GroupCounts
-from functx.ops.operands import canonical_shape
-from functx.ops.parameters import as_bool, as_int, as_ints
-from functx.ops.shaping import rev
-from functx.ops.window_shapes import canonical_padding, dilate_dim, make_window
+from functx.ops.operands import as_bool, as_int, as_ints, canonical_shape
+from functx.ops.shapes import rev
+from functx.ops.windows import canonical_padding, dilate_dim, make_window
 
 __all__ = [
     "ConvDimensionNumbers",

@@ -11,39 +11,41 @@ from enum import Enum
 from functools import wraps
 from typing import Any
 
-from functx.core.dtypes import is_complex
 from functx.core.errors import ArgumentError, ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
+from functx.core.types import is_complex
 from functx.ops import (
     arithmetic,
-    comparison,
-    complexes,
     conversion,
-    logical,
-    rounding,
-    selection,
+    logic,
     special,
-    trigonometric,
+    transcendental,
 )
 from functx.ops.arithmetic import abs, neg, reciprocal, sign, square
-from functx.ops.complexes import imag, real
-from functx.ops.exponential import cbrt, exp, exp2, expm1, log, log1p, logistic, rsqrt, sqrt
-from functx.ops.logical import bitwise_not, clz, population_count
-from functx.ops.rounding import ceil, floor, is_finite
-from functx.ops.selection import select_n
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.conversion import ceil, floor, imag, is_finite, real
+from functx.ops.logic import bitwise_not, clz, population_count, select_n
+from functx.ops.shapes import broadcast_in_dim
 from functx.ops.special import digamma, erf, erf_inv, erfc, lgamma
-from functx.ops.trigonometric import (
+from functx.ops.transcendental import (
     acos,
     acosh,
     asin,
     asinh,
     atan,
     atanh,
+    cbrt,
     cos,
     cosh,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    logistic,
+    rsqrt,
     sin,
     sinh,
+    sqrt,
     tan,
     tanh,
 )
@@ -165,26 +167,26 @@ rem = with_unit_dim_broadcasting(arithmetic.rem)
 max = with_unit_dim_broadcasting(arithmetic.max)
 min = with_unit_dim_broadcasting(arithmetic.min)
 pow = with_unit_dim_broadcasting(arithmetic.pow)
-atan2 = with_unit_dim_broadcasting(trigonometric.atan2)
+atan2 = with_unit_dim_broadcasting(transcendental.atan2)
 polygamma = with_unit_dim_broadcasting(special.polygamma)
-eq = with_unit_dim_broadcasting(comparison.eq)
-ne = with_unit_dim_broadcasting(comparison.ne)
-lt = with_unit_dim_broadcasting(comparison.lt)
-le = with_unit_dim_broadcasting(comparison.le)
-gt = with_unit_dim_broadcasting(comparison.gt)
-ge = with_unit_dim_broadcasting(comparison.ge)
-bitwise_and = with_unit_dim_broadcasting(logical.bitwise_and)
-bitwise_or = with_unit_dim_broadcasting(logical.bitwise_or)
-bitwise_xor = with_unit_dim_broadcasting(logical.bitwise_xor)
-shift_left = with_unit_dim_broadcasting(logical.shift_left)
-shift_right_arithmetic = with_unit_dim_broadcasting(logical.shift_right_arithmetic)
-shift_right_logical = with_unit_dim_broadcasting(logical.shift_right_logical)
+eq = with_unit_dim_broadcasting(logic.eq)
+ne = with_unit_dim_broadcasting(logic.ne)
+lt = with_unit_dim_broadcasting(logic.lt)
+le = with_unit_dim_broadcasting(logic.le)
+gt = with_unit_dim_broadcasting(logic.gt)
+ge = with_unit_dim_broadcasting(logic.ge)
+bitwise_and = with_unit_dim_broadcasting(logic.bitwise_and)
+bitwise_or = with_unit_dim_broadcasting(logic.bitwise_or)
+bitwise_xor = with_unit_dim_broadcasting(logic.bitwise_xor)
+shift_left = with_unit_dim_broadcasting(logic.shift_left)
+shift_right_arithmetic = with_unit_dim_broadcasting(logic.shift_right_arithmetic)
+shift_right_logical = with_unit_dim_broadcasting(logic.shift_right_logical)
 
 
 @with_unit_dim_broadcasting
 def complex(x: Any, y: Any) -> Any:
     """The complex numbers with the real parts `x` and the imaginary parts `y`."""
-    return complexes.complex(x, y)
+    return conversion.complex(x, y)
 
 
 @with_unit_dim_broadcasting
@@ -196,8 +198,8 @@ def nextafter(x1: Any, x2: Any) -> Any:
 def conj(x: Any) -> Any:
     """The complex conjugate of `x`, elementwise, a complex number also where `x` is real."""
     if is_complex(aval_of(x).dtype):
-        return complexes.conj(x)
-    return complexes.complex(x, 0.0)
+        return conversion.conj(x)
+    return conversion.complex(x, 0.0)
 
 
 class RoundingMethod(Enum):
@@ -214,17 +216,17 @@ def round(x: Any, rounding_method: Any = RoundingMethod.AWAY_FROM_ZERO) -> Any:
         raise ValueRangeError(
             f"round: rounding_method must be a RoundingMethod; got {rounding_method!r}"
         )
-    return rounding.round(x, to_even=name == "TO_NEAREST_EVEN")
+    return conversion.round(x, to_even=name == "TO_NEAREST_EVEN")
 
 
 def clamp(min: Any, x: Any, max: Any) -> Any:
     """`x` with what lies below `min` or above `max` moved there; nan where any of them is."""
-    return selection.clamp(min, x, max)
+    return logic.clamp(min, x, max)
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     """`on_true` where the boolean `pred` holds, else `on_false`."""
-    return selection.select(pred, on_true, on_false)
+    return logic.select(pred, on_true, on_false)
 
 
 def integer_pow(x: Any, y: int) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from functx.core.dtypes import canonical_dtype, promote_types
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
-from functx.lax.precision import canonical_precision
-from functx.ops.contraction import DotGeneral
+from functx.core.types import canonical_dtype, promote_types
+from functx.ops.contraction import DotGeneral, canonical_precision
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axis_sequence
 

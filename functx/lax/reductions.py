@@ -11,7 +11,7 @@ from functx.core.tracing import aval_of
 from functx.ops import cumulative, reductions, sorting
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_axis
-from functx.ops.shaping import moveaxis
+from functx.ops.shapes import moveaxis
 
 __all__ = [
     "argmax",

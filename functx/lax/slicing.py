@@ -13,14 +13,11 @@ from functx.core.errors import IndexingError
 from functx.core.tracing import aval_of
 from functx.ops import slicing
 from functx.ops.arithmetic import neg
-from functx.ops.gathering import gather
-from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
-from functx.ops.joining import split as split_in_sizes
+from functx.ops.concatenation import split as split_in_sizes
+from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers, gather
 from functx.ops.operands import canonical_axis, canonical_shape, promote_scalars
-from functx.ops.scatter_reductions import scatter_max, scatter_min, scatter_mul
-from functx.ops.scatter_set import scatter
-from functx.ops.scattering import scatter_add
-from functx.ops.shaping import expand_dims, reshape
+from functx.ops.scattering import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from functx.ops.shapes import expand_dims, reshape
 from functx.ops.slicing import DynamicSlice, DynamicUpdateSlice
 
 __all__ = [

@@ -1,5 +1,5 @@
 """How a program runs: StableHLO, the executables, jit, and the bridge to JAX."""
 
-from functx.lowering import arrays, disk, execution, in_jax, keys
+from functx.lowering import execution, functx_call, jax_bridge
 
-__all__ = ["arrays", "disk", "execution", "in_jax", "keys"]
+__all__ = ["execution", "functx_call", "jax_bridge"]

@@ -14,11 +14,10 @@ from jax.experimental import io_callback
 from jax.extend.core import find_top_trace
 from jax.interpreters import mlir
 
-from functx.core.effects import NO_EFFECTS, Effect, Effects
 from functx.core.errors import FunctxError
-from functx.core.program import Program
-from functx.core.provenance import Source, source_line
-from functx.lowering.arrays import jax_aval
+from functx.core.program import NO_EFFECTS, Effect, Effects, Program
+from functx.core.source_info import Source, source_line
+from functx.lowering.jax_bridge import jax_aval
 from functx.ops.callbacks import HostPrimitive, IoCallback
 
 

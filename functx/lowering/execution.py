@@ -10,37 +10,37 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from functx.core.arrays import (
+from functx.core.caches import Cache
+from functx.core.concretization import Guard
+from functx.core.config import config, contextual_key, outline_mode
+from functx.core.errors import EffectError
+from functx.core.ndarray import (
     HOST_ARRAY_TYPES,
     as_ndarray,
     copy_as_ndarray,
     evaluate_on_host,
     evaluate_unary_on_host,
 )
-from functx.core.captures import hoist_captures
-from functx.core.config import config, contextual_key, outline_mode
-from functx.core.dtypes import real_dtype, x64_enabled
-from functx.core.errors import EffectError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Literal, Program, Var
+from functx.core.program_editing import hoist_captures
 from functx.core.rewriting import cached_rewrite, user_rule_runs
 from functx.core.tracing import aval_of, backend, is_jax_tracer
-from functx.core.unknown import Guard
+from functx.core.types import real_dtype, x64_enabled
 from functx.lowering.arguments import check_usable
-from functx.lowering.cache import Cache
-from functx.lowering.call import jit_program
 from functx.lowering.callbacks import call_reraising_callback_errors, jax_is_tracing, run_callback
+from functx.lowering.functx_call import jit_program
 from functx.lowering.recompilation import code_of_program, record_compilation
 from functx.ops.callbacks import HostPrimitive
-from functx.transforms.effects import RemoveEffects
-from functx.transforms.expand import apply_user_decompositions
-from functx.transforms.literals import (
+from functx.passes.outlining import MIN_EQUATIONS, Outline
+from functx.transforms.dce import RemoveEffects
+from functx.transforms.decompose import apply_user_decompositions
+from functx.transforms.literal_lifting import (
     collect_literals,
     lift_literals,
     literal_free_key,
     pack_literals,
 )
-from functx.transforms.outlining.outline import MIN_EQUATIONS, Outline
 
 # On a CPU an executable takes 1.6 MB, even that of a single operation.
 program_cache = Cache("programs", 512)

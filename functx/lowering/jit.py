@@ -15,34 +15,44 @@ import numpy as np
 from jax.extend.core import find_top_trace
 
 from functx.core import tree
-from functx.core.axes import bound_axes
-from functx.core.budgets import parse_memory_mode
-from functx.core.captures import hoist_captures
-from functx.core.config import OUTLINE_MODES, TraceOptions, check_choice, config, trace_options
-from functx.core.dtypes import x64_enabled
+from functx.core.caches import Cache, clear_on_rule_change
+from functx.core.config import (
+    OUTLINE_MODES,
+    TraceOptions,
+    check_choice,
+    config,
+    parse_memory_mode,
+    trace_options,
+)
 from functx.core.errors import ArgumentError, type_name
+from functx.core.functionalization import Strides
+from functx.core.named_axes import bound_axes
+from functx.core.program_editing import hoist_captures
 from functx.core.records import Record
-from functx.core.registrations import clear_on_rule_change
 from functx.core.rewriting import cached_rewrite, pause_gc
-from functx.core.strides import Strides
 from functx.core.tracebacks import api_boundary, filter_traceback
 from functx.core.tracing import aval_of, backend, check_no_escaped_tracers, current_builder
+from functx.core.types import x64_enabled
 from functx.lowering import callbacks
-from functx.lowering.arguments import check_divisible, check_donated_once, check_usable
-from functx.lowering.cache import Cache
-from functx.lowering.call import bind_functx_call
-from functx.lowering.captured_writes import freeze_captured_arrays
-from functx.lowering.recompilation import code_of_function, record_compilation
-from functx.lowering.stages import CallingConvention, Lowered
-from functx.lowering.static_arguments import (
+from functx.lowering.arguments import (
     ArgNames,
     ArgNums,
+    check_divisible,
+    check_donated_once,
+    check_usable,
+    freeze_captured_arrays,
     hashable_static,
     infer_argnums_and_argnames,
     static_value,
 )
-from functx.transforms.call import Call
-from functx.transforms.calls import (
+from functx.lowering.functx_call import bind_functx_call
+from functx.lowering.recompilation import code_of_function, record_compilation
+from functx.lowering.stages import CallingConvention, Lowered
+from functx.transforms.aliasing import SharedBuffer, find_aliased_pair, shared_buffers
+from functx.transforms.call_primitive import Call
+from functx.transforms.decompose import apply_user_decompositions
+from functx.transforms.make_ir import eval_shape
+from functx.transforms.tracing_api import (
     TracedFunction,
     abstractify,
     argument_names,
@@ -55,9 +65,6 @@ from functx.transforms.calls import (
     trace_function,
     write_back_arguments,
 )
-from functx.transforms.expand import apply_user_decompositions
-from functx.transforms.make_ir import eval_shape
-from functx.transforms.sharing import SharedBuffer, find_aliased_pair, shared_buffers
 
 
 def jit(

@@ -12,9 +12,9 @@ from jax.sharding import AxisType, ManualAxisType, Mesh, NamedSharding, Partitio
 from functx.core.errors import UnboundAxisError
 from functx.core.program import Program
 from functx.core.tracing import backend
-from functx.lowering.arrays import jax_aval
-from functx.ops.sharding import with_auto_axes
-from functx.transforms.varying import resolve_boundaries, varying_axes
+from functx.lowering.jax_bridge import jax_aval
+from functx.ops.parallel import with_auto_axes
+from functx.transforms.varying_axes import resolve_boundaries, varying_axes
 
 
 def axis_size(name: Any) -> int | None:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 
+from functx.core.caches import clear_on_rule_change
 from functx.core.config import config
-from functx.core.dtypes import x64_enabled
 from functx.core.errors import RecompilationWarning
 from functx.core.primitive import Primitive
 from functx.core.program import Program, pad_input_names
-from functx.core.provenance import (
+from functx.core.source_info import (
     FUNCTX_OR_JAX,
     file_owner,
     line_number,
@@ -24,8 +24,8 @@ from functx.core.provenance import (
     user_line,
     user_source,
 )
-from functx.core.registrations import clear_on_rule_change
-from functx.transforms.calls import InputNames
+from functx.core.types import x64_enabled
+from functx.transforms.tracing_api import InputNames
 
 COMPILATIONS_BEFORE_WARNING = 5
 """So often may one call compile one function without a word."""

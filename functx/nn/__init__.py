@@ -34,7 +34,7 @@ from functx.nn.activations import (
     tanh,
 )
 from functx.nn.attention import dot_product_attention
-from functx.nn.embeddings import dropout, embedding
+from functx.nn.layers import avg_pool, cosine_similarity, dropout, embedding, max_pool, min_pool
 from functx.nn.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -46,15 +46,7 @@ from functx.nn.losses import (
     nll_loss,
     smooth_l1_loss,
 )
-from functx.nn.normalizations import (
-    log_softmax,
-    logmeanexp,
-    logsumexp,
-    one_hot,
-    softmax,
-    standardize,
-)
-from functx.nn.norms import (
+from functx.nn.normalization import (
     batch_norm,
     group_norm,
     instance_norm,
@@ -62,8 +54,14 @@ from functx.nn.norms import (
     rms_norm,
     var_mean,
 )
-from functx.nn.pooling import avg_pool, max_pool, min_pool
-from functx.nn.similarity import cosine_similarity
+from functx.nn.softmax import (
+    log_softmax,
+    logmeanexp,
+    logsumexp,
+    one_hot,
+    softmax,
+    standardize,
+)
 
 __all__ = [
     "avg_pool",

@@ -7,18 +7,16 @@ from typing import Any
 
 from functx.core.errors import ShapeError
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.choices import where
 from functx.numpy.promotion import bind_binary, copy_array, operand, promote_inexact
+from functx.numpy.ufuncs import where
 from functx.ops import activations
 from functx.ops.arithmetic import Add, Div, Mul, abs, add, div, max, min, mul, neg
-from functx.ops.comparison import ge, gt, le
-from functx.ops.exponential import exp, expm1, log, log1p, sqrt
-from functx.ops.exponential import logistic as logistic_op
-from functx.ops.operands import canonical_axis, literal
-from functx.ops.parameters import as_bool
-from functx.ops.selection import Select, clamp, select
+from functx.ops.logic import Select, clamp, ge, gt, le, select
+from functx.ops.operands import as_bool, canonical_axis, literal
 from functx.ops.slicing import slice_in_dim
-from functx.ops.trigonometric import tanh as tanh_op
+from functx.ops.transcendental import exp, expm1, log, log1p, sqrt
+from functx.ops.transcendental import logistic as logistic_op
+from functx.ops.transcendental import tanh as tanh_op
 
 
 def identity(x: Any) -> Any:

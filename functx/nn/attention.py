@@ -1,17 +1,382 @@
-"""Attention: averages of values, weighted by how well their keys fit a query."""
+"""Attention and its cotangents as equations, computed over blocks of keys in linear memory.
+
+The online softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
+Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021. What is kept for the way back,
+and the cotangents: Dao et al., "FlashAttention", 2022, section 3 and appendix B.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as onp
 
 import functx.numpy as np
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
+from functx.core.primitive import Primitive
+from functx.core.samples import bool_, f32, sample
 from functx.core.tracing import aval_of
-from functx.nn.attention_blocks import DotProductAttention
+from functx.core.types import ShapedArray, accumulation_dtype, is_floating
+from functx.lax.slicing import dynamic_slice_in_dim
 from functx.numpy.promotion import promote_inexact
+from functx.ops.autodiff import stop_gradient
 from functx.ops.conversion import convert_element_type
-from functx.ops.parameters import as_bool, as_float, as_int
-from functx.ops.shaping import reshape
+from functx.ops.operands import as_bool, as_float, as_int, batch_size
+from functx.ops.shapes import batch_dim_at, moveaxis, reshape, zeros_like
+from functx.transforms.control.scan import scan
+
+
+class AttentionOperands(NamedTuple):
+    """The operands of attention: query, key and value, and bias and mask where there are such.
+
+    Shapes (B, T, K, G, H), (B, S, K, H), (B, S, K, V); bias and mask (B, K, T, G, S), or 1 where
+    all share. The query has G heads for each of the K heads of the key.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    bias: Any
+    mask: Any
+
+
+class AttentionBase(Primitive, abstract=True):
+    """What attention and its cotangents share: which scores there are, a block at a time.
+
+    Scores are `scale` times the products of queries and keys, plus the bias; -inf where the
+    mask does not hold, behind the query if `causal`, and outside of a `window` (left, right)
+    around it. Keys are taken in blocks of `block`, or all at once if there are no more.
+    """
+
+    scale: float
+    causal: bool = False
+    window: tuple[int, int] | None = None
+    biased: bool = False
+    masked: bool = False
+    block_size: int = 512
+    multiple_results = True
+    operand_samples: ClassVar[Any] = (
+        ((f32[1, 3, 1, 1, 2], f32[1, 3, 1, 2], f32[1, 3, 1, 2]), {"causal": True}),
+        (
+            (f32[2, 2, 2, 2, 2], f32[2, 5, 2, 2], f32[2, 5, 2, 1], f32[1, 2, 2, 1, 5]),
+            {"biased": True, "block_size": 2, "window": (1, 2)},
+        ),
+        (
+            (f32[2, 2, 1, 1, 2], f32[2, 3, 1, 2], f32[2, 3, 1, 2], bool_[2, 1, 1, 1, 3]),
+            {"masked": True, "block_size": 2},
+        ),
+    )
+
+    def operands(self, args: Sequence[Any]) -> tuple[AttentionOperands, Sequence[Any]]:
+        """The operands of attention among `args`, and those behind them."""
+        q, k, v, *rest = args
+        bias = rest.pop(0) if self.biased else None
+        mask = rest.pop(0) if self.masked else None
+        return AttentionOperands(q, k, v, bias, mask), rest
+
+    def check(self, given: AttentionOperands) -> None:
+        """Raise ShapeError and DTypeError for operands that do not fit each other."""
+        q, k, v, bias, mask = given
+        if not (q.ndim == 5 and k.ndim == v.ndim == 4):
+            raise ShapeError(
+                f"{self.name}: the query must have rank 5, the key and the value rank 4; "
+                f"got {q!r}, {k!r}, {v!r}"
+            )
+        (b, t, heads, groups, h), s = q.shape, k.shape[1]
+        if k.shape != (b, s, heads, h) or v.shape[:3] != (b, s, heads):
+            raise ShapeError(
+                f"{self.name}: the key and the value must fit the query; got {q!r}, {k!r}, {v!r}"
+            )
+        if not q.dtype == k.dtype == v.dtype or not is_floating(q.dtype):
+            raise DTypeError(
+                f"{self.name}: the operands must have one floating dtype; got {q!r}, {k!r}, {v!r}"
+            )
+        for name, x in (("bias", bias), ("mask", mask)):
+            whole = (b, heads, t, groups, s)
+            if x is not None and not (
+                x.ndim == 5 and all(n in (1, m) for n, m in zip(x.shape, whole, strict=True))
+            ):
+                raise ShapeError(f"{self.name}: the {name} must be broadcast to {whole}; got {x!r}")
+        if mask is not None and mask.dtype != onp.bool_:
+            raise DTypeError(f"{self.name}: the mask must be boolean; got {mask!r}")
+
+    def block_layout(self, length: int) -> tuple[int, int]:
+        """The size of the blocks of `length` keys, and how many there are."""
+        return (
+            (length, 1)
+            if length <= self.block_size
+            else (self.block_size, -(-length // self.block_size))
+        )
+
+    def pad_keys(self, given: AttentionOperands) -> AttentionOperands:
+        """The operands with keys up to the end of the last block."""
+        length = given.k.shape[1]
+        size, count = self.block_layout(length)
+        more = size * count - length
+        if not more:
+            return given
+
+        def pad(x: Any, axis: int) -> Any:
+            if x is None or x.shape[axis] == 1 < length:
+                return x
+            return np.pad(x, [(0, more if i == axis % x.ndim else 0) for i in range(x.ndim)])
+
+        q, k, v, bias, mask = given
+        return AttentionOperands(q, pad(k, 1), pad(v, 1), pad(bias, -1), pad(mask, -1))
+
+    def key_block(self, given: AttentionOperands, length: int, start: Any) -> AttentionOperands:
+        """The operands of the block of keys that begins at `start`."""
+        size, count = self.block_layout(length)
+
+        def cut(x: Any, axis: int) -> Any:
+            if x is None or count == 1 or x.shape[axis] == 1:
+                return x
+            return dynamic_slice_in_dim(x, start, size, axis % x.ndim)
+
+        q, k, v, bias, mask = given
+        return AttentionOperands(q, cut(k, 1), cut(v, 1), cut(bias, -1), cut(mask, -1))
+
+    def scores(self, part: AttentionOperands, length: int, start: Any) -> Any:
+        """The scores of one block, (B, K, T, G, keys), in single precision at least."""
+        s = np.einsum(
+            "btkgh,bskh->bktgs",
+            part.q,
+            part.k,
+            preferred_element_type=accumulation_dtype(part.q.dtype),
+        )
+        s = s * self.scale
+        if part.bias is not None:
+            s = s + np.astype(part.bias, s.dtype)
+        conditions = self.masks(part, length, start)
+        if part.mask is not None:
+            conditions.append(part.mask)
+        if not conditions:
+            return s
+        seen = conditions[0]
+        for each in conditions[1:]:
+            seen = seen & each
+        return np.where(seen, s, -np.inf)
+
+    def masks(self, part: AttentionOperands, length: int, start: Any) -> list[Any]:
+        """What the places of a query and a key must fulfil, as masks that are broadcast."""
+        size, count = self.block_layout(length)
+        rows = np.arange(part.q.shape[1])[:, None, None]
+        columns = np.arange(size) + start
+        found = []
+        if self.causal:
+            found.append(columns <= rows)
+        if self.window is not None:
+            left, right = self.window
+            found += [columns >= rows - left, columns <= rows + right]
+        if size * count > length:
+            found.append(columns < length)
+        return found
+
+    def merge_batch(
+        self, args: Sequence[Any], dims: Sequence[int | None], shared: Sequence[int]
+    ) -> tuple[int, list[Any]]:
+        """The size of a batch, and the operands with it as part of the first dimension.
+
+        Those numbered in `shared` stay as they are if they are the same for all.
+        """
+        size = batch_size(args, dims)
+        lanes = [batch_dim_at(x, dim, 0, size) for x, dim in zip(args, dims, strict=True)]
+        b = lanes[0].shape[1]
+        found = []
+        for i, (x, dim, lane) in enumerate(zip(args, dims, lanes, strict=True)):
+            if dim is None and i in shared and x.shape[0] == 1:
+                found.append(x)
+                continue
+            own = lane.shape[2:]
+            if lane.shape[1] != b:
+                lane = np.broadcast_to(lane, (size, b, *own))
+            found.append(reshape(lane, (size * b, *own)))
+        return size, found
+
+
+class DotProductAttention(AttentionBase):
+    """softmax(scores) @ value, (B, T, K, G, V), and the logarithms of the sums of exponentials.
+
+    Those are (B, K, T, G). A query without keys gets zeros, and -inf.
+    """
+
+    samples = tuple(
+        sample(*avals, scale=0.7, dtypes=("f64",), **params)
+        for avals, params in AttentionBase.operand_samples[:2]
+    )
+
+    def abstract_eval(self, *avals):
+        given, _ = self.operands(avals)
+        self.check(given)
+        b, t, heads, groups, _ = given.q.shape
+        out = given.q.update(shape=(b, t, heads, groups, given.v.shape[-1]), weak_type=False)
+        return [out, ShapedArray((b, heads, t, groups), accumulation_dtype(given.q.dtype))]
+
+    def decompose(self, *args):
+        given, _ = self.operands(args)
+        length = given.k.shape[1]
+        size, count = self.block_layout(length)
+        given = self.pad_keys(given)
+        found = self.softmax_sums(given, length, 0)
+        if count > 1:
+
+            def step(before: Any, start: Any) -> Any:
+                return merge_softmax_sums(before, self.softmax_sums(given, length, start)), None
+
+            found, _ = scan(step, found, np.arange(1, count) * size)
+        largest, total, weighted = found
+        nothing = total == 0
+        total = np.where(nothing, 1, total)
+        logs = np.where(nothing, -np.inf, largest + np.log(total))
+        out = np.astype(weighted / total, given.q.dtype)
+        return [np.permute_dims(out, (0, 2, 1, 3, 4)), logs[..., 0]]
+
+    def softmax_sums(
+        self, given: AttentionOperands, length: int, start: Any
+    ) -> tuple[Any, Any, Any]:
+        """The largest score of one block, the sum of exponentials, and the values weighted by them."""
+        part = self.key_block(given, length, start)
+        s = self.scores(part, length, start)
+        # A finite bound below all scores, so that a block without keys makes no nan.
+        lowest = float(np.finfo(s.dtype).min) / 2
+        largest = stop_gradient(np.max(s, axis=-1, keepdims=True, initial=lowest))
+        powers = np.exp(s - largest)
+        weighted = np.einsum(
+            "bktgs,bskv->bktgv",
+            np.astype(powers, part.v.dtype),
+            part.v,
+            preferred_element_type=s.dtype,
+        )
+        return largest, np.sum(powers, axis=-1, keepdims=True), weighted
+
+    def batch(self, args, dims):
+        size, merged = self.merge_batch(args, dims, range(3, len(args)))
+        return [unmerge_batch(x, size) for x in self(*merged)], [0, 0]
+
+    def vjp(self, cts, saved, args, active):
+        out, logs = saved
+        ct, ct_logs = cts
+        if ct is None:
+            ct = zeros_like(out)
+        products = np.einsum("btkgv,btkgv->bktg", ct, out, preferred_element_type=logs.dtype)
+        if ct_logs is not None:
+            products = products - ct_logs
+        params = {name: getattr(self, name) for name in self.fields}
+        found = DotProductAttentionBackward(**params)(*args, logs, products, ct)
+        return [*found, None] if self.masked else found
+
+
+class DotProductAttentionBackward(AttentionBase):
+    """The cotangents of query, key, value and bias of attention.
+
+    Its operands are followed by the logarithms that it returned, by the sums of the products
+    of its output with its cotangent, less the cotangent of the logarithms, and by that of the
+    output.
+    """
+
+    samples = tuple(
+        sample(
+            *avals,
+            avals[0].update(shape=(avals[0].shape[0], *[avals[0].shape[i] for i in (2, 1, 3)])),
+            avals[0].update(shape=(avals[0].shape[0], *[avals[0].shape[i] for i in (2, 1, 3)])),
+            avals[0].update(shape=(*avals[0].shape[:4], avals[2].shape[3])),
+            scale=0.7,
+            dtypes=("f64",),
+            **params,
+        )
+        for avals, params in AttentionBase.operand_samples[2:]
+    )
+
+    def abstract_eval(self, *avals):
+        given, (logs, products, ct) = self.operands(avals)
+        self.check(given)
+        b, t, heads, groups, _ = given.q.shape
+        if not logs.shape == products.shape == (b, heads, t, groups):
+            raise ShapeError(
+                f"{self.name}: the logarithms and products must be {(b, heads, t, groups)}; "
+                f"got {logs!r}, {products!r}"
+            )
+        if ct.shape != (b, t, heads, groups, given.v.shape[-1]):
+            raise ShapeError(f"{self.name}: the cotangent must be like the output; got {ct!r}")
+        return [x.update(weak_type=False) for x in given[: 3 + self.biased]]
+
+    def decompose(self, *args):
+        given, (logs, products, ct) = self.operands(args)
+        length = given.k.shape[1]
+        size, count = self.block_layout(length)
+        given = self.pad_keys(given)
+        logs = np.where(np.isneginf(logs), 0, logs)[..., None]
+        rest = logs, products[..., None], ct
+        if count == 1:
+            return list(self.cotangents(given, length, 0, rest)[: 3 + self.biased])
+        summed = self.biased and given.bias.shape[-1] == 1
+
+        def step(before: Any, start: Any) -> Any:
+            dq, dk, dv, dbias = self.cotangents(given, length, start, rest)
+            if summed:
+                return (before[0] + dq, before[1] + dbias), (dk, dv)
+            return (before[0] + dq,), (dk, dv, dbias)
+
+        begin = [zeros_like(given.q)] + ([zeros_like(given.bias)] if summed else [])
+        (dq, *once), (dk, dv, *rows) = scan(step, tuple(begin), np.arange(count) * size)
+        dk, dv = [concatenate_blocks(x, 1, length) for x in (dk, dv)]
+        dbias = once or [concatenate_blocks(x, 4, length) for x in rows if x is not None]
+        return [dq, dk, dv, *dbias]
+
+    def cotangents(
+        self, given: AttentionOperands, length: int, start: Any, rest: Any
+    ) -> tuple[Any, ...]:
+        """Those of the query, and of key, value and bias of one block."""
+        logs, products, ct = rest
+        part = self.key_block(given, length, start)
+        q, k, v, bias, _ = part
+        p = np.exp(self.scores(part, length, start) - logs)
+        dv = np.einsum("bktgs,btkgv->bskv", np.astype(p, ct.dtype), ct)
+        dp = np.einsum("btkgv,bskv->bktgs", ct, v, preferred_element_type=p.dtype)
+        # d softmax: p (dp - sum(p dp)), and the sum is that of the output with its cotangent.
+        ds = p * (dp - products)
+        dbias = None if bias is None else np.astype(sum_to_shape(ds, bias.shape), bias.dtype)
+        ds = np.astype(ds * self.scale, q.dtype)
+        dq = np.einsum("bktgs,bskh->btkgh", ds, k)
+        dk = np.einsum("bktgs,btkgh->bskh", ds, q)
+        return dq, dk, dv, dbias
+
+    def batch(self, args, dims):
+        # The cotangent of a bias is that of each lane, also if all share the bias.
+        size, merged = self.merge_batch(
+            args, dims, range(3 + self.biased, 3 + self.biased + self.masked)
+        )
+        found = [unmerge_batch(x, size) for x in self(*merged)]
+        if self.biased and batch_dim_at(args[3], dims[3], 0, size).shape[1] == 1:
+            found[3] = np.sum(found[3], axis=1, keepdims=True)
+        return found, [0] * len(found)
+
+
+def merge_softmax_sums(x: tuple[Any, Any, Any], y: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """The sums of two blocks together: all are relative to the largest score."""
+    largest = np.maximum(x[0], y[0])
+    left, right = np.exp(x[0] - largest), np.exp(y[0] - largest)
+    return largest, x[1] * left + y[1] * right, x[2] * left + y[2] * right
+
+
+def unmerge_batch(x: Any, size: int) -> Any:
+    """`x` with its first dimension split in a batch of `size` and the rest."""
+    return reshape(x, (size, x.shape[0] // size, *x.shape[1:]))
+
+
+def concatenate_blocks(x: Any, axis: int, length: int) -> Any:
+    """The blocks that a loop stacked, side by side along `axis`, as far as `length`."""
+    x = moveaxis(x, 0, axis)
+    shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+    return reshape(x, shape)[(slice(None),) * axis + (slice(0, length),)]
+
+
+def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` summed along the dimensions in which `shape` has 1."""
+    axes = tuple([i for i, n in enumerate(shape) if n == 1 and x.shape[i] != 1])
+    return np.sum(x, axis=axes, keepdims=True) if axes else x
+
 
 DEFAULT_BLOCK_SIZE = 512
 

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, ShapeError
 from functx.core.tracing import aval_of
+from functx.core.types import is_inexact
 from functx.numpy.promotion import broadcast_to, operand, promote_inexact
-from functx.ops.cross_entropy import CrossEntropy, SoftTargetCrossEntropy
-from functx.ops.known import check_index_range
-from functx.ops.losses import HuberLoss, L1Loss, MseLoss, SmoothL1Loss
-from functx.ops.nll_loss import NllLoss
-from functx.ops.parameters import as_bool, as_float, as_int
-from functx.ops.probability_losses import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, KlDiv
+from functx.ops.classification_losses import CrossEntropy, NllLoss, SoftTargetCrossEntropy
+from functx.ops.losses import (
+    BinaryCrossEntropy,
+    BinaryCrossEntropyWithLogits,
+    HuberLoss,
+    KlDiv,
+    L1Loss,
+    MseLoss,
+    SmoothL1Loss,
+)
+from functx.ops.operands import as_bool, as_float, as_int, check_index_range
 
 
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:

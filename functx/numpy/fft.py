@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functx.core.dtypes import complex_dtype, inexact_dtype, is_complex
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import choices, joining, number_parts, padding, rearranging, shapes
+from functx.core.types import complex_dtype, inexact_dtype, is_complex
+from functx.numpy import floating_point, joining, rearranging, shapes, ufuncs
+from functx.numpy.array_creation import arange
 from functx.numpy.promotion import copy_if_shared, operand
-from functx.numpy.ranges import arange
-from functx.ops import fourier
-from functx.ops.complexes import real
-from functx.ops.conversion import convert_element_type
+from functx.ops import contraction
+from functx.ops.conversion import convert_element_type, real
 from functx.ops.operands import canonical_axes, canonical_axis
 from functx.ops.slicing import slice_in_dim
 
@@ -82,7 +81,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     half = _crop_or_pad("irfft", a, n // 2 + 1, axis)
     # What real values leave out: the conjugates of the inner terms, last first.
     inner = slice_in_dim(half, 1, (n + 1) // 2, axis=axis)
-    mirrored = number_parts.conj(rearranging.flip(inner, axis=axis))
+    mirrored = floating_point.conj(rearranging.flip(inner, axis=axis))
     # The imaginary parts of the first term and the middle one have no influence.
     whole = joining.concatenate([half, mirrored], axis=axis)
     plain = real(ifft(whole, axis=axis, norm=norm))
@@ -92,7 +91,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 def fftfreq(n: int, d: float = 1.0) -> Any:
     """The frequencies of the terms of an `fft` of `n` samples `d` apart, in cycles a unit of `d`."""
     k = arange(n)
-    return choices.where(k < (n + 1) // 2, k, k - n) / (n * d)
+    return ufuncs.where(k < (n + 1) // 2, k, k - n) / (n * d)
 
 
 def rfftfreq(n: int, d: float = 1.0) -> Any:
@@ -127,7 +126,7 @@ def _transform(name: str, a: Any, s: Axes, axes: Axes, norm: str | None, inverse
     size = 1
     for d in last:
         size *= moved.shape[d]
-    out = shapes.moveaxis(fourier.fft(moved, count, inverse), last, chosen)
+    out = shapes.moveaxis(contraction.fft(moved, count, inverse), last, chosen)
     factor = _norm_factor(name, norm, size, inverse)
     return out if factor == 1.0 else out * factor
 
@@ -155,4 +154,4 @@ def _crop_or_pad(name: str, a: Any, n: int, axis: int) -> Any:
     if n <= size:
         return a if n == size else slice_in_dim(a, 0, n, axis=axis)
     widths = [(0, n - size if d == axis else 0) for d in range(a.ndim)]
-    return padding.pad(a, widths)
+    return rearranging.pad(a, widths)

@@ -8,20 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.avals import Shape
 from functx.core.errors import ArgumentError, IndexingError, ShapeError, type_name
 from functx.core.primitive import Primitive
 from functx.core.tracing import Tracer, aval_of, bind
-from functx.numpy.index_entries import (
-    IndexingOptions,
-    is_static_index,
-    normalize_index,
-    parse_index,
-    parse_index_item,
-)
-from functx.numpy.masked import masked_elements, parse_mask_index
-from functx.numpy.promotion import broadcast, broadcast_to, copy_if_shared, operand, promote
-from functx.numpy.selection import (
+from functx.core.types import Shape
+from functx.numpy.boolean_masks import masked_elements, parse_mask_index
+from functx.numpy.indexer import (
     ADD,
     IN_BOUNDS_MODES,
     MAX,
@@ -29,20 +21,24 @@ from functx.numpy.selection import (
     MULTIPLY,
     SET,
     Indexer,
+    IndexingOptions,
     ScatterUpdate,
     cast_for_assignment,
     fill_to_shape,
+    is_static_index,
     make_indexer,
+    normalize_index,
+    parse_index,
+    parse_index_item,
 )
+from functx.numpy.promotion import broadcast, broadcast_to, copy_if_shared, operand, promote
 from functx.ops import arithmetic
-from functx.ops.comparison import lt
-from functx.ops.gathering import Gather
-from functx.ops.indexing import GatherDimensionNumbers, canonical_index_mode
+from functx.ops.indexing import Gather, GatherDimensionNumbers, canonical_index_mode
+from functx.ops.logic import lt, select, select_n
 from functx.ops.operands import PYTHON_SCALARS, canonical_axis, literal
 from functx.ops.reductions import reduce_max
-from functx.ops.scatter_set import ScatterSet
-from functx.ops.selection import select, select_n
-from functx.ops.shaping import full, full_like, reshape
+from functx.ops.scattering import ScatterSet
+from functx.ops.shapes import full, full_like, reshape
 from functx.ops.slicing import widen_index
 from functx.transforms.control.loops import fori_loop
 

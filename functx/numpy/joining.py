@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.dtypes import canonical_dtype
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.types import canonical_dtype
 from functx.numpy.mutation import accept_out
 from functx.numpy.promotion import copy_array, copy_if_shared, promote
 from functx.numpy.shapes import (
@@ -24,11 +24,11 @@ from functx.numpy.shapes import (
     ravel,
     static_integers,
 )
-from functx.ops import joining, shaping
+from functx.ops import concatenation, shapes
 from functx.ops.conversion import convert_element_type
-from functx.ops.gathering import Gather
+from functx.ops.indexing import Gather
 from functx.ops.operands import canonical_axis, literal, tuple_delete
-from functx.ops.shaping import Reshape, broadcast_in_dim
+from functx.ops.shapes import Reshape, broadcast_in_dim
 from functx.ops.slicing import slice_in_dim
 
 __all__ = [
@@ -91,7 +91,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
             f"concatenate: arrays must have at least one dimension; got {aval_of(arrays[0])!r}",
             fix="Give the arrays as one list, concatenate([x, y]); stack makes a dimension of scalars.",
         )
-    joined = joining.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
+    joined = concatenation.concatenate(arrays, canonical_axis(axis, ndim, "concatenate: axis"))
     return copy_array(joined) if len(arrays) == 1 else joined
 
 
@@ -115,15 +115,15 @@ def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Any:
     axis = canonical_axis(axis, len(shape) + 1, "stack: axis")
     n = len(arrays)
     if not shape:
-        return copy_array(joining.concatenate([shaping.reshape(x, (1,)) for x in arrays], 0))
+        return copy_array(concatenation.concatenate([shapes.reshape(x, (1,)) for x in arrays], 0))
     if n == 1:
-        return shaping.expand_dims(copy_array(arrays[0]), axis)
+        return shapes.expand_dims(copy_array(arrays[0]), axis)
     if axis < len(shape):
         # The joined axis counts the arrays, and then along each: two axes of the result.
-        joined = joining.concatenate(arrays, axis)
+        joined = concatenation.concatenate(arrays, axis)
         return bind(Reshape((*shape[:axis], n, *shape[axis:])), (joined,))
-    joined = bind(Reshape((n, *shape)), (joining.concatenate(arrays, 0),))
-    return shaping.moveaxis(joined, 0, axis)
+    joined = bind(Reshape((n, *shape)), (concatenation.concatenate(arrays, 0),))
+    return shapes.moveaxis(joined, 0, axis)
 
 
 def vstack(tup: Any, dtype: Any = None) -> Any:
@@ -220,7 +220,7 @@ def _split_sections(name: str, ary: Any, sections: Any, axis: int, even: bool) -
 
 
 def _split(x: Any, sizes: Sequence[int], axis: int) -> list[Any]:
-    return list(joining.split(x, sizes, axis)) if len(sizes) > 1 else [x]
+    return list(concatenation.split(x, sizes, axis)) if len(sizes) > 1 else [x]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
@@ -261,16 +261,14 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     axis = canonical_axis(axis, len(shape), "unstack: axis")
     rest = tuple_delete(shape, (axis,))
     parts = _split(x, (1,) * shape[axis], axis) if shape[axis] else []
-    return tuple([shaping.reshape(part, rest) for part in parts])
+    return tuple([shapes.reshape(part, rest) for part in parts])
 
 
 def gather_along(x: Any, indices: Any, axis: int) -> Any:
     """The parts of `x` at a vector of integers along `axis`, those outside moved inside."""
     aval, count = aval_of(x), aval_of(indices).shape[0]
     if not count:
-        return shaping.full(
-            (*aval.shape[:axis], 0, *aval.shape[axis + 1 :]), literal(0, aval.dtype)
-        )
+        return shapes.full((*aval.shape[:axis], 0, *aval.shape[axis + 1 :]), literal(0, aval.dtype))
     sizes = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
     gather = Gather(
         offset_dims=tuple_delete(range(aval.ndim), (axis,)),
@@ -278,7 +276,7 @@ def gather_along(x: Any, indices: Any, axis: int) -> Any:
         start_index_map=(axis,),
         slice_sizes=sizes,
     )
-    return bind(gather, (x, shaping.reshape(indices, (count, 1))))
+    return bind(gather, (x, shapes.reshape(indices, (count, 1))))
 
 
 def gather_static(x: Any, indices: Any, axis: int) -> Any:
@@ -294,7 +292,7 @@ def gather_static(x: Any, indices: Any, axis: int) -> Any:
 def concatenate_or_empty(parts: list[Any], x: Any, axis: int) -> Any:
     if not parts:
         return slice_along(x, 0, 0, axis)
-    return parts[0] if len(parts) == 1 else joining.concatenate(parts, axis)
+    return parts[0] if len(parts) == 1 else concatenation.concatenate(parts, axis)
 
 
 def index_runs(indices: list[int]) -> list[tuple[int, int, int]]:
@@ -318,7 +316,7 @@ def slice_run(x: Any, run: tuple[int, int, int], axis: int) -> Any:
     if step == 1:
         return slice_along(x, first, first + count, axis)
     if step == -1:
-        return shaping.rev(slice_along(x, first - count + 1, first + 1, axis), (axis,))
+        return shapes.rev(slice_along(x, first - count + 1, first + 1, axis), (axis,))
     shape = aval_of(x).shape
     shape = (*shape[:axis], count, *shape[axis + 1 :])
     return broadcast_in_dim(slice_along(x, first, first + 1, axis), shape, tuple(range(len(shape))))

@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functx.core.dtypes import real_dtype
 from functx.core.errors import ShapeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.numpy import number_parts, operators, reductions, shapes
-from functx.numpy.derived_products import matrix_power, multi_dot
-from functx.numpy.matrices import eye
+from functx.core.types import real_dtype
+from functx.numpy import floating_point, operators, reductions, shapes
+from functx.numpy.matrices import eye, matrix_power, multi_dot
 from functx.numpy.promotion import broadcast_shapes, promote_inexact
-from functx.ops import determinants, factorizations, linear_systems, spreads
-from functx.ops.comparison import ne
+from functx.ops import factorizations, linear_algebra, statistics
+from functx.ops.logic import ne
 from functx.ops.operands import canonical_axes
-from functx.ops.shaping import expand_dims, squeeze
+from functx.ops.shapes import expand_dims, squeeze
 
 __all__ = [
     "cholesky",
@@ -80,7 +79,7 @@ def solve(a: Any, b: Any) -> Any:
         batch = broadcast_shapes(shape[:-2], right[:-2])
         a = shapes.broadcast_to(a, (*batch, *shape[-2:]))
         b = shapes.broadcast_to(b, (*batch, *right[-2:]))
-    x = linear_systems.solve(a, b)
+    x = linear_algebra.solve(a, b)
     return squeeze(x, (aval_of(x).ndim - 1,)) if vector else x
 
 
@@ -96,7 +95,7 @@ def inv(a: Any) -> Any:
     if aval.ndim < 2 or aval.shape[-1] != aval.shape[-2]:
         raise ShapeError(f"inv: a must hold square matrices; got {aval!r}")
     ones = shapes.broadcast_to(eye(aval.shape[-1], dtype=aval.dtype), aval.shape)
-    return linear_systems.solve(a, ones)
+    return linear_algebra.solve(a, ones)
 
 
 def det(a: Any) -> Any:
@@ -108,12 +107,12 @@ def det(a: Any) -> Any:
     >>> functx.numpy.round(functx.grad(np.linalg.det)(np.array([[1.0, 2.0], [2.0, 4.0]])), 3).tolist()
     [[4.0, -2.0], [-2.0, 1.0]]
     """
-    return determinants.det(*promote_inexact(a))
+    return linear_algebra.det(*promote_inexact(a))
 
 
 def slogdet(a: Any) -> SlogdetResult:
     """The sign of the determinant of square matrices, and the logarithm of its absolute value."""
-    return SlogdetResult(*determinants.slogdet(*promote_inexact(a)))
+    return SlogdetResult(*linear_algebra.slogdet(*promote_inexact(a)))
 
 
 def cholesky(a: Any, *, upper: bool = False) -> Any:
@@ -122,7 +121,7 @@ def cholesky(a: Any, *, upper: bool = False) -> Any:
     Of `a` the Hermitian part counts. Where it is not positive definite, the result is nan.
     """
     factor = factorizations.cholesky(*promote_inexact(a))
-    return number_parts.conj(shapes.swapaxes(factor, -1, -2)) if upper else factor
+    return floating_point.conj(shapes.swapaxes(factor, -1, -2)) if upper else factor
 
 
 def eigh(a: Any, UPLO: str | None = None) -> EighResult:  # noqa: N803 - NumPy's name
@@ -184,7 +183,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     whole = axis is None and (ord is None or ndim < 3)
     axes = canonical_axes(axis, ndim) if not (whole and ord is None) else tuple(range(ndim))
     if ord is None or (len(axes) == 2 and ord == "fro"):
-        out = spreads.vector_norm(x, 2.0, axes)
+        out = statistics.vector_norm(x, 2.0, axes)
     elif len(axes) == 1:
         out = _vector_norm(x, ord, axes)
     elif len(axes) == 2:
@@ -215,7 +214,7 @@ def _vector_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:
         return reductions.sum(ne(x, 0), axis=axes, dtype=real_dtype(aval.dtype))
     if ord in (inf, -inf) and 0 in [aval.shape[d] for d in axes]:
         raise ValueRangeError(f"norm: with ord={ord} there must be elements; got {aval!r}")
-    return spreads.vector_norm(x, float(ord), axes)
+    return statistics.vector_norm(x, float(ord), axes)
 
 
 def _matrix_norm(x: Any, ord: Any, axes: tuple[int, ...]) -> Any:

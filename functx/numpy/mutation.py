@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import as_numpy_array
-from functx.core.dtypes import kind
 from functx.core.errors import (
     ArgumentError,
     CapturedWriteError,
@@ -20,18 +18,19 @@ from functx.core.errors import (
     describe_input,
     type_name,
 )
+from functx.core.functionalization import storage_base, view_base
+from functx.core.ndarray import as_numpy_array
 from functx.core.program import Literal
-from functx.core.provenance import user_frame
-from functx.core.storage import storage_base, view_base
+from functx.core.source_info import user_frame
 from functx.core.tracing import Builder, Tracer, aval_of, current_builder
-from functx.numpy.index_entries import IndexingOptions
+from functx.core.types import kind
+from functx.numpy.boolean_masks import MaskedElements, is_same_mask, parse_mask_index
+from functx.numpy.indexer import IndexingOptions, fill_to_shape, make_indexer
 from functx.numpy.indexing import scatter_update, static_index_key, static_index_primitives
-from functx.numpy.masked import MaskedElements, is_same_mask, parse_mask_index
 from functx.numpy.promotion import broadcast_to, number_literal, operand
-from functx.numpy.selection import fill_to_shape, make_indexer
 from functx.ops.conversion import convert_element_type
-from functx.ops.mutation import Write
 from functx.ops.operands import PYTHON_SCALARS
+from functx.ops.views import Write
 
 _CONTROL_FLOW_KINDS = {"cond", "switch", "scan", "while_loop", "fori_loop", "map", "checkpoint"}
 """What may write to arrays around it: they then are carried in and out."""
@@ -313,6 +312,6 @@ def caller_variable_name(value: Any) -> str:
 
 
 def _select_where(where: Any, result: Any, out: Any) -> Any:
-    from functx.numpy.choices import where as choose
+    from functx.numpy.ufuncs import where as choose
 
     return choose(where, result, out)

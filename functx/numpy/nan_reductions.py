@@ -6,28 +6,31 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from functx.core.dtypes import (
+from functx.core.tracing import aval_of
+from functx.core.types import (
     DType,
     is_inexact,
 )
-from functx.core.tracing import aval_of
-from functx.numpy import number_parts, operators
-from functx.numpy.averages import mean, resolve_ddof, std, var
-from functx.numpy.creation import asarray
+from functx.numpy import floating_point, operators
+from functx.numpy.array_creation import asarray
+from functx.numpy.cumulative import cumprod, cumsum
 from functx.numpy.reductions import (
     any,
     argmax,
     argmin,
     fill_masked,
     max,
+    mean,
     min,
     prod,
     real_part_dtype,
+    resolve_ddof,
+    std,
     sum,
+    var,
 )
-from functx.numpy.running import cumprod, cumsum
 from functx.ops import reductions as ops
-from functx.ops.selection import select
+from functx.ops.logic import select
 
 __all__ = [
     "nanargmax",
@@ -48,7 +51,7 @@ def _not_nan(x: Any) -> Any:
     """Where `x` is not nan; None where it cannot be."""
     if not is_inexact(aval_of(x).dtype):
         return None
-    return operators.logical_not(number_parts.isnan(x))
+    return operators.logical_not(floating_point.isnan(x))
 
 
 def _combine_masks(valid: Any, where: Any) -> Any:

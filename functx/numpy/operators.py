@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of, bind
-from functx.numpy.creation import asarray
+from functx.core.types import is_complex, is_inexact
+from functx.numpy.array_creation import asarray
+from functx.numpy.floating_point import isfinite, isnan, real_and_imag
 from functx.numpy.mutation import write_out
-from functx.numpy.number_parts import isfinite, isnan, real_and_imag
 from functx.numpy.promotion import (
     bind_binary,
     broadcast,
@@ -35,15 +35,15 @@ from functx.numpy.ufuncs import (
     unary_ufunc,
     with_name_and_doc,
 )
-from functx.ops import arithmetic, comparison, logical, selection
-from functx.ops import exponential as exponentials
+from functx.ops import arithmetic, logic
+from functx.ops import transcendental as exponentials
 from functx.ops.arithmetic import BOOL, sub
-from functx.ops.comparison import eq
 from functx.ops.conversion import convert_element_type
-from functx.ops.logical import bitwise_and as both
-from functx.ops.logical import bitwise_or as either
+from functx.ops.logic import bitwise_and as both
+from functx.ops.logic import bitwise_or as either
+from functx.ops.logic import eq
 from functx.ops.operands import literal
-from functx.ops.shaping import full, full_like
+from functx.ops.shapes import full, full_like
 
 __all__ = [
     "abs",
@@ -112,7 +112,7 @@ def _compare_general(primitive: Primitive, x: Any, y: Any) -> Any:
     if not is_complex(aval_of(x).dtype):
         return bind(primitive, (x, y))
     re, im = zip(real_and_imag(x), real_and_imag(y), strict=True)
-    return selection.select(eq(*re), bind(primitive, im), bind(primitive, re))
+    return logic.select(eq(*re), bind(primitive, im), bind(primitive, re))
 
 
 def _out_of_range_operands(x: Any, number: int) -> tuple[Any, Any]:
@@ -214,29 +214,25 @@ def float_power(x: Any, y: Any, /) -> Any:
     return power(*promote_inexact(x, y))
 
 
-equal = _comparison_ufunc("equal", comparison.Eq(), "x == y; False where either is nan.")
-not_equal = _comparison_ufunc("not_equal", comparison.Ne(), "x != y; True where either is nan.")
-less = _comparison_ufunc(
-    "less", comparison.Lt(), "x < y; complex numbers by their real parts first."
-)
+equal = _comparison_ufunc("equal", logic.Eq(), "x == y; False where either is nan.")
+not_equal = _comparison_ufunc("not_equal", logic.Ne(), "x != y; True where either is nan.")
+less = _comparison_ufunc("less", logic.Lt(), "x < y; complex numbers by their real parts first.")
 less_equal = _comparison_ufunc(
-    "less_equal", comparison.Le(), "x <= y; complex numbers by their real parts first."
+    "less_equal", logic.Le(), "x <= y; complex numbers by their real parts first."
 )
 greater = _comparison_ufunc(
-    "greater", comparison.Gt(), "x > y; complex numbers by their real parts first."
+    "greater", logic.Gt(), "x > y; complex numbers by their real parts first."
 )
 greater_equal = _comparison_ufunc(
-    "greater_equal", comparison.Ge(), "x >= y; complex numbers by their real parts first."
+    "greater_equal", logic.Ge(), "x >= y; complex numbers by their real parts first."
 )
-logical_and = _logical_ufunc("logical_and", logical.And(), "Whether both x and y are not zero.")
-logical_or = _logical_ufunc("logical_or", logical.Or(), "Whether x or y is not zero.")
-logical_xor = _logical_ufunc(
-    "logical_xor", logical.Xor(), "Whether just one of x and y is not zero."
-)
-bitwise_and = binary_ufunc("bitwise_and", logical.And(), "x & y, of integers or booleans.")
-bitwise_or = binary_ufunc("bitwise_or", logical.Or(), "x | y, of integers or booleans.")
-bitwise_xor = binary_ufunc("bitwise_xor", logical.Xor(), "x ^ y, of integers or booleans.")
-bitwise_not = unary_ufunc("bitwise_not", logical.Not(), "~x, of integers or booleans.")
+logical_and = _logical_ufunc("logical_and", logic.And(), "Whether both x and y are not zero.")
+logical_or = _logical_ufunc("logical_or", logic.Or(), "Whether x or y is not zero.")
+logical_xor = _logical_ufunc("logical_xor", logic.Xor(), "Whether just one of x and y is not zero.")
+bitwise_and = binary_ufunc("bitwise_and", logic.And(), "x & y, of integers or booleans.")
+bitwise_or = binary_ufunc("bitwise_or", logic.Or(), "x | y, of integers or booleans.")
+bitwise_xor = binary_ufunc("bitwise_xor", logic.Xor(), "x ^ y, of integers or booleans.")
+bitwise_not = unary_ufunc("bitwise_not", logic.Not(), "~x, of integers or booleans.")
 invert = bitwise_invert = bitwise_not
 
 
@@ -245,13 +241,13 @@ def logical_not(x: Any, /) -> Any:
     """Whether `x` is zero."""
     x = operand(x)
     dtype = aval_of(x).dtype
-    return logical.bitwise_not(x) if dtype == BOOL else eq(x, literal(0, dtype))
+    return logic.bitwise_not(x) if dtype == BOOL else eq(x, literal(0, dtype))
 
 
 @ufunc
 def left_shift(x: Any, y: Any, /) -> Any:
     """x << y; 0 once y reaches the number of bits."""
-    return logical.shift_left(*promote_numeric(x, y))
+    return logic.shift_left(*promote_numeric(x, y))
 
 
 @ufunc
@@ -259,7 +255,7 @@ def right_shift(x: Any, y: Any, /) -> Any:
     """x >> y; the sign of signed integers is kept."""
     x, y = promote_numeric(x, y)
     unsigned = aval_of(x).dtype.kind == "u"
-    return (logical.shift_right_logical if unsigned else logical.shift_right_arithmetic)(x, y)
+    return (logic.shift_right_logical if unsigned else logic.shift_right_arithmetic)(x, y)
 
 
 bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
@@ -269,7 +265,7 @@ bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 def bitwise_count(x: Any, /) -> Any:
     """The number of bits set in the magnitude of the integer `x`, as uint8."""
     (x,) = promote_numeric(x)
-    return convert_element_type(logical.population_count(arithmetic.abs(x)), np.uint8)
+    return convert_element_type(logic.population_count(arithmetic.abs(x)), np.uint8)
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:

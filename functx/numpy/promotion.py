@@ -8,24 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.arrays import as_ndarray, as_numpy_array, copy_as_ndarray, evaluate_binary_on_host
-from functx.core.avals import Shape
-from functx.core.dtypes import inexact_dtype, is_inexact, promote_types
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.functionalization import is_computed
+from functx.core.ndarray import as_ndarray, as_numpy_array, copy_as_ndarray, evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal, scalar_literal
-from functx.core.storage import is_computed
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
+from functx.core.types import Shape, inexact_dtype, is_inexact, promote_types
 from functx.ops.conversion import convert_element_type
-from functx.ops.mutation import Copy
 from functx.ops.operands import PYTHON_SCALARS, literal
-from functx.ops.shaping import BroadcastInDim, broadcast_in_dim
+from functx.ops.shapes import BroadcastInDim, broadcast_in_dim
+from functx.ops.views import Copy
 
 
 def operand(x: Any) -> Any:
     """`x`, or the array that a list, a tuple or an object with `__array__` stands for."""
     if isinstance(x, (list, tuple)):
-        from functx.numpy.creation import asarray
+        from functx.numpy.array_creation import asarray
 
         return asarray(x)
     if type(x) is np.ndarray and current_builder.get() is None:

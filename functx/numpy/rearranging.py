@@ -8,36 +8,50 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.errors import AxisError, ConcretizationError, ShapeError, ValueRangeError
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    ConcretizationError,
+    ShapeError,
+    ValueRangeError,
+)
 from functx.core.tracing import Tracer, aval_of
 from functx.numpy import promotion
-from functx.numpy.joining import gather_along, gather_static, slice_along, unstack
-from functx.numpy.promotion import copy_array, returns_new_array
-from functx.numpy.selection import drop_leading_ones
+from functx.numpy.indexer import drop_leading_ones
+from functx.numpy.joining import (
+    concatenate_or_empty,
+    gather_along,
+    gather_static,
+    index_runs,
+    slice_along,
+    slice_run,
+    unstack,
+)
+from functx.numpy.promotion import copy_array, operand, returns_new_array
 from functx.numpy.shapes import (
     check_min_rank,
     ensure_array,
     flatten,
+    is_sequence,
     prepend_axes,
     ravel,
     static_integer,
     static_integers,
     swapaxes,
 )
-from functx.ops import arithmetic, joining, shaping
+from functx.ops import arithmetic, concatenation, shapes
 from functx.ops.arithmetic import add, rem, sub
-from functx.ops.comparison import eq, ge, lt
 from functx.ops.conversion import convert_element_type
-from functx.ops.creation import iota
+from functx.ops.logic import eq, ge, lt, select
 from functx.ops.operands import (
+    PYTHON_SCALARS,
     canonical_axes,
     canonical_axis,
     canonical_shape,
     literal,
     tuple_delete,
 )
-from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.shapes import broadcast_in_dim, iota
 from functx.ops.slicing import dynamic_slice, widen_index
 
 __all__ = [
@@ -46,6 +60,7 @@ __all__ = [
     "fliplr",
     "flipud",
     "insert",
+    "pad",
     "repeat",
     "resize",
     "roll",
@@ -64,11 +79,11 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803 - NumPy's name
     counts = (1,) * (rank - len(counts)) + counts
     shape = (1,) * (rank - len(shape)) + shape
     if all(n == 1 for n in counts):
-        return copy_array(shaping.reshape(a, shape))
+        return copy_array(shapes.reshape(a, shape))
     wide = tuple([n for pair in zip(counts, shape, strict=True) for n in pair])
     kept = tuple(range(2 * (rank - aval_of(a).ndim) + 1, 2 * rank, 2))
     whole = tuple([n * m for n, m in zip(counts, shape, strict=True)])
-    return copy_array(shaping.reshape(broadcast_in_dim(a, wide, kept), whole))
+    return copy_array(shapes.reshape(broadcast_in_dim(a, wide, kept), whole))
 
 
 @returns_new_array
@@ -120,11 +135,11 @@ def _repeat_each(a: Any, count: int, axis: int) -> Any:
     shape = aval_of(a).shape
     wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
     repeated = broadcast_in_dim(a, wide, tuple_delete(range(len(wide)), (axis + 1,)))
-    return shaping.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
+    return shapes.reshape(repeated, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
 
 
 def _repeat_to(a: Any, repeats: Any, axis: int, length: int) -> Any:
-    from functx.numpy.sorting import searchsorted
+    from functx.numpy.sorting_and_searching import searchsorted
     from functx.ops.cumulative import cumsum
 
     n = aval_of(a).shape[axis]
@@ -138,7 +153,7 @@ def flip(m: Any, axis: Any = None) -> Any:
     """`m` with the order along `axis` reversed: one axis, several, or all."""
     m = ensure_array(m)
     axes = canonical_axes(axis, aval_of(m).ndim, "flip: axis")
-    return shaping.rev(m, axes) if axes else m
+    return shapes.rev(m, axes) if axes else m
 
 
 def fliplr(m: Any) -> Any:
@@ -177,7 +192,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     a = ensure_array(a)
     aval = aval_of(a)
     if axis is None:
-        return copy_array(shaping.reshape(_roll_along(ravel(a), shift, 0), aval.shape))
+        return copy_array(shapes.reshape(_roll_along(ravel(a), shift, 0), aval.shape))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     if type(shift) is Tracer:
         shifts: Sequence[Any] = unstack(shift) if shift.atom.aval.ndim else (shift,)
@@ -197,15 +212,15 @@ def _roll_along(a: Any, shift: Any, axis: int) -> Any:
     if type(shift) is Tracer:
         if not n:
             return a
-        shift = widen_index(shaping.reshape(shift, ()), 2 * n)
+        shift = widen_index(shapes.reshape(shift, ()), 2 * n)
         start = sub(n, rem(add(rem(shift, n), n), n))
         starts = [start if d == axis else 0 for d in range(aval_of(a).ndim)]
-        return dynamic_slice(joining.concatenate([a, a], axis), starts, aval_of(a).shape)
+        return dynamic_slice(concatenation.concatenate([a, a], axis), starts, aval_of(a).shape)
     by = shift if type(shift) is int else static_integers(shift, "roll: the shift").item()
     by %= max(n, 1)
     if by == 0:
         return a
-    return joining.concatenate(
+    return concatenation.concatenate(
         [slice_along(a, n - by, n, axis), slice_along(a, 0, n - by, axis)], axis
     )
 
@@ -248,7 +263,7 @@ def delete(
 
 def _remaining_indices(left_out: Any, n: int) -> Any:
     """The integers below `n` that are not among distinct traced ones."""
-    from functx.numpy.sorting import sort
+    from functx.numpy.sorting_and_searching import sort
 
     aval = aval_of(left_out)
     wrapped = rem(add(left_out, n), n)
@@ -281,7 +296,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
         if aval_of(values).ndim < aval.ndim:
             values = prepend_axes(values, aval.ndim)
         if places.ndim == 0:
-            values = shaping.moveaxis(values, 0, axis)
+            values = shapes.moveaxis(values, 0, axis)
         shape[axis] = aval_of(values).shape[axis]
         places = promotion.broadcast_to(places.reshape(()), (shape[axis],))
     else:
@@ -289,7 +304,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     values = promotion.broadcast_to(drop_leading_ones(values, aval.ndim), tuple(shape))
     if traced:
         sources = _insertion_sources(places, n)
-        return gather_along(joining.concatenate([arr, values], axis), sources, axis)
+        return gather_along(concatenation.concatenate([arr, values], axis), sources, axis)
     places = np.array(places)
     order = np.argsort(places, kind="stable")
     places[order] += np.arange(len(places))
@@ -298,7 +313,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     own[places] = False
     sources[own] = np.arange(n)
     sources[places] = n + np.arange(len(places))
-    return gather_static(joining.concatenate([arr, values], axis), sources, axis)
+    return gather_static(concatenation.concatenate([arr, values], axis), sources, axis)
 
 
 def _traced_positions(obj: Any, n: int) -> Any:
@@ -310,7 +325,7 @@ def _traced_positions(obj: Any, n: int) -> Any:
 
 def _insertion_sources(places: Any, n: int) -> Any:
     """Where each element comes from when as many as `places` follow `n`, and go before those."""
-    from functx.numpy.sorting import argsort, searchsorted, take_from_vector
+    from functx.numpy.sorting_and_searching import argsort, searchsorted, take_from_vector
 
     count = aval_of(places).size
     size = n + count
@@ -330,8 +345,153 @@ def resize(a: Any, new_shape: Any) -> Any:
     shape = canonical_shape(new_shape, "resize: new_shape")
     own, size = aval_of(flat).size, prod(shape)
     if not own:
-        return shaping.full(shape, literal(0, aval_of(flat).dtype))
+        return shapes.full(shape, literal(0, aval_of(flat).dtype))
     times = -(-size // own)
     if times > 1:
-        flat = joining.concatenate([flat] * times, 0)
-    return shaping.reshape(slice_along(flat, 0, size, 0), shape)
+        flat = concatenation.concatenate([flat] * times, 0)
+    return shapes.reshape(slice_along(flat, 0, size, 0), shape)
+
+
+@returns_new_array
+def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
+    """`array` with `pad_width` more elements before and after along each axis.
+
+    The widths are one number, one pair, a pair for each axis, or a dict of them by axis.
+    Modes: "constant" (`constant_values`, laid out like the widths, 0 by default), "edge" (the
+    outermost element), "reflect" and "symmetric" (mirrored without and with the outermost
+    element), "wrap" (from the other end), "empty" (any value), and "maximum", "minimum" and
+    "mean" (of the `stat_length` outermost elements).
+    """
+    array = ensure_array(array)
+    aval = aval_of(array)
+    allowed = _PAD_OPTIONS.get(mode) if isinstance(mode, str) else None
+    if allowed is None:
+        raise ValueRangeError(f"pad: mode must be one of {', '.join(_PAD_OPTIONS)}; got {mode!r}")
+    if not kwargs.keys() <= allowed:
+        raise ArgumentError(
+            f"pad: the mode {mode!r} takes the options {allowed}; got {set(kwargs)}"
+        )
+    if isinstance(pad_width, dict):
+        by_axis = {canonical_axis(d, aval.ndim, "pad: axis"): w for d, w in pad_width.items()}
+        pad_width = [by_axis.get(d, 0) for d in range(aval.ndim)]
+    widths = [
+        (static_integer(low, "pad: widths"), static_integer(high, "pad: widths"))
+        for low, high in _pairs_per_axis(pad_width, aval.ndim, "widths")
+    ]
+    if any(n < 0 for pair in widths for n in pair):
+        raise ValueRangeError(f"pad: widths must not be negative; got {pad_width}")
+    if mode in ("constant", "empty"):
+        return _pad_constant(array, widths, kwargs.get("constant_values", 0))
+    lengths = _pairs_per_axis(kwargs.get("stat_length"), aval.ndim, "lengths")
+    for axis, (low, high) in enumerate(widths):
+        if (low or high) and not aval.shape[axis]:
+            raise ShapeError(
+                f"pad: an axis without elements must be padded by a constant; got axis {axis} "
+                f"of {aval!r} with mode {mode!r}"
+            )
+        if mode in _STATISTICS:
+            array = _pad_by_statistic(mode, array, axis, (low, high), lengths[axis])
+        else:
+            array = _pad_by_elements(mode, array, axis, low, high)
+    return array
+
+
+_STATISTICS = ("maximum", "minimum", "mean")
+_PAD_OPTIONS: dict[str, set[str]] = {
+    "constant": {"constant_values"},
+    "empty": set(),
+    "edge": set(),
+    "reflect": set(),
+    "symmetric": set(),
+    "wrap": set(),
+    **{name: {"stat_length"} for name in _STATISTICS},
+}
+
+
+def _pairs_per_axis(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
+    """A pair for each axis, from one value, one pair, or one of either for each axis."""
+    if not is_sequence(value):
+        return [(value, value)] * ndim
+    items = list(value)
+    if not any(is_sequence(item) for item in items):
+        # NumPy reads two numbers as one pair for all axes.
+        if len(items) == 2:
+            return [(items[0], items[1])] * ndim
+        items = [items]
+    if len(items) == 1:
+        items *= ndim
+    pairs = [tuple(item) if is_sequence(item) else (item,) for item in items]
+    if len(pairs) != ndim or any(len(pair) not in (1, 2) for pair in pairs):
+        raise ValueRangeError(
+            f"pad: {what} must be one number, a pair, or a pair for each of {ndim} axes; "
+            f"got {value}"
+        )
+    return [(pair[0], pair[-1]) for pair in pairs]
+
+
+def _pad_constant(array: Any, widths: list[tuple[int, int]], values: Any) -> Any:
+    if not is_sequence(values):
+        whole = tuple([(low, high, 0) for low, high in widths])
+        return concatenation.pad(array, _fill_value(values, array), whole)
+    for axis, pair in enumerate(_pairs_per_axis(values, len(widths), "constant_values")):
+        for side, value in enumerate(pair):
+            config = [(0, 0, 0)] * len(widths)
+            width = widths[axis][side]
+            config[axis] = (0, width, 0) if side else (width, 0, 0)
+            array = concatenation.pad(array, _fill_value(value, array), tuple(config))
+    return array
+
+
+def _fill_value(value: Any, like: Any) -> Any:
+    if type(value) in PYTHON_SCALARS:
+        value = np.asarray(value).astype(aval_of(like).dtype).item()
+        return promotion.number_literal_like(value, like)
+    return convert_element_type(operand(value), aval_of(like).dtype)
+
+
+def _pad_by_elements(mode: str, x: Any, axis: int, low: int, high: int) -> Any:
+    """`x` between `low` and `high` elements of its own, those that NumPy chooses by `mode`."""
+    n = aval_of(x).shape[axis]
+    indices = np.pad(np.arange(n), (low, high), mode=mode)  # type: ignore[call-overload]
+    outside = index_runs(indices[:low].tolist()), index_runs(indices[low + n :].tolist())
+    if len(outside[0]) + len(outside[1]) > 8:
+        return gather_along(x, indices.astype(np.int32), axis)
+    before, after = ([slice_run(x, run, axis) for run in runs] for runs in outside)
+    return concatenate_or_empty([*before, x, *after], x, axis)
+
+
+def _pad_by_statistic(
+    mode: str, x: Any, axis: int, widths: tuple[int, int], counts: tuple[Any, Any]
+) -> Any:
+    """`x` between copies of a statistic of its first, and of its last elements."""
+    before, after = [
+        _edge_statistic(mode, x, axis, width, count, end)
+        for width, count, end in zip(widths, counts, (False, True), strict=True)
+    ]
+    return concatenate_or_empty([*before, x, *after], x, axis)
+
+
+def _edge_statistic(mode: str, x: Any, axis: int, width: int, count: Any, end: bool) -> list[Any]:
+    """What stands before (after, at the `end`) `x`: a statistic of its outermost elements."""
+    from functx.numpy import floating_point, reductions
+
+    if not width:
+        return []
+    shape = aval_of(x).shape
+    n = shape[axis]
+    count = n if count is None else min(static_integer(count, "pad: stat_length"), n)
+    if count < 1:
+        raise ValueRangeError(f"pad: stat_length must be positive; got {count}")
+    outermost = slice_along(x, n - count, n, axis) if end else slice_along(x, 0, count, axis)
+    functions: dict[str, Any] = {
+        "maximum": reductions.max,
+        "minimum": reductions.min,
+        "mean": reductions.mean,
+    }
+    value = functions[mode](outermost, axis=axis, keepdims=True)
+    dtype = aval_of(x).dtype
+    if aval_of(value).dtype != dtype:
+        whole = value if dtype.kind == "b" else floating_point.round(value)
+        value = convert_element_type(whole, dtype)
+    shape = (*shape[:axis], width, *shape[axis + 1 :])
+    return [broadcast_in_dim(value, shape, tuple(range(len(shape))))]

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.avals import Shape, ShapedArray
-from functx.core.concrete import concretize
+from functx.core.concretization import concretize
 from functx.core.errors import (
     AxisError,
     DTypeError,
@@ -17,28 +16,29 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.program import Literal
-from functx.core.storage import (
+from functx.core.functionalization import (
     is_contiguous,
     noncontiguous_strides,
     record_layout_dependence,
     storage_base,
 )
+from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.types import Shape, ShapedArray
 from functx.numpy import promotion
 from functx.numpy.promotion import copy_array, copy_if_same_memory, operand
-from functx.ops import shaping
+from functx.ops import shapes
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import (
     PYTHON_SCALARS,
+    as_int,
     canonical_axes,
     canonical_axis,
     canonical_shape,
     tuple_delete,
 )
-from functx.ops.parameters import as_int
-from functx.ops.shaping import Reshape
-from functx.ops.strided import element_view
+from functx.ops.shapes import Reshape
+from functx.ops.views import element_view
 
 __all__ = [
     "astype",
@@ -67,7 +67,7 @@ def ensure_array(x: Any) -> Any:
     if type(x) is Tracer:
         return x
     if type(x) in PYTHON_SCALARS or isinstance(x, (list, tuple, np.generic, Literal)):
-        from functx.numpy.creation import asarray
+        from functx.numpy.array_creation import asarray
 
         return asarray(x)
     return operand(x)
@@ -114,7 +114,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
         return reshape(a, shape, "F" if is_column_major(a) else "C")
     if order != "F":
         raise ValueRangeError(f'reshape: order must be "C", "F" or "A"; got {order!r}')
-    return transpose(shaping.reshape(transpose(a), new[::-1]))
+    return transpose(shapes.reshape(transpose(a), new[::-1]))
 
 
 def _copy_or_check_shared(a: Any, reshaped: Any, copy: bool) -> Any:
@@ -205,7 +205,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
     a = ensure_array(a)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = tuple([static_integer(d, "expand_dims: axis") for d in axes])
-    return shaping.reshape(a, _expanded(aval_of(a).shape, axes))
+    return shapes.reshape(a, _expanded(aval_of(a).shape, axes))
 
 
 @lru_cache(maxsize=4096)
@@ -233,7 +233,7 @@ def atleast_3d(*arys: Any) -> Any:
         shape = aval_of(x).shape
         if len(shape) >= 3:
             return x
-        return shaping.reshape(x, (*shape, 1) if len(shape) == 2 else (1, *(shape or (1,)), 1))
+        return shapes.reshape(x, (*shape, 1) if len(shape) == 2 else (1, *(shape or (1,)), 1))
 
     return _map_arrays(arys, deep)
 
@@ -246,7 +246,7 @@ def _map_arrays(arrays: tuple[Any, ...], function: Any) -> Any:
 def prepend_axes(x: Any, rank: int) -> Any:
     """`x` with unit dimensions in front, up to `rank`."""
     shape = aval_of(x).shape
-    return shaping.reshape(x, (1,) * (rank - len(shape)) + shape)
+    return shapes.reshape(x, (1,) * (rank - len(shape)) + shape)
 
 
 def broadcast_to(array: Any, shape: Any) -> Any:
@@ -277,11 +277,11 @@ def transpose(a: Any, axes: Any = None) -> Any:
     a = ensure_array(a)
     ndim = aval_of(a).ndim
     if axes is None:
-        return shaping.permute_dims(a, tuple(range(ndim - 1, -1, -1)))
+        return shapes.permute_dims(a, tuple(range(ndim - 1, -1, -1)))
     canonical = canonical_axes(axes, ndim, "transpose: axes")
     if len(canonical) != ndim:
         raise AxisError(f"transpose: axes must name every axis; got {axes} for {aval_of(a)!r}")
-    return shaping.permute_dims(a, canonical)
+    return shapes.permute_dims(a, canonical)
 
 
 def permute_dims(a: Any, /, axes: Any = None) -> Any:
@@ -297,7 +297,7 @@ def matrix_transpose(x: Any, /) -> Any:
         raise ShapeError(
             f"matrix_transpose: the operand must have at least two dimensions; got {aval_of(x)!r}"
         )
-    return shaping.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
+    return shapes.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
@@ -308,7 +308,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     i = canonical_axis(axis1, ndim, "swapaxes: axis1")
     j = canonical_axis(axis2, ndim, "swapaxes: axis2")
     axes[i], axes[j] = j, i
-    return shaping.permute_dims(a, tuple(axes))
+    return shapes.permute_dims(a, tuple(axes))
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
@@ -323,7 +323,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
         )
     moved = dict(zip(places, sources, strict=True))
     rest = iter(tuple_delete(range(ndim), sources))
-    return shaping.permute_dims(
+    return shapes.permute_dims(
         a, tuple([moved[d] if d in moved else next(rest) for d in range(ndim)])
     )
 
@@ -336,7 +336,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     place = canonical_axis(start, ndim + 1, "rollaxis: start") if start != ndim else ndim
     if start < 0:
         place -= 1
-    return shaping.moveaxis(a, source, place - (place > source))
+    return shapes.moveaxis(a, source, place - (place > source))
 
 
 def check_min_rank(name: str, x: Any, rank: int) -> Any:

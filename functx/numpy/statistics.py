@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import builtins
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from functx.core.concrete import concretize
-from functx.core.dtypes import DType, canonical_dtype, inexact_dtype, is_complex, kind
-from functx.core.errors import DTypeError, ShapeError
+from functx.core.concretization import concretize
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.tracing import Tracer, aval_of
-from functx.numpy import choices, elementary, number_parts, operators
-from functx.numpy.contraction import tensordot
-from functx.numpy.creation import asarray
-from functx.numpy.differences import diff
+from functx.core.types import (
+    DType,
+    Shape,
+    canonical_dtype,
+    inexact_dtype,
+    is_complex,
+    is_floating,
+    kind,
+)
+from functx.numpy import floating_point, operators, ufuncs
+from functx.numpy.array_creation import asarray, linspace
+from functx.numpy.cumulative import diff
+from functx.numpy.floating_point import conj
 from functx.numpy.indexing import At
+from functx.numpy.joining import gather_static
 from functx.numpy.matrices import diagonal
+from functx.numpy.mutation import write_out_exact
 from functx.numpy.promotion import broadcast_to, promote, promote_inexact
-from functx.numpy.ranges import linspace
 from functx.numpy.reductions import max, min, ravel_array, real_part_dtype, sum, sum_dtype
-from functx.numpy.sorting import searchsorted
+from functx.numpy.sorting_and_searching import searchsorted
+from functx.numpy.tensor_contractions import tensordot
 from functx.numpy.ufuncs import map_real_and_imag
+from functx.ops import arithmetic
 from functx.ops import reductions as ops
 from functx.ops.arithmetic import div, mul, sub
-from functx.ops.complexes import conj
-from functx.ops.conversion import convert_element_type
-from functx.ops.joining import concatenate
-from functx.ops.shaping import broadcast_in_dim, permute_dims, reshape
+from functx.ops.concatenation import concatenate
+from functx.ops.contraction import canonical_precision
+from functx.ops.conversion import conj, convert_element_type
+from functx.ops.convolution import ConvLayouts, Convolution
+from functx.ops.logic import eq, ne, select
+from functx.ops.operands import canonical_axes
+from functx.ops.shapes import broadcast_in_dim, expand_dims, moveaxis, permute_dims, reshape, rev
 from functx.ops.slicing import slice_in_dim
+from functx.ops.sorting import sort, take_along_axis
+from functx.ops.windows import Window
 
 __all__ = [
     "bincount",
+    "convolve",
     "corrcoef",
+    "correlate",
     "cov",
     "histogram",
     "histogram_bin_edges",
+    "median",
+    "nanmedian",
+    "nanpercentile",
+    "nanquantile",
+    "percentile",
+    "quantile",
 ]
 
 
@@ -64,7 +90,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
 def _scatter_counts(places: Any, amounts: Any, length: int) -> Any:
     zero = broadcast_to(asarray(0, aval_of(amounts).dtype), (length,))
-    return At(zero)[choices.maximum(places, 0)].add(amounts, mode="drop")
+    return At(zero)[ufuncs.maximum(places, 0)].add(amounts, mode="drop")
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
@@ -77,7 +103,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
         range = (min(x), max(x)) if aval_of(x).size else (0.0, 1.0)
     low, high = promote_inexact(*range)
     same = operators.equal(low, high)
-    half = choices.where(same, 0.5, 0.0)
+    half = ufuncs.where(same, 0.5, 0.0)
     edges = linspace(operators.subtract(low, half), operators.add(high, half), int(bins) + 1)
     return convert_element_type(edges, aval_of(x).dtype)
 
@@ -96,12 +122,12 @@ def histogram(
     n = aval_of(edges).shape[0] - 1
     first, last = slice_in_dim(edges, 0, 1), slice_in_dim(edges, n, n + 1)
     place = sub(convert_element_type(searchsorted(edges, x, side="right"), np.int32), 1)
-    place = choices.where(operators.equal(x, last), n - 1, place)
+    place = ufuncs.where(operators.equal(x, last), n - 1, place)
     inside = operators.logical_and(operators.greater_equal(x, first), operators.less_equal(x, last))
     amounts = asarray(1, aval_of(x).dtype) if weights is None else ravel_array(asarray(weights))
     amounts = convert_element_type(amounts, inexact_dtype(aval_of(amounts).dtype))
     amounts = broadcast_to(amounts, aval_of(x).shape)
-    counts = _scatter_counts(choices.where(inside, place, n), amounts, n)
+    counts = _scatter_counts(ufuncs.where(inside, place, n), amounts, n)
     if density:
         counts = div(counts, operators.multiply(diff(edges), sum(counts)))
     return counts, edges
@@ -144,7 +170,7 @@ def cov(
     if weights is None:
         rest: Any = builtins.max(total - less, 0.0)
     else:
-        rest = choices.maximum(sub(total, less), 0.0)
+        rest = ufuncs.maximum(sub(total, less), 0.0)
     found = operators.divide(products, rest)
     shape = aval_of(found).shape
     return reshape(found, tuple([k for k in shape if k != 1]) if 1 in shape else shape)
@@ -179,9 +205,261 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     aval = aval_of(c)
     if aval.ndim == 0:
         return div(c, c)
-    deviation = elementary.sqrt(number_parts.real(diagonal(c)))
+    deviation = ufuncs.sqrt(floating_point.real(diagonal(c)))
     scale = [broadcast_in_dim(deviation, aval.shape, (d,)) for d in (0, 1)]
     for one in scale:
         c = operators.divide(c, one)
-    clipped = map_real_and_imag(lambda part: choices.clip(part, -1.0, 1.0), c)
+    clipped = map_real_and_imag(lambda part: ufuncs.clip(part, -1.0, 1.0), c)
     return clipped
+
+
+def median(
+    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Any:
+    """The middle element along `axis` in order of size, or the average of the two middle ones."""
+    return quantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
+
+
+def nanmedian(
+    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Any:
+    """The median along `axis` of the elements that are not nan."""
+    return nanquantile(a, 0.5, axis, out, method="midpoint", keepdims=keepdims)
+
+
+def percentile(
+    a: Any,
+    q: Any,
+    axis: Any = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Any:
+    """`quantile` for `q` out of a hundred."""
+    return quantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
+
+
+def nanpercentile(
+    a: Any,
+    q: Any,
+    axis: Any = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Any:
+    """`nanquantile` for `q` out of a hundred."""
+    return nanquantile(a, _percent_to_fraction(q), axis, out, method=method, keepdims=keepdims)
+
+
+def _percent_to_fraction(q: Any) -> Any:
+    if isinstance(q, (int, float, np.ndarray, np.generic)):
+        return np.true_divide(q, 100)
+    return operators.divide(asarray(q), 100)
+
+
+def quantile(
+    a: Any,
+    q: Any,
+    axis: Any = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Any:
+    """The element that a share `q` of all elements along `axis` lies below.
+
+    `method` says what to make of the two elements beside the exact place: `linear`,
+    `lower`, `higher`, `midpoint` or `nearest`. Several `q` make the first dimensions of the
+    result. nan where there is a nan.
+    """
+    ordered, shape, axes = _sort_reduced_axes("quantile", a, axis)
+    n = aval_of(ordered).shape[-1]
+    if n == 0:
+        raise ValueRangeError(f"quantile: there must be elements; got an array of shape {shape}")
+    q, found = _quantile_values(ordered, q, n, method, nans=False)
+    largest = slice_in_dim(ordered, n - 1, n, 1, -1)
+    found = ufuncs.where(ne(largest, largest), math.nan, found)
+    return write_out_exact(
+        "quantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    )
+
+
+def nanquantile(
+    a: Any,
+    q: Any,
+    axis: Any = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Any:
+    """`quantile` of the elements that are not nan; nan where all are."""
+    ordered, shape, axes = _sort_reduced_axes("nanquantile", a, axis)
+    q, found = _quantile_values(ordered, q, 0, method, nans=True)
+    return write_out_exact(
+        "nanquantile", _restore_dims(found, aval_of(q).shape, shape, axes, keepdims, a), out
+    )
+
+
+def _sort_reduced_axes(name: str, a: Any, axis: Any) -> tuple[Any, Shape, Shape]:
+    """The elements along `axis` sorted along one last axis, nan last; shape and axes before."""
+    (x,) = promote_inexact(a)
+    x = asarray(x)
+    aval = aval_of(x)
+    if not is_floating(aval.dtype):
+        raise DTypeError(f"{name}: the array must be real; got {aval!r}")
+    axes = canonical_axes(axis, aval.ndim)
+    rest = tuple([d for d in range(aval.ndim) if d not in axes])
+    x = permute_dims(x, (*rest, *axes))
+    length = math.prod(aval.shape[d] for d in axes)
+    x = reshape(x, (*[aval.shape[d] for d in rest], length))
+    return sort(x, -1), aval.shape, axes
+
+
+def _quantile_values(ordered: Any, q: Any, n: int, method: str, nans: bool) -> tuple[Any, Any]:
+    """`q` as an array, and the elements at those shares along the last axis."""
+    if method not in _INTERPOLATIONS:
+        raise ValueRangeError(
+            f"quantile: method must be one of {list(_INTERPOLATIONS)}; got {method!r}"
+        )
+    aval = aval_of(ordered)
+    known = not isinstance(q, (list, tuple)) or all(isinstance(x, (int, float)) for x in q)
+    if known and isinstance(q, (int, float, np.ndarray, np.generic, list, tuple)):
+        q = np.asarray(q, np.float64)
+        if not np.all((q >= 0) & (q <= 1)):
+            raise ValueRangeError(f"quantile: q must lie between 0 and 1; got {q}")
+        if not nans:
+            return q, _static_quantile_values(ordered, q.ravel() * (n - 1), method)
+    q = asarray(q)
+    dtype = np.dtype("float64") if aval.dtype == np.float64 else np.dtype("float32")
+    shares = reshape(convert_element_type(q, dtype), (aval_of(q).size,))
+    last: Any = float(n - 1)
+    if nans:
+        valid = convert_element_type(eq(ordered, ordered), dtype)
+        last = sub(ops.reduce_sum(valid, (aval.ndim - 1,)), 1.0)
+        last = expand_dims(ufuncs.maximum(last, 0.0), -1)
+    places = operators.multiply(last, shares)
+    places = broadcast_to(places, (*aval.shape[:-1], aval_of(shares).shape[0]))
+    low = ufuncs.clip(floating_point.floor(places), 0.0, last)
+    high = ufuncs.clip(floating_point.ceil(places), 0.0, last)
+    at = [
+        take_along_axis(ordered, convert_element_type(i, np.int32), aval.ndim - 1)
+        for i in (low, high)
+    ]
+    share = sub(places, low)
+    if method == "nearest":
+        nearest = floating_point.rint(places)
+        return q, select(eq(nearest, low), *at)
+    return q, _INTERPOLATIONS[method](*at, convert_element_type(share, aval.dtype))
+
+
+def _static_quantile_values(ordered: Any, places: Any, method: str) -> Any:
+    """The elements at `places` known while tracing, by slices."""
+    low, high = np.floor(places).astype(int), np.ceil(places).astype(int)
+    if method == "nearest":
+        low = high = np.rint(places).astype(int)
+    last = aval_of(ordered).ndim - 1
+    below = gather_static(ordered, low, last)
+    if np.array_equal(low, high) or method == "lower":
+        return below
+    share = (places - low).astype(aval_of(ordered).dtype)
+    return _INTERPOLATIONS[method](
+        below,
+        gather_static(ordered, high, last),
+        float(share[0]) if share.size == 1 else asarray(share),
+    )
+
+
+def _linear_interpolation(low: Any, high: Any, share: Any) -> Any:
+    # Weighing both keeps low = -inf and high = inf apart, where low + share (high - low) is nan.
+    if type(share) is float:
+        return arithmetic.add(mul(low, 1.0 - share), mul(high, share))
+    rest = sub(1.0, share)
+    weighed = arithmetic.add(operators.multiply(low, rest), operators.multiply(high, share))
+    return ufuncs.where(eq(share, 0.0), low, weighed)
+
+
+_INTERPOLATIONS: dict[str, Callable[..., Any]] = {
+    "linear": _linear_interpolation,
+    "lower": lambda low, high, share: low,
+    "higher": lambda low, high, share: high,
+    "midpoint": lambda low, high, share: mul(arithmetic.add(low, high), 0.5),
+    "nearest": lambda low, high, share: low,
+}
+
+
+def _restore_dims(
+    found: Any, q_shape: Shape, shape: Shape, axes: Shape, keepdims: bool, a: Any
+) -> Any:
+    """Results along the last axis, with the dimensions of `q` in front instead."""
+    found = moveaxis(found, aval_of(found).ndim - 1, 0)
+    rest = tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
+    found = reshape(found, (*q_shape, *rest))
+    return convert_element_type(found, aval_of(found).dtype)
+
+
+def convolve(
+    a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    """The sums of products of `a` with `v` flipped, at each place where they meet.
+
+    "full" has all places, "same" the middle ones, as many as the longer has elements, "valid"
+    those where the shorter lies within the longer.
+
+    Raises ShapeError unless both are one-dimensional and not empty.
+    """
+    a, v = _vector_operands("convolve", a, v)
+    if aval_of(a).shape < aval_of(v).shape:
+        a, v = v, a
+    return _convolve_vectors("convolve", a, rev(v, (0,)), mode, precision, preferred_element_type)
+
+
+def correlate(
+    a: Any,
+    v: Any,
+    mode: str = "valid",
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """The sums of products of `a` with the conjugate of `v`, at each place where they meet.
+
+    `mode` is as in `convolve`; exchanging `a` and `v` gives the conjugates in reverse order.
+
+    Raises ShapeError unless both are one-dimensional and not empty.
+    """
+    a, v = _vector_operands("correlate", a, v)
+    v = conj(v)
+    if aval_of(a).shape < aval_of(v).shape:
+        found = _convolve_vectors("correlate", v, a, mode, precision, preferred_element_type)
+        return rev(found, (0,))
+    return _convolve_vectors("correlate", a, v, mode, precision, preferred_element_type)
+
+
+def _vector_operands(name: str, a: Any, v: Any) -> tuple[Any, ...]:
+    a, v = promote(a, v)
+    if not aval_of(a).ndim == aval_of(v).ndim == 1 or not (aval_of(a).size and aval_of(v).size):
+        raise ShapeError(
+            f"{name}: both must be one-dimensional and not empty; "
+            f"got {aval_of(a)!r} and {aval_of(v)!r}"
+        )
+    return a, v
+
+
+def _convolve_vectors(name: str, a: Any, v: Any, mode: str, precision: Any, wide: Any) -> Any:
+    """The sums of products of `v` with the windows of `a`, which is no shorter."""
+    n = aval_of(v).size
+    paddings = {"full": (n - 1, n - 1), "same": (n // 2, n - n // 2 - 1), "valid": (0, 0)}
+    if not isinstance(mode, str) or mode not in paddings:
+        raise ValueRangeError(f'{name}: mode must be "full", "same" or "valid"; got {mode!r}')
+    layout = (0, 1, 2)
+    slide = Convolution(
+        Window((n,), (1,), (paddings[mode],), (1,), (1,)),
+        ConvLayouts(layout, layout, layout),
+        precision=canonical_precision(precision),
+        preferred_element_type=None if wide is None else canonical_dtype(wide),
+    )
+    out = slide(reshape(a, (1, 1, aval_of(a).size)), reshape(v, (1, 1, n)))
+    return reshape(out, aval_of(out).shape[2:])

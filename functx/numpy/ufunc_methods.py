@@ -10,20 +10,18 @@ import numpy as np
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracing import aval_of
 from functx.numpy import (
-    choices,
-    elementary,
-    number_parts,
+    cumulative,
+    floating_point,
     operators,
     reductions,
-    running,
     shapes,
-    whole_numbers,
+    ufuncs,
 )
-from functx.numpy.creation import asarray
+from functx.numpy.array_creation import asarray
 from functx.numpy.indexing import IndexUpdateRef
+from functx.numpy.mutating_functions import check_assignable
 from functx.numpy.mutation import assign_array, check_same_kind_cast, write_out_exact
-from functx.numpy.writing import check_assignable
-from functx.ops import cumulative
+from functx.ops.cumulative import cummax, cummin
 from functx.ops.operands import canonical_axis
 from functx.transforms.control.scan import scan
 
@@ -153,12 +151,12 @@ _REDUCE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_or": reductions.any,
 }
 _ACCUMULATE_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": running.cumsum,
-    "multiply": running.cumprod,
-    "maximum": cumulative.cummax,
-    "minimum": cumulative.cummin,
+    "add": cumulative.cumsum,
+    "multiply": cumulative.cumprod,
+    "maximum": cummax,
+    "minimum": cummin,
 }
-for _module in (choices, elementary, number_parts, operators, whole_numbers):
+for _module in (ufuncs, ufuncs, floating_point, operators, floating_point):
     for _name, _function in list(vars(_module).items()):
         _known = getattr(np, _name, None)
         if not isinstance(_known, np.ufunc) or _known.nout > 1 or hasattr(_function, "at"):

@@ -2,25 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature, unwrap
 from typing import Any
 
 import numpy as np
+from ml_dtypes import iinfo
 
-from functx.core.arrays import evaluate_binary_on_host
-from functx.core.dtypes import is_complex
+from functx.core.errors import ArgumentError, DTypeError, ValueRangeError
+from functx.core.ndarray import evaluate_binary_on_host
 from functx.core.primitive import Primitive
 from functx.core.program import Literal
 from functx.core.tracing import Tracer, aval_of, bind, current_builder
+from functx.core.types import is_complex, is_floating, is_inexact
+from functx.numpy.array_creation import asarray
 from functx.numpy.mutation import write_out
-from functx.numpy.promotion import bind_binary, broadcast, operand, promote, promote_inexact
-from functx.ops import complexes
-from functx.ops.arithmetic import BOOL
-from functx.ops.comparison import ne
+from functx.numpy.promotion import (
+    bind_binary,
+    broadcast,
+    copy_array,
+    operand,
+    promote,
+    promote_inexact,
+)
+from functx.ops import arithmetic, conversion, logic, special
+from functx.ops import transcendental as angles
+from functx.ops import transcendental as exponentials
+from functx.ops.arithmetic import BOOL, div, mul
 from functx.ops.conversion import convert_element_type
-from functx.ops.operands import literal
+from functx.ops.logic import Select, eq, gt, ne
+from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.shapes import full_like
+
+__all__ = [
+    "acos",
+    "acosh",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cbrt",
+    "clip",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "degrees",
+    "exp",
+    "exp2",
+    "expm1",
+    "fmax",
+    "fmin",
+    "heaviside",
+    "hypot",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logaddexp2",
+    "maximum",
+    "minimum",
+    "piecewise",
+    "rad2deg",
+    "radians",
+    "select",
+    "sin",
+    "sinc",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "where",
+]
 
 
 def ufunc(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +171,7 @@ def inexact_binary_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[
 def map_real_and_imag(function: Callable[..., Any], x: Any) -> Any:
     """`function` of `x`, or of its real and its imaginary part."""
     if is_complex(aval_of(x).dtype):
-        return complexes.complex(function(complexes.real(x)), function(complexes.imag(x)))
+        return conversion.complex(function(conversion.real(x)), function(conversion.imag(x)))
     return function(x)
 
 
@@ -140,3 +203,224 @@ def broadcast_inexact(x: Any, y: Any) -> tuple[Any, ...]:
 def zero_literal(x: Any) -> Any:
     """The literal 0 that goes with `x`, which may be a Python number."""
     return literal(0, aval_of(x).dtype)
+
+
+exp = inexact_ufunc("exp", exponentials.Exp(), "e to the power x.")
+exp2 = inexact_ufunc("exp2", exponentials.Exp2(), "2 to the power x.")
+expm1 = inexact_ufunc("expm1", exponentials.Expm1(), "exp(x) - 1, precise near 0.")
+log = inexact_ufunc("log", exponentials.Log(), "The natural logarithm.")
+log1p = inexact_ufunc("log1p", exponentials.Log1p(), "log(1 + x), precise near 0.")
+logaddexp = inexact_binary_ufunc(
+    "logaddexp", special.Logaddexp(), "log(exp(x) + exp(y)), without overflow."
+)
+sqrt = inexact_ufunc("sqrt", exponentials.Sqrt(), "The square root; infinitely steep at 0.")
+cbrt = inexact_ufunc("cbrt", exponentials.Cbrt(), "The cube root, negative for negative x.")
+
+
+@ufunc
+def log2(x: Any, /) -> Any:
+    """The logarithm to base 2."""
+    return map_real_and_imag(lambda part: div(part, math.log(2)), log(x))
+
+
+@ufunc
+def log10(x: Any, /) -> Any:
+    """The logarithm to base 10."""
+    return map_real_and_imag(lambda part: div(part, math.log(10)), log(x))
+
+
+@ufunc
+def logaddexp2(x: Any, y: Any, /) -> Any:
+    """log2(2**x + 2**y), without overflow."""
+    x, y = broadcast_inexact(x, y)
+    scaled = mul(x, math.log(2)), mul(y, math.log(2))
+    return div(special.logaddexp(*scaled), math.log(2))
+
+
+sin = inexact_ufunc("sin", angles.Sin(), "The sine of x.")
+cos = inexact_ufunc("cos", angles.Cos(), "The cosine of x.")
+tan = inexact_ufunc("tan", angles.Tan(), "The tangent of x.")
+arcsin = inexact_ufunc("arcsin", angles.Asin(), "The inverse sine, in [-pi/2, pi/2].")
+arccos = inexact_ufunc("arccos", angles.Acos(), "The inverse cosine, in [0, pi].")
+arctan = inexact_ufunc("arctan", angles.Atan(), "The inverse tangent, in (-pi/2, pi/2).")
+arctan2 = inexact_binary_ufunc(
+    "arctan2",
+    angles.Atan2(),
+    "The angle of the point (y, x), given as arctan2(y, x), in (-pi, pi].",
+)
+hypot = inexact_binary_ufunc("hypot", special.Hypot(), "sqrt(x**2 + y**2), without overflow.")
+sinh = inexact_ufunc("sinh", angles.Sinh(), "The hyperbolic sine of x.")
+cosh = inexact_ufunc("cosh", angles.Cosh(), "The hyperbolic cosine of x.")
+tanh = inexact_ufunc("tanh", angles.Tanh(), "The hyperbolic tangent of x.")
+arcsinh = inexact_ufunc("arcsinh", angles.Asinh(), "The inverse hyperbolic sine.")
+arccosh = inexact_ufunc("arccosh", angles.Acosh(), "The inverse hyperbolic cosine, for x >= 1.")
+arctanh = inexact_ufunc("arctanh", angles.Atanh(), "The inverse hyperbolic tangent, for |x| <= 1.")
+sinc = inexact_ufunc("sinc", special.Sinc(), "sin(pi x) / (pi x), and 1 at 0.")
+
+
+@ufunc
+def deg2rad(x: Any, /) -> Any:
+    """x degrees in radians."""
+    (x,) = promote_inexact(x)
+    return bind_binary(arithmetic.Mul(), x, math.pi / 180)
+
+
+@ufunc
+def rad2deg(x: Any, /) -> Any:
+    """x radians in degrees."""
+    (x,) = promote_inexact(x)
+    return bind_binary(arithmetic.Mul(), x, 180 / math.pi)
+
+
+radians, degrees = deg2rad, rad2deg
+# The names of the array API standard.
+acos, acosh, asin, asinh = arccos, arccosh, arcsin, arcsinh
+atan, atan2, atanh = arctan, arctan2, arctanh
+
+
+maximum = binary_ufunc(
+    "maximum", arithmetic.Max(), "The larger of x and y; nan where either is nan."
+)
+minimum = binary_ufunc(
+    "minimum", arithmetic.Min(), "The smaller of x and y; nan where either is nan."
+)
+
+
+@ufunc
+def heaviside(x: Any, h: Any, /) -> Any:
+    """0 where x < 0, 1 where x > 0, h where x is 0."""
+    x, h = broadcast_inexact(x, h)
+    flat = convert_element_type(gt(x, 0), aval_of(x).dtype)
+    return logic.select(eq(x, 0), h, logic.select(ne(x, x), x, flat))
+
+
+@ufunc
+def fmax(x: Any, y: Any, /) -> Any:
+    """The larger of x and y, or the one that is not nan."""
+    return _nan_ignoring_extremum(arithmetic.max, x, y)
+
+
+@ufunc
+def fmin(x: Any, y: Any, /) -> Any:
+    """The smaller of x and y, or the one that is not nan."""
+    return _nan_ignoring_extremum(arithmetic.min, x, y)
+
+
+def _nan_ignoring_extremum(extremum: Callable[..., Any], x: Any, y: Any) -> Any:
+    x, y = broadcast(*promote(x, y))
+    out = extremum(x, y)
+    if not is_inexact(aval_of(x).dtype):
+        return out
+    return logic.select(ne(x, x), y, logic.select(ne(y, y), x, out))
+
+
+def clip(
+    a: Any,
+    min: Any = None,
+    max: Any = None,
+    out: Any = None,
+    *,
+    a_min: Any = None,
+    a_max: Any = None,
+) -> Any:
+    """min(max(a, low), high), with either bound left out; nan where `a` or a bound is.
+
+    Where the bounds cross, the upper one holds. The derivative is 0 where `a` ties with one.
+    """
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if low is None and high is None:
+        return write_out("clip", copy_array(asarray(a)), out)
+    given = [x for x in (a, low, high) if x is not None]
+    a, *bounds = broadcast(*promote(*given))
+    dtype = aval_of(a).dtype
+    if is_complex(dtype):
+        raise DTypeError(f"clip: the array must not be complex; got {aval_of(a)!r}")
+    if low is None:
+        bounds.insert(0, literal(_dtype_bounds(dtype)[0], dtype))
+    elif high is None:
+        bounds.append(literal(_dtype_bounds(dtype)[1], dtype))
+    return write_out("clip", logic.clamp(bounds[0], a, bounds[1]), out)
+
+
+def _dtype_bounds(dtype: Any) -> tuple[Any, Any]:
+    """The lowest and the highest value of a dtype."""
+    if is_floating(dtype):
+        return -math.inf, math.inf
+    return (False, True) if dtype == BOOL else (iinfo(dtype).min, iinfo(dtype).max)
+
+
+def where(
+    condition: Any,
+    x: Any = None,
+    y: Any = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """`x` where `condition` is not zero, else `y`; what is not taken has no influence.
+
+    With the condition alone, the positions where it holds, as `nonzero` gives them.
+    """
+    if x is None or y is None:
+        if x is not None or y is not None:
+            raise ArgumentError("where: x and y must be given together; got one of them")
+        from functx.numpy.sorting_and_searching import nonzero_indices
+
+        return nonzero_indices("where", condition, size, fill_value)
+    if type(condition) is Tracer and condition.atom.aval.dtype == BOOL:
+        shape = condition.atom.aval.shape
+        if type(x) is Tracer and x.atom.aval.shape == shape:
+            if type(y) is Tracer:
+                if x.atom.aval is y.atom.aval:
+                    return bind(Select(), (condition, y, x))
+            elif type(y) is float and x.atom.aval.dtype.kind == "f" and not x.atom.aval.weak_type:
+                return bind(Select(), (condition, literal(y, x.atom.aval.dtype), x))
+    condition, x, y = broadcast(as_boolean(condition), *promote(x, y))
+    return bind(Select(), (condition, y, x))
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """For each element the choice whose condition is the first to hold, or `default`."""
+    if len(condlist) != len(choicelist) or not len(condlist):
+        raise ValueRangeError(
+            "select: there must be as many choices as conditions, at least one; got "
+            f"{len(choicelist)} and {len(condlist)}"
+        )
+    *choices, chosen = promote(*choicelist, default)
+    for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
+        chosen = where(condition, choice, chosen)
+    return chosen
+
+
+def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+    """`funclist[i](x, *args, **kw)` where the condition i is the last to hold.
+
+    Numbers stand for constant functions. One function more than conditions is for the rest,
+    which is 0 otherwise. Every function runs on all of `x`, its result chosen from.
+    """
+    x = operand(x)
+    if not isinstance(condlist, (list, tuple)) or (
+        not isinstance(condlist[0], (list, tuple))
+        and (aval_of(x).ndim > 0 and aval_of(condlist[0]).ndim == 0)
+    ):
+        condlist = [condlist]
+    functions = list(funclist)
+    if len(functions) == len(condlist):
+        functions.append(0)
+    if len(functions) != len(condlist) + 1:
+        raise ValueRangeError(
+            f"piecewise: there must be {len(condlist)} functions for {len(condlist)} conditions, "
+            f"or one more; got {len(funclist)}"
+        )
+    dtype = aval_of(x).dtype
+
+    def value(function: Any) -> Any:
+        out = operand(function(x, *args, **kw) if callable(function) else function)
+        same = aval_of(out).dtype == dtype and type(out) not in PYTHON_SCALARS
+        return out if same else asarray(out, dtype)
+
+    chosen = broadcast(value(functions[-1]), full_like(x, 0))[0]
+    for condition, function in zip(condlist, functions, strict=False):
+        chosen = where(condition, value(function), chosen)
+    return chosen

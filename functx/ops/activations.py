@@ -1,17 +1,395 @@
-"""Activations that keep digits or derivatives where their plain formula would lose them."""
+"""Sums of exponentials and what is normalized by them, without overflow."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from functx.core.samples import f32, sample
-from functx.ops.arithmetic import abs, add, max, min, mul, neg, sub
-from functx.ops.exponential import exp, log1p, logistic
-from functx.ops.families import Inexact
-from functx.ops.selection import clamp
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import Sample, f32, sample
+from functx.core.tracing import aval_of
+from functx.core.types import canonical_dtype, is_floating
+from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, sub
+from functx.ops.autodiff import stop_gradient
+from functx.ops.conversion import convert_element_type
+from functx.ops.families import Inexact, check_same_dtype
+from functx.ops.logic import clamp, eq, select
+from functx.ops.operands import (
+    batch_size,
+    canonical_axes,
+    cast_like_input,
+    check_axes,
+    tuple_delete,
+    upcast_half,
+)
+from functx.ops.reductions import Reduction, reduce_max, reduce_sum, shift_reduced_axes
+from functx.ops.shapes import batch_dim_at, broadcast_in_dim
 from functx.ops.special import erfc
-from functx.ops.trigonometric import tanh
+from functx.ops.transcendental import exp, log, log1p, logistic, tanh
+
+INFINITY = float("inf")
+
+
+class LogSumExp(Reduction):
+    """log(sum(exp(x))) over `axes`; -inf of nothing and of negative infinities alone.
+
+    Elements that are inf share the derivative.
+    """
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], axes=(0,)),
+        sample(f32[2, 3, 4], axes=(0, 2)),
+        sample(f32[2], axes=(0,), values={0: [-INFINITY, -INFINITY]}, gradients={0: [0.0, 0.0]}),
+        sample(
+            f32[3], axes=(0,), values={0: [-INFINITY, 100.0, 100.0]}, gradients={0: [0.0, 0.5, 0.5]}
+        ),
+        sample(
+            f32[3],
+            axes=(0,),
+            values={0: [INFINITY, 100.0, INFINITY]},
+            gradients={0: [0.5, 0.0, 0.5]},
+        ),
+    )
+
+    def decompose(self, x):
+        _, total, largest = self.exponentials(upcast_half(x))
+        return cast_like_input(add(log(total), largest), x)
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        pushed = reduce_sum(mul(self.derivative_weights(upcast_half(x)), upcast_half(t)), self.axes)
+        return self(x), cast_like_input(pushed, x)
+
+    def vjp(self, ct, out, args, active):
+        (x,) = args
+        wide = upcast_half(x)
+        return (
+            cast_like_input(
+                mul(self.broadcast_back(upcast_half(ct), x), self.derivative_weights(wide)), x
+            ),
+        )
+
+    def exponentials(self, x: Any) -> tuple[Any, Any, Any]:
+        """exp(x - largest), the sum of that, and the largest element, 0 if that is -inf."""
+        largest = stop_gradient(reduce_max(x, self.axes))
+        largest = select(eq(largest, -INFINITY), 0, largest)
+        # Of infinite elements, each counts as 1 beside the others' 0.
+        powers = exp(sub(x, self.broadcast_back(largest, x)))
+        powers = select(eq(x, INFINITY), 1.0, powers)
+        return powers, reduce_sum(powers, self.axes), largest
+
+    def derivative_weights(self, x: Any) -> Any:
+        # Compiling finds that their parts are those of `out`.
+        return LogSumExpDerivative(self.axes)(x)
+
+
+class SoftmaxLike(Primitive, abstract=True):
+    """One operand, normalized along `axes` together, which stay."""
+
+    axes: tuple[int, ...]
+    accepts: ClassVar[str] = "f"
+    samples: ClassVar[tuple[Sample, ...]] = (
+        sample(f32[3, 4], axes=(1,)),
+        sample(f32[2, 3, 4], axes=(0, 2)),
+        sample(f32[0, 4], axes=(0,)),
+    )
+
+    def abstract_eval(self, x):
+        check_same_dtype(self, (x,))
+        check_axes(self.name, self.axes, x.ndim)
+        return x
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        return type(self)(shift_reduced_axes(self.axes, dim)[0])(x), dim
+
+    def subtract_max(self, x: Any) -> Any:
+        """`x` less the largest along the axes, so that its exponentials do not overflow."""
+        return sub(x, broadcast_along(reduce_max(x, self.axes), x, self.axes))
+
+
+class Softmax(SoftmaxLike):
+    """exp(x) / sum(exp(x)) along `axes`."""
+
+    samples = (
+        *SoftmaxLike.samples,
+        sample(
+            f32[3],
+            axes=(0,),
+            values={0: [-INFINITY, 100.0, 100.0]},
+            gradients={0: [0.0, 0.0, 0.0]},
+        ),
+    )
+
+    def decompose(self, x):
+        powers = exp(self.subtract_max(upcast_half(x)))
+        return cast_like_input(div(powers, sum_and_broadcast(powers, self.axes)), x)
+
+    def jvp(self, primals, tangents):
+        # The Jacobian is symmetric, so tangents go forward as cotangents go back.
+        out = self(*primals)
+        return out, SoftmaxBackward(self.axes)(tangents[0], out)
+
+    def vjp(self, ct, out, args, active):
+        return (SoftmaxBackward(self.axes)(ct, out),)
+
+
+class LogSumExpDerivative(Softmax):
+    """As `softmax`, but zeros where all are -inf, and elements that are inf share the whole.
+
+    So is the derivative of `logsumexp`.
+    """
+
+    samples = (
+        *Softmax.samples,
+        sample(f32[2], axes=(0,), values={0: [-INFINITY, -INFINITY]}, gradients={0: [0.0, 0.0]}),
+        sample(
+            f32[3],
+            axes=(0,),
+            values={0: [INFINITY, 100.0, INFINITY]},
+            gradients={0: [0.0, 0.0, 0.0]},
+        ),
+    )
+
+    def decompose(self, x):
+        # exp(x - out), out the logsumexp, would lose the digits that log cuts off.
+        powers, total, _ = LogSumExp(self.axes).exponentials(upcast_half(x))
+        weights = div(powers, broadcast_along(select(eq(total, 0), 1, total), x, self.axes))
+        return cast_like_input(weights, x)
+
+
+class LogSoftmax(SoftmaxLike):
+    """x - log(sum(exp(x))) along `axes`."""
+
+    samples = (
+        *SoftmaxLike.samples,
+        sample(
+            f32[3],
+            axes=(0,),
+            values={0: [-INFINITY, 100.0, 100.0]},
+            gradients={0: [1.0, -0.5, -0.5]},
+        ),
+    )
+
+    def decompose(self, x):
+        shifted = self.subtract_max(upcast_half(x))
+        total = log(reduce_sum(exp(shifted), self.axes))
+        return cast_like_input(sub(shifted, broadcast_along(total, x, self.axes)), x)
+
+    def jvp(self, primals, tangents):
+        out = self(*primals)
+        return out, log_softmax_tangent(tangents[0], out, self.axes)
+
+    def vjp(self, ct, out, args, active):
+        return (LogSoftmaxBackward(self.axes)(ct, out),)
+
+
+class SoftmaxLikeBackward(Primitive, abstract=True):
+    """The cotangent of what was normalized, given that of the outcome, and the outcome.
+
+    It has the dtype of the cotangent given, or `dtype`. Linear in the first operand.
+    """
+
+    axes: tuple[int, ...]
+    dtype: Any = None
+    accepts: ClassVar[str] = "f"
+    samples: ClassVar[tuple[Sample, ...]] = (sample(f32[2, 3, 4], f32[2, 3, 4], axes=(0, 2)),)
+
+    def abstract_eval(self, ct, out):
+        check_same_dtype(self, (ct, out))
+        check_axes(self.name, self.axes, out.ndim)
+        if ct.shape != out.shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the output; got {ct!r} for "
+                f"{out!r}"
+            )
+        dtype = ct.dtype if self.dtype is None else canonical_dtype(self.dtype)
+        if not is_floating(dtype):
+            raise DTypeError(f"{self.name}: dtype must be a float type; got {dtype}")
+        return ct.update(dtype=dtype)
+
+    def decompose(self, ct, out):
+        return self.cast_result(self.input_cotangent(upcast_half(ct), upcast_half(out)), ct)
+
+    def jvp(self, primals, tangents):
+        (ct, out), (dct, dout) = primals, tangents
+        result = self(ct, out)
+        total = None if dct is None else self(dct, out)
+        if dout is not None:
+            term = self.cast_result(
+                self.cotangent_derivative(*map(upcast_half, (ct, out, dout))), ct
+            )
+            total = term if total is None else add(total, term)
+        return result, total
+
+    def vjp(self, ct, out, args, active):
+        wide = upcast_half(ct)
+        given, normalized = map(upcast_half, args)
+        return (
+            cast_like_input(self.output_tangent(wide, normalized), args[0]) if active[0] else None,
+            cast_like_input(self.cotangent_derivative_transpose(wide, given, normalized), args[1])
+            if active[1]
+            else None,
+        )
+
+    def transpose(self, ct, given, normalized):
+        return cast_like_input(
+            self.output_tangent(upcast_half(ct), upcast_half(normalized)), given
+        ), None
+
+    def batch(self, args, dims):
+        dim = next(d for d in dims if d is not None)
+        size = batch_size(args, dims)
+        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return type(self)(shift_reduced_axes(self.axes, dim)[0], self.dtype)(*args), dim
+
+    def cast_result(self, x: Any, ct: Any) -> Any:
+        return cast_like_input(x, ct) if self.dtype is None else convert_element_type(x, self.dtype)
+
+    def input_cotangent(self, ct: Any, out: Any) -> Any:
+        """The cotangent of what was normalized."""
+        raise NotImplementedError
+
+    def output_tangent(self, t: Any, out: Any) -> Any:
+        """The transpose of `pulled`: how a tangent of what was normalized moves the outcome."""
+        raise NotImplementedError
+
+    def cotangent_derivative(self, ct: Any, out: Any, t: Any) -> Any:
+        """How `pulled` moves when the outcome moves by `t`."""
+        raise NotImplementedError
+
+    def cotangent_derivative_transpose(self, t: Any, ct: Any, out: Any) -> Any:
+        """The transpose of `turned`, applied to `t`."""
+        raise NotImplementedError
+
+
+class SoftmaxBackward(SoftmaxLikeBackward):
+    """out (ct - mean of ct, weighed by out) along `axes`: the cotangent of x for out = softmax(x)."""
+
+    def input_cotangent(self, ct, out):
+        return mul(out, subtract_weighted_mean(ct, out, self.axes))
+
+    def output_tangent(self, t, out):
+        return self.input_cotangent(t, out)
+
+    def cotangent_derivative(self, ct, out, t):
+        # With c = ct - mean: t c - out sum(t c) / sum(out)
+        return subtract_weighted_total(
+            mul(t, subtract_weighted_mean(ct, out, self.axes)), out, self.axes
+        )
+
+    def cotangent_derivative_transpose(self, t, ct, out):
+        return mul(
+            subtract_weighted_mean(t, out, self.axes), subtract_weighted_mean(ct, out, self.axes)
+        )
+
+
+class LogSoftmaxBackward(SoftmaxLikeBackward):
+    """ct - p sum(ct) along `axes`, p = softmax(out): the cotangent of x for out = log_softmax(x)."""
+
+    def input_cotangent(self, ct, out):
+        return subtract_weighted_total(ct, exp(out), self.axes)
+
+    def output_tangent(self, t, out):
+        return log_softmax_tangent(t, out, self.axes)
+
+    def cotangent_derivative(self, ct, out, t):
+        p = exp(out)
+        p = div(p, nonzero_total(p, self.axes))
+        return neg(
+            mul(mul(p, subtract_weighted_mean(t, p, self.axes)), sum_and_broadcast(ct, self.axes))
+        )
+
+    def cotangent_derivative_transpose(self, t, ct, out):
+        return self.cotangent_derivative(ct, out, t)
+
+
+def log_softmax_tangent(t: Any, out: Any, axes: tuple[int, ...]) -> Any:
+    """t - mean of t: the tangent of the logarithms of probabilities `out`."""
+    return cast_like_input(subtract_weighted_mean(upcast_half(t), exp(upcast_half(out)), axes), t)
+
+
+def subtract_weighted_mean(x: Any, weights: Any, axes: tuple[int, ...]) -> Any:
+    """`x` less its mean along `axes`, weighed by `weights`, whose sum is about 1.
+
+    Taken twice, since that keeps the digits where one weight is almost all: its element is almost
+    the mean, and the first difference is rounded. Of the differences the mean is almost 0.
+    """
+    weight = nonzero_total(weights, axes)
+    x = sub(x, div(sum_and_broadcast(mul(weights, x), axes), weight))
+    return sub(x, div(sum_and_broadcast(mul(weights, x), axes), weight))
+
+
+def subtract_weighted_total(x: Any, shares: Any, axes: tuple[int, ...]) -> Any:
+    """`x` less its total along `axes`, split by `shares`, whose sum is about 1.
+
+    Taken twice, which keeps the digits in the same way: what the first leaves has almost the total 0.
+    """
+    weight = nonzero_total(shares, axes)
+    x = sub(x, mul(shares, div(sum_and_broadcast(x, axes), weight)))
+    return sub(x, mul(shares, div(sum_and_broadcast(x, axes), weight)))
+
+
+def nonzero_total(weights: Any, axes: tuple[int, ...]) -> Any:
+    """The sum of `weights` along `axes`; 1 where it is 0."""
+    total = sum_and_broadcast(weights, axes)
+    return select(eq(total, 0.0), 1.0, total)
+
+
+def broadcast_along(x: Any, like: Any, axes: tuple[int, ...]) -> Any:
+    """`x`, which lacks `axes` of the array `like`, repeated along them."""
+    return broadcast_in_dim(x, like.shape, tuple_delete(range(like.ndim), axes))
+
+
+def sum_and_broadcast(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over `axes`, repeated along them."""
+    return broadcast_along(reduce_sum(x, axes), x, axes)
+
+
+def logsumexp(x: Any, axes: Any = None) -> Any:
+    """log(sum(exp(x))) over `axes`, or over all; -inf of nothing and of infinities alone."""
+    axes = canonical_axes(axes, aval_of(x).ndim)
+    return LogSumExp(axes)(x) if axes else x
+
+
+def softmax(x: Any, axes: Any = -1) -> Any:
+    """exp(x) / sum(exp(x)) along `axes`."""
+    return Softmax(canonical_axes(axes, aval_of(x).ndim))(x)
+
+
+def log_softmax(x: Any, axes: Any = -1) -> Any:
+    """x - log(sum(exp(x))) along `axes`."""
+    return LogSoftmax(canonical_axes(axes, aval_of(x).ndim))(x)
+
+
+def softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x`, given `ct`, that of `out = softmax(x, axes)`.
+
+    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
+    Raises ShapeError and DTypeError for operands that are not of one type.
+    """
+    return SoftmaxBackward(canonical_axes(axes, aval_of(out).ndim), canonical_dtype_or_none(dtype))(
+        ct, out
+    )
+
+
+def log_softmax_backward(ct: Any, out: Any, axes: Any = -1, dtype: Any = None) -> Any:
+    """The cotangent of `x`, given `ct`, that of `out = log_softmax(x, axes)`.
+
+    It has the dtype of `ct`, or `dtype`. Half floats are computed with in single precision.
+    Raises ShapeError and DTypeError for operands that are not of one type.
+    """
+    return LogSoftmaxBackward(
+        canonical_axes(axes, aval_of(out).ndim), canonical_dtype_or_none(dtype)
+    )(ct, out)
+
+
+def canonical_dtype_or_none(dtype: Any) -> Any:
+    """`dtype` as a field holds it, None if there is none."""
+    return None if dtype is None else canonical_dtype(dtype)
+
 
 GELU_CUBIC = 0.044715
 GELU_SCALE = math.sqrt(2 / math.pi)

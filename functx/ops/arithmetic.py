@@ -10,17 +10,21 @@ import numpy as np
 from jax import lax
 from jax.extend.mlir.dialects import chlo, stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.core.errors import DTypeError
 from functx.core.samples import Sample, c64, f32, i32, sample
 from functx.core.tracing import Tracer, aval_of
-from functx.ops.comparison import eq, ge, gt, lt, ne
+from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, kind, real_dtype
 from functx.ops.families import Binary, Unary, apply_mask, check_same_dtype, elementwise_shape
-from functx.ops.identities import has_exact_arithmetic, is_literal_equal, is_same_value
-from functx.ops.logical import bitwise_and, bitwise_not
-from functx.ops.operands import PYTHON_SCALARS, is_finite_literal, literal, promote_scalars
-from functx.ops.selection import select
+from functx.ops.logic import bitwise_and, bitwise_not, eq, ge, gt, lt, ne, select
+from functx.ops.operands import (
+    PYTHON_SCALARS,
+    has_exact_arithmetic,
+    is_finite_literal,
+    is_literal_equal,
+    is_same_value,
+    literal,
+    promote_scalars,
+)
 
 BOOL = np.dtype("bool")
 
@@ -595,8 +599,6 @@ def nextafter(x: Any, y: Any) -> Any:
     return NextAfter()(*promote_scalars(x, y))
 
 
-from functx.ops.complexes import complex, conj, imag, real
-from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import log
-from functx.ops.rounding import round
-from functx.ops.shaping import zeros_like
+from functx.ops.conversion import complex, conj, convert_element_type, imag, real, round
+from functx.ops.shapes import zeros_like
+from functx.ops.transcendental import log

@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from functx.core.avals import ShapedArray
 from functx.core.errors import ShapeError
 from functx.core.samples import f32, sample
+from functx.core.types import ShapedArray
 from functx.ops.arithmetic import add, mul, sub
 from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import rsqrt
 from functx.ops.families import apply_mask
 from functx.ops.normalizations import (
     BackwardNormalization,
@@ -19,8 +18,9 @@ from functx.ops.normalizations import (
     NormalizationLayout,
 )
 from functx.ops.operands import batch_size, check_axes, tuple_delete
-from functx.ops.shaping import batch_dim_at
+from functx.ops.shapes import batch_dim_at
 from functx.ops.statistics import broadcast_along, check_real, mean_along, working_dtype
+from functx.ops.transcendental import rsqrt
 
 
 class BatchNorm(ForwardNormalization):

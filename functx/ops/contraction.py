@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
+from jax import lax
+from jax import numpy as jnp
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DType
-from functx.core.errors import ShapeError
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
 from functx.core.primitive import LinearInput, Primitive
-from functx.core.samples import f32, sample
-from functx.ops.families import check_same_dtype
+from functx.core.samples import c64, f32, sample
+from functx.core.types import DType, ShapedArray, is_complex
+from functx.ops.families import Linear, check_same_dtype
 from functx.ops.operands import check_axes, tuple_delete
+from functx.ops.shapes import moveaxis
 
 Dims = tuple[int, ...]
 
@@ -212,6 +215,103 @@ def matmul(x: Any, y: Any) -> Any:
     return DotGeneral(((1,), (0,)))(x, y)
 
 
+class Precision(Enum):
+    """How many passes a matrix unit makes over float32 operands: the more, the more exact."""
+
+    DEFAULT = 0
+    HIGH = 1
+    HIGHEST = 2
+
+
+_PRECISION_NAMES = {
+    "default": "DEFAULT",
+    "fastest": "DEFAULT",
+    "bfloat16": "DEFAULT",
+    "high": "HIGH",
+    "tensorfloat32": "HIGH",
+    "bfloat16_3x": "HIGH",
+    "highest": "HIGHEST",
+    "float32": "HIGHEST",
+}
+
+
+def canonical_precision(precision: Any) -> tuple[str, str] | None:
+    """`precision`, one for both operands or a pair, as `DotGeneral` takes it.
+
+    Each is None, a member of `Precision` (JAX's are taken too), or its name.
+    """
+    if precision is None:
+        return None
+    if isinstance(precision, (tuple, list)) and len(precision) == 2:
+        left, right = (_precision_name(p) for p in precision)
+        return left, right
+    return _precision_name(precision), _precision_name(precision)
+
+
+def _precision_name(precision: Any) -> str:
+    if precision is None:
+        return "DEFAULT"
+    name = getattr(precision, "name", precision)
+    found = _PRECISION_NAMES.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        raise ValueRangeError(
+            "precision must be None, 'default', 'high' or 'highest', a member of "
+            f"functx.lax.Precision, or a pair of those; got {precision!r}"
+        )
+    return found
+
+
+_MAX_XLA_NDIM = 3
+
+
+class Fft(Linear):
+    """The discrete Fourier transform over the last `ndim` dimensions, or its inverse."""
+
+    ndim: int = 1
+    inverse: bool = False
+    samples = (
+        sample(c64[3, 4]),
+        sample(c64[5], inverse=True),
+        sample(c64[2, 3, 4], ndim=2),
+        sample(c64[2, 3, 2, 2, 3], ndim=5),
+    )
+
+    def abstract_eval(self, x):
+        if not is_complex(x.dtype):
+            raise DTypeError(f"fft: the operand must be complex; got {x!r}", fix="Convert it.")
+        if x.ndim < self.ndim or 0 in x.shape[x.ndim - self.ndim :]:
+            raise ShapeError(f"fft: there must be {self.ndim} dimensions with elements; got {x!r}")
+        return x
+
+    def transpose(self, ct, x):
+        # The matrix of the transform is symmetric.
+        return (self(ct),)
+
+    def batch(self, args, dims):
+        return self(moveaxis(args[0], dims[0], 0)), 0
+
+    def lower(self, ctx, x):
+        shape = ctx.avals_in[0].shape
+        kind = lax.FftType.IFFT if self.inverse else lax.FftType.FFT
+
+        def transform(v):
+            # The transform is separable, and XLA's is over three dimensions at most.
+            for end in range(self.ndim, 0, -_MAX_XLA_NDIM):
+                count = min(end, _MAX_XLA_NDIM)
+                axes = [len(shape) - self.ndim + i for i in range(end - count, end)]
+                last = range(-count, 0)
+                moved = jnp.moveaxis(v, axes, last)
+                v = jnp.moveaxis(lax.fft(moved, kind, moved.shape[-count:]), last, axes)
+            return v
+
+        return ctx.via_jax(transform, x)
+
+
+def fft(x: Any, ndim: int = 1, inverse: bool = False) -> Any:
+    """The discrete Fourier transform of the complex `x` over its last `ndim` dimensions."""
+    return Fft(ndim, inverse)(x)
+
+
 from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
-from functx.ops.shaping import permute_dims
+from functx.ops.shapes import permute_dims

@@ -8,15 +8,23 @@ import ml_dtypes
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.arrays import HOST_ARRAY_TYPES, as_ndarray
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DType, canonical_dtype, is_inexact, kind, real_dtype
 from functx.core.errors import DTypeError, ShapeError
-from functx.core.primitive import Primitive
+from functx.core.ndarray import HOST_ARRAY_TYPES, as_ndarray
+from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample, u8
 from functx.core.tracing import aval_of, current_builder
-from functx.ops.families import Linear, Unary
-from functx.ops.operands import identity_result
+from functx.core.types import (
+    DType,
+    ShapedArray,
+    canonical_dtype,
+    complex_dtype,
+    is_inexact,
+    kind,
+    real_dtype,
+)
+from functx.ops.arithmetic import BOOL, neg
+from functx.ops.families import Binary, Linear, Unary, broadcast_scalar, unbroadcast_scalar
+from functx.ops.operands import identity_result, promote_scalars
 
 
 class ConvertElementType(Linear):
@@ -203,4 +211,222 @@ def reduce_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
     return ReducePrecision(exponent_bits, mantissa_bits)(x)
 
 
-from functx.ops.shaping import moveaxis
+class Floor(Unary):
+    """The largest whole number that is not above x."""
+
+    accepts = "f"
+    differentiable = False
+    samples = (sample(f32[3, 4]),)
+
+    def lower(self, ctx, x):
+        return stablehlo.floor(x)
+
+
+class Ceil(Unary):
+    """The smallest whole number that is not below x."""
+
+    accepts = "f"
+    differentiable = False
+    samples = (sample(f32[3, 4]),)
+
+    def lower(self, ctx, x):
+        return stablehlo.ceil(x)
+
+
+class Round(Unary):
+    """The nearest whole number; halves go away from zero, or `to_even` ones."""
+
+    to_even: bool = False
+    accepts = "f"
+    differentiable = False
+    samples = sample(f32[3, 4]), sample(f32[3, 4], to_even=True)
+
+    def lower(self, ctx, x):
+        if self.to_even:
+            return stablehlo.round_nearest_even(x)
+        return stablehlo.round_nearest_afz(x)
+
+
+class IsFinite(Unary):
+    """Whether x is neither infinite nor nan."""
+
+    accepts = "f"
+    differentiable = False
+    host_kernel = np.isfinite
+    host_kernel_kinds = "f"
+    samples = (sample(f32[3, 4]),)
+
+    def out_dtype(self, dtype):
+        return BOOL
+
+    def lower(self, ctx, x):
+        return stablehlo.is_finite(x)
+
+
+def floor(x: Any) -> Any:
+    """The largest whole number that is not above x, elementwise."""
+    return Floor()(x)
+
+
+def ceil(x: Any) -> Any:
+    """The smallest whole number that is not below x, elementwise."""
+    return Ceil()(x)
+
+
+def round(x: Any, to_even: bool = False) -> Any:
+    """The nearest whole number, elementwise; halves go away from zero, or `to_even` ones."""
+    return Round(to_even)(x)
+
+
+def is_finite(x: Any) -> Any:
+    """Whether x is neither infinite nor nan, elementwise."""
+    return IsFinite()(x)
+
+
+class Complex(Binary):
+    """re + i im."""
+
+    accepts = "f"
+    samples = sample(f32[3, 4], f32[3, 4]), sample(f32[()], f32[3])
+
+    def out_dtype(self, dtype):
+        if dtype.itemsize < 4:
+            raise DTypeError(
+                f"complex: the parts must be float32 or float64; got {dtype}",
+                fix="Convert with astype.",
+            )
+        return complex_dtype(dtype)
+
+    def jvp(self, primals, tangents):
+        out = self(*primals)
+        parts = [0.0 if t is None else t for t in tangents]
+        return out, broadcast_scalar(complex(*parts), out.shape)
+
+    def vjp(self, ct, out, args, active):
+        return self._operand_cotangents(ct, args, active)
+
+    def transpose(self, ct, re, im):
+        return self._operand_cotangents(
+            ct, (re, im), (type(re) is LinearInput, type(im) is LinearInput)
+        )
+
+    def _operand_cotangents(self, ct: Any, args: Any, active: Any) -> list[Any]:
+        # re(ct * (re + i im)) = real(ct) re - imag(ct) im
+        re, im = args
+        return [
+            unbroadcast_scalar(real(ct), re) if active[0] else None,
+            unbroadcast_scalar(neg(imag(ct)), im) if active[1] else None,
+        ]
+
+    def lower(self, ctx, re, im):
+        return stablehlo.complex(re, im)
+
+
+class _ComplexPart(Unary, abstract=True):
+    """The real or the imaginary part."""
+
+    accepts = "c"
+
+    def out_dtype(self, dtype):
+        return real_dtype(dtype)
+
+    def jvp(self, primals, tangents):
+        return self(*primals), self(*tangents)
+
+    def preserves_zero(self, i, x):
+        return True
+
+    def vjp(self, ct, out, args, active):
+        return self.transpose(ct, *args)
+
+    view = True
+
+    def view_strides(self, x, strides):
+        return tuple([2 * n for n in strides])
+
+
+class Real(_ComplexPart):
+    """The real part."""
+
+    samples = (sample(c64[3, 4]),)
+
+    def transpose(self, ct, x):
+        return (complex(ct, 0.0),)
+
+    def scatter_into_base(self, part, index, x):
+        return complex(part, imag(x))
+
+    def simplify(self, facts, x):
+        inner = facts.defining_equation(x, Complex)
+        return None if inner is None else inner.inputs[0]
+
+    def lower(self, ctx, x):
+        return stablehlo.real(x)
+
+
+class Imag(_ComplexPart):
+    """The imaginary part."""
+
+    samples = (sample(c64[3, 4]),)
+
+    def transpose(self, ct, x):
+        # ct imag(x) = re(-i ct x)
+        return (complex(0.0, neg(ct)),)
+
+    def scatter_into_base(self, part, index, x):
+        return complex(real(x), part)
+
+    def view_offset(self, x, strides, index):
+        # Counted in elements of the part: it lies behind the real one.
+        return 1
+
+    def simplify(self, facts, x):
+        inner = facts.defining_equation(x, Complex)
+        return None if inner is None else inner.inputs[1]
+
+    def lower(self, ctx, x):
+        return stablehlo.imag(x)
+
+
+class Conj(Unary):
+    """The complex conjugate."""
+
+    accepts = "c"
+    linear = (0,)
+    samples = (sample(c64[3, 4]),)
+
+    def partial(self, i, t, out, x):
+        return conj(t)
+
+    def preserves_zero(self, i, x):
+        return True
+
+    def simplify(self, facts, x):
+        inner = facts.defining_equation(x, Conj)
+        return None if inner is None else inner.inputs[0]
+
+    def lower(self, ctx, x):
+        return stablehlo.complex(stablehlo.real(x), stablehlo.negate(stablehlo.imag(x)))
+
+
+def complex(re: Any, im: Any) -> Any:
+    """re + i im, elementwise, of two float32 or two float64 operands."""
+    return Complex()(*promote_scalars(re, im))
+
+
+def real(x: Any) -> Any:
+    """The real part of a complex `x`, elementwise."""
+    return Real()(x)
+
+
+def imag(x: Any) -> Any:
+    """The imaginary part of a complex `x`, elementwise."""
+    return Imag()(x)
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate of a complex `x`, elementwise."""
+    return Conj()(x)
+
+
+from functx.ops.shapes import moveaxis

@@ -9,16 +9,15 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DType, is_complex
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.samples import f32, sample
+from functx.core.types import DType, ShapedArray, is_complex
 from functx.ops.arithmetic import add
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import check_same_dtype
-from functx.ops.shaping import moveaxis, reshape, rev, zeros_like
-from functx.ops.window_shapes import Dims, Pairs, Window, check_window, dilate_dim
+from functx.ops.shapes import moveaxis, reshape, rev, zeros_like
+from functx.ops.windows import Dims, Pairs, Window, check_window, dilate_dim
 
 DimSpec = Dims
 """Which dimension of an array is the first, the second, and each of those in space."""

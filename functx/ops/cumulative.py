@@ -9,12 +9,11 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import accumulation_dtype, is_complex, kind, real_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import Primitive
 from functx.core.samples import bool_, c64, f32, i32, sample
 from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray, accumulation_dtype, is_complex, kind, real_dtype
 from functx.ops.families import Linear, align_batch_dims, check_same_dtype
 from functx.ops.operands import canonical_axis, check_axes
 
@@ -351,11 +350,9 @@ def linear_recurrence(factor: Any, x: Any, axis: int = 0, reverse: bool = False)
 
 
 from functx.ops.arithmetic import add, div, mul, sub
-from functx.ops.comparison import eq
-from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import exp, log
-from functx.ops.joining import pad
+from functx.ops.concatenation import pad
+from functx.ops.conversion import convert_element_type, is_finite
+from functx.ops.logic import eq, select
 from functx.ops.reductions import highest, lowest
-from functx.ops.rounding import is_finite
-from functx.ops.selection import select
-from functx.ops.shaping import zeros_like
+from functx.ops.shapes import zeros_like
+from functx.ops.transcendental import exp, log

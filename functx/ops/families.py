@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact, kind
 from functx.core.errors import DTypeError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray, is_inexact, kind
 from functx.ops.operands import batch_size, literal
 
 
@@ -286,7 +285,6 @@ def unbroadcast_scalar(x: Any, like: Any) -> Any:
 
 
 from functx.ops.arithmetic import BOOL, add, mul
-from functx.ops.logical import bitwise_and, bitwise_or
+from functx.ops.logic import bitwise_and, bitwise_or, select
 from functx.ops.reductions import reduce_sum
-from functx.ops.selection import select
-from functx.ops.shaping import broadcast_in_dim, full, moveaxis, zeros_like
+from functx.ops.shapes import broadcast_in_dim, full, moveaxis, zeros_like

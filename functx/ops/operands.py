@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import copysign, isnan
+from numbers import Integral
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_dtypes import iinfo
 
-from functx.core.arrays import as_ndarray
-from functx.core.axes import batched_axis
-from functx.core.dtypes import DType, is_complex, is_inexact, kind
+from functx.core.concretization import is_finite
 from functx.core.errors import (
     ArgumentError,
     AxisError,
     ConcretizationError,
     DTypeError,
+    IndexingError,
     ValueRangeError,
     short_repr,
 )
-from functx.core.program import Literal, scalar_literal
-from functx.core.tracing import aval_of, current_builder
-from functx.core.unknown import is_finite
+from functx.core.named_axes import batched_axis
+from functx.core.ndarray import as_ndarray
+from functx.core.program import Equation, Literal, scalar_literal
+from functx.core.tracing import Tracer, aval_of, backend, current_builder
+from functx.core.types import (
+    DType,
+    ShapedArray,
+    accumulation_dtype,
+    is_complex,
+    is_inexact,
+    is_integer,
+    kind,
+)
+from functx.ops.conversion import convert_element_type
+from functx.ops.reductions import reduce_sum
 
 PYTHON_SCALARS = frozenset({bool, int, float, complex})
 
@@ -176,3 +189,158 @@ def batch_size(args: Sequence[Any], dims: Sequence[int | None]) -> int:
     axis = batched_axis()
     assert axis is not None, "nothing is batched"
     return axis.size
+
+
+def as_float(what: str, value: Any) -> float:
+    """The Python float that `value`, called `what`, stands for; ArgumentError if none."""
+    return float(_convert_static(float, "a number", what, value))
+
+
+def as_int(what: str, value: Any) -> int:
+    """The Python int that `value`, called `what`, stands for; ArgumentError if none."""
+    return int(_convert_static(index, "an integer", what, value))
+
+
+def as_bool(what: str, value: Any) -> bool:
+    """The bool that `value`, called `what`, stands for; ArgumentError if none."""
+    if value is None or isinstance(value, Integral | np.bool_):
+        return bool(value)
+    array = isinstance(value, Tracer | np.ndarray) or hasattr(value, "__array__")
+    return bool(_convert_static(bool if array else _raise_type_error, "True or False", what, value))
+
+
+def as_ints(what: str, values: Any, count: int) -> tuple[int, ...]:
+    """So many Python ints; ArgumentError for what is no sequence of so many."""
+    try:
+        given: Sequence[Any] = tuple(values)
+    except TypeError:
+        given = ()
+    if len(given) != count or isinstance(values, str | bytes | dict | set):
+        raise ArgumentError(
+            f"{what} must be {count} integers, one a dimension; got {short_repr(values)}"
+        )
+    return tuple([as_int(what, value) for value in given])
+
+
+def _convert_static(make: Callable[[Any], Any], kind: str, what: str, value: Any) -> Any:
+    try:
+        return make(value if not isinstance(value, str | bytes) else None)
+    except ConcretizationError as error:
+        details = error.details
+    except (TypeError, ValueError, OverflowError):
+        details = []
+    raise ArgumentError(
+        f"{what} must be {kind}, known while tracing; got {short_repr(value)}",
+        *details,
+        fix="Make the argument static (static_argnums, a closure)." if details else "",
+    )
+
+
+def _raise_type_error(value: Any) -> Any:
+    raise TypeError
+
+
+def check_index_range(
+    name: str, what: str, numbers: Any, length: int, ignored: int | None = None
+) -> None:
+    """Raise unless `numbers`, called `what`, are integers from 0 to below `length`, or `ignored`.
+
+    Those that are traced are not looked at. Raises IndexingError, and DTypeError.
+    """
+    aval = aval_of(numbers)
+    if not is_integer(aval.dtype):
+        raise DTypeError(
+            f"{name}: {what} must be integers; got {aval!r}", fix="Convert with astype(int)."
+        )
+    values = concrete_value(numbers)
+    if values is None or values.size == 0:
+        return
+    outside = (values < 0) | (values >= length)
+    if ignored is not None:
+        outside &= values != ignored
+    if outside.any():
+        place = tuple([int(i) for i in np.unravel_index(np.argmax(outside), values.shape)])
+        besides = "" if ignored is None else f" or ignore_index, {ignored}"
+        raise IndexingError(
+            f"{name}: {what} must be in [0, {length}){besides}; got {int(values[place])} at "
+            f"{place} of {aval!r}"
+        )
+
+
+def concrete_value(x: Any) -> np.ndarray[Any, Any] | None:
+    """The value of `x` if it is there already; None for what is traced, or would be computed."""
+    while type(x) is Tracer:
+        builder, atom = x.builder, x.atom
+        if isinstance(atom, Literal):
+            return np.asarray(atom.value)
+        # What is written to does not hold what it came with.
+        if builder.writes:
+            return None
+        found = builder.values.get(atom)
+        x = builder.captured_value(atom) if found is None else found
+    value = None if x is None else backend.concrete_or_none(x)
+    return None if value is None else np.asarray(value)
+
+
+def upcast_aval(aval: ShapedArray) -> ShapedArray:
+    """`aval`, or single precision in place of half floats."""
+    wide = accumulation_dtype(aval.dtype)
+    return aval if wide == aval.dtype else aval.update(dtype=wide)
+
+
+def upcast_half(x: Any) -> Any:
+    """`x` in single precision if it holds half floats, else as it is."""
+    wide = accumulation_dtype(x.dtype)
+    return x if wide == x.dtype else convert_element_type(x, wide)
+
+
+def cast_like_input(x: Any, like: Any) -> Any:
+    """`x` in the dtype of `like`, which it was computed from after `upcast_half`."""
+    return x if x.dtype == like.dtype else convert_element_type(x, like.dtype)
+
+
+def sum_upcast(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over `axes`, of half floats in single precision."""
+    return cast_like_input(reduce_sum(upcast_half(x), axes), x)
+
+
+class DefUse(NamedTuple):
+    """What is known where a rule simplifies: the makers of variables, and how often each is used."""
+
+    producers: dict[Any, Equation]
+    uses: dict[Any, int]
+
+    def defining_equation(self, atom: Any, primitive: type[Any]) -> Equation | None:
+        """The equation that computes `atom`, if it is of this primitive."""
+        eqn = self.producers.get(atom)
+        return eqn if eqn is not None and type(eqn.primitive) is primitive else None
+
+    def has_one_use(self, atom: Any) -> bool:
+        """Whether one equation alone looks at `atom`, and it is no output."""
+        return self.uses.get(atom) == 1
+
+
+def is_literal_equal(atom: Any, value: Any) -> bool:
+    """Whether `atom` is this real number, of this sign, written in the program."""
+    if type(atom) is not Literal or is_complex(atom.aval.dtype) or atom.value != value:
+        return False
+    return bool(value) or copysign(1.0, atom.value) == copysign(1.0, value)
+
+
+def has_exact_arithmetic(*atoms: Any) -> bool:
+    """Whether the operands are integers or booleans, whose arithmetic has no exceptions."""
+    return all([kind(atom.aval.dtype) in "biu" for atom in atoms])
+
+
+def all_ones(aval: ShapedArray) -> Any:
+    """The number of which every bit is set."""
+    if kind(aval.dtype) == "b":
+        return True
+    return -1 if kind(aval.dtype) == "i" else 2 ** (8 * aval.dtype.itemsize) - 1
+
+
+def is_same_value(x: Any, y: Any) -> bool:
+    """Whether two atoms are one variable, or one number, which is not nan."""
+    if type(x) is Literal and type(y) is Literal:
+        return x == y and not (type(x.value) is float and isnan(x.value))
+    return x is y

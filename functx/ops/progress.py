@@ -10,14 +10,13 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_integer
-from functx.core.effects import Effect, Effects
 from functx.core.errors import DTypeError, ShapeError
+from functx.core.program import Effect, Effects
 from functx.core.samples import i32, sample
+from functx.core.types import ShapedArray, is_integer
 from functx.ops.callbacks import HostPrimitive
 from functx.ops.reductions import reduce_max
-from functx.ops.shaping import squeeze
+from functx.ops.shapes import squeeze
 from functx.ops.slicing import slice_in_dim
 
 # How often a loop reports, and how long a line stays at least.

@@ -11,9 +11,13 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import (
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import bool_, c64, f32, i32, sample, u32
+from functx.core.tracing import aval_of
+from functx.core.types import (
     DType,
+    ShapedArray,
     accumulation_dtype,
     canonical_dtype,
     is_complex,
@@ -22,16 +26,12 @@ from functx.core.dtypes import (
     kind,
     real_dtype,
 )
-from functx.core.errors import DTypeError, ShapeError
-from functx.core.primitive import Primitive
-from functx.core.samples import bool_, c64, f32, i32, sample, u32
-from functx.core.tracing import aval_of
 from functx.ops.families import Linear, check_same_dtype
-from functx.ops.identities import has_exact_arithmetic
 from functx.ops.operands import (
     canonical_axes,
     canonical_axis,
     check_axes,
+    has_exact_arithmetic,
     identity_result,
     tuple_delete,
 )
@@ -431,13 +431,11 @@ def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
 
 
 from functx.ops.arithmetic import div, mul
-from functx.ops.comparison import eq
+from functx.ops.concatenation import pad
 from functx.ops.conversion import convert_element_type
 from functx.ops.cumulative import cumprod
-from functx.ops.joining import pad
-from functx.ops.logical import bitwise_and
-from functx.ops.selection import select
-from functx.ops.shaping import (
+from functx.ops.logic import bitwise_and, eq, select
+from functx.ops.shapes import (
     Reshape,
     broadcast_in_dim,
     full_like,

@@ -10,16 +10,21 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import accumulation_dtype
 from functx.core.errors import ShapeError
 from functx.core.primitive import LinearInput
 from functx.core.samples import f32, i32, sample
-from functx.ops.comparison import ge, le
+from functx.core.tracing import trace_closed
+from functx.core.types import ShapedArray, accumulation_dtype, is_inexact
 from functx.ops.families import check_same_dtype, combine_masks
-from functx.ops.indexing import Dims, GatherScatter, ScatterDimensionNumbers, canonical_index_mode
-from functx.ops.logical import bitwise_and
-from functx.ops.operands import promote_scalars, tuple_delete
+from functx.ops.indexing import (
+    Dims,
+    GatherScatter,
+    ScatterDimensionNumbers,
+    canonical_index_mode,
+    take_distinct,
+)
+from functx.ops.logic import bitwise_and, ge, le
+from functx.ops.operands import literal, promote_scalars, tuple_delete
 
 
 class Scatter(GatherScatter, abstract=True):
@@ -251,6 +256,410 @@ def bind_scatter(
     return primitive(operand, indices, updates)
 
 
-from functx.ops.gathering import Gather
-from functx.ops.shaping import broadcast_in_dim, moveaxis, reshape, zeros_like
-from functx.ops.slicing import slice_in_dim
+class ScatterMul(Scatter):
+    """The operand multiplied by the updates, each at its index."""
+
+    linear: ClassVar[tuple[int, ...]] = (0,)
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[5],
+            i32[6, 1],
+            f32[6],
+            values={1: [[3], [0], [3], [2], [2], [2]], 2: [0.0, 2.0, 3.0, 0.0, 0.0, 2.0]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[5],
+            i32[2, 1],
+            f32[2],
+            values={1: [[3], [0]]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            unique_indices=True,
+        ),
+    )
+
+    def jvp(self, primals, tangents):
+        (x, indices, updates), (dx, _, du) = primals, tangents
+        out_t = None if dx is None else self(dx, indices, updates)
+        if du is not None:
+            # d(x u v) = dx u v + (x v) du + (x u) dv
+            others = self.gather_written(x, indices, updates)
+            if not self.has_unique_indices(x, indices):
+                others = mul(others, self.product_of_others(x, indices, updates))
+            base = zeros_like(x) if out_t is None else out_t
+            out_t = self.with_class(ScatterAdd)(base, indices, mul(du, others))
+        return self(*primals), out_t
+
+    def transpose(self, ct, x, indices, updates):
+        return self(ct, indices, updates), None, None
+
+    def product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
+        """For each element of the updates, the product of the others written to its place.
+
+        Made of products alone, since a quotient would fail at zeros.
+        """
+        shape = updates.shape
+        places = self.gather_written(reshape(iota(np.int32, x.size), x.shape), indices, updates, -1)
+        places, updates = reshape(places, (updates.size,)), reshape(updates, (updates.size,))
+        order = argsort(places)
+        runs, values = take_distinct(places, order), take_distinct(updates, order)
+        before = _exclusive_segment_products(values, runs)
+        after = rev(_exclusive_segment_products(rev(values, (0,)), rev(runs, (0,))), (0,))
+        products = take_distinct(mul(before, after), argsort(order))
+        # Those that are dropped form a run too, whose product may overflow.
+        return reshape(select(lt(places, 0), 1, products), shape)
+
+    accumulation_dtype = ScatterAdd.accumulation_dtype
+
+    def combine(self, x, update):
+        return stablehlo.multiply(x, update)
+
+
+class ScatterExtremum(Scatter, abstract=True):
+    """The operand and the updates for each place, of which the most extreme stays."""
+
+    accepts = "biuf"
+
+    def is_not_extremum(self, out: Any, x: Any) -> Any:
+        """Whether the operand or update `x` is not the one that stayed."""
+        raise NotImplementedError
+
+    def jvp(self, primals, tangents):
+        (x, indices, updates), (dx, _, du) = primals, tangents
+        out = self(*primals)
+        # Those that tie share evenly: the tangent is the mean over them.
+        of_updates = self.with_class(ScatterAdd)
+        x_lost = self.is_not_extremum(out, x)
+        updates_lost = self.is_not_extremum(self.gather_written(out, indices, updates), updates)
+        zero, one = literal(0, out.dtype), literal(1, out.dtype)
+        count = of_updates(
+            select(x_lost, zero, full(x.shape, one)),
+            indices,
+            select(updates_lost, zero, full(updates.shape, one)),
+        )
+        total = zeros_like(x) if dx is None else select(x_lost, zero, dx)
+        if du is not None:
+            total = of_updates(total, indices, select(updates_lost, zero, du))
+        return out, div(total, count)
+
+
+class ScatterMin(ScatterExtremum):
+    """The operand with the minimum of it and the updates, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            distinct=True,
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[3],
+            i32[3, 1],
+            f32[3],
+            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: [1.0, 2.0, 2.0]},
+            gradients={0: [0.5, 1.0, 0.0], 2: [0.5, 0.5, 0.5]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+    )
+
+    def is_not_extremum(self, out, x):
+        return lt(out, x)
+
+    def combine(self, x, update):
+        return stablehlo.minimum(x, update)
+
+
+class ScatterMax(ScatterExtremum):
+    """The operand with the maximum of it and the updates, each at its index."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[4, 1],
+            f32[4, 3],
+            distinct=True,
+            values={1: [[3], [0], [3], [9]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[3],
+            i32[3, 1],
+            f32[3],
+            values={0: [1.0, 2.0, 3.0], 1: [[0], [2], [2]], 2: [1.0, 4.0, 4.0]},
+            gradients={0: [0.5, 1.0, 0.0], 2: [0.5, 0.5, 0.5]},
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+    )
+
+    def is_not_extremum(self, out, x):
+        return gt(out, x)
+
+    def combine(self, x, update):
+        return stablehlo.maximum(x, update)
+
+
+def _exclusive_segment_products(updates: Any, places: Any) -> Any:
+    """The product of the earlier elements in the run of equal `places` that each is in."""
+
+    def earlier(x: Any, k: int, fill: Any) -> Any:
+        return pad(x, fill, [(k, -k, 0)])
+
+    size = updates.shape[0]
+    products = select(eq(earlier(places, 1, -2), places), earlier(updates, 1, 1), 1)
+    k = 1
+    while k < size:
+        products = mul(
+            products, select(eq(earlier(places, k, -2), places), earlier(products, k, 1), 1)
+        )
+        k *= 2
+    return products
+
+
+def scatter_mul(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with the windows at `scatter_indices` multiplied by updates; see `scatter`."""
+    return bind_scatter(
+        ScatterMul, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def scatter_min(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with the minimum of windows at `scatter_indices` and updates; see `scatter`."""
+    return bind_scatter(
+        ScatterMin, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+def scatter_max(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with the maximum of windows at `scatter_indices` and updates; see `scatter`."""
+    return bind_scatter(
+        ScatterMax, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+class ScatterSet(Scatter):
+    """The operand with the updates in place of what it held; the last one to a place stays."""
+
+    samples = (
+        sample(
+            f32[5, 3],
+            i32[5, 1],
+            f32[5, 3],
+            values={1: [[3], [0], [3], [9], [0]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+        ),
+        sample(
+            f32[2, 6, 4],
+            i32[3, 2, 2],
+            f32[3, 2, 3],
+            values={1: [[[0, 1], [2, 2]], [[2, 1], [2, 0]], [[9, 0], [1, 1]]]},
+            offset_dims=(2,),
+            collapsed_slice_dims=(2,),
+            start_index_map=(1, 2),
+            operand_batching_dims=(0,),
+            start_indices_batching_dims=(1,),
+            mode="clip",
+        ),
+        sample(
+            f32[5, 3],
+            i32[3, 1],
+            f32[3, 3],
+            values={1: [[3], [0], [4]]},
+            offset_dims=(1,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            unique_indices=True,
+        ),
+    )
+
+    def jvp(self, primals, tangents):
+        (x, indices, updates), (dx, _, du) = primals, tangents
+        dx = zeros_like(x) if dx is None else dx
+        du = zeros_like(updates) if du is None else du
+        return self(*primals), self(dx, indices, du)
+
+    def transpose(self, ct, x, indices, updates):
+        return (
+            self.operand_cotangent(ct, indices, zeros_like(updates))
+            if type(x) is LinearInput
+            else None,
+            None,
+            self.update_cotangent(ct, indices, updates) if type(updates) is LinearInput else None,
+        )
+
+    def vjp(self, ct, out, args, active):
+        _, indices, updates = args
+        written = self.update_cotangent(ct, indices, updates) if active[2] else None
+        zeros = zeros_like(updates)
+        if written is not None and is_small_part(updates, ct):
+            written, zeros = ReadBeforeWrite()(written)
+        return self.operand_cotangent(ct, indices, zeros) if active[0] else None, None, written
+
+    def cotangent_masks(self, live, args):
+        x, indices, updates = args
+        kept = None
+        if not is_small_part(updates, x):
+            kept = self.operand_cotangent(
+                instantiate_mask(live, x.shape), indices, full(updates.shape, False)
+            )
+        shows = (
+            None
+            if self.has_unique_indices(x, indices)
+            else self.last_write_mask(x, indices, updates)
+        )
+        return [kept, None, combine_masks(self.update_mask(live, *args), shows)]
+
+    def operand_cotangent(self, ct: Any, indices: Any, zeros: Any) -> Any:
+        """`ct` where the operand shows, zero where an update was written."""
+        return self(ct, indices, zeros)
+
+    def update_cotangent(self, ct: Any, indices: Any, updates: Any) -> Any:
+        """`ct` at each update that shows, zero for those dropped or written over."""
+        written = self.gather_written(ct, indices, updates)
+        if self.has_unique_indices(ct, indices):
+            return written
+        return select(self.last_write_mask(ct, indices, updates), written, 0)
+
+    def last_write_mask(self, x: Any, indices: Any, updates: Any) -> Any:
+        """Whether each element of the updates is the last that is written to its place.
+
+        Found by writing the number of each window, largest last. Of dimensions whole in
+        every window only one place need be looked at.
+        """
+        window = dict(zip(self.window_dims(x.ndim), self.offset_dims, strict=True))
+        whole = [d for d in window if d not in self.start_index_map]
+        dims, update_dims = [
+            tuple_delete(range(n), out)
+            for n, out in ((x.ndim, whole), (updates.ndim, [window[d] for d in whole]))
+        ]
+
+        def renumber(named: Dims, among: Dims) -> Dims:
+            return tuple([among.index(d) for d in named])
+
+        highest = ScatterMax(
+            renumber(tuple([window[d] for d in window if d in dims]), update_dims),
+            renumber(self.collapsed_slice_dims, dims),
+            renumber(self.start_index_map, dims),
+            renumber(self.operand_batching_dims, dims),
+            self.start_indices_batching_dims,
+            self.indices_are_sorted,
+            mode=self.mode,
+        )
+        lead = indices.shape[:-1]
+        shape = tuple([updates.shape[d] for d in update_dims])
+        places = renumber(tuple_delete(range(updates.ndim), self.offset_dims), update_dims)
+        numbers = broadcast_in_dim(reshape(iota(np.int32, prod(lead)), lead), shape, places)
+        nothing = full(tuple([x.shape[d] for d in dims]), literal(-1, numbers.dtype))
+        written = highest(nothing, indices, numbers)
+        shows = eq(highest.gather_written(written, indices, numbers, -1), numbers)
+        return broadcast_in_dim(shows, updates.shape, update_dims)
+
+    def combine(self, x, update):
+        return update
+
+    def lower(self, ctx, x, indices, updates):
+        # Only on CPUs does XLA write one update after the other.
+        if tuple(ctx.platforms) == ("cpu",) or self.has_unique_indices(*ctx.avals_in[:2]):
+            return super().lower(ctx, x, indices, updates)
+        program = trace_closed(self.order_independent, ctx.avals_in, name=self.name)
+        return ctx.module.emit(program, [x, indices, updates])[0]
+
+    def order_independent(self, x: Any, indices: Any, updates: Any) -> list[Any]:
+        """The last updates alone added to zeros, which any order of writing gives."""
+        shows = self.last_write_mask(x, indices, updates)
+        # The float that changes nothing when added, not even the sign of zero.
+        zero = literal(-0.0 if is_inexact(x.dtype) else 0, x.dtype)
+        cleared = self.replace(unique_indices=True)(x, indices, full(updates.shape, zero))
+        return [self.with_class(ScatterAdd)(cleared, indices, select(shows, updates, zero))]
+
+
+def scatter(
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: Any,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    """`operand` with a window at each vector in `scatter_indices` replaced by an update.
+
+    `dimension_numbers` are `ScatterDimensionNumbers`, or JAX's of that name. Of several
+    updates of one element the last stays. Windows that do not lie inside the operand are
+    left out with the mode "drop" (the default) and moved inside with "clip";
+    "promise_in_bounds" says that there are none.
+    """
+    return bind_scatter(
+        ScatterSet, operand, scatter_indices, updates, dimension_numbers,
+        indices_are_sorted, unique_indices, mode,
+    )  # fmt: skip
+
+
+from functx.ops.arithmetic import div, mul
+from functx.ops.concatenation import pad
+from functx.ops.indexing import Gather
+from functx.ops.logic import eq, gt, lt, select
+from functx.ops.shapes import (
+    broadcast_in_dim,
+    full,
+    instantiate_mask,
+    iota,
+    moveaxis,
+    reshape,
+    rev,
+    zeros_like,
+)
+from functx.ops.slicing import ReadBeforeWrite, is_small_part, slice_in_dim
+from functx.ops.sorting import argsort

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype, is_integer, kind
 from functx.core.errors import DTypeError, IndexingError, ShapeError
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Literal
 from functx.core.samples import f32, i32, sample
 from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray, canonical_dtype, is_integer, kind
 from functx.ops.families import Linear
 from functx.ops.operands import canonical_axis, identity_result, literal, promote_scalars
 
@@ -555,14 +554,12 @@ def widen_index(i: Any, n: int) -> Any:
 
 
 from functx.ops.arithmetic import add
-from functx.ops.comparison import lt
+from functx.ops.concatenation import Concatenate, Pad, SliceTile, concatenate, pad, sum_tiles
 from functx.ops.conversion import convert_element_type
-from functx.ops.gathering import gather
-from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
-from functx.ops.joining import Concatenate, Pad, concatenate, pad
-from functx.ops.scatter_set import scatter
-from functx.ops.selection import select
-from functx.ops.shaping import (
+from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers, gather
+from functx.ops.logic import lt, select
+from functx.ops.scattering import scatter
+from functx.ops.shapes import (
     Full,
     batch_dim_at,
     full,
@@ -571,4 +568,3 @@ from functx.ops.shaping import (
     reshape,
     zeros_like,
 )
-from functx.ops.tiling import SliceTile, sum_tiles

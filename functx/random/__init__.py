@@ -8,20 +8,6 @@ A key is a uint32 array of shape (2,), which JAX's typed keys turn into where th
 (3,)
 """
 
-from functx.random.choosing import categorical, choice, permutation
-from functx.random.draws import (
-    bernoulli,
-    cauchy,
-    exponential,
-    gumbel,
-    laplace,
-    logistic,
-    normal,
-    rademacher,
-    randint,
-    truncated_normal,
-    uniform,
-)
 from functx.random.keys import (
     PRNGKey,
     bits,
@@ -32,6 +18,22 @@ from functx.random.keys import (
     key_impl,
     split,
     wrap_key_data,
+)
+from functx.random.samplers import (
+    bernoulli,
+    categorical,
+    cauchy,
+    choice,
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    normal,
+    permutation,
+    rademacher,
+    randint,
+    truncated_normal,
+    uniform,
 )
 
 __all__ = [

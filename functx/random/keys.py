@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.arrays import as_ndarray
-from functx.core.dtypes import canonical_dtype, is_integer, x64_enabled
 from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
+from functx.core.ndarray import as_ndarray
 from functx.core.tracing import Tracer, aval_of, current_builder
-from functx.lowering.keys import threefry_key_data
+from functx.core.types import canonical_dtype, is_integer, x64_enabled
+from functx.lowering.jax_bridge import threefry_key_data
 from functx.ops.conversion import convert_element_type
 from functx.ops.operands import canonical_shape, literal
-from functx.ops.random_bits import (
+from functx.ops.random import (
     UINT32,
     random_bits,
     random_fold_in,

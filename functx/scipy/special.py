@@ -7,24 +7,21 @@ from typing import Any
 
 from ml_dtypes import finfo
 
-from functx.core.dtypes import accumulation_dtype, is_integer
 from functx.core.errors import ArgumentError
 from functx.core.tracing import aval_of
+from functx.core.types import accumulation_dtype, is_integer
 from functx.nn.activations import sigmoid as expit
-from functx.nn.normalizations import log_softmax as _log_softmax
-from functx.nn.normalizations import logsumexp
-from functx.nn.normalizations import softmax as _softmax
+from functx.nn.softmax import log_softmax as _log_softmax
+from functx.nn.softmax import logsumexp
+from functx.nn.softmax import softmax as _softmax
 from functx.numpy.promotion import broadcast, operand, promote_inexact
 from functx.ops import special
 from functx.ops.arithmetic import abs, add, div, max, min, mul, neg, rem, square, sub
-from functx.ops.comparison import eq, ge, gt, lt
-from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import exp, log, log1p
-from functx.ops.gradients import stop_gradient
-from functx.ops.logical import bitwise_and, bitwise_or
-from functx.ops.rounding import floor
-from functx.ops.selection import select
-from functx.ops.shaping import full_like
+from functx.ops.autodiff import stop_gradient
+from functx.ops.conversion import convert_element_type, floor
+from functx.ops.logic import bitwise_and, bitwise_or, eq, ge, gt, lt, select
+from functx.ops.shapes import full_like
+from functx.ops.transcendental import exp, log, log1p
 
 __all__ = [
     "beta",

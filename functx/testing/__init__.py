@@ -21,8 +21,8 @@ from functx.core.samples import (
     u64,
 )
 from functx.core.tracing import backend
-from functx.testing.derivatives import check_grads
 from functx.testing.gradcheck import gradcheck, gradgradcheck
+from functx.testing.numerical_derivatives import check_grads
 from functx.testing.opcheck import opcheck
 from functx.testing.rules import check_rules
 

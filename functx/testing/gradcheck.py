@@ -11,15 +11,14 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
 from functx.core.errors import ArgumentError, GradcheckError, GradcheckModeError, ValueRangeError
 from functx.core.tracing import aval_of
-from functx.ops.parameters import as_float
-from functx.testing import jacobians
-from functx.testing.jacobians import Array, real_vector
-from functx.transforms.calls import check_callable
-from functx.transforms.jvp import jvp
-from functx.transforms.vjp import vjp
+from functx.core.types import is_inexact
+from functx.ops.operands import as_float
+from functx.testing import numerical_derivatives
+from functx.testing.numerical_derivatives import Array, real_vector
+from functx.transforms.jvp import jvp, vjp
+from functx.transforms.tracing_api import check_callable
 from functx.transforms.vmap import vmap
 
 
@@ -177,7 +176,9 @@ class _GradientCheck:
             given = list(leaves)
             for i, x in zip(self.varying, moving, strict=True):
                 given[i] = x
-            return tree.leaves(func(*tree.unflatten(in_tree, jacobians.copy_arrays(given))))
+            return tree.leaves(
+                func(*tree.unflatten(in_tree, numerical_derivatives.copy_arrays(given)))
+            )
 
         self.all_outputs = all_outputs
         kinds = [is_inexact(aval_of(out).dtype) for out in all_outputs(*self.xs)]
@@ -242,7 +243,9 @@ class _GradientCheck:
         """Outputs that have no derivative must not vary either."""
         outs = range(len(self.all_outputs(*self.xs)))
         for i in range(len(self.xs)):
-            found = jacobians.numerical_jacobian(self.all_outputs, self.xs, i, self.options.eps)
+            found = numerical_derivatives.numerical_jacobian(
+                self.all_outputs, self.xs, i, self.options.eps
+            )
             for k in outs:
                 if found[k].any():
                     raise self.failure(
@@ -252,15 +255,21 @@ class _GradientCheck:
 
     def check_jacobians(self, mode: str) -> None:
         """Each Jacobian by `mode` against differences."""
-        pulled = jacobians.reverse_jacobians(self.flat, self.xs) if mode == "reverse" else None
+        pulled = (
+            numerical_derivatives.reverse_jacobians(self.flat, self.xs)
+            if mode == "reverse"
+            else None
+        )
         for i in range(len(self.xs)):
-            wanted = jacobians.numerical_jacobian(self.flat, self.xs, i, self.options.eps)
+            wanted = numerical_derivatives.numerical_jacobian(
+                self.flat, self.xs, i, self.options.eps
+            )
             if pulled is not None:
                 got = [of_output[i] for of_output in pulled]
             else:
                 batched = mode == "batched forward"
                 try:
-                    got = jacobians.forward_jacobian(self.flat, self.xs, i, batched)
+                    got = numerical_derivatives.forward_jacobian(self.flat, self.xs, i, batched)
                 except Exception as error:
                     if not batched:
                         raise
@@ -296,7 +305,7 @@ class _GradientCheck:
             # Re(conj(u) y) is the sum of products of the parts of u and y.
             pulled = vjp(self.flat, *self.xs)[1]([np.conj(u) for u in weights])
             got = sum(
-                jacobians.gradient_row(g) @ real_vector(v)
+                numerical_derivatives.gradient_row(g) @ real_vector(v)
                 for g, v in zip(pulled, moves, strict=True)
             )
         # As many errors of single elements are added up as there are elements.
@@ -309,7 +318,9 @@ class _GradientCheck:
 
     def check_reentrant(self) -> None:
         """Reverse mode gives the same when it is run again."""
-        first, second = [jacobians.reverse_jacobians(self.flat, self.xs) for _ in range(2)]
+        first, second = [
+            numerical_derivatives.reverse_jacobians(self.flat, self.xs) for _ in range(2)
+        ]
         for k, (xs, ys) in enumerate(zip(first, second, strict=True)):
             for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
                 if np.max(np.abs(x - y), initial=0.0) > self.options.nondet_tol:

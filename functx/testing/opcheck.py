@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from functx.core import tree
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact, kind
+from functx.core.caches import invalidate_caches
 from functx.core.errors import (
     ArgumentError,
     DynamicShapeError,
@@ -19,17 +18,15 @@ from functx.core.errors import (
     ValueRangeError,
     type_name,
 )
-from functx.core.registrations import invalidate_caches
 from functx.core.tracing import aval_of
-from functx.custom.function import CustomFunction
-from functx.custom.operators import choice, registry
-from functx.custom.operators.composites import CompositeBody
-from functx.custom.operators.derivatives import JVP_RULE
-from functx.custom.operators.formulas import backward_rule_of
-from functx.custom.operators.kernels import run_kernel
+from functx.core.types import ShapedArray, is_inexact, kind
+from functx.custom.custom_function import CustomFunction
+from functx.custom.operators import dispatch, registry
+from functx.custom.operators.derivatives import JVP_RULE, backward_rule_of
+from functx.custom.operators.kernels import CompositeBody, run_kernel
 from functx.custom.operators.operator import Operator
 from functx.lowering.jit import jit
-from functx.transforms.vjp import vjp
+from functx.transforms.jvp import vjp
 
 SUCCESS = "SUCCESS"
 
@@ -126,9 +123,9 @@ def check_schema(trial: OpcheckCase) -> None:
     op, call = trial.op, trial.call
     given = [np.array(x) for x in trial.operands]
     before = [x.copy() for x in given]
-    rule = choice.select_kernel(call, trial.operands)
+    rule = dispatch.select_kernel(call, trial.operands)
     if rule is None and op.composite is None:
-        choice.raise_missing_kernel(call, trial.operands)
+        dispatch.raise_missing_kernel(call, trial.operands)
     elif rule is None:
         assert isinstance(op.composite, CompositeBody)
         op.composite.leaves(call, given)
@@ -156,7 +153,7 @@ def check_autograd_registration(trial: OpcheckCase) -> None:
         return
     if not any(is_inexact(aval_of(x).dtype) for x in trial.operands):
         return
-    for rule in registry.get_rules(op, choice.KERNEL_RULE).values():
+    for rule in registry.get_rules(op, dispatch.KERNEL_RULE).values():
         if _has_derivative_rule(trial, rule):
             raise OpCheckError(
                 f"{op.qualname}: a derivative rule must be registered for the operator; its "

@@ -16,13 +16,12 @@ import numpy as np
 
 import functx
 import functx.numpy as fnp
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, is_complex, is_inexact, kind
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.samples import Sample, avals_with_dtype, draw_operands
 from functx.core.tracing import aval_of
-from functx.ops.mutation import Copy
+from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray, is_complex, is_inexact, kind
+from functx.ops.views import Copy
 
 lax: Any = functx.lax
 

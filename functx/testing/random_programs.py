@@ -18,8 +18,6 @@ import numpy as np
 
 import functx
 import functx.numpy as fnp
-from functx.core.dtypes import is_complex, is_inexact, kind
-from functx.core.editing import replace_program_fields
 from functx.core.errors import (
     DecompositionError,
     FunctxError,
@@ -28,8 +26,10 @@ from functx.core.errors import (
     VerificationError,
 )
 from functx.core.program import Program
+from functx.core.program_editing import replace_program_fields
 from functx.core.tracing import aval_of
-from functx.testing.derivatives import real_inner_product
+from functx.core.types import is_complex, is_inexact, kind
+from functx.testing.numerical_derivatives import real_inner_product
 from functx.testing.random_functions import RandomFunction, random_arguments, random_array
 from functx.testing.reference.interpreter import (
     Array,
@@ -38,9 +38,7 @@ from functx.testing.reference.interpreter import (
     copy_arguments,
     widen_array,
 )
-from functx.testing.verification.bounds import ExpectedOutputs
-from functx.testing.verification.reduction import ProgramCase
-from functx.testing.verification.slopes import (
+from functx.testing.verification.derivative_checks import (
     CONVENTIONAL_DERIVATIVES,
     DirectionalDerivative,
     additive_directional_derivatives,
@@ -51,12 +49,14 @@ from functx.testing.verification.slopes import (
     has_explicit_derivatives,
     run_perturbed,
 )
+from functx.testing.verification.shrinking import ProgramCase
 from functx.testing.verification.verify import (
+    ExecutionPaths,
+    ExpectedOutputs,
     describe_case,
     verify_derivatives,
     verify_execution_paths,
 )
-from functx.testing.verification.ways import ExecutionPaths
 from functx.transforms.make_ir import make_ir
 
 Function = Callable[..., list[Any]]

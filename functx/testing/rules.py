@@ -7,21 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from functx.core.avals import ShapedArray
 from functx.core.decompositions import registered_decompositions
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, canonical_dtype, is_inexact
 from functx.core.primitive import Primitive
 from functx.core.program import Program
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import Sample, avals_with_dtype
 from functx.core.tracing import trace
-from functx.lowering.call import jit_program
-from functx.testing.derivatives import Array, central_difference, widen
-from functx.testing.sections import checked_tracing, inline
-from functx.testing.trials import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
-from functx.transforms.batching import Batch, add_axis
+from functx.core.types import (
+    DTYPES_BY_SHORT_NAME,
+    SHORT_NAMES,
+    ShapedArray,
+    canonical_dtype,
+    is_inexact,
+)
+from functx.lowering.functx_call import jit_program
+from functx.testing.numerical_derivatives import Array, central_difference, widen
+from functx.testing.rule_cases import RuleCase, is_within_tolerance, make_rule_cases, perturb_array
+from functx.testing.rule_evaluation import checked_tracing, inline
 from functx.transforms.forward_mode import JVPRewrite
 from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.vmap import Batch, add_axis
 
 
 def check_rules(primitive_class: type[Primitive], sample: Sample | int | None = None) -> None:

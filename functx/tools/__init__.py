@@ -2,7 +2,6 @@
 
 from functx.tools.explain_nan import explain_nan
 from functx.tools.memory import memory
-from functx.tools.outlined import outlined
-from functx.tools.simplified import simplified
+from functx.tools.pipeline import outlined, simplified
 
 __all__ = ["explain_nan", "memory", "outlined", "simplified"]

@@ -1,29 +1,243 @@
-"""`explain_nan`: the line where a value or a derivative that is not finite was born."""
+"""Where numbers that are not finite are born in a run of a program, equation by equation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
+from functx.core.concretization import concretize
 from functx.core.primitive import Primitive
 from functx.core.printing import equation_text, variable_names
-from functx.core.program import Program, Var, pad_input_names
-from functx.core.provenance import source_line
-from functx.core.tracing import Tracer, current_builder, trace_closed
+from functx.core.program import Equation, Program, Var, pad_input_names
+from functx.core.rewriting import bind_equation, interpret
+from functx.core.source_info import source_line
+from functx.core.tracing import (
+    Tracer,
+    aval_of,
+    backend,
+    current_builder,
+    eval_context,
+    trace_closed,
+)
+from functx.core.types import is_inexact
+from functx.custom.checkpoint import Checkpoint
+from functx.custom.custom_vmap import CustomVmap
+from functx.ops.concatenation import concatenate
 from functx.ops.families import Elementwise
-from functx.ops.shaping import full_like
-from functx.tools.births import EvaluatedProgram, NonFiniteOrigin, first_nonfinite_index
-from functx.tools.straight_line import evaluate_variables, unroll_control_flow
-from functx.transforms.calls import avals_of, check_callable, function_name, trace_function
+from functx.ops.shapes import expand_dims, full_like, squeeze, zeros_like
+from functx.ops.slicing import slice_in_dim
+from functx.transforms.ad_canonicalization import canonicalize_for_ad
+from functx.transforms.call_primitive import Call
+from functx.transforms.control.cond import Cond
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.while_loop import While
 from functx.transforms.grad import argnums_leaves, canonical_argnums
 from functx.transforms.jvp import jvp
-from functx.transforms.norms import canonicalize_for_ad
 from functx.transforms.reverse_mode import Cotangents, TapeEntry, backward_sweep, forward_sweep
+from functx.transforms.tracing_api import avals_of, check_callable, function_name, trace_function
+
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NonFiniteOrigin:
+    """The equation that made a nan of numbers that were none, or an infinity of finite ones.
+
+    `values` are those of its operands and outputs by name, at `index` where they have the shape
+    of the output. In the derivative of an equation, `local` are its derivatives there in its
+    operands, by name, and `cotangent` is what it was handed. An argument has no equation.
+    """
+
+    line: str
+    equation: str = ""
+    index: Index = ()
+    values: dict[str, Any] = field(default_factory=dict)
+    derivative: bool = False
+    local_derivatives: dict[str, Any] = field(default_factory=dict)
+    cotangent: Any = None
+
+    def __str__(self) -> str:
+        place = f", at {list(self.index)}" if self.index else ""
+        lines = [self.line]
+        if self.equation:
+            part = "the derivative of " if self.derivative else ""
+            lines.append(f"  {part}{self.equation}{place}")
+        lines += [f"    {name} = {format_value(x)}" for name, x in self.values.items()]
+        lines += [
+            f"    local derivative in {name} = {format_value(x)}"
+            for name, x in self.local_derivatives.items()
+        ]
+        if self.derivative:
+            lines.append(f"    cotangent = {format_value(self.cotangent)}")
+        return "\n".join(lines)
+
+
+class EvaluatedProgram:
+    """A program without control flow, and the values of its variables."""
+
+    def __init__(self, program: Program, values: dict[Var, Any]):
+        self.program, self.values = program, values
+        self.names = variable_names(program)
+        self.producers = {v: eqn for eqn in program for v in eqn.outputs}
+
+    def origin_variables(self, var: Var) -> list[Var]:
+        """The variable in which what is not finite in `var` was born, and those that it was made of."""
+        found = []
+        while True:
+            eqn, value = self.producers.get(var), self.values[var]
+            index = first_nonfinite_index(value)
+            bad = [] if eqn is None else self.nonfinite_operands(eqn, index, value)
+            worst = [v for v in bad if np.isnan(self.values[v]).any()]
+            handed_on = worst if np.isnan(value[index]) else bad
+            if not handed_on:
+                found.append(var)
+            if not bad:
+                return found
+            var = (handed_on or bad)[0]
+
+    def nonfinite_operands(self, eqn: Equation, index: Index, value: Any) -> list[Var]:
+        """The operands that are not finite, first those that are not at `index`."""
+        bad = [
+            a
+            for a in eqn.inputs
+            if type(a) is Var and first_nonfinite_index(self.values[a]) is not None
+        ]
+
+        def elsewhere(v: Var) -> bool:
+            x = self.values[v]
+            return x.shape == value.shape and bool(np.isfinite(x[index]))
+
+        return sorted(dict.fromkeys(bad), key=elsewhere)
+
+    def origin_at(self, var: Var) -> NonFiniteOrigin:
+        """What there is to tell of `var`, where something was born."""
+        eqn, value = self.producers.get(var), self.values[var]
+        index = first_nonfinite_index(value)
+        if eqn is None:
+            return NonFiniteOrigin(
+                f"the argument {self.names[var]}", "", index, {self.names[var]: value[index]}
+            )
+        shown = self.values_at([*eqn.inputs, var], index, value.shape)
+        return NonFiniteOrigin(
+            source_line(eqn.source), equation_text(self.program, eqn), index, shown
+        )
+
+    def values_at(self, atoms: Sequence[Any], index: Index, shape: Any) -> dict[str, Any]:
+        """The values of `atoms` by name, at `index` if they have `shape`."""
+        found = {}
+        for a in atoms:
+            if type(a) is Var:
+                x = self.values[a]
+                found[self.names[a]] = x[index] if x.shape == shape else x
+        return found
+
+
+def first_nonfinite_index(x: Any) -> Any:
+    """The first place where `x` is nan, or else infinite; None if it is finite."""
+    if not is_inexact(x.dtype):
+        return None
+    for bad in (np.isnan(x), ~np.isfinite(x)):
+        if bad.any():
+            return tuple([int(i) for i in np.unravel_index(int(np.argmax(bad)), x.shape)])
+    return None
+
+
+def format_value(x: Any) -> str:
+    """A number, or the type and the range of an array."""
+    x = np.asarray(x)
+    if x.ndim == 0:
+        return f"{x[()]}"
+    if x.size <= 6:
+        return np.array2string(x, separator=", ").replace("\n", "")
+    return f"{x.dtype}{list(x.shape)}, between {x.min()} and {x.max()}"
+
+
+def unroll_control_flow(program: Program, args: Sequence[Any]) -> Program:
+    """What `program` does on `args`: the branches that it takes, each step of its loops.
+
+    A function with a rule of its own stays one equation, since its derivative is the rule's.
+    """
+
+    def body(*tracers: Tracer) -> list[Any]:
+        return inline_control_flow(program, tracers)
+
+    avals, names = program.in_avals, program.in_names
+    return trace_closed(body, avals, name=program.name, values=args, in_names=names)
+
+
+def evaluate_variables(program: Program, args: Sequence[Any]) -> dict[Var, np.ndarray[Any, Any]]:
+    """The values of all variables of `program` on `args`, found equation by equation."""
+    env: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, args), strict=True))
+    with eval_context():
+        for eqn in program.equations:
+            operands = [env[a] if type(a) is Var else a for a in eqn.inputs]
+            outs = backend.evaluate_eagerly(eqn.primitive, operands)
+            outs = outs if eqn.primitive.multiple_results else [outs]
+            env.update(zip(eqn.outputs, map(np.asarray, outs), strict=True))
+    return env
+
+
+def inline_control_flow(program: Program, args: Sequence[Tracer]) -> list[Tracer]:
+    """The outputs of `program`, its control flow followed as the values of `args` have it."""
+
+    def step(eqn: Equation, *operands: Tracer) -> Sequence[Tracer]:
+        outs = unroll_equation(eqn.primitive, *operands)
+        return bind_equation(eqn, *operands) if outs is None else outs
+
+    return interpret(program, args, step, constant=lambda c: c)
+
+
+@singledispatch
+def unroll_equation(primitive: Primitive, *args: Tracer) -> list[Tracer] | None:
+    """What an equation that holds programs does, in the open; None for all others."""
+    return None
+
+
+@unroll_equation.register(Call)
+@unroll_equation.register(Checkpoint)
+@unroll_equation.register(CustomVmap)
+def _(primitive: Any, *args: Tracer) -> list[Tracer]:
+    return inline_control_flow(primitive.program, args)
+
+
+@unroll_equation.register
+def _(primitive: Cond, index: Tracer, *args: Tracer) -> list[Tracer]:
+    return inline_control_flow(primitive.branches[int(concretize(index, "a choice"))], args)
+
+
+@unroll_equation.register
+def _(primitive: While, *args: Tracer) -> list[Tracer]:
+    shared, consts, carry = primitive.split_operands(args)
+    while concretize(
+        inline_control_flow(primitive.condition, [*shared, *carry])[0], "a condition"
+    ).all():
+        carry = inline_control_flow(primitive.body, [*consts, *carry])
+    return list(carry)
+
+
+@unroll_equation.register
+def _(primitive: Scan, *args: Tracer) -> list[Tracer]:
+    consts, carry, columns = primitive.split_operands(args)
+    count, found = primitive.carries, []
+    steps = range(primitive.length)
+    for i in reversed(steps) if primitive.reverse else steps:
+        rows = [squeeze(slice_in_dim(x, i, i + 1), (0,)) for x in columns]
+        outs = inline_control_flow(primitive.program, [*consts, *carry, *rows])
+        carry = outs[:count]
+        found.append(outs[count:])
+    if primitive.reverse:
+        found.reverse()
+    avals = primitive.infer_out_avals(tuple([aval_of(x) for x in args]))[count:]
+    return [*carry, *[_stack_rows([rows[i] for rows in found], a) for i, a in enumerate(avals)]]
+
+
+def _stack_rows(rows: Sequence[Tracer], aval: Any) -> Any:
+    return concatenate([expand_dims(x, 0) for x in rows]) if rows else zeros_like(aval)
 
 
 @dataclass(frozen=True)

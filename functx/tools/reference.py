@@ -14,7 +14,7 @@ import jax
 import functx
 from functx.core import errors
 from functx.core.primitive import Primitive
-from functx.transforms.expand import builtin_decomposition
+from functx.transforms.decompose import builtin_decomposition
 
 RULES = ("jvp", "vjp", "transpose", "batch", "lower", "decompose")
 NAMESPACES = (

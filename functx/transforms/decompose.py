@@ -1,28 +1,281 @@
-"""`decompose`: a function whose program has its composites opened up."""
+"""Composites opened up: `decompose_missing_rules` replaces what lacks a rule by its decomposition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextvars import ContextVar
+from functools import lru_cache, partial
 from typing import Any
 
 from functx.core import tree
+from functx.core.caches import clear_on_rule_change
+from functx.core.config import contextual_key
 from functx.core.decompositions import (
     Decomposition,
     PrimitiveClass,
+    class_decomposition,
     decomposition_table,
+    fallback_decomposition,
     find_decomposition,
     function_location,
     missing_decomposition_error,
     resolve_primitives,
 )
-from functx.core.errors import ArgumentError
+from functx.core.errors import ArgumentError, DecompositionError, FunctxError, type_name
 from functx.core.primitive import Primitive
-from functx.core.program import Program
+from functx.core.program import Equation, Program
+from functx.core.program_editing import cast_scalar, close_over
 from functx.core.records import Rewrite
-from functx.core.rewriting import apply, cached_rewrite
-from functx.transforms.calls import avals_of, check_callable, trace_function, wrap_transform
-from functx.transforms.expand import apply_decompositions
+from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret, user_rule_runs
+from functx.core.tracing import aval_of, backend, current_builder, trace_closed
+from functx.core.types import ShapedArray, x64_enabled
+from functx.ops.conversion import convert_element_type
+from functx.transforms.tracing_api import avals_of, check_callable, trace_function, wrap_transform
+
+FindDecomposition = Callable[[Primitive], Decomposition | None]
+
+
+class DecomposeMissingRules(Rewrite[Program]):
+    """The rewrite that decomposes every primitive that has none of `rules`.
+
+    And what users have registered a decomposition for that replaces them.
+    """
+
+    rules: tuple[str, ...]
+
+    def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
+        """What `primitive` is to be opened up by; None to leave it."""
+        # What never varies needs no rule for its derivative.
+        if not primitive.differentiable and _DERIVATIVE_RULES.issuperset(self.rules):
+            return None
+        return fallback_decomposition(type(primitive), self.rules)
+
+    def __call__(self, program: Program) -> Program:
+        return apply_decompositions(program, self, self.find_decomposition)
+
+
+_DERIVATIVE_RULES = frozenset({"jvp", "vjp", "transpose"})
+
+
+def decompose_missing_rules(program: Program, *rules: str) -> Program:
+    """`program` with every primitive that has none of `rules` decomposed."""
+    expanded: Program = cached_rewrite(DecomposeMissingRules(rules), program)
+    return expanded
+
+
+def apply_decompositions(
+    program: Program, rewrite: Callable[[Program], Program], choose: FindDecomposition
+) -> Program:
+    """`program` with what `choose` has a decomposition for opened up by that, and so on inside.
+
+    `rewrite` is the rewrite that does this to any program.
+    """
+    primitives = {e.primitive for e in program}
+    chosen = {p: entry for p in primitives if (entry := choose(p)) is not None}
+    if not chosen:
+        return program
+
+    def step(eqn: Equation, *args: Any) -> Any:
+        entry = chosen.get(eqn.primitive)
+        if entry is None:
+            return bind_equation(eqn, *args)
+        inner = decomposed_program(entry, eqn.primitive, tuple([aval_of(x) for x in args]), rewrite)
+        return current_builder.get().inline(inner, args)  # type: ignore[union-attr]
+
+    def body(*args: Any) -> list[Any]:
+        return interpret(program, args, step)
+
+    return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
+
+
+_DecompositionStack = tuple[tuple[Primitive, tuple[ShapedArray, ...]], ...]
+_decomposition_stack: ContextVar[_DecompositionStack] = ContextVar("within", default=())
+MAX_DECOMPOSITION_DEPTH = 64
+
+
+def decomposed_program(
+    entry: Decomposition,
+    primitive: Primitive,
+    avals: tuple[ShapedArray, ...],
+    rewrite: Callable[[Program], Program],
+) -> Program:
+    """The program of `primitive` on operands of `avals`, made by `entry`, with `rewrite` done to it.
+
+    Raises DecompositionError where that comes upon the same primitive and types again.
+    """
+    around, here = _decomposition_stack.get(), (primitive, avals)
+    if here in around or len(around) == MAX_DECOMPOSITION_DEPTH:
+        first = around.index(here) if here in around else len(around) - 3
+        names = [p.name for p, _ in (*around[first:], here)]
+        raise DecompositionError(
+            f"{primitive.name}: a decomposition must come to an end, and so not contain what it "
+            f"decomposes; got {' in '.join(reversed(names))}",
+            f"{primitive!r} on {_avals_text(avals)}, decomposed at {entry.location}",
+            fix="Write it with other primitives, or with the same on smaller operands.",
+        )
+    token = _decomposition_stack.set((*around, here))
+    try:
+        program: Program = cached_rewrite(
+            rewrite, trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
+        )
+        return program
+    finally:
+        _decomposition_stack.reset(token)
+
+
+class ApplyUserDecompositions(Rewrite[Program]):
+    """The rewrite that opens up, at any depth, what the lowering opens up by a user's decomposition.
+
+    It comes before an executable is looked up: what the decomposition reads may have changed.
+    """
+
+    def find_decomposition(self, primitive: Primitive) -> Decomposition | None:
+        entry = fallback_decomposition(type(primitive), ("lower",))
+        return entry if entry is not None and entry.is_user_defined else None
+
+    def __call__(self, program: Program) -> Program:
+        return apply_decompositions(
+            program.map_subprograms(self.rewrite_subprogram), self, self.find_decomposition
+        )
+
+    def rewrite_subprogram(self, program: Program) -> Program:
+        """A program within an equation, opened up."""
+        opened: Program = cached_rewrite(self, program)
+        return opened
+
+
+apply_user_decompositions = ApplyUserDecompositions()
+
+
+def lowering_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program | None:
+    """What the lowering emits in place of `primitive`; None for what it emits as it is."""
+    return _cached_lowering_decomposition(primitive, avals, contextual_key(x64_enabled()))
+
+
+@lru_cache(maxsize=4096)
+def _cached_lowering_decomposition(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
+) -> Program | None:
+    entry = fallback_decomposition(type(primitive), ("lower",))
+    return (
+        None
+        if entry is None
+        else decomposed_program(entry, primitive, avals, DecomposeMissingRules(("lower",)))
+    )
+
+
+clear_on_rule_change(_cached_lowering_decomposition.cache_clear)
+
+
+def builtin_decomposition(primitive: Primitive, avals: tuple[ShapedArray, ...]) -> Program:
+    """What the class of `primitive` decomposes it into on operands of `avals`, as a program."""
+    entry = class_decomposition(type(primitive))
+    assert entry is not None
+    program: Program = trace_decomposition(entry, primitive, avals, contextual_key(x64_enabled()))
+    return program
+
+
+def trace_decomposition(
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], context: Any
+) -> Program:
+    """What `entry` makes of `primitive` on operands of `avals`; what functx defines is remembered."""
+    if not entry.is_user_defined:
+        return _cached_trace(entry, primitive, avals, context)
+    user_rule_runs.record()
+    return _trace_checked(entry, primitive, avals)
+
+
+@lru_cache(maxsize=1024)
+def _cached_trace(
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...], _context: Any
+) -> Program:
+    return _trace_checked(entry, primitive, avals)
+
+
+clear_on_rule_change(_cached_trace.cache_clear)
+
+
+def _trace_checked(
+    entry: Decomposition, primitive: Primitive, avals: tuple[ShapedArray, ...]
+) -> Program:
+    """What `entry` makes of `primitive` on operands of `avals`: a program of the types stated.
+
+    Raises DecompositionError for results of other types, and for what is not functional.
+    """
+    stated = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+
+    def body(*args: Any) -> list[Any]:
+        try:
+            outs = tree.leaves(entry(primitive, args))
+        except FunctxError as error:
+            error.add(f"in the decomposition: {entry.location}")
+            raise
+        return check_decomposition_results(entry, primitive, outs, stated)
+
+    body.__name__ = primitive.name
+    token = current_builder.set(None)
+    try:
+        traced = trace_function(body, tree.structure((tuple(avals), {})), avals, "decompose")
+        program = traced.program
+        if traced.written or program.effects - primitive.effects:
+            if traced.written:
+                raise not_functional_error(
+                    entry, primitive, "writes to one", "Write to a copy (x.copy())"
+                )
+            fix = "Leave prints and callbacks to what calls the operation"
+            raise not_functional_error(entry, primitive, "has effects", fix)
+        if traced.captured:
+            if any(backend.concrete_or_none(x) is None for x in traced.captured):
+                fix = "Give what JAX traces to the operation, or make the decomposition without it"
+                raise not_functional_error(
+                    entry, primitive, "uses an array that JAX is tracing", fix
+                )
+            program = close_over(program, traced.captured)
+    finally:
+        current_builder.reset(token)
+    return program
+
+
+def check_decomposition_results(
+    entry: Decomposition, primitive: Primitive, outs: list[Any], stated: tuple[ShapedArray, ...]
+) -> list[Any]:
+    """The results of a decomposition as traced values of the types that are stated."""
+    if len(outs) == len(stated):
+        outs = [cast_scalar(x, aval) for x, aval in zip(outs, stated, strict=True)]
+    try:
+        avals: Any = [aval_of(x) for x in outs]
+    except ArgumentError:
+        avals = [type_name(x) for x in outs]
+    if [_without_weak_type(a) for a in avals] != [_without_weak_type(a) for a in stated]:
+        raise DecompositionError(
+            f"{primitive!r}: a decomposition must return {_avals_text(stated)}, as the primitive states; "
+            f"got {_avals_text(avals)}",
+            f"the decomposition: {entry.location}",
+            fix="Convert with astype, or reshape, before it returns.",
+        )
+    return [
+        x if given is aval else convert_element_type(x, aval.dtype, aval.weak_type)
+        for x, given, aval in zip(outs, avals, stated, strict=True)
+    ]
+
+
+def _without_weak_type(aval: Any) -> Any:
+    return aval.update(weak_type=False) if type(aval) is ShapedArray else aval
+
+
+def not_functional_error(
+    entry: Decomposition, primitive: Primitive, got: str, fix: str
+) -> DecompositionError:
+    return DecompositionError(
+        f"{primitive.name}: a decomposition must compute its results from its operands, and do "
+        f"nothing else; got one that {got}",
+        f"the decomposition: {entry.location}",
+        fix=f"{fix}.",
+    )
+
+
+def _avals_text(avals: Any) -> str:
+    return ", ".join(map(str, avals)) or "nothing"
 
 
 def decompose(

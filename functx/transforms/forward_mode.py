@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
-from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import Primitive
 from functx.core.program import Equation, Program, pad_input_names
 from functx.core.records import Rewrite
-from functx.core.rewriting import user_rule_runs
+from functx.core.rewriting import bind_equation, interpret, user_rule_runs
 from functx.core.tracing import (
     LinearBuilder,
     aval_of,
@@ -20,13 +17,14 @@ from functx.core.tracing import (
     run_and_finish,
     trace_closed,
 )
+from functx.core.types import ShapedArray, is_inexact
 from functx.ops.arithmetic import BOOL
 from functx.ops.families import Elementwise, apply_mask
-from functx.ops.shaping import full_like, zeros_like
-from functx.ops.shaping import instantiate_mask as mask_of
-from functx.transforms.marks import scatter_where, select_where
-from functx.transforms.norms import canonicalize_for_ad
-from functx.transforms.parts import varying_output_mask
+from functx.ops.shapes import full_like, zeros_like
+from functx.ops.shapes import instantiate_mask as mask_of
+from functx.transforms.ad_canonicalization import canonicalize_for_ad
+from functx.transforms.dce import varying_output_mask
+from functx.transforms.operand_masks import scatter_where, select_where
 from functx.transforms.rule_checks import check_jvp_result
 
 MaskedDual = tuple[Any, Any, Any]

@@ -7,10 +7,12 @@ from operator import index
 from typing import Any
 
 from functx.core import tree
-from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgnumsError, GradientError
 from functx.core.rewriting import apply
-from functx.transforms.calls import (
+from functx.core.types import is_complex, is_inexact
+from functx.passes.rematerialized_gradients import gradient_rewrite
+from functx.transforms.operand_masks import unflatten_tangents
+from functx.transforms.tracing_api import (
     argument_names,
     as_decorator,
     check_callable,
@@ -20,8 +22,6 @@ from functx.transforms.calls import (
     trace_function,
     wrap_transform,
 )
-from functx.transforms.marks import unflatten_tangents
-from functx.transforms.planning.gradients import gradient_rewrite
 
 Argnums = int | Sequence[int]
 

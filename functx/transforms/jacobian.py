@@ -7,18 +7,35 @@ from math import prod
 from typing import Any
 
 from functx.core import tree
-from functx.core.axes import AxisNames
-from functx.core.dtypes import is_complex, is_inexact
 from functx.core.errors import ArgumentError, GradientError, type_name
+from functx.core.named_axes import AxisNames
 from functx.core.program import Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, trace_closed
-from functx.ops.shaping import reshape, zeros_like
+from functx.core.types import is_complex, is_inexact
+from functx.ops.shapes import reshape, zeros_like
 from functx.ops.slicing import slice as slice_
-from functx.transforms.batching import Batch
-from functx.transforms.calls import (
+from functx.passes.rematerialized_gradients import vjp_split
+from functx.transforms.chunked_batching import (
+    check_chunk_size,
+    map_over_basis,
+    needs_chunking,
+    standard_basis,
+)
+from functx.transforms.dce import take_first_outputs
+from functx.transforms.forward_mode import Linearize
+from functx.transforms.grad import (
+    Argnums,
+    argnums_leaves,
+    canonical_argnums,
+    convert_ints_to_floats,
+    make_gradient_function,
+)
+from functx.transforms.jvp import jvp
+from functx.transforms.operand_masks import select_where, unflatten_tangents
+from functx.transforms.tracing_api import (
     argument_names,
     as_decorator,
     check_callable,
@@ -29,24 +46,7 @@ from functx.transforms.calls import (
     trace_function,
     wrap_transform,
 )
-from functx.transforms.chunking import (
-    check_chunk_size,
-    map_over_basis,
-    needs_chunking,
-    standard_basis,
-)
-from functx.transforms.forward_mode import Linearize
-from functx.transforms.grad import (
-    Argnums,
-    argnums_leaves,
-    canonical_argnums,
-    convert_ints_to_floats,
-    make_gradient_function,
-)
-from functx.transforms.jvp import jvp
-from functx.transforms.marks import select_where, unflatten_tangents
-from functx.transforms.parts import take_first_outputs
-from functx.transforms.planning.gradients import vjp_split
+from functx.transforms.vmap import Batch
 
 
 def jacfwd(

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact, kind
-from functx.core.editing import inline
 from functx.core.errors import (
     ArgumentError,
     GradientError,
@@ -17,23 +15,17 @@ from functx.core.errors import (
     type_name,
 )
 from functx.core.program import Atom, Equation, Literal, Program, Var
+from functx.core.program_editing import inline
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite, rewrite_by_structure
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
+from functx.core.types import is_inexact, kind
 from functx.ops.conversion import convert_element_type
 from functx.ops.families import Linear
-from functx.ops.shaping import zeros_like
-from functx.transforms.calls import (
-    abstractify,
-    argument_names,
-    check_callable,
-    function_name,
-    key_path_strings,
-    trace_function,
-)
-from functx.transforms.expand import decompose_missing_rules
-from functx.transforms.parts import varied
+from functx.ops.shapes import zeros_like
+from functx.transforms.dce import varied
+from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.refused import raise_refusal
 from functx.transforms.reverse_mode import (
     Cotangents,
@@ -42,6 +34,14 @@ from functx.transforms.reverse_mode import (
     transpose_equations,
 )
 from functx.transforms.rule_checks import jointly_linear_operands
+from functx.transforms.tracing_api import (
+    abstractify,
+    argument_names,
+    check_callable,
+    function_name,
+    key_path_strings,
+    trace_function,
+)
 
 
 @api_boundary

@@ -1,4 +1,4 @@
-"""`make_ir` and `eval_shape`: the program of a function, and the types of its results."""
+"""`functionalize`: a function without writes that does what one with them does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,108 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.arrays import HOST_ARRAY_TYPES
-from functx.core.program import Program
+from functx.core.errors import FunctionalizeError
+from functx.core.ndarray import HOST_ARRAY_TYPES
+from functx.core.program import Equation, Program
+from functx.core.records import Rewrite
+from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
 from functx.core.tracebacks import api_boundary
-from functx.transforms.calls import abstractify, check_callable, trace_function, wrap_transform
+from functx.core.tracing import Tracer, current_builder, trace_closed
+from functx.ops.views import Copy
 from functx.transforms.decompose import decompose
-from functx.transforms.functionalize import FunctionalizedFunction
+from functx.transforms.tracing_api import (
+    TracedFunction,
+    abstractify,
+    avals_of,
+    check_callable,
+    copy_function_metadata,
+    trace_function,
+    wrap_transform,
+)
+
+_REMOVE_OPTIONS = {
+    "mutations": "writes become new values",
+    "mutations_and_views": "and each view is copied as well",
+}
+
+
+def functionalize(fun: Callable[..., Any] | None = None, *, remove: str = "mutations") -> Any:
+    """`fun`, whose program has no writes, with its results and its effects on its arguments.
+
+    With `remove="mutations"` writes become new values; with "mutations_and_views" what a
+    view shows is copied too. A NumPy array that `fun` writes to is written to once, at the end,
+    and not at all if it has its old value again; a `jax.Array` never is. `make_ir` of the result
+    shows the pure program, which returns `(result, written)`, the last values of the arguments
+    that are written to.
+
+    Every transform does this to a function with writes before anything else.
+
+    Raises FunctionalizeError for another `remove`.
+
+    >>> import functx, functx.numpy as np, numpy
+    >>> def double_first(x):
+    ...     x[0] *= 2.0
+    ...     return x.sum()
+    >>> x = numpy.ones(3)
+    >>> float(functx.functionalize(double_first)(x)), x.tolist()
+    (4.0, [2.0, 1.0, 1.0])
+    """
+    if remove not in _REMOVE_OPTIONS:
+        choices = " or ".join(f"{name!r} ({what})" for name, what in _REMOVE_OPTIONS.items())
+        raise FunctionalizeError(f"functionalize: remove must be {choices}; got {remove!r}")
+    if fun is None:
+        return partial(functionalize, remove=remove)
+    check_callable(fun, "functionalize")
+    return FunctionalizedFunction(fun, remove)
+
+
+class FunctionalizedFunction:
+    """What `functionalize` makes of a function."""
+
+    def __init__(self, fun: Callable[..., Any], remove: str):
+        self.fun, self.remove = fun, remove
+        copy_function_metadata(self, fun, "functionalize")
+
+    @api_boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        traced = self.trace(leaves, avals_of(leaves, "functionalize", self.fun, in_tree), in_tree)
+        operands = [*leaves, *traced.captured]
+        outs = traced.finish_call(operands, apply(None, traced.program, operands))
+        return tree.unflatten(traced.out_tree, outs)
+
+    def trace(self, leaves: Any, avals: Any, in_tree: Any) -> TracedFunction:
+        """The pure program of a call."""
+        traced = trace_function(self.fun, in_tree, avals, "functionalize", values=leaves)
+        if self.remove == "mutations":
+            return traced
+        return traced._replace(program=cached_rewrite(CopyViews(), traced.program))
+
+    @api_boundary
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The pure program, which returns the result and the last values of what is written to."""
+        leaves, in_tree = tree.flatten_with_key_data((args, kwargs))
+        traced = self.trace(None, [abstractify(x) for x in leaves], in_tree)
+        out_tree = tree.treedef_tuple([traced.out_tree, tree.structure((0,) * len(traced.written))])
+        program = traced.program
+        program.trees, program.captured = (in_tree, out_tree), traced.captured
+        return program
+
+
+class CopyViews(Rewrite[Program]):
+    """The rewrite to a program that copies what each of its views shows."""
+
+    def __call__(self, program: Program) -> Program:
+        def step(eqn: Equation, *args: Tracer) -> list[Tracer]:
+            outs = bind_equation(eqn, *args)
+            builder = current_builder.get()
+            assert builder is not None
+            return [builder.append(Copy(), [x]) for x in outs] if eqn.primitive.view else outs
+
+        def body(*args: Any) -> list[Any]:
+            return interpret(program, args, step)
+
+        return trace_closed(body, program.in_avals, name=program.name, in_names=program.in_names)
 
 
 def make_ir(

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
-from functx.core.avals import ShapedArray
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.program import Equation
+from functx.core.types import ShapedArray
 from functx.ops.operands import batch_size
 
 

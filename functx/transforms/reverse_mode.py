@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from functx.core.dtypes import is_inexact
 from functx.core.errors import RuleError
-from functx.core.interpret import bind_equation, interpret
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Program, Var, dce_equations
-from functx.core.provenance import backward_source, expression_key
 from functx.core.records import Rewrite
-from functx.core.rewriting import user_rule_runs
+from functx.core.rewriting import bind_equation, interpret, user_rule_runs
+from functx.core.source_info import backward_source, expression_key
 from functx.core.tracing import LinearBuilder, Tracer, aval_of, current_builder, trace, trace_closed
+from functx.core.types import is_inexact
 from functx.ops.arithmetic import add
 from functx.ops.families import Elementwise, apply_mask
-from functx.ops.logical import bitwise_or
-from functx.ops.shaping import full_like, zeros_like
-from functx.transforms.effects import RemoveEffects
-from functx.transforms.marks import inexact_mask, instantiate_zeros, scatter_where, select_where
-from functx.transforms.norms import canonicalize_for_ad
-from functx.transforms.parts import used_variables, varied, varying_output_mask
+from functx.ops.logic import bitwise_or
+from functx.ops.shapes import full_like, zeros_like
+from functx.transforms.ad_canonicalization import canonicalize_for_ad
+from functx.transforms.dce import RemoveEffects, used_variables, varied, varying_output_mask
+from functx.transforms.operand_masks import (
+    inexact_mask,
+    instantiate_zeros,
+    scatter_where,
+    select_where,
+)
 from functx.transforms.rule_checks import apply_linear_rule, check_jvp_result, check_rule_is_linear
-from functx.transforms.zeros import symbolize_zeros
+from functx.transforms.symbolic_zeros import symbolize_zeros
 
 
 class TapeEntry(NamedTuple):

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import is_inexact
 from functx.core.errors import LinearityError, RuleError, type_name
 from functx.core.primitive import LinearInput, Primitive
 from functx.core.program import Equation, Literal, Program
-from functx.core.provenance import Source
 from functx.core.rewriting import user_rule_runs
+from functx.core.source_info import Source
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
+from functx.core.types import ShapedArray, is_inexact
 from functx.ops.arithmetic import Add, Mul, Sub
 from functx.ops.contraction import DotGeneral
 from functx.ops.families import Linear
+from functx.ops.logic import Select
 from functx.ops.scattering import ScatterAdd
-from functx.ops.selection import Select
-from functx.ops.shaping import Full
+from functx.ops.shapes import Full
 from functx.ops.slicing import DynamicUpdateSlice
-from functx.transforms.parts import varied
+from functx.transforms.dce import varied
 
 
 def check_jvp_result(

@@ -16,8 +16,8 @@ from functx.aot import (
     min_cut_rematerialization_partition,
 )
 from functx.core.errors import ArgumentError, GradientError, ProgramError, ValueRangeError
-from functx.transforms.planning import partition
-from functx.transforms.planning.max_flow import INFINITE_CAPACITY, FlowNetwork
+from functx.passes import min_cut
+from functx.passes.min_cut import INFINITE_CAPACITY, FlowNetwork
 from functx.transforms.reverse_mode import SplitVJP
 
 X = onp.linspace(0.2, 0.9, 3, dtype=onp.float32)
@@ -342,7 +342,7 @@ def test_a_cut_that_saves_too_little_names_what_is_missing():
     with pytest.raises(
         ProgramError, match=r"`x`: f32\[3\], made by an input, which is neither"
     ) as e:
-        partition.partition_at(joint, [])
+        min_cut.partition_at(joint, [])
     assert "saved: nothing" in str(e.value)
 
 

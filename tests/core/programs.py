@@ -5,15 +5,15 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
-from functx.core.effects import Effect
 from functx.core.primitive import Primitive
+from functx.core.program import Effect
 from functx.core.samples import f32
 from functx.core.tracing import trace
 from functx.ops.arithmetic import add, mul
 from functx.ops.contraction import matmul
 from functx.ops.reductions import reduce_sum
-from functx.ops.trigonometric import tanh
-from functx.transforms.call import Call
+from functx.ops.transcendental import tanh
+from functx.transforms.call_primitive import Call
 
 
 def program_of(fun, *avals, names=None, name=None):

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError
 from functx.core.samples import f32
 from functx.core.tracing import aval_of, literal_of
+from functx.core.types import ShapedArray
 
 F32 = np.dtype("float32")
 

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from functx.core.avals import ShapedArray
 from functx.core.checking import check_program
 from functx.core.errors import ProgramError
 from functx.core.program import Equation, Literal, Program, Var
 from functx.core.samples import f32, i32
 from functx.core.tracing import program_checks
+from functx.core.types import ShapedArray
 from functx.ops.arithmetic import Add, Mul
 from functx.ops.reductions import ReduceSum
-from functx.ops.trigonometric import Sin, sin
-from functx.transforms.call import Call
+from functx.ops.transcendental import Sin, sin
+from functx.transforms.call_primitive import Call
 
 from .programs import Halves, Probe, loss_program, network_program, program_of
 

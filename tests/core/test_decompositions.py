@@ -6,14 +6,13 @@ import pytest
 import functx
 import functx.numpy as np
 from functx import Primitive, decomp
+from functx.core.caches import clear_on_rule_change, invalidate_caches, rule_version
 from functx.core.decompositions import fallback_decomposition
 from functx.core.errors import ArgumentError, MissingRuleError, RegistrationError
 from functx.core.primitive import Primitive as Base
-from functx.core.registrations import clear_on_rule_change, invalidate_caches, rule_version
-from functx.ops.activations import Gelu, Silu, Softplus
+from functx.ops.activations import Gelu, LogSoftmax, Silu, Softmax, SoftmaxLike, Softplus
 from functx.ops.families import Elementwise
-from functx.ops.softmax import LogSoftmax, Softmax, SoftmaxLike
-from functx.ops.trigonometric import Sin
+from functx.ops.transcendental import Sin
 
 X = onp.array([0.5, -1.0, 2.0], "float32")
 
@@ -347,7 +346,7 @@ def test_every_cache_is_told_when_rules_change():
     forget = clear_on_rule_change(lambda: told.append(rule_version.count))
     invalidate_caches()
     assert told == [rule_version.count]
-    from functx.core import registrations as module
+    from functx.core import caches as module
 
     module._clear_functions.remove(forget)
 

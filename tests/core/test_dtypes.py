@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from functx.core.dtypes import (
+from functx.core.types import (
     SHORT_NAMES,
     canonical_dtype,
     complex_dtype,

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from functx.core.avals import ShapedArray
 from functx.core.checking import check_program
 from functx.core.errors import ArgumentError, ProgramError, TreeError, ValueRangeError
 from functx.core.program import Equation, Program
 from functx.core.samples import f32, i32
+from functx.core.types import ShapedArray
 from functx.ops.arithmetic import Add, Mul, add, mul, neg
 from functx.ops.conversion import convert_element_type
 from functx.ops.reductions import reduce_sum
-from functx.ops.trigonometric import Cos, Sin, Tanh, cos, sin, tanh
-from functx.transforms.call import Call
+from functx.ops.transcendental import Cos, Sin, Tanh, cos, sin, tanh
+from functx.transforms.call_primitive import Call
 from functx.transforms.grad import grad
 from functx.transforms.make_ir import make_ir
 from functx.transforms.vmap import vmap

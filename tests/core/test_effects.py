@@ -6,10 +6,10 @@ import pytest
 
 import functx
 from functx import Program, debug, lax
-from functx.core.effects import NO_EFFECTS, Effect
 from functx.core.errors import EffectError, ParseError
+from functx.core.program import NO_EFFECTS, Effect
 from functx.core.rewriting import cached_rewrite
-from functx.transforms.effects import RemoveEffects, keep_effects_depending_on
+from functx.transforms.dce import RemoveEffects, keep_effects_depending_on
 
 CALLBACK, ORDERED, PROGRESS = (
     frozenset([effect]) for effect in (Effect.CALLBACK, Effect.ORDERED, Effect.PROGRESS)

@@ -3,19 +3,18 @@ import re
 import numpy as np
 import pytest
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME
 from functx.core.printing import equation_text, primitive_text
 from functx.core.program import Program, scalar_literal
 from functx.core.samples import f32, f64, i32
+from functx.core.types import DTYPES_BY_SHORT_NAME, ShapedArray
 from functx.ops.arithmetic import add, mul, neg
 from functx.ops.conversion import ConvertElementType
 from functx.ops.reductions import ReduceSum, reduce_sum
-from functx.ops.trigonometric import Tanh, cos, sin, tanh
-from functx.transforms.batching import Batch
-from functx.transforms.call import Call
+from functx.ops.transcendental import Tanh, cos, sin, tanh
+from functx.transforms.call_primitive import Call
 from functx.transforms.forward_mode import JVPRewrite, Linearize
 from functx.transforms.reverse_mode import SplitVJP, ValueAndGrad
+from functx.transforms.vmap import Batch
 
 from .programs import (
     Announce,

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from functx.core.avals import ShapedArray
 from functx.core.program import (
     Equation,
     Var,
@@ -10,10 +9,11 @@ from functx.core.program import (
     subprograms,
 )
 from functx.core.samples import f32, f64, i32
+from functx.core.types import ShapedArray
 from functx.ops.arithmetic import add, mul, neg, sub
 from functx.ops.reductions import ReduceSum, reduce_sum
-from functx.ops.trigonometric import Sin, cos, sin
-from functx.transforms.call import Call
+from functx.ops.transcendental import Sin, cos, sin
+from functx.transforms.call_primitive import Call
 
 from .programs import Announce, Halves, Probe, loss_program, program_of
 

@@ -12,7 +12,8 @@ import pytest
 
 import functx
 from functx.core.errors import ShapeError
-from functx.core.provenance import (
+from functx.core.samples import f32
+from functx.core.source_info import (
     FUNCTX_OR_JAX,
     INSTALLED_PACKAGE,
     USER_CODE,
@@ -26,11 +27,10 @@ from functx.core.provenance import (
     source_line,
     user_source,
 )
-from functx.core.samples import f32
 from functx.core.tracing import trace
 from functx.ops.arithmetic import add, mul
-from functx.ops.trigonometric import cos, sin
-from functx.transforms.call import Call
+from functx.ops.transcendental import cos, sin
+from functx.transforms.call_primitive import Call
 
 from .programs import Halves
 

@@ -8,16 +8,15 @@ import pytest
 
 import functx
 from functx.core.errors import ArgumentError, EscapedTracerError, MissingRuleError
-from functx.core.interpret import interpret
 from functx.core.program import Program
-from functx.core.rewriting import apply
+from functx.core.rewriting import apply, interpret
 from functx.core.samples import f32
 from functx.core.tracing import Tracer, aval_of, current_builder, trace
 from functx.ops.arithmetic import add, mul, neg
 from functx.ops.families import Unary
 from functx.ops.reductions import reduce_sum
-from functx.ops.shaping import full
-from functx.ops.trigonometric import cos, sin
+from functx.ops.shapes import full
+from functx.ops.transcendental import cos, sin
 
 from .programs import Halves, program_of
 

@@ -20,7 +20,7 @@ from functx.core.errors import (
     RegistrationError,
     ValueRangeError,
 )
-from functx.ops.trigonometric import Sin
+from functx.ops.transcendental import Sin
 from functx.testing import opcheck
 from tests.custom.operators import opaque, scope  # noqa: F401
 

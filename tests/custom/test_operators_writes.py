@@ -15,7 +15,7 @@ from functx.core.errors import (
     OperatorRuleError,
     SchemaError,
 )
-from functx.custom.operators.written import ArrayRef
+from functx.custom.operators.kernels import ArrayRef
 from tests.custom.operators import scope  # noqa: F401
 
 x = numpy.arange(4, dtype="float32")

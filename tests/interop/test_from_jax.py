@@ -13,8 +13,8 @@ from jax.experimental import io_callback
 import functx as fx
 from functx.core.primitive import Primitive
 from functx.interop.from_jax import TracedJaxFunction
-from functx.interop.jax_call import JaxCall
-from functx.interop.snapshots import MutableStateError, function_fingerprint
+from functx.interop.jaxprs import MutableStateError, function_fingerprint
+from functx.interop.translation import JaxCall
 
 X = onp.random.RandomState(0).uniform(0.2, 0.9, (4, 3)).astype("float32")
 KEY = onp.array([0, 3], "uint32")

@@ -19,7 +19,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.testing import check_grads
-from functx.transforms.control.reducers import Reduce, ReduceWindow
+from functx.transforms.control.reduce import Reduce, ReduceWindow
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.randn(3, 5, 4).astype("float32")

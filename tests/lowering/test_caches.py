@@ -11,14 +11,14 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx import grad, hessian, jit, jvp, vjp, vmap
+from functx.core.caches import Cache
 from functx.core.program import Literal
 from functx.core.rewriting import cached_rewrite
 from functx.lowering import execution
-from functx.lowering.cache import Cache
 from functx.ops.arithmetic import Add
-from functx.transforms.batching import BatchWithInferredOutDims
-from functx.transforms.call import Call
-from functx.transforms.literals import collect_literals, lift_literals
+from functx.transforms.call_primitive import Call
+from functx.transforms.literal_lifting import collect_literals, lift_literals
+from functx.transforms.vmap import BatchWithInferredOutDims
 from tests.lowering.compiling import compilations
 
 X = np.array([0.5, -1.5, 2.0], "float32")

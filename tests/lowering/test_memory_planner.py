@@ -7,11 +7,11 @@ import pytest
 
 import functx as fx
 import functx.numpy as np
-from functx.core.budgets import parse_memory_mode
+from functx.core.config import parse_memory_mode
 from functx.core.errors import ArgumentError, MemoryBudgetWarning, ValueRangeError
-from functx.transforms.call import RematerializedCall
-from functx.transforms.planning.peak import temporary_bytes
-from functx.transforms.planning.sections import SplitIntoSegments
+from functx.passes.memory_cost_model import temporary_bytes
+from functx.passes.rematerialized_gradients import SplitIntoSegments
+from functx.transforms.call_primitive import RematerializedCall
 from tests.lowering.test_outlining import lines_run
 
 RANDOM = onp.random.RandomState(0)

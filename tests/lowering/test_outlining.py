@@ -10,11 +10,10 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.errors import ArgumentError, ValueRangeError
+from functx.passes.outlining import DeduplicateCalls, Outline
 from functx.tools import outlined
-from functx.transforms.call import Call
+from functx.transforms.call_primitive import Call
 from functx.transforms.control.scan import Scan
-from functx.transforms.outlining.distinct import DeduplicateCalls
-from functx.transforms.outlining.outline import Outline
 
 random = np.random.RandomState(0)
 

@@ -2,7 +2,7 @@ import numpy as np
 
 import functx
 import functx.numpy as fnp
-from functx.lowering.passes import ALL_PASSES, REQUIRED_PASSES, select_passes
+from functx.passes.pipeline import ALL_PASSES, REQUIRED_PASSES, select_passes
 
 
 def test_a_pass_that_is_left_out_does_nothing_to_what_is_lowered():

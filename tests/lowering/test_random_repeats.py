@@ -6,8 +6,8 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.checking import check_program
+from functx.passes.outlining import Outline
 from functx.testing.reference import interpret_in_numpy
-from functx.transforms.outlining.outline import Outline
 
 OPERATIONS = (
     lambda a, b, i, rows, w, numbers: fnp.tanh(a + b),

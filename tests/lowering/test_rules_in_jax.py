@@ -22,7 +22,7 @@ from functx.core.errors import (
     NonFiniteError,
     ShapeError,
 )
-from functx.lowering.call import bind_functx_call, functx_call
+from functx.lowering.functx_call import bind_functx_call, functx_call
 
 x = jnp.array([0.3, -0.7, 1.1])
 

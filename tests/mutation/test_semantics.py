@@ -11,7 +11,6 @@ import pytest
 import functx
 import functx.numpy as np
 from functx import functionalize, grad, jit, jvp, linearize, make_ir, vjp, vmap
-from functx.core.effects import Effect
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -21,6 +20,7 @@ from functx.core.errors import (
     ImmutableArrayError,
     ShapeError,
 )
+from functx.core.program import Effect
 from functx.lax import cond, fori_loop, scan, while_loop
 
 

@@ -17,7 +17,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.rewriting import cached_rewrite
-from functx.transforms.expand import DecomposeMissingRules
+from functx.transforms.decompose import DecomposeMissingRules
 
 EPS = 1e-3
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy
 
 from functx.lowering.jit import jit
-from functx.transforms.jvp import jvp
-from functx.transforms.vjp import vjp
+from functx.transforms.jvp import jvp, vjp
 from functx.transforms.vmap import vmap
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-11, "complex128": 1e-11}

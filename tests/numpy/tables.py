@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy
 
 import functx.numpy
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import canonical_dtype
 from functx.core.rewriting import apply
 from functx.core.tracing import trace
+from functx.core.types import ShapedArray, canonical_dtype
 from tests.numpy.agreement import same
 
 _random = numpy.random.RandomState(0)

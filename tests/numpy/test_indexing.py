@@ -7,7 +7,6 @@ import pytest
 
 import functx.numpy as fnp
 from functx import lax
-from functx.core.avals import ShapedArray
 from functx.core.errors import (
     ArgumentError,
     AxisError,
@@ -17,8 +16,9 @@ from functx.core.errors import (
     ShapeError,
 )
 from functx.core.tracing import trace
+from functx.core.types import ShapedArray
 from functx.lowering.jit import jit
-from functx.numpy import conditions, indexing
+from functx.numpy import indexing, sorting_and_searching
 from functx.numpy.indexing import At, getitem
 from functx.transforms.grad import grad
 from functx.transforms.jvp import jvp
@@ -384,8 +384,10 @@ def test_choose_and_compress_agree_with_numpy():
         ours = jit(lambda i, mode=mode: indexing.choose(i, cases, mode=mode))(wide)
         np.testing.assert_array_equal(ours, expected)
     keep = [True, False, True]
-    np.testing.assert_array_equal(conditions.compress(keep, X, 2), np.compress(keep, X, 2))
-    ours = jit(lambda x: conditions.compress(MASK.ravel(), x))(X)
+    np.testing.assert_array_equal(
+        sorting_and_searching.compress(keep, X, 2), np.compress(keep, X, 2)
+    )
+    ours = jit(lambda x: sorting_and_searching.compress(MASK.ravel(), x))(X)
     np.testing.assert_array_equal(ours, np.compress(MASK.ravel(), X))
 
 

@@ -14,7 +14,6 @@ import pytest
 
 import functx
 import functx.numpy as np
-from functx.core.arrays import as_ndarray, evaluate_on_host
 from functx.core.errors import (
     CapturedWriteError,
     DTypeError,
@@ -23,11 +22,12 @@ from functx.core.errors import (
     IndexingError,
     ShapeError,
 )
+from functx.core.ndarray import as_ndarray, evaluate_on_host
 from functx.core.primitive import Primitive
 from functx.core.tracing import aval_of
 from functx.ops.conversion import ConvertElementType
-from functx.ops.mutation import Copy
 from functx.ops.reductions import ReduceAnd, ReduceOr
+from functx.ops.views import Copy
 
 
 def templates(text):

@@ -13,7 +13,7 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.lowering.jit import jit
-from functx.ops.searching import SearchSorted
+from functx.ops.sorting import SearchSorted
 from functx.testing import check_rules
 from functx.transforms.grad import grad
 from functx.transforms.vmap import vmap

@@ -2,13 +2,13 @@
 
 import pytest
 
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME
 from functx.core.errors import FunctxError
 from functx.core.primitive import Primitive
 from functx.core.tracing import trace
+from functx.core.types import DTYPES_BY_SHORT_NAME
 from functx.ops.convolution import ConvLayouts
 from functx.ops.families import Elementwise
-from functx.ops.window_shapes import Window
+from functx.ops.windows import Window
 from functx.testing import bool_, c64, f32, f64, i32, u32
 from tests.ops.registry import PRIMITIVES
 

@@ -9,19 +9,17 @@ import pytest
 from jax import lax
 
 from functx import lax as functx_lax
-from functx.core.avals import ShapedArray
 from functx.core.errors import ArgumentError, DTypeError, ShapeError
 from functx.core.samples import draw_operands
 from functx.core.tracing import trace
-from functx.lowering.call import jit_program
+from functx.core.types import ShapedArray
+from functx.lowering.functx_call import jit_program
 from functx.lowering.jit import jit
 from functx.ops.arithmetic import mul
-from functx.ops.gathering import Gather, gather
-from functx.ops.indexing import GatherDimensionNumbers, ScatterDimensionNumbers
+from functx.ops.indexing import Gather, GatherDimensionNumbers, ScatterDimensionNumbers, gather
 from functx.ops.reductions import reduce_sum
-from functx.ops.scatter_set import ScatterSet, scatter
-from functx.ops.scattering import ScatterAdd, scatter_add
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.scattering import ScatterAdd, ScatterSet, scatter, scatter_add
+from functx.ops.shapes import broadcast_in_dim
 from functx.transforms.grad import grad
 from functx.transforms.jvp import jvp
 from functx.transforms.vmap import vmap

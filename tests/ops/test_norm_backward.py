@@ -13,11 +13,11 @@ from functx.core.errors import ArgumentError, FunctxError, ShapeError
 from functx.core.rewriting import cached_rewrite
 from functx.ops.arithmetic import div, mul, square, sub
 from functx.ops.batch_norm import BatchNormInference
-from functx.ops.exponential import rsqrt
-from functx.ops.shaping import broadcast_in_dim
+from functx.ops.shapes import broadcast_in_dim
 from functx.ops.statistics import Standardized, standardize, standardize_jacobian
+from functx.ops.transcendental import rsqrt
 from functx.testing import f32
-from functx.transforms.expand import builtin_decomposition
+from functx.transforms.decompose import builtin_decomposition
 from functx.transforms.reverse_mode import SplitVJP
 
 EPS = 1e-2

@@ -5,7 +5,7 @@ from functools import lru_cache
 import pytest
 
 from functx.testing import reference, rules
-from functx.testing.trials import make_rule_cases
+from functx.testing.rule_cases import make_rule_cases
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 # By module, so that the checks of one sample follow each other and share what they compile.

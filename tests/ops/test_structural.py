@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from functx.core.avals import ShapedArray
 from functx.core.errors import (
     AxisError,
     DTypeError,
@@ -19,8 +18,10 @@ from functx.core.errors import (
     ValueRangeError,
 )
 from functx.core.tracing import trace
+from functx.core.types import ShapedArray
 from functx.ops.arithmetic import mul
-from functx.ops.creation import broadcasted_iota, iota
+from functx.ops.autodiff import stop_gradient
+from functx.ops.concatenation import concatenate, pad, split
 from functx.ops.cumulative import (
     cumlogsumexp,
     cummax,
@@ -29,9 +30,6 @@ from functx.ops.cumulative import (
     cumsum,
     linear_recurrence,
 )
-from functx.ops.exponential import sqrt
-from functx.ops.gradients import stop_gradient
-from functx.ops.joining import concatenate, pad, split
 from functx.ops.reductions import (
     argmax,
     argmin,
@@ -43,9 +41,10 @@ from functx.ops.reductions import (
     reduce_sum,
     reduce_xor,
 )
-from functx.ops.shaping import rev, squeeze
+from functx.ops.shapes import broadcasted_iota, iota, rev, squeeze
 from functx.ops.slicing import dynamic_slice, dynamic_update_slice, slice, slice_in_dim
 from functx.ops.sorting import argsort, sort, top_k
+from functx.ops.transcendental import sqrt
 from functx.testing import check_grads
 from functx.transforms.grad import grad, value_and_grad
 from functx.transforms.jacobian import hessian, jacfwd, jacrev

@@ -5,16 +5,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from functx.core.avals import ShapedArray
-from functx.core.dtypes import DTYPES_BY_SHORT_NAME, SHORT_NAMES, is_inexact, kind
 from functx.core.samples import avals_with_dtype, draw_operands
 from functx.core.tracing import trace
-from functx.lowering.call import jit_program
+from functx.core.types import DTYPES_BY_SHORT_NAME, SHORT_NAMES, ShapedArray, is_inexact, kind
+from functx.lowering.functx_call import jit_program
 from functx.ops.families import Elementwise
 from functx.testing import reference
-from functx.testing.across import primitive_under_test
-from functx.testing.sections import FAST_COMPILE_OPTIONS, checked_tracing, inline
-from functx.testing.trials import accepted_dtypes
+from functx.testing.rule_cases import accepted_dtypes, primitive_under_test
+from functx.testing.rule_evaluation import FAST_COMPILE_OPTIONS, checked_tracing, inline
 from tests.ops.registry import PRIMITIVES, SAMPLES, label
 
 TOLERANCES = {"f64": 1e-12, "c128": 1e-12, "f32": 4e-6, "c64": 4e-6, "f16": 4e-3, "bf16": 3e-2}

@@ -7,11 +7,10 @@ from jax.extend.mlir.dialects import stablehlo
 import functx
 from functx.core.primitive import Primitive
 from functx.ops.arithmetic import mul, neg
+from functx.ops.autodiff import stop_gradient
 from functx.ops.contraction import matmul
-from functx.ops.exponential import exp
 from functx.ops.families import Unary
-from functx.ops.gradients import stop_gradient
-from functx.ops.trigonometric import cos, sin, tanh
+from functx.ops.transcendental import cos, exp, sin, tanh
 from functx.testing import check_grads, f32, sample
 
 

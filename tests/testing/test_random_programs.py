@@ -8,7 +8,7 @@ import pytest
 import functx
 from functx.core.errors import VerificationError
 from functx.core.program import Literal
-from functx.lowering import emitter
+from functx.lowering import stablehlo_emitter
 from functx.ops.arithmetic import Div, Sub
 from functx.testing.random_functions import RandomFunction, eligible_primitives, random_arguments
 from functx.testing.random_programs import verify_seed
@@ -58,7 +58,9 @@ def first_found(seeds, ways=1):
 
 
 def test_operands_compared_by_identity_are_found_by_a_seed(monkeypatch):
-    monkeypatch.setattr(emitter, "are_unambiguous", lambda xs, _: len({*map(id, xs)}) == len(xs))
+    monkeypatch.setattr(
+        stablehlo_emitter, "are_unambiguous", lambda xs, _: len({*map(id, xs)}) == len(xs)
+    )
     assert "full strength, it gives" in first_found(range(195, 300))
 
 

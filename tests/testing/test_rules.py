@@ -7,15 +7,13 @@ from jax.extend.mlir.dialects import stablehlo
 
 from functx.core.primitive import Primitive
 from functx.ops.arithmetic import add, mul, neg
-from functx.ops.comparison import ne
-from functx.ops.complexes import conj
-from functx.ops.conversion import convert_element_type
-from functx.ops.exponential import exp
+from functx.ops.autodiff import stop_gradient
+from functx.ops.conversion import conj, convert_element_type
 from functx.ops.families import Linear, Unary, check_same_dtype
-from functx.ops.gradients import stop_gradient
+from functx.ops.logic import ne
 from functx.ops.reductions import reduce_sum
-from functx.ops.shaping import broadcast_in_dim
-from functx.ops.trigonometric import cos, sin
+from functx.ops.shapes import broadcast_in_dim
+from functx.ops.transcendental import cos, exp, sin
 from functx.testing import bf16, bool_, c64, check_rules, f32, i32, sample, u32
 
 MISTAKES = {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import functx
-from functx.transforms.control import schedule
+from functx.transforms.control import checkpoint_schedule
 
 
 class Runs:
@@ -16,7 +16,7 @@ class Runs:
         slots = checkpoints + 1
         self.held = {}
         self.times = np.zeros(steps, int)
-        filling = schedule.OnlineSchedule(*start(slots))
+        filling = checkpoint_schedule.OnlineSchedule(*start(slots))
         for step in range(steps):
             slot, filling = filled(filling, np.int32(step))
             self.hold(slot, step, slots)
@@ -44,16 +44,22 @@ class Runs:
         assert self.held[int(slot)] == int(walk.step)
 
 
-start = functx.jit(schedule.empty_schedule, static_argnums=0)
+start = functx.jit(checkpoint_schedule.empty_schedule, static_argnums=0)
 filled = functx.jit(
-    lambda filling, step: schedule.assign_slot(schedule.OnlineSchedule(*filling), step)
+    lambda filling, step: checkpoint_schedule.assign_slot(
+        checkpoint_schedule.OnlineSchedule(*filling), step
+    )
 )
-begun = functx.jit(schedule.start_backward)
+begun = functx.jit(checkpoint_schedule.start_backward)
 resumed = functx.jit(
-    lambda walk, todo: schedule.restart_from_checkpoint(schedule.RevolveSchedule(*walk), todo)
+    lambda walk, todo: checkpoint_schedule.restart_from_checkpoint(
+        checkpoint_schedule.RevolveSchedule(*walk), todo
+    )
 )
 walked = functx.jit(
-    lambda walk, todo: schedule.advance_state(schedule.RevolveSchedule(*walk), todo)
+    lambda walk, todo: checkpoint_schedule.advance_state(
+        checkpoint_schedule.RevolveSchedule(*walk), todo
+    )
 )
 
 

@@ -18,14 +18,12 @@ from functx.core.errors import (
 )
 from functx.core.samples import draw_operands
 from functx.core.tracing import aval_of, trace
-from functx.lowering.call import jit_program
+from functx.lowering.functx_call import jit_program
 from functx.nn import silu, softmax
-from functx.ops.activations import Silu
-from functx.ops.exponential import exp
-from functx.ops.softmax import Softmax
+from functx.ops.activations import Silu, Softmax
+from functx.ops.transcendental import exp
 from functx.testing import check_rules
-from functx.transforms.decompose import DecomposeSelected
-from functx.transforms.expand import DecomposeMissingRules
+from functx.transforms.decompose import DecomposeMissingRules, DecomposeSelected
 from tests.ops.registry import PRIMITIVES
 
 X = onp.array([0.5, -1.0, 2.0], "float32")

@@ -192,7 +192,7 @@ def test_what_is_no_function_is_refused():
 
 
 def test_a_chain_of_a_hundred_thousand_equations_is_traced_differentiated_lowered_and_freed():
-    from functx.lowering.call import jit_program
+    from functx.lowering.functx_call import jit_program
     from functx.transforms.reverse_mode import ValueAndGrad
 
     def chain(x):

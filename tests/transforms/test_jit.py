@@ -241,7 +241,7 @@ def test_operators_between_concrete_and_traced_arrays_are_traced():
 def test_the_traces_of_a_function_that_is_gone_are_gone_with_it():
     import gc
 
-    from functx.lowering.cache import Cache
+    from functx.core.caches import Cache
 
     gc.collect()
     before = len(Cache.all)

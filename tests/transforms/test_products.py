@@ -9,10 +9,10 @@ import pytest
 import functx
 import functx.numpy as fnp
 from functx.core.checking import check_program
+from functx.passes.einsum import best_contraction_order
+from functx.passes.einsum_factors import Label, regroup_labels, resolve_labels
+from functx.passes.reassociation import ReassociateContractions
 from functx.testing.reference import interpret_in_numpy
-from functx.transforms.simplify.contract import ReassociateContractions
-from functx.transforms.simplify.factors import Label, regroup_labels, resolve_labels
-from functx.transforms.simplify.orders import best_contraction_order
 
 # What computes again is a call, and products are not looked for across it.
 pytestmark = pytest.mark.usefixtures("all_kept")
@@ -313,7 +313,7 @@ def test_clipped_gradients_never_form_those_of_each_example(way):
     found = functx.tree.leaves(functx.jit(way)(PARAMS, *BATCH))
     for a, b in zip(found, clipped_by_hand(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-    program = functx.tools.simplified(functx.make_ir(way)(PARAMS, *BATCH))
+    program = functx.tools.pipeline(functx.make_ir(way)(PARAMS, *BATCH))
     assert largest(program) < FORMED, program
 
 

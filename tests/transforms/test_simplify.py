@@ -13,19 +13,19 @@ from functx.core.checking import check_program
 from functx.core.errors import ArgumentError, ValueRangeError
 from functx.ops import (
     arithmetic,
-    complexes,
-    exponential,
-    joining,
-    logical,
+    concatenation,
+    conversion,
+    logic,
     reductions,
-    trigonometric,
+    transcendental,
 )
 from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Pow, Sub
 from functx.ops.conversion import holds_exactly
+from functx.ops.logic import Select
 from functx.ops.operands import literal
-from functx.ops.selection import Select
-from functx.ops.shaping import BroadcastInDim, Full, PermuteDims, Reshape, Rev
+from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape, Rev
 from functx.ops.slicing import DynamicSlice, Slice
+from functx.passes.simplify import Simplify
 from functx.testing.reference.interpreter import (
     NumpyInterpreter,
     copy_arguments,
@@ -33,10 +33,9 @@ from functx.testing.reference.interpreter import (
     widen_array,
 )
 from functx.tools import simplified
-from functx.transforms.simplify.simplify import Simplify
 from tests.lowering.test_random_repeats import VERBS, Steps
 
-MODULES = arithmetic, complexes, exponential, joining, logical, reductions, trigonometric
+MODULES = arithmetic, conversion, transcendental, concatenation, logic, reductions, transcendental
 ops = SimpleNamespace(**{k: v for module in MODULES for k, v in vars(module).items()})
 FLOATS = ["float32", "float16", "bfloat16"]
 WHOLE = ["int32", "uint8", "bool"]

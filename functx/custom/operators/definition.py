@@ -15,14 +15,16 @@ from functx.core.errors import (
     SchemaError,
     type_name,
 )
-from functx.custom.operators import choice
-from functx.custom.operators.inference import check_given_schema, check_signature, infer_schema
-from functx.custom.operators.names import check_name
+from functx.custom.operators import dispatch
 from functx.custom.operators.operator import Operator, check_kernel, make_operator
-from functx.custom.operators.permitted import check_device_argument
-from functx.custom.operators.registry import destroy
+from functx.custom.operators.registry import check_device_argument, destroy
 from functx.custom.operators.schema import Schema, is_functional_schema
-from functx.transforms.calls import check_callable, function_name
+from functx.custom.operators.schema_inference import (
+    check_given_schema,
+    check_signature,
+    infer_schema,
+)
+from functx.transforms.tracing_api import check_callable, function_name
 
 TAGS = ("inplace", "out")
 
@@ -69,7 +71,7 @@ def custom_op(
     >>> functx.library.destroy("doc::scaled")
     """
     check_name(qualname)
-    platforms = choice.check_platforms(f"custom_op({qualname})", device_types)
+    platforms = dispatch.check_platforms(f"custom_op({qualname})", device_types)
     check_kernel(qualname, kernel)
     if fun is None:
         options = dict(locals())
@@ -244,3 +246,37 @@ def _apply_tags(what: str, schema: Schema, tags: Iterable[str]) -> Schema:
         )
     returns = [r.replace(alias=a.alias) for r, a in zip(schema.returns, written, strict=True)]
     return schema.replace(returns=tuple(returns))
+
+
+RESERVED_NAMESPACES = frozenset({"functx", "prim", "jax", "lax", "core"})
+
+
+def check_name(qualname: object, what: str = "custom_op") -> str:
+    """`qualname`; OperatorNameError unless it is a namespace and a name that users may take."""
+    if not isinstance(qualname, str):
+        raise OperatorNameError(
+            f"{what}: the name must be a string namespace::name; got {type_name(qualname)}"
+        )
+    namespace, *names = qualname.split("::")
+    if not names:
+        raise OperatorNameError(
+            f"{what}: the name must have a namespace; got {qualname!r}",
+            fix=f'Name it "your_project::{qualname}".',
+        )
+    if len(names) > 1:
+        raise OperatorNameError(
+            f"{what}: the name must have one `::`, between namespace and name; got {qualname!r}"
+        )
+    if namespace in RESERVED_NAMESPACES:
+        raise OperatorNameError(
+            f"{what}: the namespace must be your own; got {namespace!r}, which is reserved",
+            fix=f"Reserved are {', '.join(sorted(RESERVED_NAMESPACES))}.",
+        )
+    for part, word in ((namespace, "namespace"), (names[0], "name")):
+        if not part.isidentifier():
+            why = ", with a dot, which overloads would have" if "." in part else ""
+            raise OperatorNameError(
+                f"{what}: the {word} must be an identifier; got {part!r} in {qualname!r}{why}",
+                fix="Use letters, digits and underscores: namespace::name.",
+            )
+    return qualname

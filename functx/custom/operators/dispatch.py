@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
 
 from functx.core import tree
 from functx.core.config import trace_options
-from functx.core.errors import ArgumentError, type_name
-from functx.custom.operators.registry import get_rules
-from functx.lowering.static_arguments import StaticByValue
+from functx.core.errors import ArgumentError, MissingKernelError, ValueRangeError, type_name
+from functx.custom.operators.registry import Registration, get_rules
+from functx.lowering.arguments import StaticByValue
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
+    from functx.custom.operators.primitives import OperatorPrimitive
+
 
 DISPATCH_RULE = "dispatch rule for"
 
@@ -85,3 +90,123 @@ def _only_modes(modes: tuple[Mode, ...]) -> Iterator[None]:
         yield
     finally:
         trace_options.reset(token)
+
+
+PLATFORMS = ("cpu", "gpu", "tpu", "default")
+KERNEL_RULE = "implementation for"
+_PLATFORM_PRIORITY = ("tpu", "gpu", "cpu")
+_PLATFORM_ALIASES = {"cuda": "gpu", "rocm": "gpu"}
+
+_log = logging.getLogger(__name__)
+
+
+def check_platforms(what: str, device_types: str | Iterable[str] | None) -> list[str]:
+    """The platforms that `device_types` names, each once; ValueRangeError for another word."""
+    if device_types is None:
+        return ["default"]
+    words: list[Any] = [device_types]
+    if isinstance(device_types, Iterable) and not isinstance(device_types, str):
+        words = list(device_types)
+    for word in words:
+        if word not in PLATFORMS:
+            raise ValueRangeError(
+                f"{what}: a platform must be one of {', '.join(PLATFORMS)}; "
+                f"got {word if isinstance(word, str) else type_name(word)!r}"
+            )
+    return list(dict.fromkeys(words))
+
+
+def find_kernel(call: OperatorPrimitive, platform: str | None) -> Registration | None:
+    """The implementation for `platform`, which is on, else the one for all; None without any."""
+    operator = call.operator
+    rules = get_rules(operator, KERNEL_RULE)
+    platform = _PLATFORM_ALIASES.get(platform or "", platform)
+    for name in (platform, "default"):
+        if name in rules and name not in operator.disabled_platforms:
+            return rules[name]
+    return None
+
+
+def select_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> Registration | None:
+    """The implementation for where the operands are, accelerators before the CPU."""
+    return find_kernel(call, _platform_of(call, operands))
+
+
+def raise_missing_kernel(call: OperatorPrimitive, operands: Sequence[Any]) -> NoReturn:
+    """Raise MissingKernelError for a call that nothing implements."""
+    operator = call.operator
+    platform = _platform_of(call, operands)
+    if platform is not None:
+        raise missing_kernel_error(operator, platform)
+    raise MissingKernelError(
+        f"{operator.qualname}: the operator has no array inputs in this call, so that no "
+        "platform chooses its implementation; got none for all platforms",
+        fix=f'Register one that makes arrays itself: {operator.__name__}.impl("default"), '
+        "or give it a `device` parameter.",
+    )
+
+
+def missing_kernel_error(operator: Operator, platform: str) -> MissingKernelError:
+    """The error that there is no implementation for a platform."""
+    rules = get_rules(operator, KERNEL_RULE)
+    off = [name for name in rules if name in operator.disabled_platforms]
+    there = ", ".join([f"{name} ({rule.location})" for name, rule in rules.items()]) or "none"
+    return MissingKernelError(
+        f"{operator.qualname}: there must be an implementation for the platform {platform}; "
+        f"got {there}" + (f", of which {', '.join(off)} is switched off" if off else ""),
+        fix=f'Register one: @{operator.__name__}.impl("{platform}"), or for all platforms '
+        'with "default".',
+    )
+
+
+def _platform_of(call: OperatorPrimitive, operands: Sequence[Any]) -> str | None:
+    """The platform of a call; None where neither an array nor a device says one."""
+    device = call.operator.device_argument(call)
+    if device is not None:
+        return device if isinstance(device, str) else str(device.platform)
+    found = {
+        d.platform
+        for x in operands
+        if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        for d in x.devices()
+    }
+    for platform in _PLATFORM_PRIORITY:
+        if platform in found:
+            return platform
+    return jax.default_backend() if operands else None
+
+
+def kernels_by_platform(
+    call: OperatorPrimitive, platforms: Sequence[str]
+) -> dict[str, Registration]:
+    """The implementation for each platform of a program; one alone where they are the same."""
+    found = {}
+    for platform in platforms:
+        rule = find_kernel(call, platform)
+        if rule is None:
+            raise missing_kernel_error(call.operator, _PLATFORM_ALIASES.get(platform, platform))
+        found[platform] = rule
+    return found if len(set(found.values())) > 1 else dict(list(found.items())[:1])
+
+
+@contextmanager
+def set_kernel_enabled(operator: Operator, platform: str, enabled: bool) -> Iterator[None]:
+    """The implementation for `platform` on or off, for the length of a `with` block."""
+    known = get_rules(operator, KERNEL_RULE)
+    if platform not in known:
+        _log.warning("%s: there is no implementation for %r to switch", operator.qualname, platform)
+        yield
+        return
+    before = platform not in operator.disabled_platforms
+    if before is enabled:
+        _log.warning(
+            "%s: the implementation for %s is %s already",
+            operator.qualname,
+            platform,
+            "on" if enabled else "off",
+        )
+    operator.set_platform_enabled(platform, enabled)
+    try:
+        yield
+    finally:
+        operator.set_platform_enabled(platform, before)

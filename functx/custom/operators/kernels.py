@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from functx.core.avals import ShapedArray
 from functx.core.config import config
-from functx.core.dtypes import narrow_dtype, x64_enabled
-from functx.core.effects import Effects
 from functx.core.errors import ForeignCodeError, ImmutableArrayError, type_name
-from functx.core.tracing import aval_of, eval_context
-from functx.custom.operators.choice import kernels_by_platform
+from functx.core.functionalization import Functionalize, FunctionalizedProgram, storage_base
+from functx.core.program import Effects, Program
+from functx.core.program_editing import replace_program_fields
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracing import Tracer, aval_of, eval_context, trace
+from functx.core.types import ShapedArray, narrow_dtype, x64_enabled
+from functx.custom.operators.dispatch import kernels_by_platform
+from functx.custom.operators.outputs import OutputTypes, flatten_outputs, operator_rule_error
 from functx.custom.operators.registry import Registration
-from functx.custom.operators.results import OutputTypes, flatten_outputs, operator_rule_error
 from functx.custom.operators.schema import Return
-from functx.custom.operators.written import ArrayRef
 from functx.lowering.callbacks import DeviceCallback
 from functx.ops.callbacks import HostPrimitive
 
 if TYPE_CHECKING:
-    from functx.custom.operators.equations import OperatorPrimitive
+    from functx.custom.operators.operator import Operator
+    from functx.custom.operators.primitives import OperatorPrimitive
+
 
 NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -350,3 +354,193 @@ def _platform_dependent_kernel(
         return jax.lax.platform_dependent(*xs, **branches)
 
     return function
+
+
+class ArrayRef:
+    """A place for an array: reads as the array, and takes another value by `x[...] = v` or `x += v`.
+
+    `x[...]` is the value now, which functions of JAX take. Unlike NumPy's, parts are no views.
+    """
+
+    __slots__ = ("value",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __jax_array__(self) -> Any:
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.value.__array__(dtype)
+
+    def __getitem__(self, idx: Any) -> Any:
+        return self.value[_read_ref(idx)]
+
+    def __setitem__(self, idx: Any, new: Any) -> None:
+        self.value = self.value.at[_read_ref(idx)].set(_read_ref(new))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __repr__(self) -> str:
+        return f"ArrayRef({self.value!r})"
+
+
+def _read_ref(x: Any) -> Any:
+    return x.value if isinstance(x, ArrayRef) else x
+
+
+def _read_method(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
+    def method(self: ArrayRef, *others: Any) -> Any:
+        values = [self.value, *map(_read_ref, others)]
+        return function(*(values[::-1] if swapped else values))
+
+    return method
+
+
+def _in_place_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: ArrayRef, other: Any) -> ArrayRef:
+        new = function(self.value, _read_ref(other))
+        self.value = jax.numpy.broadcast_to(new, self.value.shape).astype(self.value.dtype)
+        return self
+
+    return method
+
+
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+):
+    _function = getattr(operator, f"__{_name}__")
+    setattr(ArrayRef, f"__{_name}__", _read_method(_function))
+    setattr(ArrayRef, f"__r{_name}__", _read_method(_function, swapped=True))
+    setattr(ArrayRef, f"__i{_name}__", _in_place_method(_function))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
+    setattr(ArrayRef, f"__{_name}__", _read_method(getattr(operator, f"__{_name}__")))
+for _name, _convert in (("bool", bool), ("int", int), ("float", float), ("complex", complex)):
+    setattr(ArrayRef, f"__{_name}__", _read_method(_convert))
+
+
+class CompositeBody:
+    """The body of an operator, in functx's own operations."""
+
+    def __init__(self, operator: Operator, rule: Registration):
+        self.operator, self.rule = operator, rule
+
+    def run_eagerly(self, call: OperatorPrimitive, operands: Sequence[Any]) -> Any:
+        """The result of a call on concrete operands, to which the body writes itself."""
+        operator = self.operator
+        check_writable(call, operands)
+        written = operator.arguments.written(call)
+        given = [
+            read_only(x) if isinstance(x, np.ndarray) and i not in written else x
+            for i, x in enumerate(operands)
+        ]
+        try:
+            leaves, lengths = self.leaves(call, given)
+        except ValueError as error:
+            if "read-only" in str(error):
+                raise self.undeclared_write_error() from error
+            raise
+        # Each is copied: the body may return one array twice, or one from outside.
+        leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+        aliased = operator.aliased_arguments(call, operands)
+        return OutputTypes((), lengths).unflatten(operator.schema, leaves, aliased)
+
+    def leaves(
+        self, call: OperatorPrimitive, given: Sequence[Any]
+    ) -> tuple[list[Any], tuple[int | None, ...]]:
+        """What the body gives for operands, flat, and the lengths of lists."""
+        args, kwargs = self.operator.arguments.call_arguments(call, given)
+        out = self.rule(*args, **kwargs)
+
+        def leaf(result: Return, x: Any, place: str) -> Any:
+            if result.alias:
+                own = (self.operator.aliased_arguments(call, given) or {})[result.alias]
+                if x is not own:
+                    raise self.rule_error(
+                        f"return what it writes to for {place}; got another array"
+                    )
+                return x
+            if not isinstance(x, (Tracer, np.ndarray, jax.Array, *NUMBERS)):
+                raise self.rule_error(f"give an array for {place}; got {type_name(x)}")
+            if any(_is_alias(x, y) for y in given):
+                raise self.rule_error(
+                    f"return arrays of its own; {place} is an argument, or a view of one",
+                    "Return a copy: x.copy().",
+                )
+            return x
+
+        return flatten_outputs(self.operator.qualname, self.rule, self.operator.schema, out, leaf)
+
+    def rule_error(self, problem: str, fix: str = "") -> Exception:
+        return operator_rule_error(self.operator.qualname, self.rule, problem, fix)
+
+    def undeclared_write_error(self, name: str = "") -> ImmutableArrayError:
+        """The error that the body writes to what `mutates_args` does not name."""
+        return ImmutableArrayError(
+            f"{self.operator.qualname}: its decomposition, given at {self.rule.location}, must write to "
+            f"what mutates_args names alone; it writes to {name or 'another argument'}",
+            fix="Name the argument in mutates_args, or write to a copy.",
+            source=self.rule.error_source,
+        )
+
+    def body(self, call: OperatorPrimitive, avals: Sequence[ShapedArray]) -> TracedBody:
+        """The program of the body on operands of `avals`, without its writes.
+
+        Raises ImmutableArrayError if it writes to an operand that is not named.
+        """
+        lengths: tuple[int | None, ...] = ()
+
+        def results(*xs: Any) -> list[Any]:
+            nonlocal lengths
+            leaves, lengths = self.leaves(call, xs)
+            return leaves
+
+        name = self.operator.__name__
+        program, captured = trace(results, avals, name=name, kind="custom_op")
+        pure = (
+            cached_rewrite(Functionalize(), program)
+            if program.writes
+            else FunctionalizedProgram(program, (), False)
+        )
+        places = self.operator.arguments.written(call)
+        names = self.operator.arguments.operand_names(call)
+        for i in pure.written:
+            if i not in places:
+                raise self.undeclared_write_error(f"`{names[i]}`" if i < len(names) else "")
+        count = len(program.outputs)
+        new = dict(zip(pure.written, pure.program.outputs[count:], strict=True))
+        inputs = pure.program.inputs
+        outputs = [*pure.program.outputs[:count], *[new.get(i, inputs[i]) for i in places]]
+        return TracedBody(replace_program_fields(pure.program, outputs=outputs), captured, lengths)
+
+
+class TracedBody(NamedTuple):
+    """What an operation is made of: a program, what it captured, and the lengths of lists."""
+
+    program: Program
+    captured: Sequence[Any]
+    lengths: tuple[int | None, ...]
+
+
+def _is_alias(x: Any, y: Any) -> bool:
+    """Whether a result is an operand, or a view of it."""
+    if type(x) is Tracer and type(y) is Tracer:
+        return storage_base(x).atom is storage_base(y).atom
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return bool(np.may_share_memory(x, y))
+    return x is y and not isinstance(x, NUMBERS)

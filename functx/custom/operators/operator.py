@@ -8,19 +8,18 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from functx.core.effects import NO_EFFECTS, Effect
+from functx.core.caches import invalidate_caches
 from functx.core.errors import ArgumentError, RegistrationError
-from functx.core.provenance import user_source
-from functx.core.registrations import invalidate_caches
+from functx.core.program import NO_EFFECTS, Effect
+from functx.core.source_info import user_source
 from functx.core.tracing import aval_of, current_builder
-from functx.custom.function import has_jax_tracers
-from functx.custom.operators import abstract, batching, choice, dispatch, formulas, registry
+from functx.custom.custom_function import has_jax_tracers
+from functx.custom.operators import derivatives, dispatch, outputs, primitives, registry
 from functx.custom.operators.arguments import ArgumentBinder
-from functx.custom.operators.composites import CompositeBody
 from functx.custom.operators.derivatives import JVP_RULE, check_operands_not_differentiated
-from functx.custom.operators.equations import CompositeCall, OperatorCall
-from functx.custom.operators.kernels import run_kernel_eagerly
-from functx.custom.operators.permitted import (
+from functx.custom.operators.kernels import CompositeBody, run_kernel_eagerly
+from functx.custom.operators.primitives import CompositeCall, OperatorCall
+from functx.custom.operators.registry import (
     check_backward_pair,
     check_derivative_rule,
     check_device_argument,
@@ -30,7 +29,7 @@ from functx.custom.operators.permitted import (
 )
 from functx.custom.operators.schema import Schema
 from functx.numpy.mutation import assign_array
-from functx.transforms.calls import check_callable, copy_function_metadata
+from functx.transforms.tracing_api import check_callable, copy_function_metadata
 
 KERNEL_LANGUAGES = ("jax", "numpy")
 _CONSTRUCTION_TOKEN = object()
@@ -108,12 +107,12 @@ class Operator(registry.RegisteredOperator):
 
     def compute(self, call: Any, operands: Sequence[Any]) -> Any:
         """The result of a call on concrete operands."""
-        rule = choice.select_kernel(call, operands)
+        rule = dispatch.select_kernel(call, operands)
         if rule is not None:
             return run_kernel_eagerly(call, rule, operands)
         if self.composite is not None:
             return self.composite.run_eagerly(call, operands)
-        choice.raise_missing_kernel(call, operands)
+        dispatch.raise_missing_kernel(call, operands)
 
     def impl(
         self,
@@ -132,13 +131,13 @@ class Operator(registry.RegisteredOperator):
 
         Raises ValueRangeError for another platform, RegistrationError where there is one already.
         """
-        platforms = choice.check_platforms(f"{self.qualname}.impl", device_types)
+        platforms = dispatch.check_platforms(f"{self.qualname}.impl", device_types)
         check_kernel(self.qualname, kernel)
         if fun is None:
             return partial(self.impl, platforms, kernel=kernel, allow_override=allow_override)
         check_callable(fun, f"{self.qualname}.impl")
         check_device_argument(self.qualname, self.schema, platforms)
-        kinds = [f"{choice.KERNEL_RULE} {p}" for p in platforms]
+        kinds = [f"{dispatch.KERNEL_RULE} {p}" for p in platforms]
         if not allow_override:
             for kind in kinds:
                 registry.check_not_registered(self, kind)
@@ -160,8 +159,8 @@ class Operator(registry.RegisteredOperator):
         """
         if fun is None:
             return partial(self.def_abstract, allow_override=allow_override)
-        check_not_composite(self, abstract.ABSTRACT_RULE)
-        registry.register_rule(self, abstract.ABSTRACT_RULE, fun, allow_override=allow_override)
+        check_not_composite(self, outputs.ABSTRACT_RULE)
+        registry.register_rule(self, outputs.ABSTRACT_RULE, fun, allow_override=allow_override)
         return fun
 
     def save_for_backward(self, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,8 +169,8 @@ class Operator(registry.RegisteredOperator):
         `fun(inputs, output)` gets a named tuple of all arguments and the result, and returns any
         pytree. It runs once in the forward pass of a derivative.
         """
-        check_backward_pair(self, formulas.SAVE_RULE, formulas.AUTOGRAD_RULE)
-        registry.register_rule(self, formulas.SAVE_RULE, fun)
+        check_backward_pair(self, derivatives.SAVE_RULE, derivatives.AUTOGRAD_RULE)
+        registry.register_rule(self, derivatives.SAVE_RULE, fun)
         return fun
 
     def backward(
@@ -192,8 +191,8 @@ class Operator(registry.RegisteredOperator):
         marks = check_differentiability(self, output_differentiability)
         if fun is None:
             return partial(self.backward, output_differentiability=output_differentiability)
-        check_backward_pair(self, formulas.BACKWARD_RULE, formulas.AUTOGRAD_RULE)
-        registry.register_rule(self, formulas.BACKWARD_RULE, fun, marks)
+        check_backward_pair(self, derivatives.BACKWARD_RULE, derivatives.AUTOGRAD_RULE)
+        registry.register_rule(self, derivatives.BACKWARD_RULE, fun, marks)
         return fun
 
     def register_autograd(
@@ -208,10 +207,10 @@ class Operator(registry.RegisteredOperator):
         Raises RegistrationError where the schema allows no derivative, KeywordOnlyArrayError for
         an operator with keyword-only arrays.
         """
-        check_derivative_rule(self, formulas.AUTOGRAD_RULE)
+        check_derivative_rule(self, derivatives.AUTOGRAD_RULE)
         if setup_context is not None:
             check_callable(setup_context, f"{self.qualname}.register_autograd(setup_context=...)")
-        registry.register_rule(self, formulas.AUTOGRAD_RULE, backward, setup_context, once=False)
+        registry.register_rule(self, derivatives.AUTOGRAD_RULE, backward, setup_context, once=False)
 
     def def_jvp(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Register the rule for forward mode, and return it; one registered later takes its place.
@@ -231,8 +230,8 @@ class Operator(registry.RegisteredOperator):
         (None without one) and the arguments; those left to their defaults are left out. It
         returns `(output, out_dims)`.
         """
-        check_vmap_rule(self, batching.VMAP_RULE)
-        registry.register_rule(self, batching.VMAP_RULE, fun, once=False)
+        check_vmap_rule(self, primitives.VMAP_RULE)
+        registry.register_rule(self, primitives.VMAP_RULE, fun, once=False)
         return fun
 
     def def_dispatch(self, cls: type, fun: Callable[..., Any] | None = None) -> Any:
@@ -252,7 +251,7 @@ class Operator(registry.RegisteredOperator):
 
         Where it is off, that for all platforms takes its place.
         """
-        return choice.set_kernel_enabled(self, device_type, enabled)
+        return dispatch.set_kernel_enabled(self, device_type, enabled)
 
     def set_platform_enabled(self, platform: str, enabled: bool) -> None:
         """Switch the implementation for a platform on or off."""

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from functx.core.caches import clear_on_rule_change, invalidate_caches, scoped_table
 from functx.core.errors import (
     ArgumentError,
     FunctxError,
+    KeywordOnlyArrayError,
     OperatorNameError,
     RegistrationError,
+    SchemaError,
     type_name,
 )
 from functx.core.primitive import Primitive
-from functx.core.provenance import Source, describe_source, user_source
-from functx.core.registrations import clear_on_rule_change, invalidate_caches, scoped_table
-from functx.custom.results import rule_source
-from functx.transforms.calls import check_callable, raise_foreign_code_error
+from functx.core.source_info import Source, describe_source, user_source
+from functx.custom.operators.schema import Schema, is_functional_schema
+from functx.custom.rule_results import rule_source
+from functx.transforms.tracing_api import check_callable, raise_foreign_code_error
 
 if TYPE_CHECKING:
     from functx.custom.operators.operator import Operator
+
 
 operators: dict[str, Operator] = scoped_table()
 _rules: dict[tuple[Operator, str], Registration] = scoped_table()
@@ -201,3 +206,144 @@ def _sync_primitive_registry() -> None:
         _published_names.add(name)
         Primitive.registry[name] = operator.primitive
         operator.clear_caches()
+
+
+def impl(
+    op: Any,
+    device_types: str | Iterable[str] | None = None,
+    fun: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Register what computes `op`, an operator or its name, as its method `impl` does."""
+    return resolve_operator(op, "impl").impl(device_types, fun, **options)
+
+
+def def_abstract(op: Any, fun: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Register the types of results of `op`, an operator or its name, as its method does."""
+    return resolve_operator(op, "def_abstract").def_abstract(fun, **options)
+
+
+def register_autograd(
+    op: Any,
+    backward: Callable[..., Any],
+    /,
+    *,
+    setup_context: Callable[..., Any] | None = None,
+) -> None:
+    """Register the derivative of `op`, an operator or its name, as its method does."""
+    resolve_operator(op, "register_autograd").register_autograd(
+        backward, setup_context=setup_context
+    )
+
+
+def def_vmap(op: Any, fun: Callable[..., Any] | None = None) -> Any:
+    """Register the batching rule of `op`, an operator or its name, as its method does."""
+    found = resolve_operator(op, "def_vmap")
+    return partial(def_vmap, found) if fun is None else found.def_vmap(fun)
+
+
+def def_jvp(op: Any, fun: Callable[..., Any] | None = None) -> Any:
+    """Register the forward rule of `op`, an operator or its name, as its method does."""
+    found = resolve_operator(op, "def_jvp")
+    return partial(def_jvp, found) if fun is None else found.def_jvp(fun)
+
+
+def check_not_composite(operator: Operator, kind: str) -> None:
+    """Raise RegistrationError for an operator that is made of others."""
+    if operator.composite is not None:
+        raise RegistrationError(
+            f"{operator.qualname}: an operator with a decomposition must not have a {kind}, since "
+            "it decomposes instead: its rules are those of what it is made of",
+            f"the decomposition was given at {operator.composite.rule.location}",
+            fix="Leave the rule out, or define the operator without a decomposition.",
+        )
+
+
+def check_derivative_rule(operator: Operator, kind: str) -> None:
+    """Raise unless the derivative of the operator may be given by a rule."""
+    check_not_composite(operator, kind)
+    check_no_keyword_arrays(operator, kind)
+    schema = operator.schema
+    problem = ""
+    if any(r.alias and not r.alias.endswith("!") for r in schema.returns):
+        problem = "return no views of its arguments"
+    elif not is_functional_schema(schema) and schema.returns:
+        problem = "be functional, and write to no argument"
+    elif not schema.returns:
+        problem = "return something; it has no returns"
+    else:
+        for r in schema.returns:
+            if r.type.base == "Number":
+                problem = f"return arrays, list[Array], ints, floats or bools; one is a {r.type}"
+    if problem:
+        raise RegistrationError(
+            f"{operator.qualname}: an operator with a {kind} must {problem}",
+            f"schema {schema}",
+        )
+
+
+def check_backward_pair(operator: Operator, kind: str, formula: str) -> None:
+    """Raise unless one of `save_for_backward` and `backward` may be registered."""
+    check_derivative_rule(operator, kind)
+    found = get_rule(operator, formula)
+    if found is not None:
+        raise RegistrationError(
+            f"{operator.qualname}: an operator must have one derivative rule; got a {kind} beside "
+            f"its {formula}, registered at {found.location}"
+        )
+
+
+def check_no_keyword_arrays(operator: Operator, kind: str) -> None:
+    """Raise KeywordOnlyArrayError if an array is given by keyword only."""
+    for a in operator.schema.arrays:
+        if a.keyword_only:
+            raise KeywordOnlyArrayError(
+                f"{operator.qualname}: a {kind} takes arrays by position; got the keyword-only "
+                f"array `{a.name}`, which is not supported",
+                f"schema {operator.schema}",
+            )
+
+
+def check_vmap_rule(operator: Operator, kind: str) -> None:
+    """Raise unless the operator may have a batching rule."""
+    check_not_composite(operator, kind)
+    check_no_keyword_arrays(operator, kind)
+    if operator.schema.mutated:
+        raise RegistrationError(
+            f"{operator.qualname}: an operator with a {kind} must write to no argument",
+            f"schema {operator.schema}",
+            fix="Without the rule it is called for each element in turn.",
+        )
+
+
+def check_device_argument(what: str, schema: Schema, platforms: Sequence[str]) -> None:
+    """Raise SchemaError for an operator that makes arrays on a platform that nothing names."""
+    if schema.arrays or any(a.type.base == "device" for a in schema.arguments):
+        return
+    if any(p != "default" for p in platforms):
+        raise SchemaError(
+            f"{what}: an operator without arrays among its arguments is required to have a `device` "
+            f"parameter, to be implemented for {', '.join(platforms)}",
+            f"schema {schema}",
+            fix="Add `device: jax.Device`, or implement it for all platforms.",
+        )
+
+
+def check_differentiability(operator: Operator, given: Any) -> tuple[bool, ...] | None:
+    """`output_differentiability` as a tuple; RegistrationError unless it is a bool a result."""
+    if given is None:
+        return None
+    count = len(operator.schema.returns)
+    problem = ""
+    if not isinstance(given, (list, tuple)):
+        problem = f"got {type_name(given)} {given!r}"
+    elif any(not isinstance(on, bool) for on in given):
+        problem = f"got {given!r}"
+    elif len(given) != count:
+        problem = f"got {len(given)} for {count} outputs: {given!r}"
+    if problem:
+        raise RegistrationError(
+            f"{operator.qualname}: output_differentiability must be a list with a bool for each "
+            f"output; {problem}"
+        )
+    return tuple(given)

@@ -8,12 +8,12 @@ from typing import Any
 
 from functx.core.errors import ShapeError, type_name
 from functx.core.tracing import aval_of
-from functx.numpy.creation import asarray
+from functx.numpy.array_creation import asarray
 from functx.numpy.shapes import broadcast_arrays as broadcast_arrays
 from functx.numpy.shapes import broadcast_shapes as broadcast_shapes
 from functx.numpy.shapes import broadcast_to as broadcast_to
 from functx.ops.operands import canonical_axis
-from functx.ops.strided import AsStrided
+from functx.ops.views import AsStrided
 
 __all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "sliding_window_view"]
 

@@ -5,25 +5,19 @@
 """
 
 from functx.testing.reference import (  # noqa: F401 - they fill the table
-    collectives,
-    contractions,
     control,
     elementwise,
-    indexing,
-    losses,
-    matrices,
-    normalizations,
-    random_bits,
+    linear_algebra,
+    nn,
     reductions,
-    shapes,
 )
 from functx.testing.reference.interpreter import (
+    REFERENCE_RULES,
     apply_primitive,
     interpret_in_numpy,
     narrow_array,
     widen_array,
 )
-from functx.testing.reference.meanings import REFERENCE_RULES
 
 __all__ = [
     "REFERENCE_RULES",

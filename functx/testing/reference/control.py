@@ -1,7 +1,5 @@
 """Operations that hold programs or functions."""
 
-# ruff: noqa: N802 - functions are named as the classes whose meaning they are
-
 from __future__ import annotations
 
 from functools import lru_cache
@@ -9,13 +7,17 @@ from functools import lru_cache
 import jax
 import numpy as np
 
-from functx.testing.reference.meanings import (
+from functx.testing.reference.interpreter import (
+    EXACT_DTYPE_RULES,
     REFERENCE_RULES,
     SUBPROGRAM_RULES,
     exact_dtype_rule,
+    reference_rule,
     subprogram_rule,
 )
 from functx.testing.reference.reductions import sliding_windows
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
 
 
 @subprogram_rule
@@ -132,3 +134,164 @@ def JaxCall(*args, function):
 def compiled(function):
     """`function` compiled by JAX: a loop calls it many times."""
     return jax.jit(function)
+
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+
+@reference_rule
+def NamedAxisMap(*xs, primitive, axes):
+    count = len(axes)
+    xs = [x.reshape(-1, *x.shape[count:]) for x in xs] or [np.zeros(axes[0][1])]
+    params = {field: getattr(primitive, field) for field in primitive.fields}
+    out = REFERENCE_RULES[type(primitive).__name__](*xs, **params)
+    return out.reshape(*[n for _, n in axes], *out.shape[1:])
+
+
+def grouped_collective(function):
+    """`function` of the operands in a group of places, for every group."""
+
+    def apply(x, axes, groups=None, **params):
+        groups = groups or (tuple(range(len(x))),)
+        found = {}
+        for group in groups:
+            rows = function(x[list(group)], **params)
+            found.update(zip(group, rows, strict=True))
+        return np.stack([found[place] for place in range(len(x))])
+
+    apply.__name__ = function.__name__
+    return reference_rule(apply)
+
+
+@grouped_collective
+def Psum(x):
+    return [x.sum(0)] * len(x)
+
+
+@grouped_collective
+def Pmax(x):
+    return [x.max(0)] * len(x)
+
+
+@grouped_collective
+def Pmin(x):
+    return [x.min(0)] * len(x)
+
+
+@grouped_collective
+def AllGather(x, axis, sizes, invariant):
+    return [np.concatenate(list(x), axis)] * len(x)
+
+
+@grouped_collective
+def PsumScatter(x, axis, sizes):
+    return np.split(x.sum(0), len(x), axis)
+
+
+@grouped_collective
+def AllToAll(x, split, concat, sizes):
+    parts = [np.split(row, len(x), split) for row in x]
+    return [np.concatenate([row[place] for row in parts], concat) for place in range(len(x))]
+
+
+@grouped_collective
+def Ppermute(x, perm):
+    out = np.zeros_like(x)
+    for source, destination in perm:
+        out[destination] = x[source]
+    return out
+
+
+@grouped_collective
+def Vary(x):
+    return x
+
+
+@reference_rule
+def AxisIndex(x, axis, size):
+    return np.arange(size)
+
+
+@reference_rule
+def Boundary(x, like, kind, axes):
+    return x
+
+
+@reference_rule
+def ShardingConstraint(x, sharding):
+    return x
+
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+
+def vectorize_over_keys(function):
+    """`function(key, *operands, **params)`, for each key of a batch."""
+
+    def for_each_key(key, *operands, **params):
+        rows = [
+            np.asarray(function(jax.random.wrap_key_data(row), *operands, **params))
+            for row in key.reshape(-1, 2)
+        ]
+        return np.stack(rows).reshape(*key.shape[:-1], *rows[0].shape)
+
+    return for_each_key
+
+
+@exact_dtype_rule
+def RandomSeed(seed):
+    with jax.enable_x64(seed.dtype.itemsize == 8):
+        rows = [np.asarray(jax.random.key_data(jax.random.key(s))) for s in seed.ravel()]
+    return np.stack(rows).reshape(*seed.shape, 2)
+
+
+@exact_dtype_rule
+def RandomFoldIn(key, data):
+    # `data` has the dimensions of the keys first.
+    keys = np.broadcast_to(
+        np.expand_dims(key, tuple(range(key.ndim - 1, data.ndim))), (*data.shape, 2)
+    )
+    rows = [
+        np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(k), d)))
+        for k, d in zip(keys.reshape(-1, 2), data.ravel(), strict=True)
+    ]
+    return np.stack(rows).reshape(keys.shape)
+
+
+JAX_SAMPLERS = {
+    "RandomSplit": lambda key, shape: jax.random.key_data(jax.random.split(key, shape)),
+    "RandomBits": jax.random.bits,
+    "RandomUniform": jax.random.uniform,
+    "RandomUniformBetween": lambda key, low, high, shape: jax.random.uniform(
+        key, shape, low.dtype, low, high
+    ),
+    "RandomNormal": jax.random.normal,
+    "RandomTruncatedNormal": lambda key, low, high, shape: jax.random.truncated_normal(
+        key, low, high, shape, low.dtype
+    ),
+    "RandomExponential": jax.random.exponential,
+    "RandomLaplace": jax.random.laplace,
+    "RandomLogistic": jax.random.logistic,
+    "RandomCauchy": jax.random.cauchy,
+    "RandomGumbel": lambda key, shape, dtype, fine: jax.random.gumbel(
+        key, shape, dtype, mode="high" if fine else "low"
+    ),
+    "RandomBernoulli": lambda key, p, shape, fine: jax.random.bernoulli(
+        key, p, shape, mode="high" if fine else "low"
+    ),
+    "RandomIntegers": lambda key, low, count, shape: jax.random.randint(
+        key, shape, low, low + count, low.dtype
+    ),
+    "RandomShuffle": lambda key, x, axis: jax.random.permutation(key, x, axis, independent=True),
+}
+
+
+REFERENCE_RULES |= {name: vectorize_over_keys(function) for name, function in JAX_SAMPLERS.items()}
+EXACT_DTYPE_RULES.update(JAX_SAMPLERS)
+
+
+@reference_rule
+def Dropout(x, key, rate):
+    wide = np.float64 if jax.config.jax_enable_x64 else np.float32
+    kept = jax.random.bernoulli(key, np.asarray(1 - rate, wide), x.shape)
+    return np.where(kept, x / max(1 - rate, 0.1), 0)

@@ -1,30 +1,225 @@
-"""`verify`: a function's program, run in several independent ways that must agree."""
+"""The values that a program must have, and how far from them a computation may be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from ml_dtypes import finfo
 
 from functx.core import tree
-from functx.core.editing import replace_program_fields
-from functx.core.effects import Effect
 from functx.core.errors import EffectError, VerificationError
-from functx.core.program import Program
+from functx.core.functionalization import Functionalize
+from functx.core.program import Effect, Program
+from functx.core.program_editing import replace_program_fields
 from functx.core.rewriting import cached_rewrite
-from functx.core.storage import Functionalize
 from functx.core.tracing import backend
-from functx.testing.reference.interpreter import interpret_in_numpy
-from functx.testing.verification.bounds import ExpectedOutputs, ExpectedOutputsWithWrites
-from functx.testing.verification.reduction import ProgramCase, shrink
-from functx.testing.verification.slopes import derivative_programs, find_derivative_mismatch
-from functx.testing.verification.ways import ExecutionPath, ExecutionPaths, functionalized_in_numpy
-from functx.transforms.calls import check_callable, copy_function_metadata
-from functx.transforms.effects import RemoveEffects
+from functx.core.types import is_inexact
+from functx.lowering.functx_call import bind_functx_call
+from functx.passes.pipeline import ALL_PASSES, OPTIONAL_PASSES, REQUIRED_PASSES, select_passes
+from functx.testing.reference.interpreter import (
+    Array,
+    NumpyInterpreter,
+    RoundingErrors,
+    StepLimitExceeded,
+    copy_arguments,
+    interpret_in_numpy,
+    narrow_array,
+    widen_array,
+)
+from functx.testing.rule_evaluation import FAST_COMPILE_OPTIONS
+from functx.testing.verification.derivative_checks import (
+    derivative_programs,
+    find_derivative_mismatch,
+)
+from functx.testing.verification.shrinking import ProgramCase, shrink
+from functx.transforms.dce import RemoveEffects
+from functx.transforms.literal_lifting import collect_literals, lift_literals, pack_literals
 from functx.transforms.make_ir import make_ir
+from functx.transforms.tracing_api import check_callable, copy_function_metadata
+
+TOLERANCE_FACTORS = {"results": 4.0, "spread": 8.0}
+"""The bound: units in the last place of the result, and multiples of its spread by rounding."""
+
+INITIAL_SAMPLES, CONFIRMING_SAMPLES = 3, 40
+"""How often the reference is run with errors: at first, and before a difference is believed."""
+
+
+class ExpectedOutputs:
+    """The outputs of a program by the reference interpreter, and how far rounding moves them.
+
+    Real numbers may differ from the reference by the spread of runs in which every operation
+    errs at random by about a rounding of its dtype, so that a sum may be off by what its terms
+    explain, and no more. Integers and booleans are exact. A nan must be a nan and an infinity
+    that infinity. Elements that the errors turn from one integer, branch or kind of number into
+    another are decided by rounding, and not compared.
+    """
+
+    def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
+        self.program, self.args, self.avals = program, args, program.out_avals
+        interpreter = NumpyInterpreter(RoundingErrors())
+        self.values = self.outputs(interpreter)
+        # A loop that ends by convergence may never end with errors.
+        self.limit = 1000 + 4 * interpreter.steps
+        self.samples: list[list[Array]] = []
+        self.draw_samples(runs)
+
+    def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
+        """The outputs of a run."""
+        return interpreter.run(self.program, copy_arguments(self.program, self.args))
+
+    def draw_samples(self, runs: int) -> None:
+        """Let there be at least so many runs with errors."""
+        for seed in range(len(self.samples), runs):
+            rounding = RoundingErrors(seed, clips=seed % 2 == 0, narrow=seed % 4 == 2)
+            interpreter = NumpyInterpreter(rounding, self.limit)
+            try:
+                outs = self.outputs(interpreter)
+            except StepLimitExceeded:
+                outs = [np.full_like(x, np.nan) if is_inexact(x.dtype) else ~x for x in self.values]
+            self.samples.append(outs)
+
+    def first_mismatch(self, outs: Sequence[Any]) -> int | None:
+        """The number of the first output that `outs` has wrong; None if it has them all right."""
+        for k in range(len(self.values)):
+            if self.mismatch_mask(k, outs[k]).any():
+                self.draw_samples(CONFIRMING_SAMPLES)
+                if self.mismatch_mask(k, outs[k]).any():
+                    return k
+        return None
+
+    def mismatch_mask(self, k: int, out: Any) -> Array:
+        """The elements of output `k` that are not as the program states or beyond the bound."""
+        out = np.asarray(out)
+        if out.shape != self.avals[k].shape or out.dtype != self.avals[k].dtype:
+            return np.array(True)
+        return self.exceeds_bound(k, out)
+
+    def exceeds_bound(self, k: int, out: Array) -> Array:
+        """The elements of output `k` that are beyond its bound, as a mask; `out` may be wide."""
+        aval, value = self.avals[k], self.values[k]
+        rows = [sample[k] for sample in self.samples]
+        if not is_inexact(aval.dtype):
+            return np.all([row == value for row in rows], axis=0) & (out != value)
+        out, info = widen_array(out), finfo(aval.dtype)
+        with np.errstate(all="ignore"):
+            spread = np.max([np.abs(row - value) for row in rows], axis=0)
+            bound = TOLERANCE_FACTORS["results"] * float(info.eps) * np.abs(value)
+            bound = bound + TOLERANCE_FACTORS["spread"] * spread + float(info.tiny)
+            near = np.abs(out - value) <= bound
+        # Rounding to the dtype itself may make the largest numbers infinite.
+        near |= equal_or_both_nan(widen_array(narrow_array(value, aval.dtype)), out)
+        alike = np.all([np.isfinite(row) == np.isfinite(value) for row in rows], axis=0)
+        special = np.all([equal_or_both_nan(row, value) for row in rows], axis=0)
+        return np.where(np.isfinite(value), alike & ~near, special & ~equal_or_both_nan(out, value))
+
+
+class ExpectedOutputsWithWrites(ExpectedOutputs):
+    """The same for a program that writes, in NumPy memory; written arguments follow the outputs."""
+
+    def __init__(self, program: Program, args: Sequence[Any], runs: int = INITIAL_SAMPLES):
+        self.written = cached_rewrite(Functionalize(), program).written
+        super().__init__(program, args, runs)
+        self.avals = [*self.avals, *[program.in_avals[i] for i in self.written]]
+
+    def outputs(self, interpreter: NumpyInterpreter) -> list[Array]:
+        given = copy_arguments(self.program, self.args)
+        outs = [np.array(x) for x in interpreter.run(self.program, given)]
+        return [*outs, *[given[i] for i in self.written]]
+
+
+def equal_or_both_nan(x: Array, y: Array) -> Any:
+    """Where two arrays are equal, nan and nan too; an infinite complex number equals any other."""
+    if np.iscomplexobj(x):
+        return (x == y) | (~np.isfinite(x) & ~np.isfinite(y))
+    return (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+class ExecutionPath(NamedTuple):
+    """A way to run a program: its name, and `run(program, args)`, which gives the outputs."""
+
+    name: str
+    run: Callable[[Program, Sequence[Any]], list[Any]]
+
+
+class ExecutionPaths:
+    """The ways to run one program on one set of arguments; equal lowered text runs once."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[Any, list[Any]] = {}
+
+    def all(self) -> list[ExecutionPath]:
+        """Every way, those that do least first."""
+        alone = [
+            ExecutionPath(
+                f"lowered with the pass `{name}` alone",
+                partial(self.lowered, (*REQUIRED_PASSES, name)),
+            )
+            for name in OPTIONAL_PASSES
+        ]
+        return [
+            ExecutionPath("lowered without any pass", partial(self.lowered, REQUIRED_PASSES)),
+            *alone,
+            ExecutionPath(
+                "lowered with all passes at full strength", partial(self.lowered, ALL_PASSES)
+            ),
+            ExecutionPath("compiled as by functx.jit", self.compiled),
+            ExecutionPath("called inside jax.jit", self.inside_jax),
+            ExecutionPath("compiled with its numbers as inputs", self.with_lifted_literals),
+            ExecutionPath("printed and parsed", self.after_print_and_parse),
+        ]
+
+    def lowered(self, passes: Sequence[str], program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs when these passes do all that they can, and XLA little."""
+        return self.run(program, args, select_passes(*passes, always=True), FAST_COMPILE_OPTIONS)
+
+    def compiled(self, program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs as users get them."""
+        return self.run(program, args, nullcontext(), {})
+
+    def inside_jax(self, program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs of the program called in a function of JAX's."""
+        return [*jax.jit(lambda *xs: backend.run(None, program, xs))(*args)]
+
+    def with_lifted_literals(self, program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs of the program that takes its literals as arguments."""
+        literals = collect_literals(program)
+        lifted = lift_literals(lambda p: p, program, range(len(literals)))
+        if lifted is None:
+            return self.compiled(program, args)
+        return self.run(
+            lifted.program, [*args, *pack_literals(literals)], nullcontext(), FAST_COMPILE_OPTIONS
+        )
+
+    def after_print_and_parse(self, program: Program, args: Sequence[Any]) -> list[Any]:
+        """The outputs of the program that its text stands for."""
+        return self.lowered(REQUIRED_PASSES, Program.parse(str(program)), args)
+
+    def run(
+        self, program: Program, args: Sequence[Any], passes: Any, options: dict[str, Any]
+    ) -> list[Any]:
+        """The outputs of `program`, lowered in the context `passes` and compiled with `options`."""
+
+        def f(*xs: Any) -> list[Any]:
+            return bind_functx_call(program, xs)
+
+        with passes:
+            lowered = jax.jit(f).lower(*args)
+        key = lowered.as_text(), *options, *[np.asarray(x).tobytes() for x in args]
+        if key not in self.outputs:
+            outs = lowered.compile(options)(*args)
+            self.outputs[key] = [np.asarray(x) for x in outs]
+        return self.outputs[key]
+
+
+def functionalized_in_numpy(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` without writes, and the new values of the arrays that it writes to."""
+    return interpret_in_numpy(cached_rewrite(Functionalize(), program).program, *args)
 
 
 def verify(fun: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from functx.core import tree
-from functx.core.axes import batched_axis_names
-from functx.core.dtypes import is_complex, is_integer
-from functx.core.effects import BATCHED_EFFECTS
 from functx.core.errors import ArgumentError, CollectiveError, DTypeError, ShapeError, type_name
+from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import Primitive
-from functx.core.program import Literal, Program, Var
+from functx.core.program import BATCHED_EFFECTS, Literal, Program, Var
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, current_builder, trace_closed
+from functx.core.types import is_complex, is_integer
 from functx.ops.arithmetic import mul
-from functx.ops.comparison import eq, ne
 from functx.ops.conversion import convert_element_type
+from functx.ops.logic import clamp, eq, ne, select
 from functx.ops.operands import batch_size
-from functx.ops.selection import clamp, select
-from functx.ops.shaping import zeros_like
+from functx.ops.shapes import zeros_like
 from functx.ops.slicing import widen_index
-from functx.ops.trigonometric import sin
-from functx.transforms.batching import Batch, BatchWithInferredOutDims, interpret_batched
-from functx.transforms.call import Call, TransposeLinearInputs
-from functx.transforms.calls import copy_function_metadata, copy_if_aliased, write_back_arguments
-from functx.transforms.control.branch_splits import BranchSplit, PartialEvalBranches
-from functx.transforms.control.branches import trace_branches
-from functx.transforms.control.lanes import (
+from functx.ops.transcendental import sin
+from functx.passes.rematerialization import with_rematerialization
+from functx.transforms.call_primitive import Call, TransposeLinearInputs
+from functx.transforms.control.body_tracing import (
+    check_callables,
+    check_operands,
+    inline_or_run,
+    is_linearizing,
+    to_numpy,
+    trace_branches,
+)
+from functx.transforms.control.predication import (
     AnyActive,
     Predicated,
     batch_sequentially,
@@ -44,16 +47,10 @@ from functx.transforms.control.lanes import (
     must_borrow_active,
     self_masked_operands,
 )
-from functx.transforms.control.tracing import (
-    check_callables,
-    check_operands,
-    inline_or_run,
-    is_linearizing,
-    to_numpy,
-)
-from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.dce import Subprogram, UsedInputs, active_outputs, with_io
+from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.marks import (
+from functx.transforms.operand_masks import (
     indices_where,
     inexact_cotangents,
     inexact_mask,
@@ -62,10 +59,19 @@ from functx.transforms.marks import (
     select_where,
     select_where_not,
 )
-from functx.transforms.parts import Subprogram, UsedInputs, active_outputs
-from functx.transforms.planning.planned import with_rematerialization
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.zeros import DropZeroInputs, nonzero_output_mask, programs_run, with_programs
+from functx.transforms.symbolic_zeros import (
+    DropZeroInputs,
+    nonzero_output_mask,
+    programs_run,
+    with_programs,
+)
+from functx.transforms.tracing_api import (
+    copy_function_metadata,
+    copy_if_aliased,
+    write_back_arguments,
+)
+from functx.transforms.vmap import Batch, BatchWithInferredOutDims, interpret_batched
 
 
 def _sample_branches() -> tuple[Program, ...]:
@@ -480,3 +486,84 @@ def _static_value(x: Any) -> Any:
         return None
     value = to_numpy(x)
     return value[()] if isinstance(value, np.ndarray) else None
+
+
+class BranchSplit(NamedTuple):
+    """Branches split in two: their values, and the rest, which needs something of the values.
+
+    What it needs are the operands at the positions `passed`, and what `values` returns
+    behind its outputs.
+    """
+
+    known: tuple[Program, ...]
+    unknown: tuple[Program, ...]
+    forwarded: tuple[int, ...]
+
+    def residuals(self, operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+        """The last operands of `rest`."""
+        return [*[operands[i] for i in self.forwarded], *saved]
+
+
+class PartialEvalBranches(Rewrite[BranchSplit]):
+    """The rewrite of all of `branches`, each split by `rewrite`, to halves of common types.
+
+    Of what the branches save, values of one type share an output: only one branch runs.
+    The others fill it with zeros.
+    """
+
+    rewrite: Any
+    branches: tuple[Program, ...]
+
+    def __call__(self, _: Program) -> BranchSplit:
+        halves = [cached_rewrite(self.rewrite, branch) for branch in self.branches]
+        count = len(self.branches[0].outputs)
+        passed: list[int] = []
+        slots: list[Any] = []
+        # For each branch: where each value that it saves comes from.
+        sources: list[list[tuple[bool, int]]] = []
+        for values, _rest in halves:
+            places: list[tuple[bool, int]] = []
+            taken: set[int] = set()
+            for atom in values.outputs[count:]:
+                if atom in values.inputs:
+                    position = values.inputs.index(atom)
+                    if position not in passed:
+                        passed.append(position)
+                    places.append((True, passed.index(position)))
+                    continue
+                aval = atom.aval.update(weak_type=False)
+                free = [i for i, a in enumerate(slots) if a is aval and i not in taken]
+                if not free:
+                    slots.append(aval)
+                    free = [len(slots) - 1]
+                taken.add(free[0])
+                places.append((False, free[0]))
+            sources.append(places)
+        operands = self.branches[0].in_avals
+        known = [*[operands[i] for i in passed], *slots]
+        values_of, rest_of = [], []
+        for (values, rest), places in zip(halves, sources, strict=True):
+            values_of.append(_with_residual_slots(values, count, places, slots))
+            at = [i if is_passed else len(passed) + i for is_passed, i in places]
+            inputs = [Var(aval) for aval in known]
+            lead = len(rest.inputs) - len(at)
+            for i, v in zip(at, rest.inputs[lead:], strict=True):
+                inputs[i] = v
+            rest_of.append(with_io(rest, [*rest.inputs[:lead], *inputs], rest.outputs))
+        return BranchSplit(tuple(values_of), tuple(rest_of), tuple(passed))
+
+
+def _with_residual_slots(
+    values: Program, count: int, places: Sequence[tuple[bool, int]], slots: Sequence[Any]
+) -> Program:
+    """`values` with what it returns behind its first `count` outputs put into `slots`."""
+
+    def body(*args: Any) -> list[Any]:
+        outs = apply(None, values, args)
+        saved = {
+            i: x for (is_passed, i), x in zip(places, outs[count:], strict=True) if not is_passed
+        }
+        filled = [saved[i] if i in saved else zeros_like(aval) for i, aval in enumerate(slots)]
+        return [*outs[:count], *filled]
+
+    return trace_closed(body, values.in_avals, name=values.name)

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.avals import ShapedArray
-from functx.core.concrete import concretize
-from functx.core.dtypes import is_complex, is_inexact, is_integer, promote_types
+from functx.core.concretization import concretize
 from functx.core.errors import (
     ArgumentError,
     ArgumentWriteError,
@@ -26,9 +24,31 @@ from functx.core.records import Rewrite
 from functx.core.rewriting import cached_rewrite
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import Tracer, aval_of, trace_closed
+from functx.core.types import ShapedArray, is_complex, is_inexact, is_integer, promote_types
 from functx.ops.arithmetic import add
-from functx.ops.comparison import lt
-from functx.transforms.calls import (
+from functx.ops.logic import lt
+from functx.transforms.control.body_tracing import (
+    COUNTER_AVAL,
+    WithProgress,
+    body_name,
+    cast_outputs,
+    cast_to,
+    check_callables,
+    check_progress,
+    closure_variable_names,
+    show_completion,
+    trace_until_carry_types_settle,
+    with_captures_first,
+    write_back_captures,
+)
+from functx.transforms.control.bounded_while import (
+    WithUnusedInputs,
+    run_with_stacks,
+)
+from functx.transforms.control.scan import Scan, run_scan, unroll_factor
+from functx.transforms.control.while_loop import DEFAULT_CHECKPOINTS, While
+from functx.transforms.dce import with_io
+from functx.transforms.tracing_api import (
     TracedFunction,
     avals_of,
     capture_key,
@@ -37,29 +57,6 @@ from functx.transforms.calls import (
     trace_function,
     trace_with_shared_captures,
 )
-from functx.transforms.control.progress import (
-    COUNTER_AVAL,
-    WithProgress,
-    check_progress,
-    show_completion,
-)
-from functx.transforms.control.scan import Scan, run_scan, unroll_factor
-from functx.transforms.control.stacking import (
-    WithUnusedInputs,
-    run_with_stacks,
-)
-from functx.transforms.control.tracing import (
-    body_name,
-    cast_outputs,
-    cast_to,
-    check_callables,
-    closure_variable_names,
-    trace_until_carry_types_settle,
-    with_captures_first,
-    write_back_captures,
-)
-from functx.transforms.control.while_loop import DEFAULT_CHECKPOINTS, While
-from functx.transforms.parts import with_io
 
 
 @api_boundary

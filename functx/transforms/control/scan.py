@@ -9,33 +9,42 @@ from typing import Any
 import numpy as np
 
 from functx.core import tree
-from functx.core.dtypes import is_inexact
-from functx.core.editing import apply_program
 from functx.core.errors import ArgumentError, AxisSizeError, ValueRangeError, short_repr, type_name
 from functx.core.primitive import Primitive
 from functx.core.program import Program
+from functx.core.program_editing import apply_program
 from functx.core.records import Uncompared
 from functx.core.rewriting import cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracebacks import api_boundary
 from functx.core.tracing import aval_of, current_builder, trace_closed
+from functx.core.types import is_inexact
 from functx.ops.arithmetic import add, mul
-from functx.ops.joining import concatenate
-from functx.ops.mutation import Copy
+from functx.ops.concatenation import concatenate
 from functx.ops.operands import batch_size
-from functx.ops.shaping import batch_dim_at, reshape, zeros_like
+from functx.ops.shapes import batch_dim_at, reshape, zeros_like
 from functx.ops.slicing import slice_in_dim
-from functx.ops.trigonometric import sin
-from functx.transforms.batching import Batch, BatchWithInferredOutDims
-from functx.transforms.call import TransposeLinearInputs
-from functx.transforms.calls import (
-    TracedFunction,
-    avals_of,
-    copy_function_metadata,
-    key_path_strings,
-    trace_function,
+from functx.ops.transcendental import sin
+from functx.ops.views import Copy
+from functx.passes.rematerialization import with_rematerialization
+from functx.transforms.call_primitive import TransposeLinearInputs
+from functx.transforms.control.backward_scan import BuildBackwardScan
+from functx.transforms.control.body_tracing import (
+    WithProgress,
+    body_name,
+    carry_dependence,
+    cast_outputs,
+    cast_to,
+    check_callables,
+    check_operands,
+    check_progress,
+    is_linearizing,
+    show_completion,
+    trace_until_carry_types_settle,
+    with_captures_first,
+    write_back_captures,
 )
-from functx.transforms.control.loop_split import (
+from functx.transforms.control.scan_partial_eval import (
     DCEScanBody,
     JVPScanBody,
     KnownScanBody,
@@ -43,34 +52,25 @@ from functx.transforms.control.loop_split import (
     PartialEvalScan,
     ScanSplit,
 )
-from functx.transforms.control.loop_sums import BuildBackwardScan
-from functx.transforms.control.progress import WithProgress, check_progress, show_completion
-from functx.transforms.control.tracing import (
-    body_name,
-    carry_dependence,
-    cast_outputs,
-    cast_to,
-    check_callables,
-    check_operands,
-    is_linearizing,
-    trace_until_carry_types_settle,
-    with_captures_first,
-    write_back_captures,
-)
-from functx.transforms.effects import RemoveEffects
-from functx.transforms.expand import decompose_missing_rules
+from functx.transforms.dce import RemoveEffects, active_outputs, with_io
+from functx.transforms.decompose import decompose_missing_rules
 from functx.transforms.forward_mode import Linearize
-from functx.transforms.marks import (
+from functx.transforms.operand_masks import (
     inexact_mask,
     instantiate_zeros,
     linear_mask,
     scatter_where,
     select_where,
 )
-from functx.transforms.parts import active_outputs, with_io
-from functx.transforms.planning.planned import with_rematerialization
 from functx.transforms.reverse_mode import SplitVJP
-from functx.transforms.vmap import vmap
+from functx.transforms.tracing_api import (
+    TracedFunction,
+    avals_of,
+    copy_function_metadata,
+    key_path_strings,
+    trace_function,
+)
+from functx.transforms.vmap import Batch, BatchWithInferredOutDims, vmap
 
 
 def _sample_step() -> Program:

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functx.core.avals import ShapedArray
-from functx.core.axes import batched_axis_names
-from functx.core.effects import BATCHED_EFFECTS
 from functx.core.errors import CollectiveError
+from functx.core.named_axes import batched_axis_names
 from functx.core.primitive import Primitive
-from functx.core.program import Program
+from functx.core.program import BATCHED_EFFECTS, Program
 from functx.core.records import Rewrite
 from functx.core.rewriting import apply, cached_rewrite
 from functx.core.samples import f64, i32, sample
 from functx.core.tracing import aval_of, trace_closed
+from functx.core.types import ShapedArray
 from functx.ops.arithmetic import add, mul
-from functx.ops.comparison import lt
+from functx.ops.logic import lt
 from functx.ops.operands import batch_size, literal
-from functx.ops.shaping import batch_dim_at
-from functx.transforms.batching import Batch, BatchWithInferredOutDims
-from functx.transforms.control.checkpointing import while_backward, while_forward
-from functx.transforms.control.lanes import PredicatedLoop, batch_sequentially, must_borrow_active
-from functx.transforms.control.loop_split import DCEScanBody
-from functx.transforms.control.schedule import STEP_DTYPE
-from functx.transforms.control.stacking import (
+from functx.ops.shapes import batch_dim_at
+from functx.transforms.control.body_tracing import (
+    carry_dependence,
+    check_operands,
+    is_linearizing,
+)
+from functx.transforms.control.bounded_while import (
     LinearizedWhileBody,
     PartialEvalWhile,
     SplitWhileTranspose,
@@ -32,14 +31,17 @@ from functx.transforms.control.stacking import (
     WithUnusedInputs,
     run_with_stacks,
 )
-from functx.transforms.control.tracing import (
-    carry_dependence,
-    check_operands,
-    is_linearizing,
+from functx.transforms.control.checkpoint_schedule import STEP_DTYPE
+from functx.transforms.control.checkpointed_while import while_backward, while_forward
+from functx.transforms.control.predication import (
+    PredicatedLoop,
+    batch_sequentially,
+    must_borrow_active,
 )
-from functx.transforms.effects import RemoveEffects
+from functx.transforms.control.scan_partial_eval import DCEScanBody
+from functx.transforms.dce import RemoveEffects, Subprogram, UsedInputs, take_first_outputs, with_io
 from functx.transforms.forward_mode import JVPRewrite, Linearize
-from functx.transforms.marks import (
+from functx.transforms.operand_masks import (
     indices_where,
     inexact_mask,
     instantiate_zeros,
@@ -47,7 +49,7 @@ from functx.transforms.marks import (
     scatter_where,
     select_where,
 )
-from functx.transforms.parts import Subprogram, UsedInputs, take_first_outputs, with_io
+from functx.transforms.vmap import Batch, BatchWithInferredOutDims
 
 # So up to comb(66, 64) = 2,145 blocks of steps are computed once more, and none twice.
 DEFAULT_CHECKPOINTS = 64

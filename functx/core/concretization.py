@@ -1,0 +1,222 @@
+"""Numbers that are not known yet while a program is rewritten, because they will be inputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.errors import ConcretizationError, DifferentiatedValueError, describe_input
+from functx.core.functionalization import functionalized_atom
+from functx.core.program import Atom, Equation, Literal, Var
+from functx.core.tracing import (
+    Builder,
+    Tracer,
+    backend,
+    check_not_escaped,
+    current_builder,
+    eval_context,
+)
+from functx.core.types import is_inexact
+
+
+class Guard(NamedTuple):
+    """What a rewrite was told of the number at a place: it holds for numbers that answer alike."""
+
+    position: int
+    predicate: Callable[[Any, Any], Any]
+    operand: Any
+    expected: bool
+
+    def holds(self, numbers: Sequence[Any]) -> bool:
+        """Whether the number at that place among `numbers` would have answered so."""
+        return bool(self.predicate(numbers[self.position], self.operand)) == self.expected
+
+
+class SymbolicScalar:
+    """The value of a literal that will be an input: whoever compares it is told, and noted.
+
+    It becomes no Python number: what would compute with it raises TypeError.
+    """
+
+    __slots__ = ("guards", "position", "program_id", "value")
+
+    def __init__(self, number: Any, place: int, lift: int, answers: list[Guard]):
+        self.value, self.position, self.guards = number, place, answers
+        # Tells it from one of another program, which may be looked for in the same tables.
+        self.program_id = lift
+
+    def guard(self, question: Callable[[Any, Any], Any], other: Any = None) -> bool:
+        if type(other) is SymbolicScalar:
+            raise TypeError("two unknown numbers cannot be compared")
+        answer = bool(question(self.value, other))
+        self.guards.append(Guard(self.position, question, other, answer))
+        return answer
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.guard(operator.eq, other)
+
+    def __lt__(self, other: Any) -> bool:
+        return self.guard(operator.lt, other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.guard(operator.le, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.guard(operator.gt, other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.guard(operator.ge, other)
+
+    def __bool__(self) -> bool:
+        return self.guard(operator.ne, 0)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"number {self.position} of {self.program_id}"
+
+
+def is_concrete_literal(atom: Any) -> bool:
+    """Whether `atom` is a number written in a program, and known."""
+    return type(atom) is Literal and type(atom.value) is not SymbolicScalar
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value`, a number that may be unknown, is finite."""
+    return value.guard(_finite) if type(value) is SymbolicScalar else bool(np.isfinite(value))
+
+
+def _finite(number: Any, _: None) -> Any:
+    return np.isfinite(number)
+
+
+def concretize(tracer: Tracer, asked: str) -> Any:
+    """The value of `tracer` as a NumPy array, found by evaluating just what it needs.
+
+    Raises ConcretizationError, saying that `asked` needs a value, where there is none.
+    """
+    check_not_escaped(tracer, current_builder.innermost())
+    builder, atom = functionalized_atom(tracer.builder, tracer.atom)
+    missing = evaluate_needed(builder, atom)
+    if missing is not None:
+        raise concretization_error(tracer, missing, asked)
+    value = backend.concrete_or_none(_known_value(builder, atom))
+    if value is None:
+        raise ConcretizationError(
+            f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none while JAX "
+            "traces the call",
+            fix="Choose between values with functx.numpy.where or functx.lax.cond, or make the "
+            "argument static in the transform of JAX.",
+        )
+    return np.asarray(value)
+
+
+def is_being_differentiated(tracer: Tracer) -> bool:
+    """Whether a derivative is being taken along a path through this value."""
+    if not is_inexact(tracer.dtype):
+        return False
+    builder, atom = functionalized_atom(tracer.builder, tracer.atom)
+    reached = set(differentiable_inputs(builder, atom))
+    if reached & builder.differentiated:
+        return True
+    outer = [x for v, x in builder.captures.values() if v in reached]
+    outer += [builder.values[v] for v in reached if v in builder.values]
+    return any(type(x) is Tracer and is_being_differentiated(x) for x in outer)
+
+
+def check_not_differentiated(tracer: Tracer, asked: str, instead: str = "") -> None:
+    check_not_escaped(tracer, current_builder.get())
+    if is_being_differentiated(tracer):
+        raise DifferentiatedValueError(
+            f"{asked} needs a plain number; got {tracer.atom.aval!r}, which {tracer.builder.owner} "
+            "differentiates, and whose derivative would be lost",
+            fix=instead
+            or "Use the array itself, with functx.numpy in place of math, or stop_gradient(x) first "
+            "if no derivative is wanted.",
+        )
+
+
+def evaluate_needed(builder: Builder, atom: Atom) -> Tracer | None:
+    """Evaluate what `atom` needs; the traced input without a value, if one stands in the way."""
+    values = builder.values
+    needed: set[Var] = set()
+    pending = [atom]
+    positions: set[int] = set()
+    while pending:
+        a = pending.pop()
+        if isinstance(a, Literal) or a in needed:
+            continue
+        if a in values and type(values[a]) is not Tracer:
+            continue
+        needed.add(a)
+        position = builder.producer(a)
+        if position is not None:
+            positions.add(position)
+            pending += builder.equations[position].inputs
+        elif (missing := _evaluate_input(builder, a)) is not None:
+            return missing
+    for position in sorted(positions):
+        eqn = builder.equations[position]
+        outs = _evaluate_equation(eqn, [_known_value(builder, a) for a in eqn.inputs])
+        values.update(zip(eqn.outputs, outs, strict=True))
+    return None
+
+
+def _evaluate_input(builder: Builder, var: Var) -> Tracer | None:
+    """Find the value of an input or captured value; what has none, if that is so."""
+    source = builder.values.get(var)
+    if source is None:
+        source = next((x for v, x in builder.captures.values() if v is var), None)
+    if source is None:
+        return Tracer(var, builder)
+    if type(source) is Tracer:
+        outer, atom = functionalized_atom(source.builder, source.atom)
+        missing = evaluate_needed(outer, atom)
+        if missing is not None:
+            return missing
+        source = _known_value(outer, atom)
+    builder.values[var] = source
+    return None
+
+
+def _known_value(builder: Builder, atom: Atom) -> Any:
+    if isinstance(atom, Literal):
+        return np.asarray(atom.value, atom.aval.dtype)[()]
+    return builder.values[atom]
+
+
+def _evaluate_equation(eqn: Equation, args: list[Any]) -> list[Any]:
+    with eval_context():
+        outs = backend.evaluate_eagerly(eqn.primitive, args)
+    return outs if eqn.primitive.multiple_results else [outs]
+
+
+def differentiable_inputs(builder: Builder, atom: Atom) -> Iterable[Var]:
+    """The inputs and captured values that `atom` varies smoothly with."""
+    seen: set[Var] = set()
+    pending = [atom]
+    while pending:
+        a = pending.pop()
+        if type(a) is Var and a not in seen:
+            seen.add(a)
+            position = builder.producer(a)
+            if position is None:
+                yield a
+            elif builder.equations[position].primitive.differentiable:
+                pending += builder.equations[position].inputs
+
+
+def concretization_error(tracer: Tracer, missing: Tracer, asked: str) -> ConcretizationError:
+    owner = missing.builder
+    return ConcretizationError(
+        f"{asked} needs the value of an array; got {tracer.atom.aval!r}, which has none "
+        f"while {owner.owner} is traced",
+        f"it depends on {describe_input(owner, missing)}",
+        fix="Choose between values with functx.numpy.where or functx.lax.cond; for an argument "
+        "that is not an array, use static_argnums; or leave this part outside "
+        f"{owner.kind}.",
+    )

@@ -1,0 +1,442 @@
+"""Programs as values to work on: called, edited equation by equation, rewritten by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.checking import check_program
+from functx.core.errors import (
+    ArgumentError,
+    EscapedTracerError,
+    ProgramError,
+    TreeError,
+    ValueRangeError,
+    type_name,
+)
+from functx.core.functionalization import (
+    Functionalize,
+    noncontiguous_strides,
+    write_to_numpy_arrays,
+)
+from functx.core.primitive import Primitive
+from functx.core.program import Atom, Equation, Program, Var, subprograms
+from functx.core.records import Rewrite
+from functx.core.rewriting import apply, bind_equation, cached_rewrite, interpret
+from functx.core.source_info import Source
+from functx.core.tracing import (
+    Tracer,
+    aval_of,
+    backend,
+    bind,
+    current_builder,
+    literal_of,
+    trace,
+    trace_closed,
+)
+from functx.core.types import ShapedArray, kind
+
+
+class Retype(Rewrite[Program]):
+    """The rewrite to a program for operands of `avals`: what its primitives make of those."""
+
+    avals: tuple[ShapedArray, ...]
+
+    def __call__(self, program: Program) -> Program:
+        def step(eqn: Equation, *args: Any) -> Any:
+            outs = eqn.primitive(*args)
+            return outs if eqn.primitive.multiple_results else [outs]
+
+        def body(*args: Any) -> list[Any]:
+            return interpret(program, args, step, constant=lambda c: c)
+
+        return trace_closed(body, self.avals, name=program.name, in_names=program.in_names)
+
+
+def call_program(program: Program, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The outputs of `program`: traced inside a trace, computed outside it.
+
+    Takes and gives pytrees where the program has `trees`, else takes one argument an input
+    and gives a list. Raises TreeError or ArgumentError when the arguments do not fit.
+    """
+    if program.trees is None:
+        if kwargs:
+            raise ArgumentError(
+                f"{program.name}: a program takes positional arguments; got `{next(iter(kwargs))}`"
+            )
+        return call_program_flat(program, args)
+    in_tree, out_tree = program.trees
+    leaves, structure = tree.flatten((tuple(args), kwargs))
+    if structure != in_tree:
+        raise TreeError(
+            f"{program.name}: arguments must have the structure that the program was made for",
+            f"expected {in_tree}",
+            f"got      {structure}",
+        )
+    return tree.unflatten(out_tree, call_program_flat(program, leaves))
+
+
+def call_program_flat(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` on one argument an input, those with captured values left out."""
+    count = len(program.inputs) - len(program.captured)
+    if len(args) != count:
+        raise ArgumentError(f"{program.name}: arguments must be {count}; got {len(args)}")
+    args = [
+        check_argument_type(x, v.aval, program, i)
+        for i, (x, v) in enumerate(zip([*args, *program.captured], program.inputs, strict=True))
+    ]
+    program = retype_program(program, args)
+    if not program.writes or current_builder.get() is not None:
+        return apply(None, program, args)
+    pure = cached_rewrite(Functionalize(tuple(map(noncontiguous_strides, args))), program)
+    outs = apply(None, pure.program, args)
+    count = len(program.outputs)
+    write_to_numpy_arrays(args, dict(zip(pure.written, outs[count:], strict=True)))
+    return outs[:count]
+
+
+def apply_program(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` on `args`, whose weak types may differ from those it was made for."""
+    return apply(None, retype_program(program, args), args)
+
+
+def retype_program(program: Program, args: Sequence[Any]) -> Program:
+    """`program` made for the types of `args`."""
+    avals = tuple([aval_of(x) for x in args])
+    if avals == tuple(program.in_avals):
+        return program
+    return cached_rewrite(Retype(avals), program)  # type: ignore[no-any-return]
+
+
+def check_argument_type(x: Any, aval: ShapedArray, program: Program, i: int) -> Any:
+    """`x` as an argument of `aval`: a Python number takes its dtype, an array must have it."""
+    x = cast_scalar(x, aval)
+    given = aval_of(x)
+    if given.shape != aval.shape or given.dtype != aval.dtype:
+        names = program.input_names()
+        name = f"{i}" if names is None else f"`{names[i]}`"
+        raise ArgumentError(
+            f"{program.name}: argument {name} must be {aval!r}; got {type_name(x)}",
+            fix="Make a program for arguments of this type, or convert the argument.",
+        )
+    return x
+
+
+def cast_scalar(x: Any, aval: ShapedArray) -> Any:
+    """The Python number `x` as a scalar of `aval`, where the kind of its dtype allows it."""
+    rank = _SCALAR_RANKS[kind(aval.dtype)]
+    if type(x) not in _SCALAR_TYPES[: rank + 1] or aval.shape:
+        return x
+    try:
+        with np.errstate(over="ignore"):
+            number = aval.dtype.type(x)
+    except OverflowError:
+        raise ValueRangeError(f"a number must fit the dtype of {aval!r}; got {x}") from None
+    return _SCALAR_TYPES[rank](x) if aval.weak_type else number
+
+
+_SCALAR_TYPES: tuple[Any, ...] = (bool, int, float, complex)
+_SCALAR_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+
+
+def new_equation(primitive: Primitive, inputs: Iterable[Any], source: Source | None) -> Equation:
+    """The equation `primitive(inputs)`, with new variables for its outputs."""
+    atoms: list[Atom] = []
+    for x in inputs:
+        atom = x if type(x) is Var else literal_of(x)
+        if atom is None:
+            raise ArgumentError(
+                f"{primitive.name}: operands of an equation must be variables, literals or "
+                f"numbers; got {type_name(x)}"
+            )
+        atoms.append(atom)
+    avals = tuple([atom.aval for atom in atoms])
+    outs = primitive.out_avals_memo.get(avals) or primitive.infer_out_avals(avals)
+    return Equation(primitive, atoms, [Var(aval) for aval in outs], source)
+
+
+def replace_equation(program: Program, old: Equation, new: Sequence[Equation]) -> Program:
+    """`program` with the equations `new` in place of `old`.
+
+    The outputs of the last of them stand for those of `old` that they do not define.
+    """
+    position = next((i for i, eqn in enumerate(program.equations) if eqn is old), None)
+    if position is None:
+        raise ProgramError(
+            f"{program.name}: the equation to replace must be one of the program's own; "
+            f"got one of {old.primitive.name}"
+        )
+    defined = {v for eqn in new for v in eqn.outputs}
+    stand_in: dict[Any, Atom] = {}
+    if new and len(new[-1].outputs) == len(old.outputs):
+        pairs = zip(old.outputs, new[-1].outputs, strict=True)
+        stand_in = {v: w for v, w in pairs if v not in defined}
+    following = program.equations[position + 1 :]
+    if stand_in:
+        following = [
+            eqn.replace(inputs=[stand_in.get(atom, atom) for atom in eqn.inputs])
+            if any(atom in stand_in for atom in eqn.inputs)
+            else eqn
+            for eqn in following
+        ]
+    edited = replace_program_fields(
+        program,
+        equations=[*program.equations[:position], *new, *following],
+        outputs=[stand_in.get(atom, atom) for atom in program.outputs],
+    )
+    check_program(edited)
+    return edited
+
+
+def replace_program_fields(program: Program, **changes: Any) -> Program:
+    """A program with some parts of `program` replaced."""
+    parts = ("name", "inputs", "equations", "outputs", "in_names", "trees", "captured")
+    return Program(**{part: getattr(program, part) for part in parts} | changes)
+
+
+def rewrite(program: Program, rule: Callable[..., Any]) -> Program:
+    """`program` with every equation that `rule` says something about replaced by that."""
+    done: dict[Program, Program] = {}
+
+    def inside(nested: Program) -> Program:
+        if nested not in done:
+            done[nested] = result = _rewrite_by_rule(nested, rule, inside)
+            if result.captured:
+                raise ProgramError(
+                    f"{nested.name}: a rule must not bring arrays into a program within an "
+                    "equation; got "
+                    + ", ".join(repr(v.aval) for v in result.inputs[len(nested.inputs) :]),
+                    fix="Use numbers, or open up the calls first (program.inline()).",
+                )
+        return done[nested]
+
+    return _rewrite_by_rule(program, rule, inside)
+
+
+def _rewrite_by_rule(
+    program: Program, rule: Callable[..., Any], inside: Callable[[Program], Program]
+) -> Program:
+    def step(eqn: Equation, *args: Any) -> Sequence[Any]:
+        outs = rule(eqn, *args)
+        if outs is NotImplemented:
+            primitive = map_primitive_programs(eqn.primitive, inside)
+            if primitive is eqn.primitive and all(
+                aval_of(x) is atom.aval for x, atom in zip(args, eqn.inputs, strict=True)
+            ):
+                return bind_equation(eqn, *args)
+            outs = primitive(*args)
+        several = eqn.primitive.multiple_results
+        return _check_rule_outputs(eqn, tuple(outs) if several else (outs,))
+
+    def body(*args: Any) -> list[Any]:
+        return interpret(program, args, step, constant=lambda c: c)
+
+    made, captured = trace(body, program.in_avals, name=program.name, kind="rewrite")
+    return replace_program_fields(
+        program,
+        inputs=made.inputs,
+        equations=made.equations,
+        outputs=made.outputs,
+        captured=[*program.captured, *captured],
+    )
+
+
+def _check_rule_outputs(eqn: Equation, outs: tuple[Any, ...]) -> list[Any]:
+    """What a rule returned for `eqn`, as traced values of the types of its outputs."""
+    if len(outs) != len(eqn.outputs):
+        raise ProgramError(
+            f"rewrite: the rule must return {len(eqn.outputs)} outputs for "
+            f"{eqn.primitive.name}; got {len(outs)}"
+        )
+    checked = []
+    for x, v in zip(outs, eqn.outputs, strict=True):
+        x = to_tracer(cast_scalar(x, v.aval))
+        if x.shape != v.aval.shape or x.dtype != v.aval.dtype:
+            raise ProgramError(
+                f"rewrite: the rule must return {v.aval!r} for {eqn.primitive.name}; got {aval_of(x)!r}"
+            )
+        checked.append(x)
+    return checked
+
+
+def to_tracer(x: Any) -> Tracer:
+    """`x` as a value of the program being built."""
+    builder = current_builder.require()
+    return Tracer(builder.atom(x), builder)
+
+
+def map_primitive_programs(primitive: Primitive, change: Callable[[Program], Program]) -> Primitive:
+    """`primitive` with `change(sub)` in place of each program among its parameters."""
+    if not subprograms(primitive):
+        return primitive
+
+    def changed(value: Any) -> Any:
+        if type(value) is Program:
+            return change(value)
+        if type(value) is tuple:
+            return tuple([changed(part) for part in value])
+        return value
+
+    params = {field: changed(getattr(primitive, field)) for field in primitive.fields}
+    return type(primitive)(**params)
+
+
+def map_subprograms(program: Program, change: Callable[[Program], Program]) -> Program:
+    """`program` with `change(sub)` in place of each program among its parameters."""
+    done: dict[Program, Program] = {}
+
+    def once(nested: Program) -> Program:
+        if nested not in done:
+            done[nested] = change(nested)
+        return done[nested]
+
+    equations = []
+    for eqn in program.equations:
+        primitive = map_primitive_programs(eqn.primitive, once)
+        equations.append(eqn if primitive is eqn.primitive else eqn.replace(primitive=primitive))
+    edited = replace_program_fields(program, equations=equations)
+    check_program(edited)
+    return edited
+
+
+def inline(program: Program, names: Sequence[str]) -> Program:
+    """`program` with the body of the called program in place of each call by one of `names`."""
+
+    def rule(eqn: Equation, *args: Any) -> Any:
+        if eqn.primitive.name not in names:
+            return NotImplemented
+        # The equations of the body keep their own lines.
+        current_builder.require().source = None
+        return call_program_flat(inline(eqn.primitive.program, names), args)  # type: ignore[attr-defined]
+
+    return rewrite(program, rule)
+
+
+class IdentityRef:
+    """An object that equals itself alone, whatever its `==` says."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityRef) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return repr(aval_of(self.value))
+
+
+class Captured(Primitive, abstract=True):
+    """A captured array or traced value, held by identity in `box`; an equation without operands."""
+
+    box: Any
+    differentiable = False
+    has_captures = True
+    name = "captured"
+
+    def abstract_eval(self) -> ShapedArray:
+        return aval_of(self.box.value)
+
+    def lower(self, ctx: Any) -> Any:
+        # Reached inside of programs of a primitive without `hoist` alone.
+        value = None if type(self.box.value) is Tracer else backend.concrete_or_none(self.box.value)
+        if value is None:
+            raise EscapedTracerError(
+                "a rule that captures a traced value must not be inside of a primitive that cannot "
+                f"pass it on; got {self.box!r}",
+                fix="Pass the value as an argument, or give the primitive a `hoist` method.",
+            )
+        return ctx.dense(np.asarray(value, self.abstract_eval().dtype))
+
+
+def close_over(program: Program, values: Sequence[Any]) -> Program:
+    """`program` with its last inputs, which stand for the captured `values`, as equations."""
+    count = len(program.inputs) - len(values)
+    captured = [
+        Equation(Captured(IdentityRef(x)), [], [v], None)
+        for x, v in zip(values, program.inputs[count:], strict=True)
+    ]
+    equations = [*captured, *program.equations]
+    return replace_program_fields(program, inputs=program.inputs[:count], equations=equations)
+
+
+def split_captured(program: Program) -> tuple[dict[Var, Any], list[Equation]]:
+    """The captured value of each variable that stands for one, and the remaining equations."""
+    captured: dict[Var, Any] = {}
+    rest = []
+    for eqn in program.equations:
+        if type(eqn.primitive) is Captured:
+            captured[eqn.outputs[0]] = eqn.primitive.box.value
+        else:
+            rest.append(eqn)
+    return captured, rest
+
+
+def hoist_captures(program: Program) -> tuple[Program, list[Any]]:
+    """`program` with captured values, at any depth, as its last inputs; and those values.
+
+    A primitive with sub-programs but without `hoist` keeps their captured values.
+    """
+    if not program.has_captures:
+        return program, []
+    found: dict[Captured, Var] = {}
+    equations, outputs = _hoist_into(program, found)
+    inputs = [*program.inputs, *found.values()]
+    values = [captured.box.value for captured in found]
+    return replace_program_fields(
+        program, inputs=inputs, equations=equations, outputs=outputs
+    ), values
+
+
+def bind_with_captures(primitive: Primitive, args: Sequence[Any]) -> Any:
+    """`primitive(*args)`, with the values that its sub-programs captured as further operands."""
+    builder = current_builder.get()
+    if primitive.hoist_constants is None or builder is None:
+        return bind(primitive, args)
+    programs, captured = _hoist_from_subprograms(primitive)
+    extras = [[builder.tracer(each.box.value) for each in own] for own in captured]
+    primitive, operands = primitive.hoist_constants(programs, extras, args)
+    return bind(primitive, operands)
+
+
+def _hoist_into(program: Program, found: dict[Captured, Var]) -> tuple[list[Equation], list[Atom]]:
+    """The equations and outputs of `program` with the variables in `found`, which grows, for those captured."""
+    env: dict[Any, Any] = {}
+    equations = []
+
+    def place(primitive: Any) -> Var:
+        if primitive not in found:
+            found[primitive] = Var(primitive.abstract_eval())
+        return found[primitive]
+
+    for eqn in program.equations:
+        primitive = eqn.primitive
+        inputs: Sequence[Any] = [env.get(a, a) for a in eqn.inputs]
+        if type(primitive) is Captured:
+            env[eqn.outputs[0]] = place(primitive)
+            continue
+        if primitive.has_captures and primitive.hoist_constants is not None:
+            programs, captured = _hoist_from_subprograms(primitive)
+            extras = [[place(each) for each in own] for own in captured]
+            primitive, inputs = primitive.hoist_constants(programs, extras, inputs)
+        equations.append(eqn.replace(primitive=primitive, inputs=list(inputs)))
+    return equations, [env.get(a, a) for a in program.outputs]
+
+
+def _hoist_from_subprograms(primitive: Primitive) -> tuple[list[Program], list[list[Captured]]]:
+    """The sub-programs of `primitive` with captured values as first inputs; and those values."""
+    programs, captured = [], []
+    for sub in subprograms(primitive):
+        found: dict[Captured, Var] = {}
+        equations, outputs = _hoist_into(sub, found)
+        inputs = [*found.values(), *sub.inputs]
+        programs.append(Program(sub.name, inputs, equations, outputs))
+        captured.append(list(found))
+    return programs, captured

@@ -1,0 +1,281 @@
+"""Dtypes: their short names, the 64-bit switch, and JAX's promotion lattice."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from functx.core.errors import DTypeError
+
+float0 = jax.dtypes.float0
+"""The dtype of the tangents of integers and booleans, which have no values."""
+
+DType = np.dtype[Any]
+
+SHORT_NAMES: dict[DType, str] = {
+    np.dtype(name): short
+    for name, short in {
+        "bool": "bool",
+        **{f"{sign}int{n}": f"{sign[:1] or 'i'}{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+        **{f"float{n}": f"f{n}" for n in (16, 32, 64)},
+        **{f"complex{n}": f"c{n}" for n in (64, 128)},
+    }.items()
+} | {
+    np.dtype(ml_dtypes.bfloat16): "bf16",
+    np.dtype(ml_dtypes.float8_e4m3fn): "f8_e4m3fn",
+    np.dtype(ml_dtypes.float8_e5m2): "f8_e5m2",
+    np.dtype(ml_dtypes.int4): "i4",
+    np.dtype(ml_dtypes.uint4): "u4",
+}
+DTYPES_BY_SHORT_NAME = {short: dtype for dtype, short in SHORT_NAMES.items()}
+
+_NARROWED_TO_32_BITS = {
+    np.dtype("int64"): np.dtype("int32"),
+    np.dtype("uint64"): np.dtype("uint32"),
+    np.dtype("float64"): np.dtype("float32"),
+    np.dtype("complex128"): np.dtype("complex64"),
+}
+_EXTENDED_FLOATS = {
+    np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+}
+_EXTENDED_INTEGERS = {np.dtype(ml_dtypes.int4): "i", np.dtype(ml_dtypes.uint4): "u"}
+
+
+def x64_enabled() -> bool:
+    """Whether 64-bit types are kept; JAX's own switch, so both libraries agree."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def canonical_dtype(dtype: Any) -> DType:
+    """`dtype` as NumPy's, narrowed to 32 bits where the 64-bit switch is off."""
+    if isinstance(dtype, type) and dtype in _SCALAR_DTYPES:
+        dtype = _SCALAR_DTYPES[dtype]
+    try:
+        wide: DType = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise DTypeError(f"a dtype must be NumPy's, or its name; got {dtype!r}") from None
+    return wide if x64_enabled() else narrow_dtype(wide)
+
+
+def narrow_dtype(dtype: DType) -> DType:
+    """`dtype` narrowed to 32 bits, whatever the 64-bit switch says."""
+    return _NARROWED_TO_32_BITS.get(dtype, dtype)
+
+
+_SCALAR_DTYPES: dict[type, str] = {
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    complex: "complex128",
+}
+
+
+@cache
+def kind(dtype: DType) -> str:
+    """One of `b` (bool), `u`, `i`, `f`, `c`: the extended float types count as `f`."""
+    if dtype in _EXTENDED_FLOATS:
+        return "f"
+    return _EXTENDED_INTEGERS.get(dtype, dtype.kind)
+
+
+def is_inexact(dtype: DType) -> bool:
+    return kind(dtype) in "fc"
+
+
+def is_floating(dtype: DType) -> bool:
+    return kind(dtype) == "f"
+
+
+def is_complex(dtype: DType) -> bool:
+    return kind(dtype) == "c"
+
+
+def is_integer(dtype: DType) -> bool:
+    return kind(dtype) in "iu"
+
+
+def accumulation_dtype(dtype: DType) -> DType:
+    """The dtype in which sums are computed: single precision for half floats, else `dtype`.
+
+    A sum of half floats stands still once it is so much larger than what is added.
+    """
+    return _SINGLE if dtype.itemsize < 4 and is_floating(dtype) else dtype
+
+
+_SINGLE = np.dtype("float32")
+
+
+def real_dtype(dtype: DType) -> DType:
+    """The dtype of the real part of values of `dtype`."""
+    return np.dtype(f"float{dtype.itemsize * 4}") if is_complex(dtype) else dtype
+
+
+def complex_dtype(dtype: DType) -> DType:
+    """The complex dtype whose parts hold values of `dtype`."""
+    if is_complex(dtype):
+        return dtype
+    return np.dtype("complex128" if dtype == np.float64 else "complex64")
+
+
+def inexact_dtype(dtype: DType) -> DType:
+    """`dtype` itself when inexact, else float64 for 64-bit integers and float32 for the rest."""
+    if is_inexact(dtype):
+        return dtype
+    return np.dtype("float64" if dtype.itemsize == 8 else "float32")
+
+
+# JAX's lattice (JEP 9407): each type and the types directly above it. Starred: weak.
+_PROMOTION_LATTICE: dict[str, tuple[str, ...]] = {
+    "bool": ("i*",),
+    "i*": ("u4", "i4", "u8", "i8"),
+    "u4": (),
+    "i4": (),
+    "u8": ("i16", "u16"),
+    "i8": ("i16",),
+    "u16": ("i32", "u32"),
+    "i16": ("i32",),
+    "u32": ("i64", "u64"),
+    "i32": ("i64",),
+    "u64": ("f*",),
+    "i64": ("f*",),
+    "f*": ("c*", "f8_e4m3fn", "f8_e5m2", "bf16", "f16"),
+    "f8_e4m3fn": (),
+    "f8_e5m2": (),
+    "bf16": ("f32",),
+    "f16": ("f32",),
+    "f32": ("f64", "c64"),
+    "f64": ("c128",),
+    "c*": ("c64",),
+    "c64": ("c128",),
+    "c128": (),
+}
+_WEAK_DTYPES = {"i*": np.dtype("int64"), "f*": np.dtype("float64"), "c*": np.dtype("complex128")}
+
+
+@cache
+def _upper_bounds(node: str) -> frozenset[str]:
+    above = _PROMOTION_LATTICE[node]
+    return frozenset({node}).union(*(_upper_bounds(up) for up in above))
+
+
+@cache
+def _least_upper_bound(nodes: frozenset[str]) -> str | None:
+    common = frozenset.intersection(*(_upper_bounds(node) for node in nodes))
+    least = [node for node in common if _upper_bounds(node) == common]
+    return least[0] if least else None
+
+
+def _lattice_node(dtype: DType, weak: bool) -> str:
+    if not weak or dtype == np.bool_:
+        return SHORT_NAMES[dtype]
+    return {"i": "i*", "u": "i*", "f": "f*", "c": "c*"}[kind(dtype)]
+
+
+@lru_cache(maxsize=4096)
+def _promote(types: tuple[tuple[DType, bool], ...], x64: bool) -> tuple[DType, bool] | None:
+    distinct = {dtype for dtype, _ in types}
+    all_weak = all(weak for _, weak in types)
+    if len(distinct) == 1:
+        return types[0][0], all_weak
+    node = _least_upper_bound(
+        frozenset(_lattice_node(dtype, weak and not all_weak) for dtype, weak in types)
+    )
+    if node is None:
+        return None
+    dtype = _WEAK_DTYPES.get(node) or DTYPES_BY_SHORT_NAME[node]
+    return (
+        dtype if x64 else _NARROWED_TO_32_BITS.get(dtype, dtype)
+    ), all_weak or node in _WEAK_DTYPES
+
+
+def promote_types(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
+    """The least `(dtype, weak)` that holds all of `types`; None when there is no such type."""
+    return _promote(types, x64_enabled())
+
+
+Shape = tuple[int, ...]
+
+
+class _InternedAvalType(type):
+    """Equal avals are one object, so that comparing and hashing them is free."""
+
+    def __call__(cls, shape: Any, dtype: Any, weak_type: bool = False) -> Any:
+        return _interned_aval(shape, dtype, weak_type)
+
+
+class ShapedArray(metaclass=_InternedAvalType):
+    """The abstract value of an array: its shape, its dtype, and whether its dtype is weak.
+
+    A weak dtype is that of a Python scalar: it gives way to any dtype of the same kind.
+    Equal avals are identical, so `is` compares them.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "ndim", "shape", "size", "weak_type")
+    shape: Shape
+    dtype: DType
+    weak_type: bool
+    ndim: int
+    size: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, shape: Shape, dtype: DType, weak_type: bool = False): ...
+
+    def update(self, **changes: Any) -> ShapedArray:
+        """This aval with some of `shape`, `dtype` and `weak_type` replaced."""
+        return ShapedArray(
+            changes.get("shape", self.shape),
+            changes.get("dtype", self.dtype),
+            changes.get("weak_type", self.weak_type),
+        )
+
+    def __repr__(self) -> str:
+        dims = ",".join(map(str, self.shape))
+        return f"{'~' if self.weak_type else ''}{SHORT_NAMES[self.dtype]}[{dims}]"
+
+    def __reduce__(self) -> Any:
+        return ShapedArray, (self.shape, self.dtype, self.weak_type)
+
+
+class HasAval:
+    """A mixin for values with an abstract value `aval`: their shape and dtype."""
+
+    __slots__ = ()
+    aval: ShapedArray
+
+    @property
+    def shape(self) -> Shape:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+
+_avals: WeakValueDictionary[Any, ShapedArray] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=16384)
+def _interned_aval(shape: Shape, dtype: DType, weak_type: bool) -> ShapedArray:
+    key = (shape, dtype, weak_type)
+    aval = _avals.get(key)
+    if aval is None:
+        aval = object.__new__(ShapedArray)
+        aval.shape, aval.dtype, aval.weak_type = tuple(map(int, shape)), dtype, weak_type
+        aval.ndim, aval.size = len(shape), prod(aval.shape)
+        aval = _avals.setdefault(key, aval)
+    return aval

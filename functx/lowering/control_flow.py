@@ -1,0 +1,163 @@
+"""Control flow as StableHLO: operations whose regions hold the bodies of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import mlir
+
+from functx.core.program import Effect, Program
+from functx.core.rewriting import cached_rewrite
+from functx.core.types import ShapedArray
+from functx.passes.in_place_update_safety import OrderReadsBeforeWrites
+
+_COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
+
+
+def case(ctx: Any, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
+    """The outputs of `branches[index]` on `values`, which the regions use from around them."""
+    module, before = ctx.module, ctx.module.token
+    ordered = any([Effect.ORDERED in program.effects for program in branches])
+    types = [*ctx.out_types, mlir.token_type()] if ordered else ctx.out_types
+    op = stablehlo.CaseOp(types, index, len(branches))
+    for region, program in zip(op.regions, branches, strict=True):
+        with ir.InsertionPoint(region.blocks.append()):
+            module.token = before
+            outs = module.emit(program, values)
+            stablehlo.return_([*outs, module.token] if ordered else outs)
+    outs = list(op.results)
+    module.token = outs.pop() if ordered else before
+    return outs
+
+
+def while_loop(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
+    """The carry of a `While` when its condition no longer holds."""
+    module = ctx.module
+    m, n = loop.condition_consts, loop.condition_consts + loop.body_consts
+    ordered = Effect.ORDERED in loop.effects
+    step = order_reads_before_writes(ctx, loop.body, loop.body_consts, len(loop.body.outputs))
+
+    def condition(args: Sequence[Any]) -> Any:
+        return module.emit(loop.condition, [*args[:m], *args[n:]])[0]
+
+    def body(args: Sequence[Any]) -> list[Any]:
+        return [*args[:n], *module.emit(step, args[m:])]
+
+    if not loop.condition.effects:
+        return _emit_while(module, values, condition, body, ordered)[n:]
+
+    # A condition can have no effects in its region, so the body says whether it holds next.
+    def runs(args: Sequence[Any]) -> Any:
+        return args[0]
+
+    def round_of(args: Sequence[Any]) -> list[Any]:
+        state = body(args[1:])
+        return [condition(state), *state]
+
+    return _emit_while(module, [condition(values), *values], runs, round_of, ordered)[n + 1 :]
+
+
+def order_reads_before_writes(ctx: Any, body: Program, first: int, count: int) -> Program:
+    """A loop body whose reads come before its writes, where XLA has to be told."""
+    if tuple(ctx.platforms) != ("cpu",) or "reads_first" not in ctx.module.passes:
+        return body
+    return cached_rewrite(OrderReadsBeforeWrites(first, count), body)  # type: ignore[no-any-return]
+
+
+def scan(ctx: Any, loop: Any, values: Sequence[Any]) -> list[Any]:
+    """The last carry of a `Scan`, and its stacked outputs."""
+    module, program, length = ctx.module, loop.program, loop.length
+    first, last = loop.consts, loop.consts + loop.carries
+    program = order_reads_before_writes(ctx, program, first, loop.carries)
+    consts, xs = values[:first], values[last:]
+    x_types = [module.type(a) for a in program.in_avals[last:]]
+    state = list(values[first:last])
+    state += [module.constant(0, a) for a in ctx.avals_out[loop.carries :]]
+
+    def step(i: Any, consts: Sequence[Any], xs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """The carry and the stacks after step `i`."""
+        if loop.reverse:
+            i = stablehlo.subtract(_counter(length - 1), i)
+        rows = [_read_row(ctx, x, i, type_) for x, type_ in zip(xs, x_types, strict=True)]
+        outs: list[Any] = module.emit(program, [*consts, *state[: loop.carries], *rows])
+        stacks = zip(state[loop.carries :], outs[loop.carries :], strict=True)
+        return outs[: loop.carries] + [_write_row(ctx, stack, y, i) for stack, y in stacks]
+
+    # A loop of rounds of `unroll` steps, then the steps that are left; one round is no loop.
+    unroll = max(loop.unroll, 1)
+    looped = length // unroll * unroll if length > unroll else 0
+    if looped:
+        a, b = 1 + len(consts), 1 + len(consts) + len(xs)
+
+        def condition(args: Sequence[Any]) -> Any:
+            return ctx.compare(args[0], _counter(looped), "LT", _COUNTER_AVAL)
+
+        def body(args: Sequence[Any]) -> list[Any]:
+            i, consts, xs, state = args[0], args[1:a], args[a:b], args[b:]
+            for j in range(unroll):
+                at = stablehlo.add(i, _counter(j)) if j else i
+                state = step(at, consts, xs, state)
+            return [stablehlo.add(i, _counter(unroll)), *consts, *xs, *state]
+
+        ordered = Effect.ORDERED in program.effects
+        state = _emit_while(module, [_counter(0), *consts, *xs, *state], condition, body, ordered)[
+            b:
+        ]
+    for j in range(looped, length):
+        state = step(_counter(j), consts, xs, state)
+    return state
+
+
+def _emit_while(
+    module: Any,
+    values: Sequence[Any],
+    condition: Callable[..., Any],
+    body: Callable[..., Any],
+    ordered: bool,
+) -> list[Any]:
+    """The values when `condition` of them no longer holds; `body` makes the next of them.
+
+    If `ordered`, the token goes through the loop behind them.
+    """
+    start = [*values, module.token] if ordered else list(values)
+    types = [x.type for x in start]
+    op = stablehlo.WhileOp(types, start)
+    for region, emit in zip(op.regions, (lambda args: [condition(args)], body), strict=True):
+        block = region.blocks.append(*types)
+        with ir.InsertionPoint(block):
+            args = list(block.arguments)
+            if ordered:
+                module.token = args.pop()
+            outs = emit(args)
+            stablehlo.return_([*outs, module.token] if ordered and emit is body else outs)
+    outs = list(op.results)
+    if ordered:
+        module.token = outs.pop()
+    return outs
+
+
+def _counter(i: int) -> Any:
+    return mlir.ir_constant(np.asarray(i, np.int32))
+
+
+def _read_row(ctx: Any, x: Any, i: Any, row_type: Any) -> Any:
+    """`x[i]`."""
+    sizes = [1, *row_type.shape]
+    return stablehlo.reshape(
+        row_type, stablehlo.dynamic_slice(x, _row_start(i, len(sizes)), ctx.i64_array(sizes))
+    )
+
+
+def _write_row(ctx: Any, stack: Any, row: Any, i: Any) -> Any:
+    """`stack` with `row` at place `i`."""
+    wide = ir.RankedTensorType.get([1, *row.type.shape], row.type.element_type)
+    position = _row_start(i, len(wide.shape))
+    return stablehlo.dynamic_update_slice(stack, stablehlo.reshape(wide, row), position)
+
+
+def _row_start(i: Any, rank: int) -> list[Any]:
+    return [i, *[_counter(0)] * (rank - 1)]

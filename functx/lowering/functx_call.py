@@ -1,0 +1,336 @@
+"""`functx_call`: the one JAX primitive, which carries a whole program as its parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive as JaxPrimitive
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from functx.core.config import outline_mode
+from functx.core.errors import ArgumentError, LinearityError, NonFiniteError
+from functx.core.named_axes import AxisNames
+from functx.core.program import Effect, Equation, Program, Var
+from functx.core.records import Rewrite
+from functx.core.rewriting import cached_rewrite, pause_gc
+from functx.core.tracing import backend, hoist_captures_into_args
+from functx.core.types import is_inexact
+from functx.lowering.callbacks import jax_effects, ordered_effect
+from functx.lowering.jax_bridge import jax_aval
+from functx.lowering.meshes import (
+    bind_on_mesh,
+    constrain_to_devices,
+    divide_replicated_cotangents,
+    meshes_in,
+    out_jax_avals,
+    pcast_like,
+    psum_replicated_cotangents,
+)
+from functx.lowering.stablehlo_emitter import ModuleEmitter
+from functx.transforms.call_primitive import TransposeLinearInputs
+from functx.transforms.dce import dce_program, dependents_of
+from functx.transforms.decompose import decompose_missing_rules
+from functx.transforms.forward_mode import Linearize
+from functx.transforms.operand_masks import indices_where, select_where
+from functx.transforms.vmap import BatchWithInferredOutDims
+
+functx_call = JaxPrimitive("functx_call")
+functx_call.multiple_results = True
+
+
+class ProgramParam:
+    """A program as a parameter of JAX's: equal when it is the same object, whatever it holds.
+
+    `outline` says whether its repeats are outlined where `functx.config` is not to say it, and
+    `checked` whether JAX keeps account of what varies over the axes of a mesh.
+
+    JAX hashes the parameters of each equation as it traces; the structure of a program is for
+    functx's own caches, where it is worth its cost.
+    """
+
+    __slots__ = ("__weakref__", "outline", "program", "tracks_varying")
+
+    def __init__(self, program: Program, outline: str | None = None):
+        self.program = program
+        self.outline = outline
+        self.tracks_varying = False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ProgramParam)
+            and self.program is other.program
+            and self.outline == other.outline
+        )
+
+    def __hash__(self) -> int:
+        return id(self.program)
+
+    def __repr__(self) -> str:
+        return str(self.program)
+
+
+@functx_call.def_effectful_abstract_eval
+def _abstract_eval_functx_call(*avals: Any, program: ProgramParam) -> tuple[list[Any], Any]:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        outs = [jax_aval(aval) for aval in program.program.out_avals]
+    else:
+        outs = out_jax_avals(program, mesh, avals)
+    return outs, jax_effects(program.program)
+
+
+def _lower_functx_call(ctx: Any, *values: Any, program: ProgramParam) -> list[Any]:
+    emitter = ModuleEmitter(ctx, program.outline or outline_mode())
+    ordered = Effect.ORDERED in program.program.effects
+    if ordered:
+        emitter.token = ctx.tokens_in.get(ordered_effect())
+    with pause_gc():
+        outs = emitter.emit(emitter.fix_overlapping_updates(program.program), values)
+    if ordered:
+        after = mlir.TokenSet({ordered_effect(): emitter.token})
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(after))
+    return outs
+
+
+mlir.register_lowering(functx_call, _lower_functx_call, cacheable=False)
+
+
+def bind_functx_call(
+    program: Program, args: Sequence[Any], outline: str | None = None
+) -> list[Any]:
+    """`program` on JAX's values, as one equation of JAX's; inputs that it does not use are left out."""
+    if program.has_captures:
+        program, args = hoist_captures_into_args(program, args)
+    program, kept = dce_program(program)
+    operands = [args[i] for i in kept]
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        if operands and meshes_in(program):
+            operands = constrain_to_devices(program, operands)
+        outs: list[Any] = functx_call.bind(*operands, program=ProgramParam(program, outline))
+        return outs if operands or not outs else constrain_to_devices(program, outs)
+    return bind_on_mesh(functx_call, mesh, operands, ProgramParam(program, outline))
+
+
+def jit_program(program: Program, **options: Any) -> Callable[..., list[Any]]:
+    """`program` as a compiled JAX function of its inputs, which returns a list of outputs."""
+
+    def call(*args: Any) -> Any:
+        return bind_functx_call(program, args)
+
+    call.__name__ = call.__qualname__ = program.name
+    return jax.jit(call, **options)
+
+
+def nonfinite_checks() -> tuple[str, ...]:
+    """The kinds of values that JAX is set to refuse, among `nan` and `inf`."""
+    switches = {"nan": jax.config.jax_debug_nans, "inf": jax.config.jax_debug_infs}  # type: ignore[attr-defined]
+    return tuple([kind for kind, on in switches.items() if on])
+
+
+def run_checking_finite(program: Program, args: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+    """The outputs of `program`; NonFiniteError for the first equation that gives one of `kinds`."""
+    program = program.inline()
+    env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
+    with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
+        for eqn in program.equations:
+            # Not the executable of operations: it may be this one that gave the nan.
+            inputs = [v for v in dict.fromkeys(eqn.inputs) if type(v) is Var]
+            step = jit_program(Program(eqn.primitive.name, inputs, [eqn], eqn.outputs))
+            outs = step(*[env[v] for v in inputs])
+            for out in outs:
+                check_finite(eqn, np.asarray(out), kinds)
+            env.update(zip(eqn.outputs, outs, strict=True))
+        return [jax.numpy.asarray(_read_atom(env, a)) for a in program.outputs]
+
+
+def _read_atom(env: dict[Any, Any], atom: Any) -> Any:
+    return env[atom] if type(atom) is Var else np.asarray(atom.value, atom.aval.dtype)
+
+
+def check_finite(eqn: Equation, out: Any, kinds: Sequence[str]) -> None:
+    if not is_inexact(out.dtype):
+        return
+    for kind in kinds:
+        if np.any(np.isnan(out) if kind == "nan" else np.isinf(out)):
+            raise NonFiniteError(
+                f"{eqn.primitive!r}: no value may be {kind} while jax.debug_{kind}s is on; "
+                f"got {kind} in {eqn.outputs[0].aval!r}",
+                source=eqn.source,
+            )
+
+
+@functx_call.def_impl
+def _evaluate_functx_call(*args: Any, program: ProgramParam) -> Sequence[Any]:
+    # JAX asks for this where it runs without jit; a program runs compiled all the same, except
+    # when it gave a nan that JAX is set to find.
+    if kinds := nonfinite_checks():
+        return run_checking_finite(program.program, args, kinds)
+    with jax.disable_jit(False):
+        return backend.run(None, program.program, args)
+
+
+class JaxLinearization(NamedTuple):
+    """A program of values, and a linear one of tangents, which JAX can take apart.
+
+    The linear program takes the tangents numbered `tangents` among the varying ones, then
+    `residuals`: inputs of the first by their number, outputs by theirs behind all inputs. It
+    gives the tangents of the outputs numbered `moving`; those of the others are zero.
+    """
+
+    values: Program
+    linear: Program
+    tangents: Sequence[int]
+    residuals: Sequence[int]
+    varying_outputs: Sequence[int]
+
+
+class LinearizeForJax(Rewrite[JaxLinearization]):
+    """The rewrite to the two programs of a derivative along the inputs marked `varying`."""
+
+    varying: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> JaxLinearization:
+        values, tangents = cached_rewrite(Linearize(self.varying), program)
+        own = sum(self.varying)
+        reached = dependents_of(tangents.inputs[:own], tangents.equations)
+        inexact = [i for i, aval in enumerate(program.out_avals) if is_inexact(aval.dtype)]
+        places = [k for k, atom in enumerate(tangents.outputs) if atom in reached]
+        linear, kept = dce_program(tangents, tuple(places))
+
+        # What is an input or an output already is no further output.
+        outputs = values.outputs[: len(program.outputs)]
+        place = {atom: len(values.inputs) + j for j, atom in enumerate(outputs)}
+        place |= {v: i for i, v in enumerate(values.inputs)}
+        residuals = []
+        for k in kept:
+            if k >= own:
+                atom = values.outputs[len(program.outputs) + k - own]
+                if atom not in place:
+                    place[atom] = len(values.inputs) + len(outputs)
+                    outputs.append(atom)
+                residuals.append(place[atom])
+        values = Program(values.name, values.inputs, values.equations, outputs)
+        moving = [inexact[k] for k in places]
+        return JaxLinearization(values, linear, [k for k in kept if k < own], residuals, moving)
+
+
+def _jvp_functx_call(
+    primals: Sequence[Any], tangents: Sequence[Any], *, program: ProgramParam
+) -> Any:
+    avals = program.program.in_avals
+    varying = tuple(
+        [
+            type(t) is not ad.Zero and is_inexact(aval.dtype)
+            for t, aval in zip(tangents, avals, strict=True)
+        ]
+    )
+    with pause_gc():
+        split: JaxLinearization = cached_rewrite(LinearizeForJax(varying), program.program)
+    count = len(program.program.outputs)
+    outs = bind_functx_call(split.values, primals)
+    known = [*primals, *outs]
+    out_tangents = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs[:count]]
+    if split.varying_outputs:
+        given = select_where(tangents, varying)
+        operands = [given[k] for k in split.tangents] + [known[k] for k in split.residuals]
+        found = bind_functx_call(split.linear, operands)
+        for i, t in zip(split.varying_outputs, found, strict=True):
+            out_tangents[i] = pcast_like(t, outs[i])
+    return outs[:count], out_tangents
+
+
+class JaxTransposition(NamedTuple):
+    """A program of cotangents and of the inputs numbered `known`: cotangents of `linear`."""
+
+    program: Program
+    known_inputs: Sequence[int]
+    linear: Sequence[int]
+
+
+class TransposeForJax(Rewrite[JaxTransposition]):
+    """The rewrite to the transpose in the inputs marked `linear`.
+
+    It takes cotangents of the outputs numbered `given`; those of the others are zero.
+    """
+
+    linear: tuple[bool, ...]
+    given: tuple[int, ...]
+
+    def __call__(self, program: Program) -> JaxTransposition:
+        part, kept = dce_program(program, self.given)
+        marks = tuple([self.linear[i] for i in kept])
+        try:
+            transposed = TransposeLinearInputs(marks)(decompose_missing_rules(part, "transpose"))
+        except (ArgumentError, AttributeError) as error:
+            # A rule that computed with an operand which it may only be linear in.
+            raise LinearityError(
+                f"{program.name}: what JAX transposes must be linear; got a program that is not",
+                fix="Transpose a linear function, or take the derivative with jax.vjp.",
+            ) from error
+        known = [i for i in kept if not self.linear[i]]
+        return JaxTransposition(transposed, known, [i for i in kept if self.linear[i]])
+
+
+def _transpose_functx_call(cts: Sequence[Any], *args: Any, program: ProgramParam) -> Any:
+    linear = tuple([ad.is_undefined_primal(x) for x in args])
+    given = tuple(
+        [
+            i
+            for i, aval in enumerate(program.program.out_avals)
+            if is_inexact(aval.dtype) and type(cts[i]) is not ad.Zero
+        ]
+    )
+    with pause_gc():
+        back: JaxTransposition = cached_rewrite(TransposeForJax(linear, given), program.program)
+    known, likes = [args[i] for i in back.known_inputs], [args[i].aval for i in back.linear]
+    own = [cts[i] for i in given]
+    operands = [*divide_replicated_cotangents(program, own, [*known, *likes]), *known]
+    found = bind_functx_call(back.program, operands) if back.linear else []
+    found = psum_replicated_cotangents(program, found, likes, [*own, *known, *likes])
+    out: list[Any] = [None] * len(args)
+    for i, ct in zip(back.linear, found, strict=True):
+        out[i] = ct
+    return out
+
+
+def _batch_functx_call(
+    axis: Any, args: Sequence[Any], dims: Sequence[int | None], *, program: ProgramParam
+) -> Any:
+    if all(dim is None for dim in dims) and axis.name not in program.program.named_axes:
+        outs = bind_functx_call(program.program, args)
+        return outs, [None] * len(outs)
+    with pause_gc():
+        names = AxisNames(axis.name, tuple(axis.spmd_name or ()))
+        batch = BatchWithInferredOutDims(axis.size, tuple(dims), names=names)
+        batched, out_dims = cached_rewrite(batch, program.program)
+    return bind_functx_call(batched, args), out_dims
+
+
+def _dce_functx_call(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
+    if not any(used) and not eqn.effects:
+        return [False] * len(eqn.invars), None
+    whole = eqn.params["program"].program
+    outputs = None if all(used) else indices_where(used)
+    program, kept = dce_program(whole, outputs)
+    if program is whole:
+        return [True] * len(eqn.invars), eqn
+    places = set(kept)
+    used_inputs = [i in places for i in range(len(eqn.invars))]
+    carried = ProgramParam(program, eqn.params["program"].outline)
+    carried.tracks_varying = eqn.params["program"].tracks_varying
+    part = eqn.replace(
+        invars=[eqn.invars[i] for i in kept],
+        outvars=select_where(eqn.outvars, used),
+        params={"program": carried},
+    )
+    return used_inputs, part
+
+
+ad.primitive_jvps[functx_call] = _jvp_functx_call
+ad.primitive_transposes[functx_call] = _transpose_functx_call
+batching.fancy_primitive_batchers[functx_call] = _batch_functx_call
+partial_eval.dce_rules[functx_call] = _dce_functx_call

@@ -1,0 +1,452 @@
+"""StableHLO: the equations of a program as operations, one `lower` rule an equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func, stablehlo
+from jax.interpreters import mlir
+
+from functx.core.config import config
+from functx.core.errors import RuleError
+from functx.core.program import Effect, Equation, Program, Var
+from functx.core.rewriting import cached_rewrite
+from functx.core.source_info import Source
+from functx.core.types import ShapedArray, is_complex, kind
+from functx.lowering import callbacks, control_flow, meshes
+from functx.ops.callbacks import HostPrimitive
+from functx.passes.in_place_update_safety import FixOverlappingUpdates
+from functx.passes.outlining import DeduplicateCalls, Outline
+from functx.passes.pipeline import selected_passes
+from functx.passes.simplify import Simplify
+from functx.transforms.decompose import lowering_decomposition
+
+
+class LoweringContext:
+    """What a `lower` rule may ask for: the types of its equation, and how to build common things."""
+
+    def __init__(self, module: ModuleEmitter, scope: FunctionEmitter):
+        self.module = module
+        self.scope = scope
+        self.avals_in: list[ShapedArray] = []
+        self.avals_out: list[ShapedArray] = []
+        self.source: Source | None = None
+        self.constants: list[Any] = []
+        """The constants that the rule at work asked for."""
+
+    @property
+    def platforms(self) -> Sequence[str]:
+        return self.module.platforms
+
+    @property
+    def out_types(self) -> list[Any]:
+        """The MLIR types of the outputs."""
+        return [self.type(aval) for aval in self.avals_out]
+
+    def type(self, aval: ShapedArray) -> Any:
+        """The MLIR type of arrays of `aval`."""
+        return self.module.type(aval)
+
+    def i64_array(self, values: Sequence[int]) -> Any:
+        """An attribute of integers."""
+        return ir.DenseI64ArrayAttr.get(list(values))
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        """An array of `aval` with the number `value` everywhere."""
+        constant = self.scope.constant(value, aval)
+        self.constants.append(constant)
+        return constant
+
+    def dense(self, array: np.ndarray[Any, Any]) -> Any:
+        """The elements of `array`."""
+        return mlir.ir_constant(array)
+
+    def convert(self, x: Any, source: ShapedArray, target: ShapedArray) -> Any:
+        """The array `x` of `source` in the dtype of `target`."""
+        if kind(target.dtype) == "b" and kind(source.dtype) != "b":
+            zero = self.constant(0, source)
+            return self.compare(x, zero, "NE", source)
+        if is_complex(source.dtype) and not is_complex(target.dtype):
+            x = stablehlo.real(x)
+        return stablehlo.convert(self.type(target), x)
+
+    def compare(self, x: Any, y: Any, direction: str, aval: ShapedArray) -> Any:
+        """`x direction y` for arrays of `aval`, with EQ, NE, LT, LE, GT or GE."""
+        kinds = {"b": "UNSIGNED", "u": "UNSIGNED", "i": "SIGNED"}
+        return stablehlo.compare(
+            x,
+            y,
+            stablehlo.ComparisonDirectionAttr.get(direction),
+            compare_type=stablehlo.ComparisonTypeAttr.get(kinds.get(kind(aval.dtype), "FLOAT")),
+        )
+
+    def reduce(
+        self, operation: Any, x: Any, axes: Sequence[int], start: Any, dtype: Any = None
+    ) -> Any:
+        """`x` reduced over `axes` by a binary operation class, beginning at the number `start`.
+
+        It is computed in `dtype` if that is given.
+        """
+        (aval,), (out,) = self.avals_in, self.avals_out
+        given = dtype is not None and dtype != aval.dtype
+        scalar = ShapedArray((), dtype if given else aval.dtype)
+        if given:
+            x = self.convert(x, aval, aval.update(dtype=dtype))
+        out_types = [self.type(out.update(dtype=dtype))] if given else self.out_types
+        op = stablehlo.ReduceOp(
+            out_types, [x], [self.constant(start, scalar)], self.i64_array(axes)
+        )
+        element = self.type(scalar)
+        block = op.regions[0].blocks.append(element, element)
+        with ir.InsertionPoint(block):
+            result = operation(*block.arguments)
+            stablehlo.return_([result.result])
+        found = op.results[0]
+        return self.convert(found, out.update(dtype=dtype), out) if given else found
+
+    def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+        """Two arrays of `aval` as they are, as two results of one operation that is never fused."""
+        return self.module.pin_order(x, y, aval)
+
+    def precision(self, precision: tuple[str, str] | None) -> Any:
+        """The attribute for a pair of `DEFAULT`, `HIGH` or `HIGHEST`."""
+        names = precision or ("DEFAULT", "DEFAULT")
+        return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])
+
+    def via_jax(self, fun: Callable[..., Any], *values: Any) -> Any:
+        """What JAX's own lowering of the JAX function `fun` makes of `values`.
+
+        `fun` takes arrays of `avals_in` and returns those of `avals_out`, one or a tuple.
+        """
+        from functx.lowering.jax_bridge import jax_aval
+
+        several = len(self.avals_out) != 1
+        ctx = self.module.jax_context.replace(
+            avals_in=[jax_aval(a) for a in self.avals_in],
+            avals_out=[jax_aval(a) for a in self.avals_out],
+        )
+        outs = mlir.lower_fun(fun, multiple_results=several)(ctx, *values)
+        return [_unwrap_single(out) for out in outs] if several else _unwrap_single(outs[0])
+
+    def barrier(self, values: Sequence[Any]) -> list[Any]:
+        """`values`, each there only when all are; nothing is merged across."""
+        return [*stablehlo.OptimizationBarrierOp(list(values)).results] if values else []
+
+    def collective(self, axes: Sequence[Any], fun: Callable[..., Any], *values: Any) -> Any:
+        """What JAX's lowering makes of `fun`, a collective of JAX across the named `axes`."""
+        sizes = meshes.manual_axes(self.module.module_context)
+        for name in axes:
+            if name not in sizes:
+                raise meshes.unbound_axis_error(name, sizes, self.source)
+        # JAX looks a collective's axes up while it traces, and traces nothing within a call.
+        traced = jax.make_jaxpr(jax.jit(fun), axis_env=list(sizes.items()))
+        (eqn,) = traced(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.avals_in]).eqns
+        return self.via_jax(lambda *xs: eqn.primitive.bind(*xs, **eqn.params)[0], *values)
+
+    def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
+        """A call of `program`, emitted as a function of its own, once a module.
+
+        With `apart`, XLA does not inline it.
+        """
+        return self.module.call(program, values, apart)
+
+    def case(self, index: Any, branches: Sequence[Program], values: Sequence[Any]) -> list[Any]:
+        """The outputs of `branches[index]` on `values`; only that branch runs."""
+        return control_flow.case(self, index, branches, values)
+
+    def scan(self, loop: Any, values: Sequence[Any]) -> list[Any]:
+        """The outputs of the primitive `Scan` on `values`."""
+        return control_flow.scan(self, loop, values)
+
+    def while_loop(self, loop: Any, values: Sequence[Any]) -> list[Any]:
+        """The outputs of the primitive `While` on `values`."""
+        return control_flow.while_loop(self, loop, values)
+
+    def callback(self, primitive: Any, values: Sequence[Any]) -> list[Any]:
+        """The outputs of an `HostPrimitive` primitive, which Python computes when the device asks."""
+        return callbacks.emit_callback(self, primitive, values)
+
+
+def _unwrap_single(value: Any) -> Any:
+    return value[0] if isinstance(value, (list, tuple)) else value
+
+
+class ModuleEmitter:
+    """The emission of programs into the module that one of JAX's lowering rules is building."""
+
+    def __init__(self, jax_context: Any, outline: str = "never"):
+        self.jax_context = jax_context
+        module_context = jax_context.module_context
+        self.module_context = module_context
+        self.platforms = tuple(module_context.platforms)
+        # Calls pay on one CPU; across devices they keep what is sent between these apart.
+        devices = getattr(module_context.axis_context, "num_devices", None)
+        self.allows_noinline = outline == "always" or (self.platforms == ("cpu",) and devices == 1)
+        self.passes, always = selected_passes.get()
+        outlines = self.allows_noinline and "outline" in self.passes
+        self.outline = Outline(("always" if always else outline) if outlines else "never")
+        self.fixes_overlapping_updates = "parts_first" in self.passes and self.platforms == ("cpu",)
+        rewrites = [
+            ("parts_first", FixOverlappingUpdates() if self.fixes_overlapping_updates else None),
+            ("simplify", Simplify("always" if always else config.simplify)),
+            ("outline", self.outline),
+            ("distinct", DeduplicateCalls()),
+        ]
+        self.rewrites = [rewrite for name, rewrite in rewrites if name in self.passes]
+        self.reuses_templates = "templates" in self.passes
+        self.functions: dict[Program, Any] = {}
+        self.identity_functions: dict[ShapedArray, Any] = {}
+        self.types: dict[ShapedArray, Any] = {}
+        # That of the last ordered callback here, in a program that has any.
+        self.token: Any = None
+
+    def type(self, aval: ShapedArray) -> Any:
+        found = self.types.get(aval)
+        if found is None:
+            from functx.lowering.jax_bridge import jax_aval
+
+            found = self.types[aval] = mlir.aval_to_ir_type(self.module_context, jax_aval(aval))
+        return found
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        """An array of `aval` with the number `value` everywhere."""
+        scalar = mlir.ir_constant(np.asarray(value, aval.dtype))
+        if not aval.shape:
+            return scalar
+        if is_complex(aval.dtype):
+            # The bindings cannot take a complex splat apart.
+            return stablehlo.broadcast_in_dim(self.type(aval), scalar, ir.DenseI64ArrayAttr.get([]))
+        element = ir.DenseElementsAttr(scalar.owner.attributes["value"]).get_splat_value()
+        return stablehlo.constant(ir.DenseElementsAttr.get_splat(self.type(aval), element))
+
+    def emit(self, program: Program, values: Sequence[Any]) -> list[Any]:
+        """The values of the outputs of `program` applied to `values`, built in place."""
+        return FunctionEmitter(self).program(program, values)
+
+    def call(self, program: Program, values: Sequence[Any], apart: bool = False) -> list[Any]:
+        function = self.functions.get(program)
+        if function is None:
+            function = self.functions[program] = self.function(program)
+        ordered = Effect.ORDERED in program.effects
+        call = func.CallOp(function, [*values, self.token] if ordered else list(values))
+        if apart and self.allows_noinline:
+            mark_noinline(call)
+        outs = list(call.results)
+        if ordered:
+            self.token = outs.pop()
+        return outs
+
+    def pin_order(self, x: Any, y: Any, aval: ShapedArray) -> list[Any]:
+        """What a function that returns its two arguments makes of arrays of `aval`.
+
+        XLA does not look into a call that it may not inline, and so leaves what comes before it
+        before it; to run, it costs nothing.
+        """
+        function = self.identity_functions.get(aval)
+        if function is None:
+            pair = [self.type(aval)] * 2
+            with ir.InsertionPoint(self.module_context.module.body):
+                function = func.FuncOp(
+                    "in_order", ir.FunctionType.get(pair, pair), visibility="private"
+                )
+            self.module_context.symbol_table.insert(function)
+            with ir.InsertionPoint(function.add_entry_block()):
+                func.ReturnOp(list(function.arguments))
+            self.identity_functions[aval] = function
+        call = func.CallOp(function, [x, y])
+        mark_noinline(call)
+        return list(call.results)
+
+    def function(self, program: Program) -> Any:
+        """A private function of the module for `program`.
+
+        With ordered effects it takes and gives a token behind the arrays.
+        """
+        ordered = Effect.ORDERED in program.effects
+        token = [mlir.token_type()] if ordered else []
+        signature = ir.FunctionType.get(
+            [*[self.type(a) for a in program.in_avals], *token],
+            [*[self.type(a) for a in program.out_avals], *token],
+        )
+        body = self.module_context.module.body
+        with ir.InsertionPoint(body):
+            function = func.FuncOp(program.name or "call", signature, visibility="private")
+        self.module_context.symbol_table.insert(function)
+        block = function.add_entry_block()
+        before = self.token
+        with ir.InsertionPoint(block):
+            args = list(block.arguments)
+            if ordered:
+                self.token = args.pop()
+            outs = self.emit(self.fix_overlapping_updates(program), args)
+            func.ReturnOp([*outs, self.token] if ordered else outs)
+        self.token = before
+        return function
+
+    def fix_overlapping_updates(self, program: Program) -> Program:
+        """`program`, of a whole function, with the parts fixed that it computes from their target."""
+        return cached_rewrite(
+            FixOverlappingUpdates(inline=True) if self.fixes_overlapping_updates else None, program
+        )  # type: ignore[no-any-return]
+
+
+def mark_noinline(call: Any) -> None:
+    """Tell XLA not to inline a call."""
+    kept = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
+    call.operation.attributes["mhlo.frontend_attributes"] = kept
+
+
+class FunctionEmitter:
+    """The emission of equations into one function body."""
+
+    def __init__(self, module: ModuleEmitter):
+        self.env: dict[Any, Any] = {}
+        self.constants: dict[Any, Any] = {}
+        self.templates: dict[Any, Template | None] = {}
+        self.ctx = LoweringContext(module, self)
+
+    def program(self, program: Program, values: Sequence[Any]) -> list[Any]:
+        """Emit the equations of `program` applied to `values`; the values of its outputs."""
+        for rewrite in self.ctx.module.rewrites:
+            program = cached_rewrite(rewrite, program)
+        outer, self.env = self.env, dict(zip(program.inputs, values, strict=True))
+        for eqn in program.equations:
+            self.equation(eqn)
+        outs = [self.read(atom) for atom in program.outputs]
+        self.env = outer
+        return outs
+
+    def read(self, atom: Any) -> Any:
+        return self.env[atom] if type(atom) is Var else self.literal(atom, atom.aval)
+
+    def literal(self, atom: Any, aval: ShapedArray) -> Any:
+        """The number of a literal everywhere in an array of `aval`."""
+        return self.constants.get((atom.key[0], aval)) or self.constant(atom.value, aval)
+
+    def constant(self, value: Any, aval: ShapedArray) -> Any:
+        key = repr(value), aval
+        found = self.constants.get(key)
+        if found is None:
+            found = self.constants[key] = self.ctx.module.constant(value, aval)
+        return found
+
+    def equation(self, eqn: Equation) -> None:
+        """Emit one equation: like an earlier one of the same types, else by its rule."""
+        primitive, env = eqn.primitive, self.env
+        avals = [atom.aval for atom in eqn.inputs]
+        operands = [env[a] if type(a) is Var else self.literal(a, a.aval) for a in eqn.inputs]
+        if primitive.scalars_broadcast and (shape := eqn.outputs[0].aval.shape):
+            self.broadcast_scalars(eqn, avals, operands, shape)
+        key = primitive, *avals
+        template = self.templates.get(key)
+        if template is not None:
+            results = template.instantiate(operands)
+            if len(eqn.outputs) == 1:
+                env[eqn.outputs[0]] = results[0]
+                return
+        elif (opened := lowering_decomposition(primitive, tuple(avals))) is not None:
+            results = self.program(opened, operands)
+        else:
+            ctx = self.ctx
+            ctx.avals_in, ctx.avals_out = avals, [v.aval for v in eqn.outputs]
+            ctx.source, ctx.constants = eqn.source, []
+            results = primitive.lower(ctx, *operands)
+            if not primitive.multiple_results:
+                results = [results]
+            if primitive.is_user_defined:
+                self.check_types(eqn, results)
+            once = primitive.effects or isinstance(primitive, HostPrimitive)
+            new = ctx.module.reuses_templates and not once and key not in self.templates
+            if new and are_unambiguous(operands, ctx.constants):
+                self.templates[key] = Template.of(results, operands, self.constants)
+        env.update(zip(eqn.outputs, results, strict=True))
+
+    def check_types(self, eqn: Equation, results: Any) -> None:
+        """Raise RuleError unless `results`, of `lower`, have the types that `abstract_eval` states."""
+        stated = [self.ctx.type(v.aval) for v in eqn.outputs]
+        given = results if isinstance(results, (list, tuple)) else [results]
+        types = [getattr(x, "type", type(x).__name__) for x in given]
+        if types != stated:
+            wanted, got = (", ".join(map(str, each)) or "nothing" for each in (stated, types))
+            raise RuleError(
+                f"{eqn.primitive.name}: `lower` must give values of the types that `abstract_eval` "
+                f"states, {wanted}; got {got}",
+                fix="Let `lower` return one MLIR value, or a list of them with multiple_results.",
+                source=eqn.source,
+            )
+
+    def broadcast_scalars(
+        self, eqn: Equation, avals: list[ShapedArray], operands: list[Any], shape: tuple[int, ...]
+    ) -> None:
+        """Give rank-0 operands the shape of the output, in place."""
+        for i, aval in enumerate(avals):
+            if not aval.shape:
+                avals[i] = wide = ShapedArray(shape, aval.dtype)
+                atom = eqn.inputs[i]
+                if type(atom) is Var:
+                    operands[i] = stablehlo.broadcast_in_dim(
+                        self.ctx.type(wide), operands[i], self.ctx.i64_array(())
+                    )
+                else:
+                    operands[i] = self.literal(atom, wide)
+
+
+def are_unambiguous(operands: Sequence[Any], constants: Sequence[Any]) -> bool:
+    """Whether the operands of an operation show which operand of the equation each of them is.
+
+    They do unless two operands of the equation are one value, or one is also a constant of the
+    rule. Python may hold one MLIR value in several objects, so values are compared, never objects.
+    """
+    values = set(operands)
+    return len(values) == len(operands) and values.isdisjoint(constants)
+
+
+class Template:
+    """An emitted operation, to be repeated for every equation like the one it came from."""
+
+    __slots__ = ("is_plain", "name", "operation", "positions", "types")
+
+    def __init__(self, operation: Any, positions: list[tuple[int, int]]):
+        self.operation = operation
+        self.positions = positions
+        self.name = operation.name
+        self.types = [result.type for result in operation.results]
+        # Making a plain operation anew is quicker than copying it.
+        in_order = [j for _, j in positions] == list(range(len(operation.operands)))
+        plain = len(operation.attributes) == 0 and len(operation.regions) == 0
+        self.is_plain = in_order and plain
+
+    @staticmethod
+    def of(results: Sequence[Any], operands: Sequence[Any], constants: Any) -> Template | None:
+        """The template of a rule's results, when they are those of one operation.
+
+        Its operands must be the equation's, or constants, which stand in the same function.
+        """
+        owner = getattr(results[0].owner, "operation", None)
+        passed_on = any(result in operands for result in results)
+        if owner is None or passed_on or len(owner.results) != len(results):
+            return None
+        # An operand that is not the operation's may be used inside its regions.
+        if any(x not in list(owner.operands) for x in operands):
+            return None
+        positions = []
+        for i, used in enumerate(owner.operands):
+            if used in operands:
+                positions.append((i, operands.index(used)))
+            elif not any(used == c for c in constants.values()):
+                return None
+        return Template(owner, positions)
+
+    def instantiate(self, operands: Sequence[Any]) -> Sequence[Any]:
+        if self.is_plain:
+            made = ir.Operation.create(self.name, results=self.types, operands=operands)
+            return made.results  # type: ignore[no-any-return]
+        operation = self.operation.clone()
+        target = operation.operands
+        for i, j in self.positions:
+            target[i] = operands[j]
+        return operation.results  # type: ignore[no-any-return]

@@ -1,0 +1,240 @@
+"""Pooling: windows that slide over the middle axes of channels-last arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError
+from functx.core.tracing import aval_of
+from functx.core.types import DType, is_complex
+from functx.numpy.promotion import (
+    broadcast_shapes,
+    broadcast_to,
+    copy_array,
+    operand,
+    promote_inexact,
+)
+from functx.ops.arithmetic import div, mul
+from functx.ops.conversion import convert_element_type
+from functx.ops.indexing import Embedding
+from functx.ops.logic import gt, select
+from functx.ops.operands import (
+    as_bool,
+    as_float,
+    as_int,
+    canonical_axis,
+    check_index_range,
+    literal,
+)
+from functx.ops.random import Dropout
+from functx.ops.reductions import reduce_sum
+from functx.ops.shapes import broadcast_in_dim, full
+from functx.ops.statistics import broadcast_along, upcast_half, vector_norm
+from functx.ops.windows import (
+    ReduceWindowMax,
+    ReduceWindowMin,
+    ReduceWindowSum,
+    Window,
+    check_window,
+    make_window,
+)
+from functx.random.keys import check_single_key
+
+
+def max_pool(
+    inputs: Any,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+) -> Any:
+    """The largest element in each window.
+
+    `inputs` has axes for batches, any number of them, then one for each entry of
+    `window_shape`, then one for channels. `strides` are ones by default. `padding` is "VALID",
+    "SAME", "SAME_LOWER" or a pair `(low, high)` for each axis of the window; it lies below all
+    numbers. A derivative goes through the first element of those that tie.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.max_pool(numpy.arange(6.0).reshape(1, 6, 1), (2,), strides=(2,)).ravel().tolist()
+    [1.0, 3.0, 5.0]
+    """
+    inputs = _check_real("max_pool", inputs)
+    return ReduceWindowMax(*_make_pool_window("max_pool", inputs, window_shape, strides, padding))(
+        inputs
+    )
+
+
+def min_pool(
+    inputs: Any,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+) -> Any:
+    """The smallest element in each window; see `max_pool` for the arguments.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.min_pool(numpy.arange(6.0).reshape(1, 6, 1), (2,), strides=(2,)).ravel().tolist()
+    [0.0, 2.0, 4.0]
+    """
+    inputs = _check_real("min_pool", inputs)
+    return ReduceWindowMin(*_make_pool_window("min_pool", inputs, window_shape, strides, padding))(
+        inputs
+    )
+
+
+def avg_pool(
+    inputs: Any,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+    count_include_pad: bool = True,
+) -> Any:
+    """The average of the elements in each window; see `max_pool` for the arguments.
+
+    Padding consists of zeros. With `count_include_pad` false it does not count, and a window on
+    nothing else averages to nan.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> x = numpy.ones((1, 3, 1))
+    >>> nn.avg_pool(x, (2,), padding="SAME").ravel().tolist()
+    [1.0, 1.0, 0.5]
+    >>> nn.avg_pool(x, (2,), padding="SAME", count_include_pad=False).ravel().tolist()
+    [1.0, 1.0, 1.0]
+    """
+    (inputs,) = promote_inexact(inputs)
+    aval = aval_of(inputs)
+    window = _make_pool_window("avg_pool", inputs, window_shape, strides, padding)
+    # A half float would stop to grow at a few hundred ones.
+    wide = np.dtype("float32") if aval.dtype.itemsize < 4 else aval.dtype
+    total = ReduceWindowSum(*window)(convert_element_type(inputs, wide))
+    count = literal(prod(window.sizes), wide)
+    if not count_include_pad:
+        count = _window_counts(aval.shape, wide, window)
+    return convert_element_type(div(total, count), aval.dtype)
+
+
+def _window_counts(shape: tuple[int, ...], dtype: DType, window: Window) -> Any:
+    """How many elements of an array of `shape` there are in each window."""
+    slides = tuple([d for d, size in enumerate(window.sizes) if size > 1 or any(window.padding[d])])
+    cut = Window(*[tuple([field[d] for d in slides]) for field in window])  # type: ignore[arg-type]
+    ones = full(tuple([shape[d] for d in slides]), literal(1, dtype))
+    return broadcast_in_dim(ReduceWindowSum(*cut)(ones), window.result_shape(shape), slides)
+
+
+def _check_real(what: str, inputs: Any) -> Any:
+    x = operand(inputs)
+    if is_complex(aval_of(x).dtype):
+        raise DTypeError(f"{what}: inputs must be real; got {aval_of(x)!r}")
+    return x
+
+
+def _make_pool_window(
+    what: str, inputs: Any, window_shape: Any, strides: Any, padding: Any
+) -> Window:
+    """The windows on all axes of `inputs`, which lie on those before the last."""
+    aval = aval_of(inputs)
+    if not isinstance(window_shape, (tuple, list, np.ndarray)):
+        raise ArgumentError(
+            f"{what}: window_shape must be integers, one an axis; got {window_shape!r}"
+        )
+    count = np.size(window_shape)
+    lead = aval.ndim - count - 1
+    if lead < 0:
+        raise ShapeError(
+            f"{what}: inputs must have an axis for each entry of window_shape, then one for "
+            f"channels; got {aval!r} for window_shape {tuple(window_shape)}"
+        )
+    middle = make_window(what, aval.shape[lead:-1], window_shape, strides, padding)
+    check_window(what, aval.shape[lead:-1], middle)
+    for d in [*range(lead), aval.ndim - 1]:
+        middle = middle.with_batch_dim(d)
+    return middle
+
+
+def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Any:
+    """The row of the matrix `weight` for each of `indices`, whatever shape these have.
+
+    No derivative goes to the row `padding_idx`, counted from the end if negative. Raises
+    IndexingError for a row that there is not where `indices` are known, and gives nan where
+    they are traced.
+
+    >>> from functx import nn
+    >>> import numpy
+    >>> nn.embedding(numpy.array([2, 0]), numpy.arange(6.0).reshape(3, 2)).tolist()
+    [[4.0, 5.0], [0.0, 1.0]]
+    """
+    indices, weight = operand(indices), operand(weight)
+    padding = None if padding_idx is None else as_int("embedding: padding_idx", padding_idx)
+    shape = aval_of(weight).shape
+    if padding is not None and len(shape) == 2:
+        if not -shape[0] <= padding < shape[0]:
+            raise ValueRangeError(
+                f"embedding: padding_idx must be the number of a row of {aval_of(weight)!r}; got "
+                f"{padding}"
+            )
+        padding %= shape[0]
+    out = Embedding(padding)(indices, weight)
+    check_index_range("embedding", "indices", indices, shape[0])
+    return out
+
+
+def dropout(x: Any, rate: float = 0.5, key: Any = None, *, deterministic: bool = False) -> Any:
+    """`x / (1 - rate)` with each element left out, made 0, with probability `rate`.
+
+    Which ones, `key` decides, and it alone: the same key leaves out the same. A copy of `x` if
+    `deterministic`, or with a rate of 0; then no key is needed.
+
+    >>> from functx import nn, random
+    >>> import numpy
+    >>> out = nn.dropout(numpy.ones(1000), 0.2, random.key(0))
+    >>> sorted(set(out.tolist())), round(float(out.mean()), 1)
+    ([0.0, 1.25], 1.0)
+    """
+    rate = as_float("dropout: rate", rate)
+    if not 0 <= rate <= 1:
+        raise ValueRangeError(f"dropout: rate must be a probability, from 0 to 1; got {rate}")
+    (x,) = promote_inexact(x)
+    if as_bool("dropout: deterministic", deterministic) or rate == 0:
+        return copy_array(x)
+    if key is None:
+        raise ArgumentError(
+            "dropout: a key must be given, unless deterministic; got None",
+            fix="Make one with functx.random.key(seed), and split it for each use.",
+        )
+    return Dropout(rate)(x, check_single_key("dropout", key))
+
+
+def cosine_similarity(x1: Any, x2: Any, axis: int = 1, eps: float = 1e-8) -> Any:
+    """The cosine of the angle between vectors along `axis`, which leaves the shape.
+
+    The arrays are broadcast. A norm less than `eps` counts as `eps`, so that a vector of zeros
+    has cosine 0 with any, and its derivative there is finite.
+
+    Raises ShapeError where the arrays do not broadcast, AxisError for an axis they lack.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.cosine_similarity(numpy.array([[3.0, 0.0], [0.0, 2.0]]), numpy.array([1.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+    x1, x2 = promote_inexact(x1, x2)
+    dtype, shape = aval_of(x1).dtype, broadcast_shapes(aval_of(x1).shape, aval_of(x2).shape)
+    if is_complex(dtype):
+        raise DTypeError(
+            f"cosine_similarity: arrays must be real; got {aval_of(x1)!r} and {aval_of(x2)!r}"
+        )
+    axes = (canonical_axis(axis, len(shape), "cosine_similarity: axis"),)
+    units = [_normalize(upcast_half(broadcast_to(x, shape)), axes, eps) for x in (x1, x2)]
+    return convert_element_type(reduce_sum(mul(*units), axes), dtype)
+
+
+def _normalize(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+    norm = vector_norm(x, 2.0, axes)
+    return div(x, broadcast_along(select(gt(norm, eps), norm, eps), x, axes))

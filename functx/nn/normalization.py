@@ -1,0 +1,295 @@
+"""Normalizations with a weight and a bias, by PyTorch's names and in its order of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from ml_dtypes import finfo
+
+from functx.core.errors import ArgumentError, DTypeError, ShapeError, ValueRangeError, type_name
+from functx.core.tracing import aval_of
+from functx.core.types import Shape, is_complex
+from functx.numpy.promotion import promote_inexact
+from functx.numpy.reductions import mean as mean_over
+from functx.numpy.reductions import var as variance_over
+from functx.ops.batch_norm import BatchNorm, BatchNormInference
+from functx.ops.normalizations import GroupNorm, LayerNorm, RMSNorm
+from functx.ops.operands import as_bool, canonical_shape
+from functx.ops.shapes import broadcast_in_dim
+from functx.ops.statistics import mean_along
+
+
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """`x` with mean 0 and variance 1 over its last dimensions, times `weight`, plus `bias`.
+
+    The last dimensions of `x` are `normalized_shape`, the shape of `weight` and `bias`. The
+    variance is the mean square distance from the mean, to which `eps` is added. The result has
+    the dtype of `x`; halves are computed with in single precision.
+
+    Raises ShapeError where these shapes do not fit, DTypeError for complex numbers.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.layer_norm(numpy.array([1.0, 3.0]), 2, eps=0.0).tolist()
+    [-1.0, 1.0]
+    """
+    x, affine, flags = _promote_norm_operands("layer_norm", x, weight, bias)
+    rank = _normalized_rank("layer_norm", x, normalized_shape)
+    return LayerNorm(eps=_eps("layer_norm", eps), normalized_ndim=rank, **flags)(x, *affine)
+
+
+def rms_norm(
+    x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
+) -> Any:
+    """`x` with mean square 1 over its last dimensions, times `weight`.
+
+    The last dimensions of `x` are `normalized_shape`, the shape of `weight`. To the mean square
+    `eps` is added, by default the distance from 1 to the next number of the dtype of `x`.
+
+    Raises ShapeError where these shapes do not fit, DTypeError for complex numbers.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.rms_norm(numpy.array([2.0, -2.0]), 2, eps=0.0).tolist()
+    [1.0, -1.0]
+    """
+    x, affine, flags = _promote_norm_operands("rms_norm", x, weight, None)
+    rank = _normalized_rank("rms_norm", x, normalized_shape)
+    eps = float(finfo(aval_of(x).dtype).eps) if eps is None else _eps("rms_norm", eps)
+    return RMSNorm(eps=eps, normalized_ndim=rank, **flags)(x, *affine)
+
+
+def group_norm(
+    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """`x` with mean 0 and variance 1 over each group of channels and all that follows.
+
+    The axes of `x` are those of examples, channels, and any others. `weight` and `bias`
+    scale and shift each channel.
+
+    Raises ShapeError where the channels do not part into the groups, or do not fit `weight`.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.group_norm(numpy.array([[1.0, 3.0, 5.0, 9.0]]), 2, eps=0.0).tolist()
+    [[-1.0, 1.0, -1.0, 1.0]]
+    """
+    x, affine, flags = _promote_norm_operands("group_norm", x, weight, bias)
+    _check_rank("group_norm", x)
+    groups = _count("group_norm: num_groups", num_groups)
+    return GroupNorm(eps=_eps("group_norm", eps), groups=groups, **flags)(x, *affine)
+
+
+def batch_norm(
+    x: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Any, Any, Any]:
+    """`x` with mean 0 and variance 1 in each channel, and the running mean and variance after.
+
+    The axes of `x` are those of examples, channels, and any others. If `training`, each channel
+    is normalized by its own statistics, and the running ones, which may both be None, move by
+    the share `momentum` towards its mean and its unbiased variance. Otherwise it is normalized
+    by the running ones, which stay as they are. `weight` and `bias` scale and shift each channel.
+
+    Nothing is changed in place: `out, mean, var = batch_norm(x, mean, var, training=True)`.
+
+    Raises ShapeError for a channel of one element in training, ArgumentError where running
+    statistics are missing.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> x, zeros, ones = numpy.array([[1.0], [3.0]]), numpy.zeros(1), numpy.ones(1)
+    >>> out, mean, var = nn.batch_norm(x, zeros, ones, training=True, momentum=0.5, eps=0.0)
+    >>> out.tolist(), mean.tolist(), var.tolist()
+    ([[-1.0], [1.0]], [1.0], [1.5])
+    """
+    x, affine, flags = _promote_norm_operands("batch_norm", x, weight, bias)
+    training = as_bool("batch_norm: training", training)
+    _check_rank("batch_norm", x)
+    axes = (0, *range(2, aval_of(x).ndim))
+    found = _check_running_stats("batch_norm", running_mean, running_var, required=not training)
+    eps = _eps("batch_norm", eps)
+    if not training:
+        out = BatchNormInference(eps=eps, axes=axes, **flags)(x, *found, *affine)
+        return out, running_mean, running_var
+    _check_multiple_elements("batch_norm", x, axes)
+    norm = BatchNorm(
+        eps=eps,
+        axes=axes,
+        momentum=_number("batch_norm: momentum", momentum),
+        tracked=bool(found),
+        **flags,
+    )
+    out, *moved = norm(x, *affine, *found)
+    return (out, *moved) if moved else (out, None, None)
+
+
+def instance_norm(
+    x: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Any, Any, Any]:
+    """`x` with mean 0 and variance 1 in each channel of each example, and running statistics.
+
+    The axes of `x` are those of examples, channels, and at least one other. With
+    `use_input_stats`, the running mean and variance, which may both be None, move by the share
+    `momentum` towards the average over the examples of their means and unbiased variances.
+    Otherwise `x` is normalized by the running ones, as by `batch_norm`, whose results this has.
+
+    Raises ShapeError for a channel of one element, ArgumentError where running statistics are
+    missing.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> nn.instance_norm(numpy.array([[[1.0, 3.0], [5.0, 9.0]]]), eps=0.0)[0].tolist()
+    [[[-1.0, 1.0], [-1.0, 1.0]]]
+    """
+    x, affine, flags = _promote_norm_operands("instance_norm", x, weight, bias)
+    use_input_stats = as_bool("instance_norm: use_input_stats", use_input_stats)
+    _check_rank("instance_norm", x, 3)
+    found = _check_running_stats(
+        "instance_norm", running_mean, running_var, required=not use_input_stats
+    )
+    if not use_input_stats:
+        return batch_norm(x, found[0], found[1], weight, bias, eps=eps)
+    aval, eps = aval_of(x), _eps("instance_norm", eps)
+    axes = tuple(range(2, aval.ndim))
+    _check_multiple_elements("instance_norm", x, axes)
+    if not found:
+        out = GroupNorm(eps=eps, groups=aval.shape[1], **flags)(x, *affine)
+        return out, None, None
+    momentum = _number("instance_norm: momentum", momentum)
+    norm = BatchNorm(eps=eps, axes=axes, momentum=momentum, tracked=True, **flags)
+    # Each channel of each example is one channel of a batch of one.
+    each = [_tile_over_examples(value, aval.shape[:2]) for value in (*affine, *found)]
+    out, *moved = norm(x, *each)
+    if aval.shape[0]:
+        found = [mean_along(value, (0,)) for value in moved]
+    return (out, *found)
+
+
+def var_mean(
+    x: Any, axis: Any = None, correction: float = 1, keepdims: bool = False
+) -> tuple[Any, Any]:
+    """The variance and the mean of `x` over `axis`, an int, several or None for all.
+
+    The sum of squares is divided by the number of elements less `correction`; nan where that is
+    not positive.
+
+    >>> import numpy
+    >>> from functx import nn
+    >>> [float(value) for value in nn.var_mean(numpy.array([1.0, 2.0, 3.0]))]
+    [1.0, 2.0]
+    """
+    mean = mean_over(x, axis, keepdims=keepdims)
+    return variance_over(x, axis, ddof=correction, keepdims=keepdims), mean
+
+
+def _promote_norm_operands(
+    name: str, x: Any, weight: Any, bias: Any
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """x as floats, the weight and the bias that there are, and flags that say which."""
+    given = [value for value in (weight, bias) if value is not None]
+    x, *affine = [_real(name, value) for value in (x, *given)]
+    return x, affine, {"weighted": weight is not None, "biased": bias is not None}
+
+
+def _real(name: str, x: Any) -> Any:
+    (x,) = promote_inexact(x)
+    if is_complex(aval_of(x).dtype):
+        raise DTypeError(f"{name}: arrays must be real; got {aval_of(x)!r}")
+    return x
+
+
+def _check_running_stats(name: str, mean: Any, variance: Any, required: bool) -> list[Any]:
+    """Both running statistics, or none where they are not `required`."""
+    given = [value for value in (mean, variance) if value is not None]
+    if len(given) == 1 or (required and not given):
+        missing = " and ".join(
+            [what for what, value in (("mean", mean), ("var", variance)) if value is None]
+        )
+        raise ArgumentError(
+            f"{name}: running_mean and running_var must both be arrays"
+            f"{'' if required else ', or both None'}; got None for {missing}",
+            fix="Pass both, or normalize by the statistics of x (training=True)."
+            if name == "batch_norm"
+            else "Pass both, or normalize by the statistics of x (use_input_stats=True).",
+        )
+    return [_real(name, value) for value in given]
+
+
+def _normalized_rank(name: str, x: Any, normalized_shape: Any) -> int:
+    shape, aval = canonical_shape(normalized_shape, f"{name}: normalized_shape"), aval_of(x)
+    if not shape or aval.shape[-len(shape) :] != shape:
+        raise ShapeError(
+            f"{name}: normalized_shape must be the last dimensions of x, at least one; got "
+            f"{shape} for x: {aval!r}"
+        )
+    return len(shape)
+
+
+def _check_rank(name: str, x: Any, least: int = 2) -> None:
+    aval = aval_of(x)
+    if aval.ndim < least:
+        axes = "examples and channels" if least == 2 else "examples, channels and at least one more"
+        raise ShapeError(
+            f"{name}: x must have axes for {axes}; got {aval!r}",
+            fix="Put the axes that are missing in with x[None] or reshape.",
+        )
+
+
+def _check_multiple_elements(name: str, x: Any, axes: Shape) -> None:
+    aval = aval_of(x)
+    if prod([aval.shape[d] for d in axes]) == 1:
+        raise ShapeError(
+            f"{name}: there must be more than one element to a channel to normalize it by its own "
+            f"statistics; got {aval!r}"
+        )
+
+
+def _tile_over_examples(x: Any, shape: Shape) -> Any:
+    return broadcast_in_dim(x, shape, (1,))
+
+
+def _count(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueRangeError(f"{what} must be a positive integer; got {value!r}")
+    return int(value)
+
+
+def _eps(name: str, eps: Any) -> float:
+    value = _number(f"{name}: eps", eps)
+    if not value >= 0:
+        raise ValueRangeError(f"{name}: eps must not be negative; got {value}")
+    return value
+
+
+def _number(what: str, value: Any) -> float:
+    """The Python float that `value`, a parameter of the program, stands for."""
+    if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
+        raise ArgumentError(
+            f"{what} must be a number, known while tracing; got {type_name(value)}",
+            fix="Pass a Python float, or make the argument static (static_argnums, a closure).",
+        )
+    return float(value)

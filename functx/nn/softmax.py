@@ -1,0 +1,192 @@
+"""Softmax and its like, standardization, one-hot vectors: functions along axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import DTypeError, ValueRangeError
+from functx.core.tracing import Tracer, aval_of
+from functx.core.types import Shape, is_complex, is_floating, is_inexact
+from functx.numpy.promotion import bind_binary, broadcast, operand, promote_inexact
+from functx.numpy.reductions import mean as average
+from functx.numpy.reductions import sum
+from functx.numpy.shapes import broadcast_to
+from functx.numpy.ufuncs import where as choose
+from functx.ops.activations import LogSoftmax, LogSumExp, Softmax
+from functx.ops.arithmetic import Add, Mul, Sub, abs, add, max, mul, sign, square, sub
+from functx.ops.autodiff import stop_gradient
+from functx.ops.conversion import convert_element_type, is_finite, real
+from functx.ops.logic import eq, lt, ne, select
+from functx.ops.operands import (
+    as_int,
+    canonical_axes,
+    canonical_axis,
+    canonical_shape,
+    sum_upcast,
+    tuple_delete,
+)
+from functx.ops.reductions import reduce_max
+from functx.ops.shapes import broadcast_in_dim, broadcasted_iota, reshape
+from functx.ops.transcendental import exp, log, rsqrt
+
+INF = float("inf")
+NAN = float("nan")
+
+
+def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
+    """exp(x) / sum(exp(x)) along `axis`, an int, several or None for all.
+
+    With a mask `where`, over the elements where it holds; the others are 0.
+    """
+    x = _masked(_real_float("softmax", x), where, -INF)
+    return _masked(Softmax(canonical_axes(axis, aval_of(x).ndim))(x), where, 0)
+
+
+def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
+    """x - log(sum(exp(x))) along `axis`, an int, several or None for all.
+
+    With a mask `where`, over the elements where it holds; the others are -inf.
+    """
+    x = _masked(_real_float("log_softmax", x), where, -INF)
+    return _masked(LogSoftmax(canonical_axes(axis, aval_of(x).ndim))(x), where, -INF)
+
+
+def logsumexp(
+    a: Any,
+    axis: Any = None,
+    b: Any = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: Any = None,
+) -> Any:
+    """log(sum(b exp(a))) over `axis`, an int, several or None for all, without overflow.
+
+    Of a negative sum it is nan, unless `return_sign` asks for (log(|sum|), sign). With a mask
+    `where`, over the elements where it holds. The sum of nothing and of what is -inf
+    alone gives -inf, and zero derivatives.
+    """
+    if b is None:
+        (a,) = promote_inexact(a)
+    else:
+        a, b = broadcast(*promote_inexact(a, b))
+        a = choose(ne(b, 0), a, -INF)
+    a = _masked(a, where, -INF)
+    aval = aval_of(a)
+    axes = canonical_axes(axis, aval.ndim)
+    signs: Any = None
+    if not axes and b is None and not return_sign:
+        out = a
+    elif b is None and is_floating(aval.dtype) and not return_sign:
+        out = LogSumExp(axes)(a)
+    else:
+        out, signs = _signed_logsumexp(a, b, axes, return_sign)
+    if keepdims:
+        shape = tuple([1 if i in axes else n for i, n in enumerate(aval.shape)])
+        out = reshape(out, shape)
+        signs = reshape(signs, shape) if return_sign else None
+    return (out, signs) if return_sign else out
+
+
+def _signed_logsumexp(a: Any, b: Any, axes: Shape, return_sign: bool) -> tuple[Any, Any]:
+    """log(|sum(b exp(a))|) and the sign of the sum; nan for a negative one without `return_sign`."""
+    aval = aval_of(a)
+    largest = reduce_max(real(a) if is_complex(aval.dtype) else a, axes)
+    largest = stop_gradient(select(is_finite(largest), largest, 0))
+    largest = convert_element_type(largest, aval.dtype)
+    powers = exp(
+        sub(a, broadcast_in_dim(largest, aval.shape, tuple_delete(range(aval.ndim), axes)))
+    )
+    total = sum_upcast(powers if b is None else mul(powers, b), axes)
+    signs = sign(total)
+    real_valued = return_sign or not is_complex(aval.dtype)
+    if real_valued:
+        total, largest = abs(total), real(largest) if is_complex(aval.dtype) else largest
+    # The slope of log at 0 would make nan of what does not matter.
+    nothing = eq(total, 0)
+    out = add(select(nothing, -INF, log(select(nothing, 1, total))), largest)
+    if real_valued and not return_sign:
+        out = select(lt(signs, 0), NAN, out)
+    return out, signs
+
+
+def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
+    """log(mean(exp(x))) over `axis`, an int, several or None for all, without overflow.
+
+    With a mask `where`, over the elements where it holds.
+    """
+    total = logsumexp(x, axis, keepdims=keepdims, where=where)
+    shape, dtype = aval_of(operand(x)).shape, aval_of(total).dtype
+    held = broadcast_to(True if where is None else where, shape)
+    count = sum(held, axis=axis, keepdims=keepdims, dtype=dtype)
+    return sub(total, log(count))
+
+
+def standardize(
+    x: Any,
+    axis: Any = -1,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: Any = 1e-5,
+    where: Any = None,
+    *,
+    algorithm: str = "fast",
+) -> Any:
+    """(x - mean) / sqrt(variance + epsilon), with mean and variance along `axis` if not given.
+
+    With a mask `where`, they are of the elements where it holds. The algorithm "fast" takes
+    the variance as mean(x**2) - mean**2; "stable" as mean((x - mean)**2), which is more exact.
+    """
+    if algorithm not in ("fast", "stable"):
+        raise ValueRangeError(
+            f"standardize: algorithm must be 'fast' or 'stable'; got {algorithm!r}"
+        )
+    (x,) = promote_inexact(x)
+    if mean is None:
+        mean = average(x, axis, keepdims=True, where=where)
+    centered = bind_binary(Sub(), x, mean)
+    if variance is None and algorithm == "stable":
+        variance = average(square(centered), axis, keepdims=True, where=where)
+    elif variance is None:
+        squares = average(square(x), axis, keepdims=True, where=where)
+        variance = max(bind_binary(Sub(), squares, square(mean)), 0)
+    return bind_binary(
+        Mul(), centered, rsqrt(*promote_inexact(bind_binary(Add(), variance, epsilon)))
+    )
+
+
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+    """For each integer of `x` a vector along `axis` with 1 at that place and 0 elsewhere.
+
+    An integer outside `0 <= x < num_classes` gives zeros.
+    """
+    x = operand(x)
+    aval = aval_of(x)
+    if is_inexact(aval.dtype):
+        raise DTypeError(
+            f"one_hot: x must hold integers; got {aval!r}", fix="Convert it with astype(int)."
+        )
+    if aval.dtype.itemsize < 4:
+        x = convert_element_type(x, np.int32)
+    axis = canonical_axis(axis, aval.ndim + 1)
+    what = "one_hot: num_classes"
+    count = canonical_shape(as_int(what, num_classes), what)
+    shape = (*aval.shape[:axis], *count, *aval.shape[axis:])
+    repeated = broadcast_in_dim(x, shape, tuple_delete(range(len(shape)), (axis,)))
+    places = broadcasted_iota(aval_of(x).dtype, shape, axis)
+    return convert_element_type(eq(repeated, places), float if dtype is None else dtype)
+
+
+def _masked(x: Any, where: Any, fill: float) -> Any:
+    return x if where is None else choose(where, x, fill)
+
+
+def _real_float(name: str, x: Any) -> Any:
+    """`x` as an array of floats."""
+    if type(x) is Tracer and x.atom.aval.dtype.kind == "f":
+        return x
+    (x,) = promote_inexact(x)
+    if is_complex(aval_of(x).dtype):
+        raise DTypeError(f"{name}: x must be real; got {aval_of(x)!r}")
+    return x

@@ -1,0 +1,240 @@
+"""Sums and products of each element along an axis and all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import (
+    ArgumentError,
+    AxisError,
+    ShapeError,
+    ValueRangeError,
+)
+from functx.core.tracing import aval_of
+from functx.numpy import operators
+from functx.numpy.array_creation import asarray
+from functx.numpy.mutation import write_out_exact
+from functx.numpy.promotion import broadcast_to, operand, promote, promote_inexact
+from functx.numpy.reductions import ravel_array, sum, sum_dtype
+from functx.ops import arithmetic, cumulative
+from functx.ops.arithmetic import div, mul, sub
+from functx.ops.concatenation import concatenate
+from functx.ops.conversion import convert_element_type
+from functx.ops.logic import ne
+from functx.ops.operands import canonical_axes, canonical_axis
+from functx.ops.shapes import reshape
+from functx.ops.slicing import slice_in_dim
+
+__all__ = [
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "ediff1d",
+    "gradient",
+    "trapezoid",
+]
+
+
+def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """The sum along `axis` of each element and all before it; of all in order for None."""
+    return _cumulative_reduction("cumsum", cumulative.cumsum, a, axis, dtype, out)
+
+
+def cumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """The product along `axis` of each element and all before it; of all in order for None."""
+    return _cumulative_reduction("cumprod", cumulative.cumprod, a, axis, dtype, out)
+
+
+def _cumulative_reduction(
+    name: str, scan: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any
+) -> Any:
+    x = asarray(a)
+    aval = aval_of(x)
+    if axis is None:
+        x, axis = reshape(x, (aval.size,)), 0
+    if dtype is not None:
+        x = convert_element_type(x, dtype)
+    if aval_of(x).dtype == np.bool_:
+        x = convert_element_type(x, "int64")
+    total = scan(convert_element_type(x, aval_of(x).dtype), canonical_axis(axis, aval_of(x).ndim))
+    if dtype is not None:
+        total = convert_element_type(total, dtype)
+    return write_out_exact(name, total, out)
+
+
+def cumulative_sum(
+    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """The sum along `axis` of each element and all before it, with 0 first if asked.
+
+    Narrow integers are added in the default integer type.
+    """
+    return _with_initial(cumsum, 0, x, axis, dtype, include_initial)
+
+
+def cumulative_prod(
+    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """The product along `axis` of each element and all before it, with 1 first if asked."""
+    return _with_initial(cumprod, 1, x, axis, dtype, include_initial)
+
+
+def _with_initial(
+    scan: Callable[..., Any], first: int, x: Any, axis: Any, dtype: Any, include_initial: bool
+) -> Any:
+    x = asarray(x)
+    aval = aval_of(x)
+    if axis is None:
+        if aval.ndim != 1:
+            raise AxisError(
+                f"cumulative_{'prod' if first else 'sum'}: axis must be given for an array of "
+                f"{aval.ndim} dimensions"
+            )
+        axis = 0
+    axis = canonical_axis(axis, aval.ndim)
+    out = scan(x, axis, sum_dtype(aval.dtype) if dtype is None else dtype)
+    if not include_initial:
+        return out
+    shape = tuple([1 if d == axis else n for d, n in enumerate(aval.shape)])
+    start = broadcast_to(asarray(first, aval_of(out).dtype), shape)
+    return concatenate([start, out], axis)
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """The difference of each element along `axis` from the one before it, taken `n` times."""
+    x = asarray(a)
+    if aval_of(x).ndim == 0:
+        raise ShapeError(f"diff: the array must have a dimension; got {aval_of(x)!r}")
+    if n < 0:
+        raise ValueRangeError(f"diff: n must not be negative; got {n}")
+    axis = canonical_axis(axis, aval_of(x).ndim)
+    if n == 0:
+        return x
+    parts = [_diff_boundary(part, x, axis) for part in (prepend, append)]
+    joined = [part for part in (parts[0], x, parts[1]) if part is not None]
+    if len(joined) > 1:
+        x = concatenate(promote(*joined), axis)
+    apart = ne if aval_of(x).dtype == np.bool_ else sub
+    for _ in range(n):
+        length = aval_of(x).shape[axis]
+        last = max(length - 1, 0)
+        later = slice_in_dim(x, min(1, length), length, 1, axis)
+        x = apart(later, slice_in_dim(x, 0, last, 1, axis))
+    return x
+
+
+def _diff_boundary(part: Any, x: Any, axis: int) -> Any:
+    """What `diff` is to join to `x`, a number being one element everywhere."""
+    if part is None:
+        return None
+    part = asarray(part)
+    if aval_of(part).ndim:
+        return part
+    shape = tuple([1 if d == axis else n for d, n in enumerate(aval_of(x).shape)])
+    return broadcast_to(part, shape)
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """The differences of consecutive elements, between `to_begin` and `to_end`."""
+    x = asarray(ary)
+    x = reshape(x, (aval_of(x).size,))
+    parts = [to_begin, diff(x), to_end]
+    flat = [
+        part if part is parts[1] else convert_element_type(ravel_array(part), aval_of(x).dtype)
+        for part in parts
+        if part is not None
+    ]
+    return flat[0] if len(flat) == 1 else concatenate(flat, 0)
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """The area under `y` along `axis` by straight lines between points at `x`, or `dx` apart."""
+    if x is None:
+        (y,) = promote_inexact(y)
+        y = asarray(y)
+    else:
+        y, x = promote_inexact(y, x)
+        y, x = asarray(y), asarray(x)
+        rank = aval_of(y).ndim
+        place = canonical_axis(axis, rank)
+        if aval_of(x).ndim == 1:
+            dx = diff(x)
+            dx = reshape(dx, tuple([dx.size if d == place else 1 for d in range(rank)]))
+        else:
+            dx = diff(x, axis=axis)
+    axis = canonical_axis(axis, aval_of(y).ndim)
+    n = aval_of(y).shape[axis]
+    heights = arithmetic.add(
+        slice_in_dim(y, min(1, n), n, 1, axis),
+        slice_in_dim(y, 0, max(n - 1, 0), 1, axis),
+    )
+    areas = operators.multiply(mul(heights, 0.5), dx)
+    return sum(areas, axis - aval_of(y).ndim)
+
+
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """The derivative of `f` along each of `axis` by central differences, one-sided at the ends.
+
+    `varargs` gives the distances of the points, or their places, for all axes or each. For
+    several axes a list.
+    """
+    if edge_order not in (1, None):
+        raise ValueRangeError(f"gradient: edge_order must be 1; got {edge_order}")
+    (x,) = promote_inexact(f)
+    x = asarray(x)
+    axes = canonical_axes(axis, aval_of(x).ndim)
+    if len(varargs) not in (0, 1, len(axes)):
+        raise ArgumentError(
+            f"gradient: distances must be given for all axes or each; got {len(varargs)} for "
+            f"{len(axes)} axes"
+        )
+    spacings = varargs if len(varargs) == len(axes) else (varargs or (1.0,)) * len(axes)
+    slopes = [_gradient_along(x, h, d) for h, d in zip(spacings, axes, strict=True)]
+    return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _gradient_along(x: Any, spacing: Any, axis: int) -> Any:
+    aval = aval_of(x)
+    n = aval.shape[axis]
+    if n < 2:
+        raise ShapeError(f"gradient: an axis must have two elements; got {aval!r}, axis {axis}")
+
+    def part(start: int, stop: int) -> Any:
+        return slice_in_dim(x, start, stop, 1, axis)
+
+    first, last = sub(part(1, 2), part(0, 1)), sub(part(n - 1, n), part(n - 2, n - 1))
+    before, after = part(0, n - 2), part(2, n)
+    spacing = operand(spacing)
+    if aval_of(spacing).ndim == 0:
+        inner = mul(sub(after, before), 0.5)
+        joined = concatenate([first, inner, last] if n > 2 else [first, last], axis)
+        return operators.divide(joined, spacing)
+    if aval_of(spacing).shape != (n,):
+        raise ShapeError(
+            f"gradient: places must be as many as the axis is long, {n}; got {aval_of(spacing)!r}"
+        )
+    dims = tuple([-1 if d == axis else 1 for d in range(aval.ndim)])
+    h = convert_element_type(diff(spacing), aval.dtype)
+    h = reshape(h, tuple([n - 1 if d == -1 else 1 for d in dims]))
+    left, right = (
+        slice_in_dim(h, 0, n - 2, 1, axis),
+        slice_in_dim(h, 1, n - 1, 1, axis),
+    )
+    # The parabola through three points: weights -r / (l (l + r)), (r - l) / (l r), l / (r (l + r))
+    total = arithmetic.add(left, right)
+    slope = operators.subtract(
+        operators.multiply(after, div(left, mul(right, total))),
+        operators.multiply(before, div(right, mul(left, total))),
+    )
+    middle = operators.multiply(part(1, n - 1), div(sub(right, left), mul(left, right)))
+    ends = [
+        operators.divide(step, slice_in_dim(h, i, i + 1, 1, axis))
+        for step, i in ((first, 0), (last, n - 2))
+    ]
+    inner = [arithmetic.add(slope, middle)] if n > 2 else []
+    return concatenate([ends[0], *inner, ends[1]], axis)

@@ -1,0 +1,481 @@
+"""What numbers consist of: signs, exponents, real and imaginary parts; what is finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ml_dtypes import finfo, iinfo
+
+from functx.core.errors import DTypeError
+from functx.core.primitive import Primitive
+from functx.core.program import Literal
+from functx.core.tracing import Tracer, aval_of, bind
+from functx.core.types import is_complex, is_floating, is_inexact, kind
+from functx.numpy.array_creation import asarray
+from functx.numpy.mutation import assign_array, write_out
+from functx.numpy.promotion import (
+    broadcast,
+    broadcast_to,
+    copy_array,
+    number_literal_like,
+    operand,
+    promote,
+    promote_inexact,
+    returns_new_array,
+)
+from functx.numpy.ufuncs import (
+    broadcast_inexact,
+    inexact_binary_ufunc,
+    map_real_and_imag,
+    promote_numeric,
+    rad2deg,
+    ufunc,
+    where,
+    with_name_and_doc,
+    zero_literal,
+)
+from functx.ops import arithmetic, conversion, logic, special
+from functx.ops import conversion as parts
+from functx.ops import transcendental as angles
+from functx.ops.arithmetic import BOOL, div, mul, neg, rem, sub
+from functx.ops.conversion import bitcast_convert_type, convert_element_type
+from functx.ops.logic import bitwise_and as both
+from functx.ops.logic import bitwise_or as either
+from functx.ops.logic import eq, gt, lt, ne
+from functx.ops.operands import literal
+from functx.ops.shapes import full, zeros_like
+
+__all__ = [
+    "angle",
+    "around",
+    "ceil",
+    "conj",
+    "conjugate",
+    "copysign",
+    "divmod",
+    "fix",
+    "floor",
+    "floor_divide",
+    "fmod",
+    "frexp",
+    "gcd",
+    "imag",
+    "iscomplex",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "isreal",
+    "lcm",
+    "ldexp",
+    "mod",
+    "modf",
+    "nan_to_num",
+    "nextafter",
+    "real",
+    "remainder",
+    "rint",
+    "round",
+    "signbit",
+    "trunc",
+]
+
+
+def real_and_imag(x: Any) -> tuple[Any, Any]:
+    return parts.real(x), parts.imag(x)
+
+
+nextafter = inexact_binary_ufunc(
+    "nextafter", arithmetic.NextAfter(), "The number of its dtype that follows x on the way to y."
+)
+
+
+def _float_predicate(
+    x: Any, test: Callable[[Any], Any], otherwise: bool, join: Any = either
+) -> Any:
+    """`test` of floating point `x`, of the parts of complex `x` joined; of others `otherwise`."""
+    x = operand(x)
+    aval = aval_of(x)
+    if is_complex(aval.dtype):
+        return join(*[test(part) for part in real_and_imag(x)])
+    return test(x) if is_floating(aval.dtype) else full(aval.shape, otherwise)
+
+
+@ufunc
+def isfinite(x: Any, /) -> Any:
+    """Whether each element is neither infinite nor nan."""
+    return _float_predicate(x, conversion.is_finite, True, both)
+
+
+@ufunc
+def isnan(x: Any, /) -> Any:
+    """Whether each element is nan."""
+    return _float_predicate(x, lambda x: ne(x, x), False)
+
+
+@ufunc
+def isinf(x: Any, /) -> Any:
+    """Whether each element is infinite."""
+    return _float_predicate(
+        x, lambda x: eq(arithmetic.abs(x), literal(math.inf, aval_of(x).dtype)), False
+    )
+
+
+@ufunc
+def isposinf(x: Any, /) -> Any:
+    """Whether each element is infinity."""
+    return _float_predicate(_check_real("isposinf", x), lambda x: eq(x, math.inf), False)
+
+
+@ufunc
+def isneginf(x: Any, /) -> Any:
+    """Whether each element is -infinity."""
+    return _float_predicate(_check_real("isneginf", x), lambda x: eq(x, -math.inf), False)
+
+
+def _check_real(name: str, x: Any) -> Any:
+    x = operand(x)
+    if is_complex(aval_of(x).dtype):
+        raise DTypeError(f"{name}: the array must not be complex; got {aval_of(x)!r}")
+    return x
+
+
+def nan_to_num(
+    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> Any:
+    """`x` with numbers in place of nan and of the infinities, by default the largest finite ones.
+
+    Unless `copy`, they are written to `x` itself, if that is a traced array or one of NumPy's.
+    """
+    given, x = x, asarray(x)
+    dtype = aval_of(x).dtype
+    if not is_inexact(dtype):
+        return copy_array(x) if copy else x
+    limits = finfo(dtype)
+    posinf = float(limits.max) if posinf is None else posinf
+    neginf = float(limits.min) if neginf is None else neginf
+
+    def replaced(x: Any) -> Any:
+        for which, number in (
+            (ne(x, x), nan),
+            (eq(x, math.inf), posinf),
+            (eq(x, -math.inf), neginf),
+        ):
+            x = where(which, number, x)
+        return x
+
+    found = map_real_and_imag(replaced, x)
+    in_place = not copy and (type(given) is Tracer or isinstance(given, np.ndarray))
+    return assign_array(given, found, "nan_to_num(copy=False)") if in_place else found
+
+
+@ufunc
+def signbit(x: Any, /) -> Any:
+    """Whether the sign bit is set, as it is for -0.0."""
+    x = operand(x)
+    aval = aval_of(x)
+    if is_floating(aval.dtype):
+        return lt(_bits(x, "int"), 0)
+    return full(aval.shape, False) if aval.dtype.kind in "bu" else lt(x, zero_literal(x))
+
+
+def _bits(x: Any, sign: str) -> Any:
+    return bitcast_convert_type(x, f"{sign}{8 * aval_of(x).dtype.itemsize}")
+
+
+@ufunc
+def copysign(x: Any, y: Any, /) -> Any:
+    """The magnitude of x with the sign of y."""
+    x, y = broadcast_inexact(x, y)
+    return logic.select(ne(signbit(x), signbit(y)), neg(x), x)
+
+
+@ufunc
+def ldexp(x: Any, n: Any, /) -> Any:
+    """x * 2**n for integers n, exact unless the result is out of range."""
+    (x,), n = promote_inexact(x), operand(n)
+    if kind(aval_of(n).dtype) not in "biu":
+        raise DTypeError(f"ldexp: the exponent must be integers; got {aval_of(n)!r}")
+    x, n = broadcast(x, convert_element_type(n, np.int32))
+    return _scale_by_power_of_two(x, n)
+
+
+def _scale_by_power_of_two(x: Any, n: Any) -> Any:
+    # In three steps, since 2**n itself may be out of range where x * 2**n is not.
+    dtype = aval_of(x).dtype
+    limit = finfo(dtype).maxexp - 1
+    n = logic.clamp(-3 * limit, n, 3 * limit)
+    third = div(n, 3)
+    for step in (third, third, sub(n, mul(third, 2))):
+        x = mul(x, _power_of_two(step, dtype))
+    return x
+
+
+def _power_of_two(n: Any, dtype: Any) -> Any:
+    """2**n for integers n between the least and the largest exponent, made of its bits."""
+    limits, word = finfo(dtype), f"int{8 * dtype.itemsize}"
+    exponent = convert_element_type(arithmetic.add(n, limits.maxexp - 1), word)
+    return bitcast_convert_type(logic.shift_left(exponent, limits.nmant), dtype)
+
+
+@ufunc
+def frexp(x: Any, /) -> Any:
+    """The pair of m with 0.5 <= |m| < 1 and the integer n that make x = m * 2**n."""
+    (x,) = promote_inexact(x)
+    dtype = aval_of(x).dtype
+    if not is_floating(dtype):
+        raise DTypeError(f"frexp: the array must be real; got {aval_of(x)!r}")
+    limits = finfo(dtype)
+    ordinary = both(conversion.is_finite(x), ne(x, zero_literal(x)))
+    tiny = lt(arithmetic.abs(x), float(limits.smallest_normal))
+    extra = limits.nmant + 2
+    scaled = logic.select(tiny, mul(x, 2.0**extra), x)
+    field = logic.shift_right_logical(_bits(scaled, "uint"), limits.nmant)
+    biased = convert_element_type(logic.bitwise_and(field, 2**limits.nexp - 1), np.int32)
+    exponent = sub(biased, limits.maxexp - 2)
+    exponent = sub(exponent, logic.select(tiny, np.int32(extra), np.int32(0)))
+    exponent = logic.select(ordinary, exponent, np.int32(0))
+    return _scale_by_power_of_two(x, neg(exponent)), exponent
+
+
+@ufunc
+def real(x: Any, /) -> Any:
+    """The real part."""
+    x = operand(x) if isinstance(x, np.ndarray) else asarray(x)
+    return parts.real(x) if is_complex(aval_of(x).dtype) else x
+
+
+@ufunc
+def imag(x: Any, /) -> Any:
+    """The imaginary part, 0 for real `x`."""
+    x = operand(x)
+    if is_complex(aval_of(x).dtype):
+        return parts.imag(x)
+    # Read-only, as in NumPy.
+    return broadcast_to(full((), zero_literal(x)), aval_of(x).shape)
+
+
+@ufunc
+@returns_new_array
+def conjugate(x: Any, /) -> Any:
+    """The complex conjugate."""
+    x = asarray(x)
+    return parts.conj(x) if is_complex(aval_of(x).dtype) else x
+
+
+conj = conjugate
+
+
+def angle(z: Any, deg: bool = False) -> Any:
+    """The angle of `z` in the complex plane, in (-pi, pi], or in degrees."""
+    (z,) = promote_inexact(z)
+    if is_complex(aval_of(z).dtype):
+        found = angles.atan2(parts.imag(z), parts.real(z))
+    else:
+        found = logic.select(
+            signbit(z), number_literal_like(math.pi, z), number_literal_like(0.0, z)
+        )
+        found = logic.select(ne(z, z), z, found)
+    return rad2deg(found) if deg else found
+
+
+@ufunc
+def iscomplex(x: Any, /) -> Any:
+    """Whether each element has an imaginary part that is not 0."""
+    x = operand(x)
+    aval = aval_of(x)
+    return ne(parts.imag(x), 0) if is_complex(aval.dtype) else full(aval.shape, False)
+
+
+@ufunc
+def isreal(x: Any, /) -> Any:
+    """Whether each element has an imaginary part of 0."""
+    return logic.bitwise_not(iscomplex(x))
+
+
+def _rounding_ufunc(name: str, primitive: Primitive, doc: str) -> Callable[..., Any]:
+    """A function of floating point numbers to whole ones, which leaves integers as they are."""
+
+    def function(x: Any, /, out: Any = None, *, where: Any = True) -> Any:
+        if out is not None or where is not True:
+            return write_out(name, function(x), out, where)
+        x = operand(x)
+        return copy_array(asarray(x)) if kind(aval_of(x).dtype) in "biu" else bind(primitive, (x,))
+
+    return with_name_and_doc(function, name, doc)
+
+
+@ufunc
+def floor_divide(x: Any, y: Any, /) -> Any:
+    """x / y rounded down; of integers, 0 where y is 0."""
+    x, y = promote_numeric(x, y)
+    dtype = aval_of(x).dtype
+    if is_inexact(dtype):
+        return _float_divmod(x, y)[0]
+    safe = _nonzero_divisor(y)
+    quotient = div(x, safe)
+    if dtype.kind == "i":
+        off = _needs_floor_correction(rem(x, safe), safe)
+        quotient = sub(quotient, convert_element_type(off, dtype, aval_of(x).weak_type))
+    if safe is y:
+        return quotient
+    return logic.select(eq(y, 0), number_literal_like(0, quotient), quotient)
+
+
+@ufunc
+def remainder(x: Any, y: Any, /) -> Any:
+    """x - y * floor_divide(x, y), which has the sign of y; of integers, 0 where y is 0."""
+    x, y = promote_numeric(x, y)
+    if is_inexact(aval_of(x).dtype):
+        return _floor_remainder(rem(x, y), y)
+    safe = _nonzero_divisor(y)
+    return _floor_remainder(rem(x, safe), safe)
+
+
+mod = remainder
+
+
+@ufunc
+def fmod(x: Any, y: Any, /) -> Any:
+    """The remainder of x / y rounded towards zero, with the sign of x; of integers, 0 where y is 0."""
+    x, y = promote_numeric(x, y)
+    return rem(x, y if is_inexact(aval_of(x).dtype) else _nonzero_divisor(y))
+
+
+@ufunc
+def divmod(x: Any, y: Any, /) -> Any:
+    """The pair of `floor_divide(x, y)` and `remainder(x, y)`."""
+    x, y = promote_numeric(x, y)
+    if is_inexact(aval_of(x).dtype):
+        return _float_divmod(x, y)
+    return floor_divide(x, y), remainder(x, y)
+
+
+def _nonzero_divisor(y: Any) -> Any:
+    """The integers `y` with 1 in place of 0: by those the division of any machine is defined."""
+    if type(y) is Literal and y.value != 0:
+        return y
+    return logic.select(eq(y, 0), number_literal_like(1, y), y)
+
+
+def _needs_floor_correction(r: Any, y: Any) -> Any:
+    """Where rounding x / y towards zero, with the remainder r, rounded it up."""
+    if type(y) is Literal and y.value > 0:
+        return lt(r, 0)
+    if is_inexact(aval_of(r).dtype):
+        return both(ne(r, 0), ne(lt(r, 0), lt(y, 0)))
+    return both(ne(r, 0), lt(logic.bitwise_xor(r, y), 0))
+
+
+def _floor_remainder(r: Any, y: Any) -> Any:
+    """The remainder `r` of truncated division, moved to the side of zero that `y` is on."""
+    return (
+        r
+        if aval_of(r).dtype.kind == "u"
+        else _correct_remainder(r, y, _needs_floor_correction(r, y))
+    )
+
+
+def _correct_remainder(r: Any, y: Any, off: Any) -> Any:
+    moved = logic.select(off, arithmetic.add(r, y), r)
+    return special.copy_zero_sign(moved, y) if is_inexact(aval_of(r).dtype) else moved
+
+
+def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    # (x - r) / y is within rounding of a whole number, where x / y may be rounded across one.
+    r = rem(x, y)
+    off = _needs_floor_correction(r, y)
+    quotient = conversion.round(div(sub(x, r), y), to_even=True)
+    quotient = logic.select(off, sub(quotient, number_literal_like(1.0, x)), quotient)
+    # A zero has the sign of x / y, and what rounding leaves at y = 0 is x / y itself.
+    plain = div(x, y)
+    quotient = logic.select(eq(quotient, 0), conversion.floor(plain), quotient)
+    return logic.select(eq(y, 0), plain, quotient), _correct_remainder(r, y, off)
+
+
+@ufunc
+def gcd(x: Any, y: Any, /) -> Any:
+    """The greatest common divisor of |x| and |y|."""
+    return special.gcd(*promote_numeric(x, y))
+
+
+@ufunc
+def lcm(x: Any, y: Any, /) -> Any:
+    """The least common multiple of |x| and |y|."""
+    x, y = promote_numeric(x, y)
+    divisor = special.gcd(x, y)
+    safe = _nonzero_divisor(divisor)
+    return mul(arithmetic.abs(x), div(arithmetic.abs(y), safe))
+
+
+floor = _rounding_ufunc("floor", conversion.Floor(), "The largest whole number not above x.")
+ceil = _rounding_ufunc("ceil", conversion.Ceil(), "The smallest whole number not below x.")
+
+
+@ufunc
+@returns_new_array
+def trunc(x: Any, /) -> Any:
+    """The whole part of `x`: rounded towards zero."""
+    x = operand(x)
+    if kind(aval_of(x).dtype) in "biu":
+        return asarray(x)
+    return logic.select(lt(x, zero_literal(x)), conversion.ceil(x), conversion.floor(x))
+
+
+fix = trunc
+
+
+@ufunc
+def rint(x: Any, /) -> Any:
+    """The nearest whole number, halves to the even one, as floating point."""
+    return map_real_and_imag(lambda x: conversion.round(x, to_even=True), *promote_inexact(x))
+
+
+def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    """`a` to so many decimals, halves to the even digit; negative `decimals` count tens."""
+    a = asarray(a)
+    dtype = aval_of(a).dtype
+    if kind(dtype) in "biu":
+        whole = decimals >= 0 or dtype == BOOL
+        rounded = copy_array(a) if whole else _round_integers(a, 10 ** (-decimals))
+        return write_out("round", rounded, out)
+    if decimals == 0:
+        return write_out("round", rint(a), out)
+    scale = float(10 ** abs(decimals))
+    apply, undo = (mul, div) if decimals > 0 else (div, mul)
+
+    def to_decimals(x: Any) -> Any:
+        scaled = apply(*promote(x, scale))
+        rounded = undo(*promote(rint(scaled), scale))
+        # A number too large to be scaled is whole.
+        return logic.select(conversion.is_finite(scaled), rounded, rint(x))
+
+    return write_out("round", map_real_and_imag(to_decimals, a), out)
+
+
+around = round
+
+
+def _round_integers(x: Any, unit: int) -> Any:
+    """The multiple of `unit` nearest to `x`, halves to the even one."""
+    dtype = aval_of(x).dtype
+    if unit > iinfo(dtype).max:
+        return zeros_like(x)
+    quotient, r = floor_divide(x, unit), remainder(x, unit)
+    rest = sub(unit, r)
+    odd = ne(rem(quotient, 2), 0)
+    up = either(gt(r, rest), both(eq(r, rest), odd))
+    return mul(arithmetic.add(quotient, convert_element_type(up, dtype)), unit)
+
+
+@ufunc
+def modf(x: Any, /) -> Any:
+    """The pair of the fractional and the whole part of `x`, both with its sign."""
+    (x,) = promote_inexact(x)
+    whole = trunc(x)
+    infinite = eq(arithmetic.abs(x), math.inf)
+    return logic.select(infinite, copysign(0.0, x), sub(x, whole)), whole

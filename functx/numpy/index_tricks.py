@@ -1,0 +1,257 @@
+"""Grids: the positions of arrays of several dimensions, and functions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.ndarray import as_ndarray
+from functx.core.tracing import aval_of
+from functx.core.types import canonical_dtype
+from functx.numpy.array_creation import INT, arange, asarray, linspace, zeros
+from functx.numpy.promotion import broadcast_to, copy_array, promote
+from functx.numpy.shapes import ensure_array, static_integers
+from functx.ops import shapes
+from functx.ops.operands import as_int, canonical_shape
+from functx.ops.shapes import reshape
+from functx.ops.slicing import widen_index
+
+__all__ = [
+    "diag_indices",
+    "diag_indices_from",
+    "fromfunction",
+    "indices",
+    "ix_",
+    "meshgrid",
+    "mgrid",
+    "ogrid",
+    "ravel_multi_index",
+    "tril_indices",
+    "tril_indices_from",
+    "triu_indices",
+    "triu_indices_from",
+    "unravel_index",
+]
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """The rows and the columns of the places on diagonal `k` and below it, as NumPy arrays."""
+    return _wrap_indices(np.tril_indices(*_triangle_sizes("tril_indices", n, k, m)))
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """The rows and the columns of the places on diagonal `k` and above it, as NumPy arrays."""
+    return _wrap_indices(np.triu_indices(*_triangle_sizes("triu_indices", n, k, m)))
+
+
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+    """`tril_indices` for a matrix."""
+    rows, columns = _shape_of_matrix("tril_indices_from", arr)
+    return tril_indices(rows, k, columns)
+
+
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+    """`triu_indices` for a matrix."""
+    rows, columns = _shape_of_matrix("triu_indices_from", arr)
+    return triu_indices(rows, k, columns)
+
+
+def _triangle_sizes(name: str, n: Any, k: Any, m: Any) -> tuple[int, int, int | None]:
+    rows, diagonal = as_int(f"{name}: n", n), as_int(f"{name}: k", k)
+    return rows, diagonal, None if m is None else as_int(f"{name}: m", m)
+
+
+def _shape_of_matrix(name: str, arr: Any) -> tuple[int, ...]:
+    aval = aval_of(arr)
+    if aval.ndim != 2:
+        raise ShapeError(f"{name}: the array must have two dimensions; got {aval!r}")
+    return aval.shape
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+    """The places on the main diagonal of a cube of `ndim` dimensions, as NumPy arrays."""
+    return _wrap_indices(
+        np.diag_indices(as_int("diag_indices: n", n), as_int("diag_indices: ndim", ndim))
+    )
+
+
+def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+    """`diag_indices` for an array whose dimensions are equal."""
+    shape = aval_of(arr).shape
+    if len(shape) < 2 or len(set(shape)) != 1:
+        raise ShapeError(
+            f"diag_indices_from: the array must have equal dimensions, at least two; got {shape}"
+        )
+    return diag_indices(shape[0], len(shape))
+
+
+def _wrap_indices(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([as_ndarray(x.astype(canonical_dtype(INT))) for x in found])
+
+
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+    """Arrays that vary along one dimension each, with the values of `xi`.
+
+    The first two trade places for `indexing="xy"`. With `sparse`, the other dimensions have
+    length 1.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueRangeError(f"meshgrid: indexing must be 'xy' or 'ij'; got {indexing!r}")
+    vectors = [asarray(x) for x in xi]
+    for x in vectors:
+        if aval_of(x).ndim > 1:
+            raise ShapeError(f"meshgrid: arguments must have one dimension; got {aval_of(x)!r}")
+    places = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
+        places[:2] = 1, 0
+    sizes = [aval_of(x).size for x in vectors]
+    shape = tuple([sizes[p] for p in places])
+    grids = []
+    for x, place in zip(vectors, places, strict=True):
+        dims = tuple([aval_of(x).size if d == place else 1 for d in range(len(shape))])
+        grids.append(broadcast_to(reshape(x, dims), dims if sparse else shape))
+    return [copy_array(grid) for grid in grids] if copy else grids
+
+
+def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
+    """The index along each dimension at every place, stacked along a first one.
+
+    With `sparse` a tuple of arrays, of which each varies along its own dimension alone.
+    """
+    from functx.numpy.joining import stack
+
+    dims = canonical_shape(dimensions)
+    found = INT if dtype is None else dtype
+    ranges = [arange(n, dtype=found) for n in dims]
+    grids = meshgrid(*ranges, sparse=sparse, indexing="ij")
+    if sparse:
+        return tuple(grids)
+    return stack(grids) if grids else zeros((0,), found)
+
+
+def fromfunction(
+    function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any
+) -> Any:
+    """`function` of the arrays of indices of an array of `shape`."""
+    grids = meshgrid(*[arange(n, dtype=dtype) for n in canonical_shape(shape)], indexing="ij")
+    return function(*grids, **kwargs)
+
+
+class _GridIndexer:
+    """Grids by slices: `mgrid[0:3, 0:1:5j]`, where an imaginary step counts the points."""
+
+    def __init__(self, name: str, sparse: bool):
+        self.name, self.sparse = name, sparse
+
+    def __getitem__(self, key: Any) -> Any:
+        from functx.numpy.joining import stack
+
+        if not isinstance(key, tuple):
+            return _range_from_slice(key)
+        if not key:
+            return () if self.sparse else zeros((0,), INT)
+        ranges = promote(*[_range_from_slice(one) for one in key])
+        grids = meshgrid(*ranges, sparse=self.sparse, indexing="ij")
+        return tuple(grids) if self.sparse else stack(grids)
+
+    def __repr__(self) -> str:
+        return f"functx.numpy.{self.name}"
+
+
+def _range_from_slice(key: slice) -> Any:
+    start = 0 if key.start is None else key.start
+    if isinstance(key.step, complex):
+        return linspace(start, key.stop, int(abs(key.step)))
+    return arange(start, key.stop, key.step)
+
+
+mgrid, ogrid = _GridIndexer("mgrid", sparse=False), _GridIndexer("ogrid", sparse=True)
+
+
+def ix_(*args: Any) -> tuple[Any, ...]:
+    """Vectors shaped to index by all their combinations; masks stand for where they hold."""
+    arrays = [ensure_array(x) for x in args]
+    for x in arrays:
+        if aval_of(x).ndim != 1:
+            raise ShapeError(f"ix_: operands must have one dimension; got {aval_of(x)!r}")
+    arrays = [
+        np.flatnonzero(static_integers(x, "ix_: a mask")) if aval_of(x).dtype == np.bool_ else x
+        for x in arrays
+    ]
+    arrays = [x if aval_of(x).size else np.zeros(0, canonical_dtype(INT)) for x in arrays]
+    rank = len(arrays)
+    return tuple(
+        [
+            shapes.reshape(x, tuple([aval_of(x).size if d == i else 1 for d in range(rank)]))
+            for i, x in enumerate(arrays)
+        ]
+    )
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """The indices in each dimension of the elements at `indices` of the flattened array.
+
+    Negative ones count from the end; those outside are moved inside.
+    """
+    from functx.numpy import floating_point, operators, ufuncs
+
+    indices = ensure_array(indices)
+    if aval_of(indices).dtype.kind not in "iu":
+        raise DTypeError(f"unravel_index: indices must be integers; got {aval_of(indices)!r}")
+    sizes = canonical_shape(shape, "unravel_index: shape")
+    total = prod(sizes)
+    indices = widen_index(indices, total)
+    if aval_of(indices).dtype.kind == "i":
+        indices = ufuncs.where(operators.less(indices, 0), indices + total, indices)
+    left = ufuncs.clip(indices, 0, max(total - 1, 0))
+    results = []
+    for n in reversed(sizes):
+        results.append(floating_point.remainder(left, n))
+        left = floating_point.floor_divide(left, n)
+    return tuple(results[::-1])
+
+
+def ravel_multi_index(
+    multi_index: Sequence[Any], dims: Any, mode: Any = "raise", order: str = "C"
+) -> Any:
+    """The index in the flattened array of the element at `multi_index`, one index a dimension.
+
+    Indices outside are moved inside with the mode "clip", counted around with "wrap"; with
+    "raise" they must be known while tracing. A tuple gives each dimension its own mode.
+    """
+    from functx.numpy import floating_point, operators, ufuncs
+
+    sizes = canonical_shape(dims, "ravel_multi_index: dims")
+    arrays = [widen_index(x, prod(sizes)) for x in promote(*multi_index)]
+    modes = mode if isinstance(mode, tuple) else (mode,) * len(sizes)
+    if len(arrays) != len(sizes) or len(modes) != len(sizes):
+        raise ShapeError(
+            f"ravel_multi_index: there must be one index a dimension; got {len(arrays)} for {sizes}"
+        )
+    if order not in ("C", "F"):
+        raise ValueRangeError(f'ravel_multi_index: order must be "C" or "F"; got {order!r}')
+    total, stride = None, 1
+    steps = list(zip(arrays, sizes, modes, strict=True))
+    for x, n, how in reversed(steps) if order == "C" else steps:
+        if how == "raise":
+            value = static_integers(x, 'ravel_multi_index with the mode "raise"')
+            if ((value < 0) | (value >= n)).any():
+                raise ValueRangeError(
+                    f"ravel_multi_index: indices must be in [0, {n}); got {value}"
+                )
+        elif how == "clip":
+            x = ufuncs.clip(x, 0, n - 1)
+        elif how == "wrap":
+            x = floating_point.remainder(x, n)
+        else:
+            raise ValueRangeError(
+                f'ravel_multi_index: mode must be "raise", "clip" or "wrap"; got {how!r}'
+            )
+        term = operators.multiply(x, stride)
+        total = term if total is None else operators.add(total, term)
+        stride *= n
+    return total

@@ -1,0 +1,293 @@
+"""NumPy's functions that write: `put`, `copyto`, `place` and their like, and `x.flat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import ArgumentError, ImmutableArrayError, ShapeError, type_name
+from functx.core.program import Equation
+from functx.core.tracing import Tracer, aval_of, current_builder
+from functx.numpy import floating_point, indexing, joining, shapes, sorting_and_searching, ufuncs
+from functx.numpy.array_creation import asarray, zeros
+from functx.numpy.indexer import cast_for_assignment, drop_leading_ones
+from functx.numpy.indexing import IndexUpdateRef
+from functx.numpy.mutation import assign_array, check_mask, set_item
+from functx.numpy.promotion import operand
+from functx.numpy.scalar_types import can_cast
+from functx.ops.operands import PYTHON_SCALARS
+from functx.ops.slicing import widen_index
+from functx.ops.views import Copy
+
+__all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
+
+
+def check_assignable(name: str, x: Any) -> Any:
+    """`x` if it can be written to: a traced array, or one of NumPy's."""
+    if type(x) is Tracer or isinstance(x, np.ndarray):
+        return x
+    raise ImmutableArrayError(
+        f"{name}: what is written to must be a NumPy array or a traced one; got {type_name(x)}",
+        fix="Convert it with numpy.array before.",
+    )
+
+
+def _assign_or_return(name: str, a: Any, new: Any, inplace: bool) -> Any:
+    """`new`, or None with it written to `a`."""
+    if not inplace:
+        return new
+    assign_array(check_assignable(name, a), new, name)
+    return None
+
+
+def _ravel(x: Any) -> Any:
+    return shapes.reshape(x, (aval_of(x).size,))
+
+
+def _cast(value: Any, x: Any) -> Any:
+    return cast_for_assignment(
+        value if type(value) in PYTHON_SCALARS else asarray(value), aval_of(x).dtype
+    )
+
+
+def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    """Write `src` to `dst`, where the mask holds, broadcast to its shape.
+
+    `casting` is NumPy's: by default `src` must be of a dtype of the kind of that of `dst`.
+    """
+    check_assignable("copyto", dst)
+    if casting == "unsafe":
+        src = _cast(src, dst)
+    elif casting != "same_kind" and not can_cast(src, dst, casting):
+        raise ArgumentError(
+            f"copyto: {type_name(src)} must be castable to {type_name(dst)} by the rule {casting!r}"
+        )
+    if where is not True:
+        check_mask("copyto", where)
+        src = ufuncs.where(where, src, dst)
+    assign_array(dst, drop_leading_ones(operand(src), aval_of(dst).ndim), "copyto")
+
+
+def put(a: Any, ind: Any, v: Any, mode: str = "raise", *, inplace: bool = True) -> Any:
+    """Write the values `v`, repeated as needed, to the places `ind` of the flattened `a`.
+
+    A known place out of bounds is an IndexingError; with "wrap" places count modulo the size,
+    with "clip" they are moved into bounds.
+    """
+    places = np.ravel(ind) if is_concrete_value(ind) else _ravel(asarray(ind))
+    if aval_of(places).dtype == bool:
+        places = shapes.astype(places, np.int32)
+    values = _ravel(asarray(v))
+    count, size = aval_of(places).size, aval_of(a).size
+    places = widen_index(places, size)
+    if not count or not aval_of(values).size:
+        return None if inplace else a
+    if mode == "wrap":
+        places = floating_point.remainder(places, size)
+    elif mode == "clip":
+        places = ufuncs.clip(places, 0, size - 1)
+    values = _repeat_values("put", values, count)
+    flat = IndexUpdateRef(_ravel(a), places).set(_cast(values, a))
+    return _assign_or_return("put", a, shapes.reshape(flat, aval_of(a).shape), inplace)
+
+
+def is_concrete_value(x: Any) -> bool:
+    """Whether `x` has a value now: a number, an array of NumPy's, or a list of such."""
+    if isinstance(x, (list, tuple)):
+        return all(map(is_concrete_value, x))
+    return isinstance(x, (int, float, complex, np.generic, np.ndarray))
+
+
+def _repeat_values(name: str, values: Any, count: int) -> Any:
+    """The first `count` elements of the values, over and over again."""
+    size = aval_of(values).size
+    if not size:
+        raise ShapeError(f"{name}: there must be values to write; got none for {count} places")
+    return indexing.take(values, np.arange(count) % size)
+
+
+def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+    """Write the first values of `vals` to the elements of `arr` where the mask holds, in order.
+
+    There may be fewer values than elements; then they are repeated.
+    """
+    values, holds = _ravel(asarray(vals)), _ravel(asarray(mask)) != 0
+    if aval_of(holds).size != aval_of(arr).size:
+        raise ShapeError(
+            f"place: the mask must have the size of the array; got {type_name(mask)} for {type_name(arr)}"
+        )
+    if not aval_of(values).size:
+        if is_concrete_value(mask) and not np.any(mask):
+            return None if inplace else arr
+        raise ShapeError("place: there must be values to write; got none")
+    from functx.numpy.cumulative import cumsum
+
+    numbers = floating_point.remainder(cumsum(holds) - 1, aval_of(values).size)
+    flat = ufuncs.where(holds, indexing.take(_cast(values, arr), numbers, mode="clip"), _ravel(arr))
+    return _assign_or_return("place", arr, shapes.reshape(flat, aval_of(arr).shape), inplace)
+
+
+def putmask(a: Any, mask: Any, values: Any) -> None:
+    """Write to each element of `a` where the mask holds the element of `values` at its place.
+
+    Places are those of the flattened array, counted modulo the number of values.
+    """
+    check_assignable("putmask", a)
+    own = _ravel(asarray(values))
+    if not aval_of(own).size:
+        return
+    repeated = shapes.reshape(_repeat_values("putmask", own, aval_of(a).size), aval_of(a).shape)
+    mask = shapes.reshape(asarray(mask), aval_of(a).shape)
+    assign_array(a, ufuncs.where(mask != 0, _cast(repeated, a), a), "putmask")
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+    """Write `val`, an array repeated as needed, to the main diagonal of `a`.
+
+    With `wrap`, a tall matrix has a diagonal that begins again below a row that is left out.
+    """
+    shape = aval_of(a).shape
+    if len(shape) < 2:
+        raise ShapeError(f"fill_diagonal: the array must be at least 2-d; got {type_name(a)}")
+    if len(shape) > 2 and len(set(shape)) > 1:
+        raise ShapeError(
+            f"fill_diagonal: all dimensions must be of equal length; got {type_name(a)}"
+        )
+    end = shape[1] * shape[1] if len(shape) == 2 and not wrap else int(np.prod(shape))
+    step = shape[1] + 1 if len(shape) == 2 else 1 + int(np.cumprod(shape[:-1]).sum())
+    return put(a, np.arange(0, min(end, int(np.prod(shape))), step), val, inplace=inplace)
+
+
+def put_along_axis(
+    arr: Any,
+    indices: Any,
+    values: Any,
+    axis: int | None,
+    mode: Any = None,
+    *,
+    inplace: bool = True,
+) -> Any:
+    """Write `values` where `take_along_axis(arr, indices, axis)` reads.
+
+    A traced index out of bounds writes nothing. Without `inplace`, the result is a new array.
+    """
+    new = indexing.scatter_along_axis(arr, indices, values, axis, mode)
+    return _assign_or_return("put_along_axis", arr, new, inplace)
+
+
+def _sort(
+    self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, **options: Any
+) -> None:
+    """Put the elements in ascending order along `axis`."""
+    assign_array(
+        self, sorting_and_searching.sort(self, axis, kind=kind, order=order, **options), "x.sort()"
+    )
+
+
+def _partition(self: Tracer, kth: Any, axis: int = -1) -> None:
+    """Put the element at `kth` along `axis` where it would be in order."""
+    assign_array(self, sorting_and_searching.partition(self, kth, axis), "x.partition()")
+
+
+def _fill(self: Tracer, value: Any) -> None:
+    """Write the scalar `value` to every element."""
+    if aval_of(value).shape:
+        raise ShapeError(f"x.fill(): the value must be a scalar; got {type_name(value)}")
+    assign_array(self, _cast(value, self), "x.fill()")
+
+
+def _itemset(self: Tracer, *args: Any) -> None:
+    """Write the last argument to the element at the others, its place in the flattened array or an index."""
+    *at, value = args
+    place: Any = tuple(at[0] if len(at) == 1 and type(at[0]) is tuple else at)
+    if len(place) == 1 and self.ndim != 1:
+        place = tuple([int(i) for i in np.unravel_index(place[0], self.shape)])
+    set_item(self, place, value)
+
+
+def _resize(self: Tracer, *shape: Any, refcheck: bool = True) -> None:
+    """Let the array have another shape, its elements cut off or followed by zeros.
+
+    Raises ImmutableArrayError for an argument, for a view, whose memory others see, and for an
+    array that has views, unless `refcheck` is False: they keep the old memory then.
+    """
+    wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    position = self.builder.producer(self.atom)
+    if position is None or self.builder is not current_builder.get():
+        problem = "an argument, or one from around the function"
+    elif self.builder.equations[position].primitive.view:
+        problem = "a view of another"
+    elif refcheck and has_views(self.builder.equations[position:], self.atom):
+        problem = "one that others are views of"
+    else:
+        problem = ""
+    if problem:
+        raise ImmutableArrayError(
+            f"x.resize(): the array must own its memory alone; got {self.atom.aval!r}, {problem}",
+            fix="Use functx.numpy.resize, which returns a new array.",
+        )
+    size = int(np.prod(wanted))
+    flat = _ravel(self)[:size]
+    if size > self.size:
+        flat = joining.concatenate([flat, zeros(size - self.size, self.dtype)])
+    new = Copy()(shapes.reshape(flat, wanted))
+    self.atom = new.atom
+
+
+def has_views(equations: Sequence[Equation], atom: Any) -> bool:
+    """Whether an array has views, besides those through which single elements were read."""
+    for i, eqn in enumerate(equations):
+        if eqn.primitive.view and eqn.inputs[0] is atom:
+            after = equations[i + 1] if i + 1 < len(equations) else None
+            read = after is not None and after.inputs[:1] == eqn.outputs
+            if not read or after.outputs[0].aval.shape:  # type: ignore[union-attr]
+                return True
+    return False
+
+
+class FlatIterator:
+    """`x.flat`: the elements in row-major order, to be read, written and iterated over."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x: Tracer):
+        self.x = x
+
+    def __len__(self) -> int:
+        return self.x.size
+
+    def __iter__(self) -> Iterator[Any]:
+        flat = _ravel(self.x)
+        return (flat[i] for i in range(self.x.size))
+
+    def __getitem__(self, idx: Any) -> Any:
+        return Copy()(_ravel(self.x)[idx])
+
+    def __setitem__(self, idx: Any, value: Any) -> None:
+        row, values = _ravel(self.x), _ravel(asarray(value))
+        if aval_of(values).size > 1:
+            # Too few values are written again and again.
+            shape = aval_of(indexing.getitem(np.empty(self.x.size, bool), idx)).shape
+            values = shapes.reshape(_repeat_values("x.flat", values, int(np.prod(shape))), shape)
+        flat = IndexUpdateRef(row, idx).set(values)
+        assign_array(self.x, shapes.reshape(flat, self.x.shape), "x.flat[...] =")
+
+    def copy(self) -> Any:
+        """The elements as a new one-dimensional array."""
+        return Copy()(_ravel(self.x))
+
+
+for _name, _method in {
+    "sort": _sort,
+    "partition": _partition,
+    "fill": _fill,
+    "itemset": _itemset,
+    "resize": _resize,
+    "put": put,
+    "flat": property(
+        FlatIterator, lambda self, value: FlatIterator(self).__setitem__(slice(None), value)
+    ),
+}.items():
+    setattr(Tracer, _name, _method)

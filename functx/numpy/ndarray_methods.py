@@ -1,0 +1,333 @@
+"""The operators, methods and indexing of `ndarray`: the same functions as those of traced arrays.
+
+Outside a trace, methods that only look at memory are NumPy's own. Inside one, an array from
+around the function is traced as soon as it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.core.errors import ArgumentError
+from functx.core.ndarray import (
+    FUNCTX_ARRAY_TYPES,
+    HOST_ARRAY_TYPES,
+    as_numpy_array,
+    memory_owner,
+    ndarray,
+)
+from functx.core.tracing import Builder, Tracer, aval_of, current_builder, trace
+from functx.core.types import SHORT_NAMES, canonical_dtype
+from functx.numpy import indexing, mutation
+from functx.numpy.indexer import cast_for_assignment
+from functx.numpy.tracer_methods import (
+    IN_PLACE,
+    OPERATORS,
+    functx_function,
+    functx_ufunc,
+    make_operator_pair,
+)
+from functx.ops.conversion import convert_element_type
+
+__all__ = ["ndarray"]
+
+
+def tracer_in(x: Any, builder: Builder) -> Tracer:
+    """The tracer of an array from outside in the program of `builder`."""
+    return Tracer(builder.atom(x), builder)
+
+
+def _define_ndarray_operator(name: str, fun: Callable[..., Any], reflected: str) -> None:
+    """Define the operator `__name__` of ndarray, and its reflected form if it has one."""
+    method, reflection = make_operator_pair(fun, reflected)
+    setattr(ndarray, f"__{name}__", method)
+    if name in OPERATORS:
+        setattr(ndarray, reflected, reflection)
+
+
+def _define_in_place_operator(name: str, symbol: str) -> None:
+    what, general = f"x {symbol}= y", getattr(Tracer, f"__i{name}__")
+    compute = getattr(ndarray, f"__{name}__")
+
+    def method(self: Any, other: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            return general(tracer_in(self, builder), other)
+        result = compute(self, other)
+        if result is NotImplemented or (not self.ndim and not memory_owner(self).ndim):
+            return result
+        return mutation.assign_array(self, result, what)
+
+    setattr(ndarray, f"__i{name}__", method)
+
+
+def _define_numpy_method(name: str) -> None:
+    """Define the method `name` of ndarray: NumPy's outside a trace, with functx's errors."""
+    own, general = getattr(np.ndarray, name), getattr(Tracer, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            return general(tracer_in(self, builder), *args, **kwargs)
+        try:
+            found = own(self, *args, **kwargs)
+        except (TypeError, ValueError, IndexError):
+            raise_traced_error(general, self, *args, **kwargs)
+            raise
+        return (
+            found
+            if found is None or found.base is not None
+            else convert_element_type(found, aval_of(self).dtype, self.weak_type)
+        )
+
+    method.__name__, method.__doc__ = name, general.__doc__
+    setattr(ndarray, name, method)
+
+
+def _define_numpy_property(name: str) -> None:
+    own, general = getattr(np.ndarray, name), getattr(Tracer, name)
+
+    def read(self: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            return general.__get__(tracer_in(self, builder))
+        try:
+            return own.__get__(self)
+        except ValueError:
+            raise_traced_error(general.__get__, self)
+            raise
+
+    def write(self: Any, value: Any) -> None:
+        builder = current_builder.get()
+        if builder is None:
+            own.__set__(self, as_numpy_array(value))
+        else:
+            general.__set__(tracer_in(self, builder), value)
+
+    setattr(ndarray, name, property(read, write, doc=general.__doc__))
+
+
+def raise_traced_error(fun: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> None:
+    """Trace `fun` on the type of `x`, for the error that it has under `jit`, if there is one."""
+
+    def body(tracer: Tracer) -> list[Any]:
+        fun(tracer, *args, **kwargs)
+        return []
+
+    trace(body, [aval_of(x)])
+
+
+_get, _set = np.ndarray.__getitem__, np.ndarray.__setitem__
+_STATIC_INDEX_TYPES = frozenset([int, slice, type(None), type(Ellipsis)])
+
+
+def _getitem(self: Any, idx: Any) -> Any:
+    """`x[idx]`: NumPy's, which decides what is a view; an element as an array without dimensions."""
+    if current_builder.get() is not None:
+        return indexing.getitem(self, idx)
+    basic = type(idx) in _STATIC_INDEX_TYPES or (
+        type(idx) is tuple and _STATIC_INDEX_TYPES.issuperset(map(type, idx))
+    )
+    if not basic:
+        idx, basic = _numpy_index(idx)
+        if idx is None:
+            return indexing.getitem(self, basic)
+    try:
+        found = _get(self, idx)
+    except IndexError:
+        return indexing.getitem(self, idx)
+    if type(found) in FUNCTX_ARRAY_TYPES:
+        # Computed results are in row-major order.
+        return found if basic or found.flags.c_contiguous else np.ndarray.copy(found)
+    return np.ndarray.view(np.asarray(found), type(self))
+
+
+def _numpy_index(idx: Any) -> tuple[Any, bool]:
+    """`idx` as NumPy takes it, and whether it is basic; (None, idx) where the result is JAX's.
+
+    An integer that is an `ndarray` without dimensions is a number to NumPy, not an array.
+    """
+    items = idx if type(idx) is tuple else (idx,)
+    if any([isinstance(item, jax.Array) for item in items]):
+        return None, idx
+    items = tuple(
+        [
+            int(item)
+            if type(item) in FUNCTX_ARRAY_TYPES and not item.ndim and item.dtype.kind in "iu"
+            else item
+            for item in items
+        ]
+    )
+    return items, all([type(item) in _STATIC_INDEX_TYPES for item in items])
+
+
+def _setitem(self: Any, idx: Any, value: Any) -> None:
+    builder = current_builder.get()
+    if builder is not None:
+        mutation.set_item(tracer_in(self, builder), idx, value)
+        return
+    if getattr(value, "dtype", None) != self.dtype and type(value) not in _NUMBERS:
+        value = cast_for_assignment(value, aval_of(self).dtype)
+    try:
+        _set(self, idx, value)
+    except (TypeError, ValueError, IndexError, OverflowError):
+        raise_traced_error(mutation.set_item, self, idx, value)
+        raise
+
+
+_NUMBERS = frozenset([bool, int, float])
+
+
+def _astype(self: Any, dtype: Any = None, *args: Any, **options: Any) -> Any:
+    """The elements in `dtype`; an array of NumPy's where functx lacks that."""
+    lacking = canonical_dtype(float if dtype is None else dtype) not in SHORT_NAMES
+    if current_builder.get() is None and (lacking or args or not options.keys() <= {"copy"}):
+        made = as_numpy_array(self).astype(dtype, *args, **options)
+        return made if lacking else Tracer.astype(made, dtype)  # type: ignore[attr-defined]
+    return Tracer.astype(self, dtype, *args, **options)  # type: ignore[attr-defined]
+
+
+def _view(self: Any, dtype: Any = None, type: Any = None) -> Any:
+    """The same memory as another dtype, or as another class of arrays."""
+    asked = dtype if type is None else type
+    builder = current_builder.get()
+    if isinstance(asked, _builtin_type) and issubclass(asked, np.ndarray):
+        return np.ndarray.view(self, *[x for x in (dtype, type) if x is not None])
+    if builder is not None:
+        return Tracer.view(tracer_in(self, builder), dtype)  # type: ignore[attr-defined]
+    if dtype is None or np.dtype(dtype) == self.dtype:
+        return np.ndarray.view(self)
+    try:
+        return np.ndarray.view(self, canonical_dtype(dtype))
+    except (TypeError, ValueError):
+        raise_traced_error(Tracer.view, self, dtype)  # type: ignore[attr-defined]
+        raise
+
+
+_builtin_type = type
+
+
+def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """A ufunc of NumPy's as the function of functx of its name, NumPy's own where there is none."""
+    if functx_ufunc(ufunc, method) is not None or contains_tracer((inputs, kwargs)):
+        try:
+            return Tracer.__array_ufunc__(self, ufunc, method, *inputs, **kwargs)  # type: ignore[attr-defined]
+        except ArgumentError:
+            if not any([is_foreign_array(x) for x in inputs]):
+                raise
+    return getattr(ufunc, method)(*unwrap_nested(inputs), **unwrap_nested(kwargs))
+
+
+def _array_function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """A function of NumPy's as that of functx of its name, NumPy's own where there is none."""
+    if functx_function(func) is not None or contains_tracer((args, kwargs)):
+        return Tracer.__array_function__(self, func, types, args, kwargs)  # type: ignore[attr-defined]
+    return func(*unwrap_nested(args), **unwrap_nested(kwargs))
+
+
+def contains_tracer(value: Any) -> bool:
+    """Whether a traced array is in `value`, as deep as NumPy takes sequences of arrays."""
+    if type(value) is dict:
+        value = value.values()
+    elif type(value) not in (list, tuple):
+        return type(value) is Tracer
+    return any([contains_tracer(x) for x in value])
+
+
+def is_foreign_array(x: Any) -> bool:
+    """Whether `x` is an array of a class that functx does not know, as a masked array is."""
+    return isinstance(x, np.ndarray) and type(x) not in HOST_ARRAY_TYPES
+
+
+def unwrap_nested(value: Any) -> Any:
+    """`value` with arrays of NumPy's own class in place of each `ndarray` in it."""
+    if type(value) in (list, tuple):
+        return type(value)(map(unwrap_nested, value))
+    if type(value) is dict:
+        return {key: unwrap_nested(x) for key, x in value.items()}
+    return as_numpy_array(value)
+
+
+_fun: Any
+for _name, _fun in OPERATORS.items():
+    _define_ndarray_operator(_name, _fun, f"__r{_name}__")
+for _name, _reflected in {
+    "eq": "__eq__",
+    "ne": "__ne__",
+    "lt": "__gt__",
+    "le": "__ge__",
+    "gt": "__lt__",
+    "ge": "__le__",
+}.items():
+    _define_ndarray_operator(_name, getattr(Tracer, f"__{_name}__"), _reflected)
+for _name, _symbol, _ in IN_PLACE:
+    _define_in_place_operator(_name, _symbol)
+for _name in [
+    "reshape",
+    "transpose",
+    "ravel",
+    "flatten",
+    "squeeze",
+    "swapaxes",
+    "diagonal",
+    "copy",
+    "fill",
+    "resize",
+]:
+    _define_numpy_method(_name)
+for _name in ("T", "mT", "real", "imag"):
+    _define_numpy_property(_name)
+for _name in [
+    "__neg__",
+    "__pos__",
+    "__abs__",
+    "__invert__",
+    "__round__",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "at",
+    "choose",
+    "clip",
+    "compress",
+    "conj",
+    "conjugate",
+    "cumprod",
+    "cumsum",
+    "dot",
+    "flat",
+    "max",
+    "mean",
+    "min",
+    "nonzero",
+    "partition",
+    "prod",
+    "ptp",
+    "put",
+    "repeat",
+    "round",
+    "searchsorted",
+    "sort",
+    "std",
+    "sum",
+    "take",
+    "trace",
+    "var",
+]:
+    setattr(ndarray, _name, getattr(Tracer, _name))
+for _name, _fun in {
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "__array_ufunc__": _array_ufunc,
+    "__array_function__": _array_function,
+    "astype": _astype,
+    "view": _view,
+}.items():
+    setattr(ndarray, _name, _fun)

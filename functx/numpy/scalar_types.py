@@ -1,0 +1,264 @@
+"""Numbers and dtypes by name, and questions about dtypes and shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from functx.core.errors import ArgumentError, DTypeError
+from functx.core.tracing import aval_of
+from functx.core.types import DType, canonical_dtype, is_floating, is_integer
+from functx.core.types import kind as _kind
+from functx.core.types import promote_types as _promote
+from functx.numpy.promotion import operand
+from functx.ops.operands import canonical_axes
+
+s_, index_exp = np.s_, np.index_exp
+
+__all__ = [
+    "ScalarType",
+    "bfloat16",
+    "bool_",
+    "can_cast",
+    "cdouble",
+    "complex64",
+    "complex128",
+    "complex_",
+    "complexfloating",
+    "csingle",
+    "double",
+    "dtype",
+    "e",
+    "euler_gamma",
+    "finfo",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "float_",
+    "floating",
+    "generic",
+    "half",
+    "iinfo",
+    "index_exp",
+    "inexact",
+    "inf",
+    "int4",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "int_",
+    "integer",
+    "iscomplexobj",
+    "isdtype",
+    "isrealobj",
+    "isscalar",
+    "issubdtype",
+    "nan",
+    "ndim",
+    "newaxis",
+    "number",
+    "pi",
+    "promote_types",
+    "result_type",
+    "s_",
+    "shape",
+    "signedinteger",
+    "single",
+    "size",
+    "uint",
+    "uint4",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "unsignedinteger",
+]
+
+pi = math.pi
+e = math.e
+inf = math.inf
+nan = math.nan
+euler_gamma = 0.5772156649015329
+newaxis = None
+
+dtype = np.dtype
+generic, number = np.generic, np.number
+integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
+inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
+
+
+class ScalarType:
+    """A dtype by name: a dtype argument anywhere, and a function that makes arrays of it."""
+
+    __slots__ = ("__name__", "__qualname__", "dtype")
+    __module__ = "functx.numpy"
+
+    def __init__(self, dtype: Any):
+        self.dtype = np.dtype(dtype)
+        self.__name__ = self.__qualname__ = self.dtype.name
+
+    def __call__(self, x: Any = 0) -> Any:
+        """`x` as an array of this dtype."""
+        from functx.numpy.array_creation import asarray
+
+        return asarray(x, dtype=self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ScalarType):
+            return bool(self.dtype == other.dtype)
+        return isinstance(other, (str, type, np.dtype)) and bool(self.dtype == other)
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"functx.numpy.{self.dtype.name}"
+
+
+bool_ = ScalarType("bool")
+int8, int16, int32, int64 = map(ScalarType, ("int8", "int16", "int32", "int64"))
+uint8, uint16, uint32, uint64 = map(ScalarType, ("uint8", "uint16", "uint32", "uint64"))
+float16, float32, float64 = map(ScalarType, ("float16", "float32", "float64"))
+bfloat16 = ScalarType(ml_dtypes.bfloat16)
+float8_e4m3fn = ScalarType(ml_dtypes.float8_e4m3fn)
+float8_e5m2 = ScalarType(ml_dtypes.float8_e5m2)
+int4, uint4 = ScalarType(ml_dtypes.int4), ScalarType(ml_dtypes.uint4)
+complex64, complex128 = ScalarType("complex64"), ScalarType("complex128")
+# The widest that the 64-bit switch allows.
+int_, uint, float_, complex_ = int64, uint64, float64, complex128
+half, single, double, csingle, cdouble = float16, float32, float64, complex64, complex128
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating or complex dtype, or of the dtype of an array."""
+    return ml_dtypes.finfo(_dtype_of(dtype))
+
+
+def iinfo(dtype: Any) -> Any:
+    """The limits of an integer dtype, or of the dtype of an array."""
+    return ml_dtypes.iinfo(_dtype_of(dtype))
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether the dtype `arg1` is `arg2` or one of its kind, `bfloat16` being floating."""
+    if not _is_abstract_scalar_type(arg2):
+        return not _is_abstract_scalar_type(arg1) and _dtype_of(arg1) == _dtype_of(arg2)
+    if not _is_abstract_scalar_type(arg1):
+        found = _dtype_of(arg1)
+        if is_floating(found):
+            arg1 = np.floating
+        elif is_integer(found):
+            arg1 = np.signedinteger if _kind(found) == "i" else np.unsignedinteger
+        else:
+            arg1 = found.type
+    return issubclass(arg1, arg2)
+
+
+_KINDS = {
+    "bool": "b",
+    "signed integer": "i",
+    "unsigned integer": "u",
+    "integral": "iu",
+    "real floating": "f",
+    "complex floating": "c",
+    "numeric": "iufc",
+}
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether `dtype` is of `kind`: a name of the array API, a dtype, or a tuple of them."""
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    if isinstance(kind, str) and kind in _KINDS:
+        return _kind(_dtype_of(dtype)) in _KINDS[kind]
+    return _dtype_of(dtype) == _dtype_of(kind)
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that arrays, numbers and dtypes promote to together."""
+    if not arrays_and_dtypes:
+        raise ArgumentError("result_type: at least one array or dtype must be given; got none")
+    types = []
+    for x in arrays_and_dtypes:
+        if _is_dtype_like(x):
+            types.append((canonical_dtype(x), any([x is t for t in (int, float, complex)])))
+        else:
+            aval = aval_of(operand(x))
+            types.append((aval.dtype, aval.weak_type))
+    found = _promote(tuple(types))
+    if found is None:
+        names = " and ".join(str(d) for d, _ in types)
+        raise DTypeError(f"result_type: dtypes must promote to one; got {names}")
+    return found[0]
+
+
+def promote_types(a: Any, b: Any) -> DType:
+    """The dtype that two dtypes promote to."""
+    found = _promote(((np.dtype(a), False), (np.dtype(b), False)))
+    if found is None:
+        raise DTypeError(f"promote_types: dtypes must promote to one; got {a} and {b}")
+    return found[0]
+
+
+def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+    """Whether a dtype, or that of an array, may be cast to `to` by NumPy's rule `casting`."""
+    return np.can_cast(_dtype_of(from_), _dtype_of(to), casting=casting)  # type: ignore[arg-type]
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    """The shape of an array, number or nested list."""
+    return aval_of(operand(a)).shape
+
+
+def ndim(a: Any) -> int:
+    """The number of dimensions of an array, number or nested list."""
+    return aval_of(operand(a)).ndim
+
+
+def size(a: Any, axis: Any = None) -> int:
+    """The number of elements of an array, or along `axis`, an int or several."""
+    dims = shape(a)
+    return math.prod(dims[i] for i in canonical_axes(axis, len(dims)))
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype of `x` is complex."""
+    return _kind(aval_of(operand(x)).dtype) == "c"
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype of `x` is not complex."""
+    return not iscomplexobj(x)
+
+
+def isscalar(element: Any) -> bool:
+    """Whether `element` is a number, or an array without dimensions."""
+    if isinstance(element, (list, tuple)) or element is None:
+        return False
+    try:
+        return aval_of(element).ndim == 0
+    except ArgumentError:
+        return isinstance(element, str)
+
+
+def _is_abstract_scalar_type(x: Any) -> bool:
+    return isinstance(x, type) and issubclass(x, np.generic) and x.__subclasses__() != []
+
+
+def _is_dtype_like(x: Any) -> bool:
+    return isinstance(x, (str, type, np.dtype, ScalarType)) or (
+        callable(x) and hasattr(x, "dtype") and not hasattr(x, "shape")
+    )
+
+
+def _dtype_of(x: Any) -> DType:
+    found: DType = np.dtype(
+        x if _is_dtype_like(x) else x.dtype if hasattr(x, "dtype") else aval_of(x).dtype
+    )
+    return found

@@ -1,0 +1,558 @@
+"""Products of two arrays that sum over dimensions: of matrices, of vectors, of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError
+from functx.core.tracing import Tracer, aval_of
+from functx.core.types import Shape, ShapedArray, canonical_dtype, is_complex
+from functx.numpy.mutation import accept_out
+from functx.numpy.promotion import operand, promote
+from functx.ops.arithmetic import mul
+from functx.ops.contraction import DotGeneral, canonical_precision
+from functx.ops.conversion import conj, convert_element_type
+from functx.ops.operands import canonical_axes, canonical_axis
+from functx.ops.reductions import reduce_or, reduce_sum
+from functx.ops.shapes import moveaxis, permute_dims, reshape
+from functx.ops.slicing import slice as slice_
+from functx.ops.views import AsStrided
+
+__all__ = [
+    "dot",
+    "einsum",
+    "einsum_path",
+    "inner",
+    "matmul",
+    "matvec",
+    "tensordot",
+    "vdot",
+    "vecdot",
+    "vecmat",
+]
+
+
+Labels = tuple[Any, ...]
+PairwiseContraction = Callable[[Any, Any], Any]
+
+
+def pairwise_contraction(
+    x: dict[Any, int], y: dict[Any, int], out: Labels, precision: Any = None, preferred: Any = None
+) -> PairwiseContraction:
+    """The function that multiplies two arrays and sums over the labels that `out` lacks.
+
+    `x` and `y` hold the label and the size of each dimension, in order. Labels that only one
+    of them has must be in `out`. It takes one `dot_general`, and at most one permutation.
+    """
+    # A dimension of length 1 beside a longer one is left to the operand that has the longer.
+    left = {label: n for label, n in x.items() if n != 1 or y.get(label, 1) == 1}
+    right = {label: n for label, n in y.items() if n != 1 or x.get(label, 1) == 1}
+    shapes = tuple(left.values()), tuple(right.values())
+    whole = shapes == (tuple(x.values()), tuple(y.values()))
+    if not left or not right or left.keys() == right.keys() == set(out):
+        orders = _output_order(left, out), _output_order(right, out)
+
+        def elementwise(x: Any, y: Any) -> Any:
+            args = [
+                permute_dims(
+                    reshape(a if preferred is None else convert_element_type(a, preferred), s), o
+                )
+                for a, s, o in zip((x, y), shapes, orders, strict=True)
+            ]
+            return mul(*args)
+
+        return elementwise
+    batched = tuple([label for label in out if label in left and label in right])
+    contracted = tuple([label for label in left if label in right and label not in out])
+    free = tuple([label for label in left if label not in right])
+    other = tuple([label for label in right if label not in left])
+    swapped = out == batched + other + free != batched + free + other
+    if swapped:
+        left, right, free, other = right, left, other, free
+    dot = DotGeneral(
+        (label_positions(left, contracted), label_positions(right, contracted)),
+        (label_positions(left, batched), label_positions(right, batched)),
+        precision[::-1] if swapped and precision else precision,
+        preferred,
+    )
+    axes = label_positions(batched + free + other, out)
+    if whole and not swapped and axes == tuple(range(len(axes))):
+        return dot
+
+    def contraction(x: Any, y: Any) -> Any:
+        x, y = reshape(x, shapes[0]), reshape(y, shapes[1])
+        return permute_dims(dot(y, x) if swapped else dot(x, y), axes)
+
+    return contraction
+
+
+def label_positions(labels: Any, wanted: Labels) -> tuple[int, ...]:
+    labels = list(labels)
+    return tuple([labels.index(label) for label in wanted])
+
+
+def _output_order(labels: dict[Any, int], out: Labels) -> tuple[int, ...]:
+    return label_positions(labels, tuple([label for label in out if label in labels]))
+
+
+def promote_operands(*args: Any) -> Sequence[Any]:
+    """`args` in one dtype, at once where they are traced arrays of one."""
+    dtype = args[0].atom.aval.dtype if type(args[0]) is Tracer else None
+    for x in args:
+        if type(x) is not Tracer or x.atom.aval.dtype != dtype:
+            return promote(*args)
+    return args
+
+
+def canonical_preferred_dtype(dtype: Any) -> Any:
+    return None if dtype is None else canonical_dtype(dtype)
+
+
+def to_preferred_dtype(out: Any, dtype: Any) -> Any:
+    """`out`; of exactly `dtype` where the caller preferred one."""
+    return out if dtype is None else convert_element_type(out, dtype)
+
+
+@accept_out
+def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The matrix product of the last two dimensions, the others broadcast together.
+
+    A one-dimensional operand stands for a row on the left and a column on the right, which
+    leaves the result. The operands must have at least one dimension.
+    """
+    if precision is None is preferred_element_type and type(a) is Tracer and type(b) is Tracer:
+        x, y = a.atom.aval, b.atom.aval
+        if x.dtype == y.dtype:
+            return _matmul(x, y, None, None)(a, b)
+    a, b = promote_operands(a, b)
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    product = _matmul(aval_of(a), aval_of(b), canonical_precision(precision), dtype)
+    return to_preferred_dtype(product(a, b), dtype)
+
+
+@lru_cache(maxsize=4096)
+def _matmul(x: ShapedArray, y: ShapedArray, precision: Any, preferred: Any) -> PairwiseContraction:
+    if not x.ndim or not y.ndim:
+        raise ShapeError(
+            f"matmul: operands must have at least one dimension; got {x!r} and {y!r}",
+            fix="Multiply by a scalar with `*`.",
+        )
+    rows, columns = ("m",)[: x.ndim - 1], ("n",)[: y.ndim - 1]
+    return _batched_contraction("matmul", x, y, (*rows, "k"), ("k", *columns), precision, preferred)
+
+
+def _batched_contraction(
+    name: str,
+    x: ShapedArray,
+    y: ShapedArray,
+    left: Labels,
+    right: Labels,
+    precision: Any = None,
+    preferred: Any = None,
+) -> PairwiseContraction:
+    """The product over `k`, the dimensions before those in `left` and `right` broadcast."""
+    for aval, labels in ((x, left), (y, right)):
+        if aval.ndim < len(labels):
+            raise ShapeError(
+                f"{name}: operands must have at least {len(left)} and {len(right)} dimensions; "
+                f"got {x!r} and {y!r}"
+            )
+    leading = [range(len(labels) - aval.ndim, 0) for aval, labels in ((x, left), (y, right))]
+    sizes = dict(zip((*leading[0], *left), x.shape, strict=True))
+    others = dict(zip((*leading[1], *right), y.shape, strict=True))
+    if sizes["k"] != others["k"]:
+        places = " and ".join(
+            f"dimension {labels.index('k') - len(labels)} ({n['k']})"
+            for labels, n in ((left, sizes), (right, others))
+        )
+        raise ShapeError(
+            f"{name}: {places} must have one size; got {x!r} and {y!r}",
+            fix="Transpose an operand (x.T), or reshape it; `*` multiplies element by element.",
+        )
+    if any(1 != sizes.get(d, 1) != others.get(d, 1) != 1 for d in leading[0]):
+        raise ShapeError(f"{name}: the leading dimensions must broadcast; got {x!r} and {y!r}")
+    batched = max(leading, key=len)
+    out = (*batched, *[label for label in (*left, *right) if label != "k"])
+    return pairwise_contraction(sizes, others, out, precision, preferred)
+
+
+@accept_out
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """The product of matrices and vectors: `x1[..., m, k]` with `x2[..., k]`."""
+    x1, x2 = promote_operands(x1, x2)
+    return _batched_contraction("matvec", aval_of(x1), aval_of(x2), ("m", "k"), ("k",))(x1, x2)
+
+
+@accept_out
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """The product of conjugated vectors and matrices: `x1[..., k]` with `x2[..., k, n]`."""
+    x1, x2 = promote_operands(x1, x2)
+    product = _batched_contraction("vecmat", aval_of(x1), aval_of(x2), ("k",), ("k", "n"))
+    return product(_conjugate(x1), x2)
+
+
+@accept_out
+def vecdot(
+    x1: Any,
+    x2: Any,
+    /,
+    *,
+    axis: int = -1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """The sum of `conj(x1) * x2` along `axis`, the other dimensions broadcast together."""
+    x1, x2 = promote_operands(x1, x2)
+    ndims = aval_of(x1).ndim, aval_of(x2).ndim
+    x1, x2 = (
+        moveaxis(x, canonical_axis(axis, n, "vecdot: axis"), n - 1)
+        for x, n in zip((x1, x2), ndims, strict=True)
+    )
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    product = _batched_contraction(
+        "vecdot", aval_of(x1), aval_of(x2), ("k",), ("k",), canonical_precision(precision), dtype
+    )
+    return to_preferred_dtype(product(_conjugate(x1), x2), dtype)
+
+
+def _conjugate(x: Any) -> Any:
+    return conj(x) if is_complex(aval_of(x).dtype) else x
+
+
+def _tensordot(
+    name: str, a: Any, b: Any, axes: tuple[Any, Any], precision: Any, preferred_element_type: Any
+) -> Any:
+    """The sum of products over `axes`; what is left of `a` comes before what is left of `b`."""
+    x, y = aval_of(a), aval_of(b)
+    sizes = [[aval.shape[i] for i in group] for aval, group in zip((x, y), axes, strict=True)]
+    if sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"{name}: contracted dimensions must have one size; got {x!r} along {axes[0]} "
+            f"({sizes[0]}) and {y!r} along {axes[1]} ({sizes[1]})"
+        )
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    return to_preferred_dtype(
+        DotGeneral(axes, ((), ()), canonical_precision(precision), dtype)(a, b), dtype
+    )
+
+
+@partial(accept_out, place=2)
+def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The sum of products over the last dimension of `a` and the last but one of `b`.
+
+    The last of `b` where it has but one; a scalar operand scales the other.
+    """
+    a, b = promote_operands(a, b)
+    n, m = aval_of(a).ndim, aval_of(b).ndim
+    if not n or not m:
+        dtype = canonical_preferred_dtype(preferred_element_type)
+        return mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
+    return _tensordot("dot", a, b, ((n - 1,), (max(m - 2, 0),)), precision, preferred_element_type)
+
+
+def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The sum of products over the last dimensions; a scalar operand scales the other."""
+    a, b = promote_operands(a, b)
+    n, m = aval_of(a).ndim, aval_of(b).ndim
+    if not n or not m:
+        dtype = canonical_preferred_dtype(preferred_element_type)
+        return mul(to_preferred_dtype(a, dtype), to_preferred_dtype(b, dtype))
+    return _tensordot("inner", a, b, ((n - 1,), (m - 1,)), precision, preferred_element_type)
+
+
+def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The sum of `conj(a) * b` over all elements, each operand taken as one vector."""
+    a, b = (reshape(x, (aval_of(x).size,)) for x in promote(a, b))
+    return _tensordot("vdot", _conjugate(a), b, ((0,), (0,)), precision, preferred_element_type)
+
+
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    """The sum of products over `axes`: a pair of axes or of lists of them, one each operand.
+
+    A number means so many of the last axes of `a` and of the first axes of `b`.
+    """
+    a, b = promote_operands(a, b)
+    n, m = aval_of(a).ndim, aval_of(b).ndim
+    if isinstance(axes, (tuple, list)):
+        if len(axes) != 2:
+            raise AxisError(f"tensordot: axes must be a number or a pair; got {axes}")
+        groups = [
+            canonical_axes(group, ndim, "tensordot: axes")
+            for group, ndim in zip(axes, (n, m), strict=True)
+        ]
+    else:
+        count = index(axes)
+        if not 0 <= count <= min(n, m):
+            raise AxisError(
+                f"tensordot: axes must be at most the number of dimensions; got {axes} for "
+                f"{aval_of(a)!r} and {aval_of(b)!r}"
+            )
+        groups = [tuple(range(n - count, n)), tuple(range(count))]
+    return _tensordot("tensordot", a, b, (groups[0], groups[1]), precision, preferred_element_type)
+
+
+def static_diagonal(x: Any, offset: int, axis1: int, axis2: int) -> Any:
+    """The elements on a diagonal of two dimensions, along a new last dimension in their place."""
+    shape = aval_of(x).shape
+    lead = [d for d in range(len(shape)) if d not in (axis1, axis2)]
+    sizes = tuple([shape[d] for d in lead])
+    n, m = shape[axis1], shape[axis2]
+    count = max(0, min(n + min(offset, 0), m - max(offset, 0)))
+    first = offset if offset >= 0 else -offset * m
+    x = reshape(permute_dims(x, (*lead, axis1, axis2)), (*sizes, n * m))
+    if not count:
+        first = 0
+    stop = first + (count - 1) * (m + 1) + 1 if count else 0
+    strides = (*(1 for _ in sizes), m + 1)
+    return slice_(x, (*(0 for _ in sizes), first), (*sizes, stop), strides)
+
+
+class EinsumPlan(NamedTuple):
+    """A compiled `einsum`: every operand prepared, then products of two, in order.
+
+    `steps` names its operands by position among the prepared ones and the results so far.
+    """
+
+    prepare: tuple[Callable[[Any], Any], ...]
+    steps: tuple[tuple[int, int, PairwiseContraction], ...]
+
+    def __call__(self, operands: Sequence[Any]) -> Any:
+        terms = [f(x) for f, x in zip(self.prepare, operands, strict=True)]
+        for i, j, multiply in self.steps:
+            terms.append(multiply(terms[i], terms[j]))
+        return terms[-1]
+
+
+@accept_out
+def einsum(
+    subscripts: Any,
+    /,
+    *operands: Any,
+    optimize: Any = "auto",
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """The sum of products that `subscripts` describes: `"ij,jk->ik"` is a matrix product.
+
+    Each operand has one letter a dimension, `...` for those that broadcast. A letter that
+    stands twice in one operand takes its diagonal; one that the output lacks is summed over.
+    Without `->`, the output has the letters that occur once, in alphabetical order.
+    `optimize` is how `opt_einsum` finds the order of the products of three or more operands.
+    """
+    if type(subscripts) is not str:
+        subscripts, operands = _from_interleaved((subscripts, *operands))
+    arrays = promote_operands(*operands) if operands else ()
+    shapes = tuple([aval_of(x).shape for x in arrays])
+    if isinstance(optimize, list):
+        optimize = tuple([step if isinstance(step, str) else tuple(step) for step in optimize])
+    dtype = canonical_preferred_dtype(preferred_element_type)
+    plan = _einsum_plan(subscripts, shapes, optimize, canonical_precision(precision), dtype)
+    return to_preferred_dtype(plan(arrays), dtype)
+
+
+def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
+    """The order in which `einsum` would multiply, and a report on its cost that prints."""
+    import opt_einsum
+
+    if type(subscripts) is not str:
+        subscripts, operands = _from_interleaved((subscripts, *operands))
+    shapes = [aval_of(operand(x)).shape for x in operands]
+    path, report = opt_einsum.contract_path(subscripts, *shapes, shapes=True, optimize=optimize)
+    return path, report
+
+
+def _from_interleaved(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The string and the operands of `einsum(x, [0, 1], y, [1, 2], [0, 2])`."""
+    operands, lists = args[: len(args) // 2 * 2 : 2], list(args[1::2])
+    out = [args[-1]] if len(args) % 2 else []
+    try:
+        terms = [
+            "".join("..." if label is Ellipsis else _label_letter(label) for label in labels)
+            for labels in (*lists, *out)
+        ]
+    except TypeError:
+        raise ArgumentError(
+            "einsum: operands must follow a string, or alternate with lists of integers; got "
+            f"{type(args[0]).__name__} first"
+        ) from None
+    inputs = ",".join(terms[: len(lists)])
+    return (f"{inputs}->{terms[-1]}" if out else inputs), operands
+
+
+def _label_letter(label: Any) -> str:
+    # Letters while there are some, in the order of the numbers, which decides implicit outputs.
+    number = index(label)
+    return chr(ord("a") + number) if 0 <= number < 26 else chr(0x4E00 + number)
+
+
+def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
+    """The labels of each operand and of the output, with `...` written out."""
+    text = "".join(subscripts.split())
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(shapes):
+        raise ArgumentError(
+            f"einsum: there must be one operand a term; got {len(shapes)} for {subscripts!r}"
+        )
+    inputs = []
+    widest = 0
+    for term, shape in zip(terms, shapes, strict=True):
+        named, dots, rest = term.partition("...")
+        extra = len(shape) - len(named) - len(rest)
+        if extra < 0 or (extra and not dots):
+            raise ShapeError(
+                f"einsum: a term must have one letter a dimension; got `{term}` for an array of "
+                f"shape {shape}, in {subscripts!r}"
+            )
+        widest = max(widest, extra)
+        inputs.append(named + _ellipsis_labels(extra) + rest)
+    every = "".join(inputs)
+    broadcast = _ellipsis_labels(widest)
+    if arrow:
+        output = right.replace("...", broadcast)
+    else:
+        output = broadcast + "".join(
+            sorted(c for c in set(every) if every.count(c) == 1 and c not in broadcast)
+        )
+    odd = [c for c in every + output if c in ".->,"]
+    absent = [c for c in output if c not in every]
+    if odd or absent or len(set(output)) != len(output):
+        raise ValueRangeError(
+            "einsum: subscripts must be letters, with those of the output in some operand and "
+            f"there but once; got {subscripts!r}"
+        )
+    return inputs, output
+
+
+def _ellipsis_labels(count: int) -> str:
+    """Labels for the dimensions that `...` covers, the last one always the same."""
+    return "".join([chr(0x3400 + i) for i in reversed(range(count))])
+
+
+@lru_cache(maxsize=1024)
+def _einsum_plan(
+    subscripts: str, shapes: tuple[Shape, ...], optimize: Any, precision: Any, preferred: Any
+) -> EinsumPlan:
+    inputs, output = _parse(subscripts, shapes)
+    sizes = _label_sizes(subscripts, inputs, shapes)
+    # A dimension of length 1 beside a longer one of its letter is left to the longer.
+    kept = [
+        "".join([c for c, n in zip(term, shape, strict=True) if n == sizes[c]])
+        for term, shape in zip(inputs, shapes, strict=True)
+    ]
+    prepare, terms = [], []
+    for i, term in enumerate(kept):
+        others = output + "".join(kept[:i] + kept[i + 1 :])
+        shape = tuple([sizes[c] for c in term])
+        function, left = _prepare_operand(term, shape, others, output if len(kept) == 1 else None)
+        prepare.append(function)
+        terms.append(left)
+    steps: list[tuple[int, int, PairwiseContraction]] = []
+    live = list(range(len(terms)))
+    for positions in (*_contraction_path(terms, output, sizes, optimize), range(len(terms))):
+        chosen = [live[p] for p in sorted(positions) if p < len(live)]
+        if not chosen:
+            continue
+        live = [term for term in live if term not in chosen]
+        i = chosen[0]
+        for count, j in enumerate(chosen[1:], 2):
+            later = [*live, *chosen[count:]]
+            needed = set(output).union(*[terms[k] for k in later])
+            labels = _dot_general_order(terms[i], terms[j], needed) if later else output
+            x, y = ({c: sizes[c] for c in terms[k]} for k in (i, j))
+            steps.append((i, j, pairwise_contraction(x, y, tuple(labels), precision, preferred)))
+            terms.append(labels)
+            i = len(terms) - 1
+        live.append(i)
+    return EinsumPlan(tuple(prepare), tuple(steps))
+
+
+def _label_sizes(subscripts: str, inputs: list[str], shapes: Sequence[Shape]) -> dict[str, int]:
+    """The size of the dimension that each letter stands for."""
+    sizes: dict[str, int] = {}
+    for term, shape in zip(inputs, shapes, strict=True):
+        own: dict[str, int] = {}
+        for label, n in zip(term, shape, strict=True):
+            if own.setdefault(label, n) != n:
+                raise ShapeError(
+                    f"einsum: a letter that stands twice in one term must have one size; got "
+                    f"{own[label]} and {n} for `{label}` in {subscripts!r} with shapes {shapes}"
+                )
+            if 1 != sizes.setdefault(label, n) != n != 1:
+                raise ShapeError(
+                    f"einsum: the dimensions of one letter must have one size; got {sizes[label]} "
+                    f"and {n} for `{label}` in {subscripts!r} with shapes {shapes}"
+                )
+            if n != 1:
+                sizes[label] = n
+    return sizes
+
+
+def _dot_general_order(left: str, right: str, needed: set[str]) -> str:
+    """The labels of a product in the order in which `dot_general` gives them."""
+    both = [c for c in left if c in right and c in needed]
+    return "".join(both + [c for c in left if c not in right] + [c for c in right if c not in left])
+
+
+def _contraction_path(
+    terms: list[str], output: str, sizes: dict[str, int], optimize: Any
+) -> Sequence[Any]:
+    """Which operands to multiply, step by step, as positions among those that are left."""
+    if len(terms) < 3:
+        return []
+    if isinstance(optimize, tuple):
+        return [step for step in optimize if not isinstance(step, str)]
+    if optimize is False:
+        return [(0, 1), *[(0, len(terms) - 1 - i) for i in range(1, len(terms) - 1)]]
+    import opt_einsum
+
+    path: Sequence[Any]
+    path, _ = opt_einsum.contract_path(
+        f"{','.join(terms)}->{output}",
+        *[tuple([sizes[c] for c in term]) for term in terms],
+        shapes=True,
+        optimize="optimal" if optimize is True else optimize,
+    )
+    return path
+
+
+def _prepare_operand(
+    term: str, shape: Shape, others: str, output: str | None
+) -> tuple[Callable[[Any], Any], str]:
+    """What takes an operand to the shape and diagonals of `term`, summed over what it alone has.
+
+    The dimensions are then in the order of `output`, if that is given. Their labels follow.
+    """
+    diagonals = []
+    labels = term
+    while repeated := next((c for c in labels if labels.count(c) > 1), ""):
+        first = labels.index(repeated)
+        second = labels.index(repeated, first + 1)
+        diagonals.append((first, second))
+        labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + repeated
+    summed = tuple([d for d, c in enumerate(labels) if c not in others])
+    left = "".join([c for c in labels if c in others])
+    axes = label_positions(left, tuple(left if output is None else output))
+    if diagonals and not summed and output is not None:
+        # A view that may be written to, as in NumPy.
+        steps = tuple([tuple([int(c == label) for c in term]) for label in output])
+        sizes = tuple([shape[term.index(label)] for label in output])
+        view = AsStrided(sizes, (0,) * len(shape), steps)
+        return lambda x: view(reshape(x, shape)), left
+
+    def prepare(x: Any) -> Any:
+        x = reshape(x, shape)
+        for first, second in diagonals:
+            x = static_diagonal(x, 0, first, second)
+        if summed:
+            x = (reduce_or if aval_of(x).dtype == np.bool_ else reduce_sum)(x, summed)
+        return permute_dims(x, axes)
+
+    return prepare, left

@@ -1,0 +1,582 @@
+"""What a traced array can do: NumPy's operators, methods and attributes, and its protocols."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.core.concretization import check_not_differentiated, concretize
+from functx.core.errors import (
+    ArgumentError,
+    CapturedWriteError,
+    ConcretizationError,
+    DTypeError,
+    ForeignCodeError,
+    ImmutableArrayError,
+    ShapeError,
+    type_name,
+)
+from functx.core.functionalization import is_contiguous, is_row_major, strides_of
+from functx.core.primitive import Primitive
+from functx.core.tracing import Tracer, aval_of, backend, bind
+from functx.core.types import canonical_dtype, is_complex, real_dtype
+from functx.numpy import (
+    array_creation,
+    cumulative,
+    floating_point,
+    indexing,
+    matrices,
+    mutation,
+    operators,
+    rearranging,
+    reductions,
+    shapes,
+    sorting_and_searching,
+    tensor_contractions,
+    ufuncs,
+)
+from functx.numpy.scalar_types import can_cast
+from functx.ops.arithmetic import Add, IntegerPow, Mul, Sub
+from functx.ops.conversion import bit_width, bitcast_convert_type
+from functx.ops.operands import PYTHON_SCALARS
+from functx.ops.views import Copy, ViewAsComplex, ViewAsReal
+from functx.transforms.tracer_values import format_tracer, tracer_repr
+
+OPERATORS: dict[str, Callable[..., Any]] = {}
+"""The function of each operator that has a reflection, by its name."""
+
+
+def make_operator_pair(
+    fun: Callable[..., Any], reflected: str
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The methods `x op y` and `y op x` that compute `fun`.
+
+    The first leaves operands that `fun` refuses to their own method `reflected`, if they have one.
+    """
+
+    def method(self: Any, other: Any) -> Any:
+        try:
+            return fun(self, other)
+        except ArgumentError:
+            if hasattr(type(other), reflected):
+                return NotImplemented
+            raise
+
+    def reflection(self: Any, other: Any) -> Any:
+        out = fun(other, self)
+        if type(other) not in PYTHON_SCALARS and isinstance(other, jax.Array):
+            # What JAX's own operator gives never changes.
+            for x in out if type(out) is tuple else (out,):
+                if type(x) is Tracer:
+                    x.builder.mark_made_by_jax(x.atom)
+        return out
+
+    return method, reflection
+
+
+def _define_tracer_operator(
+    name: str, fun: Callable[..., Any], primitive: Primitive | None = None
+) -> None:
+    """Give Tracer the operator `__name__` and its reflection, with a short way for equal types."""
+    reflected = f"__r{name}__"
+    OPERATORS[name] = fun
+    general, reflection = make_operator_pair(fun, reflected)
+
+    def method(self: Tracer, other: Any) -> Any:
+        if type(other) is Tracer and other.atom.aval is self.atom.aval:
+            return bind(primitive, (self, other))  # type: ignore[arg-type]
+        return general(self, other)
+
+    setattr(Tracer, f"__{name}__", general if primitive is None else method)
+    setattr(Tracer, reflected, reflection)
+
+
+def _power(x: Any, y: Any) -> Any:
+    # The exponent of most code is a small int, and makes a program of its own kind.
+    if type(y) is int and type(x) is Tracer and x.atom.aval.dtype.kind == "f":
+        return bind(IntegerPow(y), (x,))
+    return operators.power(x, y)
+
+
+_define_tracer_operator("add", operators.add, Add())
+_define_tracer_operator("sub", operators.subtract, Sub())
+_define_tracer_operator("mul", operators.multiply, Mul())
+_define_tracer_operator("pow", _power)
+_fun: Any
+for _name, _fun in {
+    "truediv": operators.true_divide,
+    "floordiv": floating_point.floor_divide,
+    "mod": floating_point.remainder,
+    "divmod": floating_point.divmod,
+    "matmul": tensor_contractions.matmul,
+    "and": operators.bitwise_and,
+    "or": operators.bitwise_or,
+    "xor": operators.bitwise_xor,
+    "lshift": operators.left_shift,
+    "rshift": operators.right_shift,
+}.items():
+    _define_tracer_operator(_name, _fun)
+
+_JAX_OPERATOR_NAMES = {f"_operator_{name}" for name in OPERATORS}
+
+IN_PLACE = (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv),
+    ("floordiv", "//", operator.floordiv),
+    ("mod", "%", operator.mod),
+    ("pow", "**", operator.pow),
+    ("matmul", "@", operator.matmul),
+    ("and", "&", operator.and_),
+    ("or", "|", operator.or_),
+    ("xor", "^", operator.xor),
+    ("lshift", "<<", operator.lshift),
+    ("rshift", ">>", operator.rshift),
+)
+for _name, _symbol, _fun in IN_PLACE:
+    setattr(Tracer, f"__i{_name}__", mutation.in_place_operator(_symbol, _fun))
+
+
+def _define_method(name: str, fun: Callable[..., Any]) -> None:
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        return fun(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = fun.__doc__
+    setattr(Tracer, name, method)
+
+
+for _name, _fun in {
+    "__eq__": operators.equal,
+    "__ne__": operators.not_equal,
+    "__lt__": operators.less,
+    "__le__": operators.less_equal,
+    "__gt__": operators.greater,
+    "__ge__": operators.greater_equal,
+    "__neg__": operators.negative,
+    "__pos__": operators.positive,
+    "__abs__": operators.absolute,
+    "__invert__": operators.invert,
+    "__round__": floating_point.round,
+    "__getitem__": indexing.getitem,
+}.items():
+    setattr(Tracer, _name, _fun)
+
+for _module, _names in {
+    reductions: "sum prod max min any all argmax argmin ptp mean var std",
+    cumulative: "cumsum cumprod",
+    shapes: "astype ravel flatten squeeze swapaxes",
+    rearranging: "repeat",
+    ufuncs: "clip",
+    floating_point: "round",
+    sorting_and_searching: "argsort searchsorted argpartition nonzero",
+    tensor_contractions: "dot",
+    matrices: "trace diagonal",
+    indexing: "take choose",
+}.items():
+    for _name in _names.split():
+        _define_method(_name, getattr(_module, _name))
+
+
+def _reshape(self: Tracer, *shape: Any, order: str = "C") -> Any:
+    """The elements in another shape, given as one tuple or as ints."""
+    return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+
+def _transpose(self: Tracer, *axes: Any) -> Any:
+    """The axes permuted, reversed where none are given."""
+    return shapes.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
+
+
+def _jax_array(self: Tracer) -> Any:
+    """What JAX looks for before it operates: for an operator of functx's own, no array."""
+    # So `w @ x` of an array w becomes the reflected operator, at a fifth of the cost of JAX's.
+    caller = sys._getframe(1).f_code.co_name
+    declined = caller in _JAX_OPERATOR_NAMES and not backend.inside_jax_trace()
+    return _no_array if declined else None
+
+
+def _no_array() -> None:
+    return None
+
+
+def _view(self: Tracer, dtype: Any = None) -> Any:
+    """The same bits as another dtype, whose size the last dimension makes up for.
+
+    Raises ShapeError where that does not lie in one row of memory, or holds no whole elements.
+    """
+    if dtype is None or canonical_dtype(dtype) == self.dtype:
+        return self
+    wanted = canonical_dtype(dtype)
+    if is_complex(self.dtype) and self.shape:
+        return shapes.reshape(ViewAsReal()(self), (*self.shape[:-1], 2 * self.shape[-1])).view(
+            wanted
+        )
+    if is_complex(wanted) and self.shape:
+        parts = _view(self, real_dtype(wanted))
+        return ViewAsComplex()(shapes.reshape(parts, (*parts.shape[:-1], _complex_count(parts), 2)))
+    old, new = bit_width(self.dtype), bit_width(wanted)
+    if old == new:
+        return bitcast_convert_type(self, dtype)
+    is_contiguous(self)
+    strides, times = strides_of(self.builder, self.atom), max(new // old, 1)
+    if (
+        not is_row_major(self.shape[-1:], strides[-1:])
+        or not self.shape
+        or any(n % times for n in (self.shape[-1], *strides[:-1]))
+    ):
+        raise ShapeError(
+            "x.view(): the last dimension must be one row of memory, that holds whole elements of "
+            f"the new dtype, to change their size; got {self.atom.aval!r} for {np.dtype(dtype)}",
+            fix="Copy it first (.copy()).",
+        )
+    if old > new:
+        parts = bitcast_convert_type(self, dtype)
+        return shapes.reshape(parts, (*self.shape[:-1], self.shape[-1] * (old // new)))
+    parts = shapes.reshape(self, (*self.shape[:-1], self.shape[-1] // times, times))
+    return bitcast_convert_type(parts, dtype)
+
+
+def _complex_count(parts: Any) -> int:
+    """How many complex numbers the parts along the last dimension make."""
+    if parts.shape[-1] % 2:
+        raise ShapeError(
+            f"x.view(): the last dimension must hold whole complex numbers; got {aval_of(parts)!r}",
+        )
+    return parts.shape[-1] // 2  # type: ignore[no-any-return]
+
+
+def _compress(self: Tracer, condition: Any, axis: int | None = None, out: Any = None) -> Any:
+    """The parts along `axis` where the vector `condition` holds."""
+    return mutation.write_out_exact(
+        "x.compress", sorting_and_searching.compress(condition, self, axis), out
+    )
+
+
+def _conj(self: Tracer) -> Any:
+    """The complex conjugate; a real array itself."""
+    return floating_point.conjugate(self) if self.dtype.kind == "c" else self
+
+
+def _part_setter(part: Callable[[Any], Any]) -> Callable[[Tracer, Any], None]:
+    """What `x.real = value` and `x.imag = value` do: the part is a view, and is written to."""
+
+    def write(self: Tracer, value: Any) -> None:
+        if part is floating_point.imag and self.dtype.kind != "c":
+            raise DTypeError(f"x.imag =: the array must be complex; got {self.atom.aval!r}")
+        mutation.set_item(part(self), Ellipsis, value)
+
+    return write
+
+
+def _len(self: Tracer) -> int:
+    if not self.shape:
+        raise ShapeError(f"len: the array must have a dimension; got {self.atom.aval!r}")
+    return self.shape[0]
+
+
+def _iter(self: Tracer) -> Iterator[Any]:
+    if not self.shape:
+        raise ShapeError(
+            f"iteration: the array must have a dimension; got {self.atom.aval!r}",
+            fix="A number stands for one value: use it as it is.",
+        )
+    return (indexing.getitem(self, i) for i in range(_len(self)))
+
+
+_INDEX_FIX = (
+    "Loop so many times with functx.lax.fori_loop; index functx.numpy.stack(a_list), or choose with "
+    "functx.lax.switch; for an argument that decides shapes, use static_argnums."
+)
+_BOOL_FIX = (
+    "Choose between values with functx.numpy.where or functx.lax.cond, loop with functx.lax.while_loop, "
+    "and combine conditions with &, | and ~ in place of `and`, `or`, `not` and `0 < x < 1`; for an "
+    "argument that is not an array, use static_argnums."
+)
+_FLOAT_FIX = (
+    "Keep the array, which computes like a number, with functx.numpy in place of math; for an "
+    "argument that is not an array, use static_argnums."
+)
+
+
+def _concrete_scalar(self: Tracer, asked: str, fix: str = "") -> Any:
+    if self.size != 1:
+        raise ShapeError(
+            f"{asked}: the array must have one element; got {self.atom.aval!r}",
+            fix="For truth, reduce it with .any() or .all().",
+        )
+    try:
+        return concretize(self, asked).reshape(())[()]
+    except ConcretizationError as error:
+        error.fix = fix or error.fix
+        raise
+
+
+def _bool(self: Tracer) -> bool:
+    return bool(_concrete_scalar(self, _requesting_keyword("bool()"), _BOOL_FIX))
+
+
+def _int(self: Tracer) -> int:
+    return int(_concrete_scalar(self, "int()"))
+
+
+def _index(self: Tracer) -> int:
+    if self.dtype.kind not in "iu":
+        raise ArgumentError(f"an index must be an integer; got {self.atom.aval!r}")
+    return operator.index(_concrete_scalar(self, "an index or a count", _INDEX_FIX))
+
+
+def _check_not_assigned(self: Tracer) -> None:
+    """Raise where the value is asked for by an assignment into an array of NumPy's."""
+    from functx.core.source_info import assigned_container, user_source
+
+    source = user_source(3)
+    name = assigned_container(source)
+    if name is not None:
+        array = f"`{name}`" if name else "the array"
+        what = f"the NumPy array {array}" if name else "an array of NumPy's"
+        raise CapturedWriteError(
+            f"{name or 'x'}[...] =: an array from outside the function must not be written to with "
+            f"a traced value; got {self.atom.aval!r} of {self.builder.owner} for {what}",
+            fix=f"Pass {array} as an argument, make it inside the function, or write to a "
+            f"copy, functx.numpy.array({name or 'x'}).",
+            source=source,
+        )
+
+
+def _float(self: Tracer) -> float:
+    _check_not_assigned(self)
+    check_not_differentiated(self, "float()")
+    return float(_concrete_scalar(self, "float()", _FLOAT_FIX))
+
+
+def _complex(self: Tracer) -> complex:
+    _check_not_assigned(self)
+    check_not_differentiated(self, "complex()")
+    return complex(_concrete_scalar(self, "complex()"))
+
+
+def _format(self: Tracer, spec: str) -> str:
+    return format_tracer(self, spec) if spec else repr(self)
+
+
+def _item(self: Tracer, *args: Any) -> Any:
+    """The one element as a Python number."""
+    check_not_differentiated(self, ".item()")
+    chosen = self if not args else indexing.getitem(self, args[0] if len(args) == 1 else args)
+    return _concrete_scalar(chosen, ".item()", _FLOAT_FIX).item()
+
+
+def _tolist(self: Tracer) -> Any:
+    """The elements as nested lists of Python numbers."""
+    check_not_differentiated(self, ".tolist()")
+    return concretize(self, ".tolist()").tolist()
+
+
+def _array(self: Tracer, dtype: Any = None, copy: Any = None) -> Any:
+    _check_not_assigned(self)
+    check_not_differentiated(self, "numpy.asarray()")
+    try:
+        return np.array(concretize(self, "numpy.asarray()"), dtype)
+    except ConcretizationError as error:
+        raise ForeignCodeError(
+            f"NumPy needs the value of an array; got {self.atom.aval!r}, traced by {self.builder.owner}",
+            *error.details,
+            fix="Use functx.numpy in place of NumPy, and functx.random in place of numpy.random; to index "
+            "a NumPy table with a traced value, functx.numpy.asarray(table)[i].",
+        ) from None
+
+
+def _requesting_keyword(default: str) -> str:
+    """`if`, `while`, `and`, ...: what in the user's code needs a truth value."""
+    from functx.core.source_info import line_text, user_source
+
+    words = line_text(user_source(3)).split()
+    if words and words[0] in ("if", "elif", "while", "assert"):
+        return f"`{words[0]}`"
+    found = [word for word in ("and", "or", "not", "if") if word in words]
+    return f"`{found[0]}`" if len(found) == 1 else default
+
+
+def functx_ufunc(ufunc: Any, method: str) -> Any:
+    """The function of functx for a method of one of NumPy's ufuncs; None where there is none."""
+    import functx.numpy as namespace
+
+    fun = getattr(namespace, ufunc.__name__, None)
+    return fun if method == "__call__" else getattr(fun, method, None)
+
+
+def functx_function(func: Any) -> Any:
+    """The function of functx with the name of a function of NumPy's; None where there is none."""
+    import functx.numpy as namespace
+
+    scope: Any = namespace
+    for part in func.__module__.split(".")[1:]:
+        scope = getattr(scope, part, None)
+    return getattr(scope, func.__name__, None)
+
+
+def _array_ufunc(self: Tracer, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    fun = functx_ufunc(ufunc, method)
+    if fun is None:
+        raise ForeignCodeError(
+            f"numpy.{ufunc.__name__}.{method} cannot be traced; got {aval_of(self)!r}",
+            fix="Use the functions of functx.numpy.",
+        )
+    out = kwargs.get("out")
+    if isinstance(out, tuple) and len(out) == 1:
+        kwargs["out"] = out[0]
+    if method == "__call__":
+        fun = _with_dtype_and_casting(ufunc, fun, kwargs)
+    return fun(*inputs, **kwargs)
+
+
+def _with_dtype_and_casting(ufunc: Any, fun: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """`fun` in the dtype and by the casting rule among `options` of a call of NumPy's, taken out."""
+    dtype, casting = options.pop("dtype", None), options.pop("casting", "same_kind")
+    for name in ("order", "subok"):
+        options.pop(name, None)
+    out = options.get("out")
+    unsafe = casting == "unsafe" and out is not None and not isinstance(out, tuple)
+    if dtype is None and not unsafe:
+        return fun
+
+    def call(*inputs: Any, out: Any = None, **others: Any) -> Any:
+        if dtype is not None and np.dtype(dtype) != bool:
+            for x in inputs:
+                if casting != "unsafe" and not can_cast(x, dtype, casting):
+                    raise DTypeError(
+                        f"{ufunc.__name__}: operands must be castable to dtype= by the rule "
+                        f"{casting!r}; got {type_name(x)} for {np.dtype(dtype)}"
+                    )
+            inputs = tuple([shapes.astype(array_creation.asarray(x), dtype) for x in inputs])
+        if not unsafe:
+            return fun(*inputs, out=out, **others)
+        where = others.pop("where", True)
+        result = shapes.astype(fun(*inputs, **others), aval_of(out).dtype)
+        return mutation.write_out(ufunc.__name__, result, out, where)
+
+    return call
+
+
+def _array_function(self: Tracer, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    fun = functx_function(func)
+    if fun is None:
+        path = f"{func.__module__}.{func.__name__}"
+        raise ForeignCodeError(
+            f"{path} cannot be traced; got {aval_of(self)!r}",
+            fix=f"Write jax.{path}, which takes arrays that are traced."
+            if _resolves(sys.modules.get("jax"), path)
+            else "Write it with the functions of functx.numpy.",
+        )
+    return fun(*args, **kwargs)
+
+
+def _resolves(scope: Any, path: str) -> bool:
+    """Whether a name with dots leads somewhere from `scope`."""
+    for part in path.split("."):
+        scope = getattr(scope, part, None)
+    return scope is not None
+
+
+def _hash(self: Tracer) -> int:
+    """No number: a key or a member of a set would be looked for by a value that there is none of."""
+    raise ConcretizationError(
+        f"hash() needs the value of an array, and arrays are not hashable; got {self.atom.aval!r} of "
+        f"{self.builder.owner}",
+        fix="Index functx.numpy.stack of the values, choose with functx.lax.switch, or look it up by an "
+        "argument that is static (static_argnums).",
+    )
+
+
+_jax_getattr = Tracer.__getattr__
+_PYTORCH_METHODS = {
+    "detach": "functx.stop_gradient(x)",
+    "unsqueeze": "functx.numpy.expand_dims(x, axis)",
+    "permute": "x.transpose(axes)",
+    "to": "x.astype(dtype)",
+    "float": "x.astype(float)",
+    "long": "x.astype(int)",
+    "backward": "functx.grad(f)(x)",
+}
+
+
+def _getattr(self: Tracer, name: str) -> Any:
+    try:
+        return _jax_getattr(self, name)
+    except AttributeError:
+        if name.startswith("_"):
+            raise
+    instead = _PYTORCH_METHODS.get(name)
+    for module in ("numpy", "nn", "lax"):
+        if instead is None and callable(vars(sys.modules[f"functx.{module}"]).get(name)):
+            instead = f"functx.{module}.{name}(x)"
+    message = f"a traced array has no attribute {name!r}; got {self.describe()}"
+    raise AttributeError(
+        message + (f"; write {instead}" if instead else ""), name=name, obj=self
+    ) from None
+
+
+def _delete(self: Tracer, idx: Any) -> None:
+    raise ImmutableArrayError(
+        f"del x[...]: an array keeps its elements; got {self.atom.aval!r}",
+        fix="Use functx.numpy.delete, which returns a new array.",
+    )
+
+
+def _immutable_attribute_setter(name: str, cure: str) -> Callable[[Tracer, Any], None]:
+    """What `x.shape = ...` and its like do."""
+
+    def refuse(self: Tracer, value: Any) -> None:
+        raise ImmutableArrayError(
+            f"x.{name} =: a traced array keeps its {name}; got {self.atom.aval!r} for {value!r}",
+            fix=f"Write {cure}.",
+        )
+
+    return refuse
+
+
+Tracer.shape = Tracer.shape.setter(_immutable_attribute_setter("shape", "x = x.reshape(shape)"))  # type: ignore
+Tracer.dtype = Tracer.dtype.setter(_immutable_attribute_setter("dtype", "x = x.view(dtype)"))  # type: ignore
+for _name, _fun in {
+    "__len__": _len,
+    "__iter__": _iter,
+    "__bool__": _bool,
+    "__int__": _int,
+    "__index__": _index,
+    "__float__": _float,
+    "__complex__": _complex,
+    "__repr__": tracer_repr,
+    "__format__": _format,
+    "__hash__": _hash,
+    "__getattr__": _getattr,
+    "__array__": _array,
+    "__setitem__": mutation.set_item,
+    "__delitem__": _delete,
+    "__array_ufunc__": _array_ufunc,
+    "__array_function__": _array_function,
+    "compress": _compress,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "view": _view,
+    "copy": lambda self: Copy()(self),
+    "__jax_array__": property(_jax_array),
+    "T": property(shapes.transpose),
+    "mT": property(shapes.matrix_transpose),
+    "conj": _conj,
+    "conjugate": _conj,
+    "real": property(floating_point.real, _part_setter(floating_point.real)),
+    "imag": property(floating_point.imag, _part_setter(floating_point.imag)),
+    "at": property(indexing.At),
+    "itemsize": property(lambda self: self.dtype.itemsize),
+    "nbytes": property(lambda self: self.size * self.dtype.itemsize),
+    "item": _item,
+    "tolist": _tolist,
+}.items():
+    setattr(Tracer, _name, _fun)

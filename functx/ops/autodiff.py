@@ -1,0 +1,128 @@
+"""Identities in value that say what derivatives do."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from functx.core import tree
+from functx.core.errors import ArgumentError, type_name
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, i32, sample
+from functx.ops.families import Linear
+from functx.ops.operands import batch_size
+from functx.ops.shapes import batch_dim_at
+
+
+class StopGradient(Primitive):
+    """`x`, as a value that does not vary."""
+
+    differentiable = False
+    samples = sample(f32[3], gradients={0: [0.0, 0.0, 0.0]}), sample(i32[3])
+
+    def abstract_eval(self, x):
+        return x
+
+    def batch(self, args, dims):
+        return self(*args), dims[0]
+
+    def lower(self, ctx, x):
+        return x
+
+
+class CheckpointName(Linear):
+    """`x`, known as `label` to the policies of checkpoints."""
+
+    label: str
+    samples = sample(f32[3], label="x"), sample(i32[3], label="x")
+
+    def abstract_eval(self, x):
+        return x
+
+    def jvp(self, primals, tangents):
+        return self(*primals), tangents[0]
+
+    def transpose(self, ct, x):
+        return (ct,)
+
+    def batch(self, args, dims):
+        return self(*args), dims[0]
+
+    def lower(self, ctx, x):
+        return x
+
+
+def stop_gradient(x: Any) -> Any:
+    """`x` itself, an array or a pytree of arrays, through which no derivative goes."""
+    return tree.map(StopGradient(), x)
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """`x` itself, an array or a pytree of arrays, with a name that policies may go by.
+
+    See `functx.checkpoint_policies.save_only_these_names`.
+
+    >>> import functx
+    >>> float(functx.checkpoint_name(2.0, "two"))
+    2.0
+    """
+    if not isinstance(name, str):
+        raise ArgumentError(f"checkpoint_name: the name must be a string; got {type_name(name)}")
+    return tree.map(CheckpointName(name), x)
+
+
+TRANSPOSED_KIND = {"argument": "sum", "result": "share", "sum": "sum", "share": "share"}
+
+
+class DerivativeBoundary(Primitive):
+    """`x`, an argument or a result of what is differentiated, or a cotangent of one.
+
+    Along which of the `axes`, names with lengths, `like` is the same in all places is known only
+    where the devices are: there a "sum" adds up the places along these, a "share" divides among
+    them, and the others are `x`.
+    """
+
+    kind: str
+    axes: tuple[tuple[Hashable, int], ...]
+    linear = (0,)
+    samples = (
+        sample(f32[3], f32[2], kind="argument", axes=(("i", 4),)),
+        sample(f32[3], f32[2], kind="share", axes=(("i", 4),)),
+    )
+
+    @property
+    def named_axes(self) -> frozenset[Any]:  # type: ignore[override]
+        return frozenset([name for name, _ in self.axes])
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the value is the operand wherever it is asked for."""
+        return self.kind in ("argument", "result")
+
+    def abstract_eval(self, x, like):
+        return x
+
+    def jvp(self, primals, tangents):
+        (x, like), (t, _) = primals, tangents
+        if self.is_identity:
+            return x, t
+        return self(x, like), None if t is None else self(t, like)
+
+    def forward(self, args, active):
+        # Once differentiated, an argument or a result is nothing special any more.
+        out = args[0] if self.is_identity else self(*args)
+        return [out], [out]
+
+    def vjp(self, ct, out, args, active):
+        return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, args[1]), None
+
+    def transpose(self, ct, x, like):
+        return DerivativeBoundary(TRANSPOSED_KIND[self.kind], self.axes)(ct, like), None
+
+    def batch(self, args, dims):
+        (x, like), (dim, _) = args, dims
+        x = batch_dim_at(x, dim, 0, batch_size(args, dims))
+        return self(x, like), 0
+
+    def lower(self, ctx, x, like):
+        return x

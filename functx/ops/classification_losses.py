@@ -1,0 +1,660 @@
+"""Losses of classes given by their numbers: what a row counts, and what such losses share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_dtypes import iinfo
+
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.samples import f32, i32, sample
+from functx.core.types import DType, Shape, ShapedArray, is_integer
+from functx.ops.activations import broadcast_along, log_softmax, softmax
+from functx.ops.arithmetic import add, div, mul, neg, sub
+from functx.ops.autodiff import stop_gradient
+from functx.ops.conversion import convert_element_type
+from functx.ops.families import check_same_dtype
+from functx.ops.indexing import Gather
+from functx.ops.logic import eq, ne, select
+from functx.ops.losses import Loss, multiply_no_nan, zero_infinities_of_zero_weight
+from functx.ops.operands import (
+    batch_size,
+    cast_like_input,
+    check_axes,
+    literal,
+    tuple_delete,
+    upcast_half,
+)
+from functx.ops.reductions import reduce_max, reduce_sum
+from functx.ops.shapes import (
+    batch_dim_at,
+    broadcast_in_dim,
+    broadcasted_iota,
+    full,
+    reshape,
+    zeros_like,
+)
+from functx.ops.transcendental import exp, log
+
+
+class ClassIndexPrimitive(Loss, abstract=True):
+    """What concerns a loss of scores along `axis`, one a class, and the class of each row.
+
+    Rows with the class `ignore_index` do not count. A row weighs 1, or what a third operand
+    gives its class; a mean is over the weights of the rows that count, nan without any.
+    Scores of a class that there is not are nan.
+    """
+
+    axis: int = 1
+    ignore_index: int = -100
+
+    def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> None:
+        """Raise unless operands of these types fit each other."""
+        self.check_reduction()
+        check_same_dtype(self, (x, *weights))
+        check_axes(self.name, self.axis, x.ndim)
+        if not is_integer(target.dtype):
+            raise DTypeError(
+                f"{self.name}: the target must hold the numbers of classes, integers; got "
+                f"{target!r}",
+                fix="Convert it with astype(int).",
+            )
+        if target.shape != tuple_delete(x.shape, (self.axis,)):
+            raise ShapeError(
+                f"{self.name}: the target must have the shape of the input without axis "
+                f"{self.axis}, that of the classes; got {target!r} for {x!r}"
+            )
+        if x.shape[self.axis] == 0:
+            raise ShapeError(f"{self.name}: there must be at least one class; got {x!r}")
+        check_class_weights(self, x, weights)
+
+    def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
+        """Scores, target and weights with their batch dimension first."""
+        x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
+
+    def target_rows(self, target: Any, weights: Any, dtype: DType) -> TargetRows:
+        """What the rows of `target` count."""
+        counts = not_ignored_mask(target, self.ignore_index)
+        classes = target if counts is None else select(counts, target, 0)
+        if classes.dtype.itemsize < 4:
+            classes = convert_element_type(classes, np.int32)
+        weight = (
+            take_class_scores(upcast_half(weights[0]), classes, weights[0].ndim - 1)
+            if weights
+            else None
+        )
+        return TargetRows(classes, counts, weight, dtype, self.batch_ndim)
+
+    def reduce_terms(self, terms: Any, rows: TargetRows) -> Any:
+        """The loss, given its terms."""
+        if self.reduction == "none":
+            return terms
+        total = self.sum_terms(terms)
+        return total if self.reduction == "sum" else rows.weighted_mean(total, nan)
+
+    def term_cotangents(self, ct: Any, rows: TargetRows) -> Any:
+        """The cotangent of each term that counts, given that of the loss."""
+        if self.reduction == "none":
+            return ct
+        ct = ct if self.reduction == "sum" else rows.weighted_mean(ct, 0.0)
+        return broadcast_in_dim(ct, rows.classes.shape, tuple(range(ct.ndim)))
+
+
+class ClassIndexLoss(ClassIndexPrimitive, abstract=True):
+    """A loss of the class of each row; a subclass gives `terms`, `alone` and `backward`."""
+
+    def abstract_eval(self, x, target, *weights):
+        self.check(x, target, *weights)
+        return ShapedArray(self.loss_shape(target.shape), x.dtype)
+
+    def decompose(self, x, target, *weights):
+        wide = upcast_half(x)
+        rows = self.target_rows(target, weights, wide.dtype)
+        return cast_like_input(self.reduce_terms(self.terms(wide, rows, weights), rows), x)
+
+    def vjp(self, ct, out, args, active):
+        x, target, *weights = args
+        of_x = self.backward(ct, x, target, *weights) if active[0] else None
+        of_weight = None
+        if any(active[2:]):
+            wide, weight = upcast_half(x), upcast_half(weights[0])
+            rows = self.target_rows(target, weights, wide.dtype)
+            of_weight = cast_like_input(
+                self.weight_cotangent(upcast_half(ct), wide, rows, weight), x
+            )
+        return [of_x, None, of_weight][: len(args)]
+
+    def batch(self, args, dims):
+        batched = self.batch_operands(args, dims, batch_size(args, dims))
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
+
+    def terms(self, x: Any, rows: TargetRows, weights: Any) -> Any:
+        """What each row adds to the loss, 0 where it does not count."""
+        raise NotImplementedError
+
+    def unweighted_terms(self, x: Any, rows: TargetRows) -> Any:
+        """What each row adds to the loss for its own class, when its weight is 1."""
+        raise NotImplementedError
+
+    def backward(self, ct: Any, x: Any, target: Any, *weights: Any) -> Any:
+        """The cotangent of the scores."""
+        raise NotImplementedError
+
+    def weight_cotangent(self, ct: Any, x: Any, rows: TargetRows, weight: Any) -> Any:
+        """The cotangent of the weights."""
+        terms = self.unweighted_terms(x, rows)
+        if self.reduction == "mean":
+            # With the mean m of terms l: m = sum(w l) / sum(w), dm = sum((l - m) dw) / sum(w).
+            mean = rows.weighted_mean(self.sum_terms(self.terms(x, rows, [weight])), 0.0)
+            terms = sub(terms, self.broadcast_over_batch(mean, terms.shape))
+        found = rows.zero_ignored(mul(self.term_cotangents(ct, rows), terms))
+        read, places = class_gather(weight, rows.classes, weight.ndim - 1)
+        return read.add_to_cotangent(zeros_like(weight), found, (weight, places))
+
+
+class ClassIndexLossBackward(ClassIndexPrimitive, abstract=True):
+    """The cotangent of the scores of such a loss, given that of the loss."""
+
+    def check_cotangent(self, ct: ShapedArray, x: ShapedArray, target: ShapedArray) -> None:
+        """Raise unless the cotangent has the type of the loss."""
+        check_same_dtype(self, (ct, x))
+        shape = self.loss_shape(target.shape)
+        if ct.shape != shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the loss, {shape}; got {ct!r} "
+                f"for a target {target!r}"
+            )
+
+
+class TargetRows(NamedTuple):
+    """The class of each row, whether it counts, and what it weighs, None for all and for 1.
+
+    Rows that do not count have class 0.
+    """
+
+    classes: Any
+    is_counted: Any
+    weight: Any
+    dtype: DType
+    batch_ndim: int
+
+    def apply_weights(self, x: Any) -> Any:
+        """`x` times the weights, and 0 in rows that do not count."""
+        x = x if self.weight is None else mul(x, self.weight)
+        return self.zero_ignored(x)
+
+    def zero_ignored(self, x: Any) -> Any:
+        """`x`, and 0 in rows that do not count."""
+        return x if self.is_counted is None else select(self.is_counted, x, 0.0)
+
+    def zero_ignored_along(self, x: Any, axis: int) -> Any:
+        """`x`, which has values along `axis` in each row, and 0 in rows that do not count."""
+        if self.is_counted is None:
+            return x
+        rows = tuple_delete(range(x.ndim), (axis,))
+        return select(broadcast_in_dim(self.is_counted, x.shape, rows), x, 0.0)
+
+    def weighted_mean(self, total: Any, of_nothing: float) -> Any:
+        """`total` over the weights of the rows of each lane; `of_nothing` where they are 0."""
+        weight = self.total_weight()
+        nothing = eq(weight, 0.0)
+        return select(nothing, of_nothing, div(total, select(nothing, 1.0, weight)))
+
+    def total_weight(self) -> Any:
+        """The sum of the weights of the rows of each lane."""
+        axes = tuple(range(self.batch_ndim, self.classes.ndim))
+        if self.weight is not None:
+            return reduce_sum(self.zero_ignored(self.weight), axes)
+        if self.is_counted is None:
+            shape = self.classes.shape
+            return full(
+                shape[: self.batch_ndim], literal(float(prod(shape[self.batch_ndim :])), self.dtype)
+            )
+        # Counted as integers: single precision ends to count at 16 million.
+        count = reduce_sum(convert_element_type(self.is_counted, np.int32), axes)
+        return convert_element_type(count, self.dtype)
+
+
+def batched_weights(weights: Any, dims: Any, shape: Shape, lanes: int) -> list[Any]:
+    """Weights with the batch dimension first, if they have one; `shape` begins with the lanes."""
+    found = []
+    for weight, dim in zip(weights, dims, strict=True):
+        if weight.ndim - (dim is not None) > 1:
+            found.append(batch_dim_at(weight, dim, 0, shape[0]))
+        elif dim is None:
+            found.append(weight)
+        else:
+            all_lanes = (*shape[: lanes + 1], weight.shape[1 - dim])
+            weight = batch_dim_at(weight, dim, 0, shape[0])
+            found.append(broadcast_in_dim(weight, all_lanes, (0, lanes + 1)))
+    return found
+
+
+def check_class_weights(primitive: Loss, x: ShapedArray, weights: Sequence[ShapedArray]) -> None:
+    """Raise unless there is at most one array of weights, with one for each class of `x`."""
+    classes = x.shape[primitive.axis]  # type: ignore[attr-defined]
+    for weight in weights:
+        if weight.shape not in ((classes,), (*x.shape[: primitive.batch_ndim], classes)):
+            raise ShapeError(
+                f"{primitive.name}: the weights must be a vector, one for each of the {classes} "
+                f"classes; got {weight!r}"
+            )
+
+
+def not_ignored_mask(target: Any, ignore_index: int) -> Any:
+    """Whether each class is not `ignore_index`; None where the dtype does not hold that."""
+    limits = iinfo(target.dtype)
+    if not limits.min <= ignore_index <= limits.max:
+        return None
+    return ne(target, literal(ignore_index, target.dtype))
+
+
+def class_gather(x: Any, classes: Any, axis: int) -> tuple[Gather, Any]:
+    """The gather of one element of `x` along `axis` for each of `classes`, and its indices.
+
+    The other dimensions of `x` are the first ones of `classes`.
+    """
+    others = tuple_delete(range(x.ndim), (axis,))
+    gather = Gather(
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=tuple(range(len(others))),
+        slice_sizes=tuple([min(1, n) for n in x.shape]),
+        mode="fill",
+    )
+    return gather, reshape(classes, (*classes.shape, 1))
+
+
+def take_class_scores(x: Any, classes: Any, axis: int) -> Any:
+    """The element of `x` along `axis` for each of `classes`; nan for a class that is not there."""
+    gather, places = class_gather(x, classes, axis)
+    return gather(x, places)
+
+
+def one_hot_mask(classes: Any, shape: Shape, axis: int) -> Any:
+    """Whether each place of `shape` is, along `axis`, that of the class of its row."""
+    rows = tuple_delete(range(len(shape)), (axis,))
+    places = broadcasted_iota(classes.dtype, shape, axis)
+    return eq(broadcast_in_dim(classes, shape, rows), places)
+
+
+class NllLoss(ClassIndexLoss):
+    """-x at the class of each row, for logarithms `x` of probabilities."""
+
+    samples = (
+        sample(f32[3, 4], i32[3], reduction="mean", values={1: [2, 0, -100]}),
+        sample(
+            f32[4, 2],
+            i32[2],
+            f32[4],
+            reduction="mean",
+            axis=0,
+            ignore_index=1,
+            values={1: [3, 1]},
+            domain={2: (0.5, 2.0)},
+        ),
+        sample(f32[3], i32[()], reduction="none", axis=0, values={1: 2}),
+    )
+
+    def terms(self, x, rows, weights):
+        return rows.apply_weights(self.unweighted_terms(x, rows))
+
+    def unweighted_terms(self, x, rows):
+        return neg(take_class_scores(x, rows.classes, self.axis))
+
+    def backward(self, ct, x, target, *weights):
+        backward = NllLossBackward(
+            self.reduction, self.batch_ndim, self.axis, self.ignore_index, x.shape[self.axis]
+        )
+        return backward(ct, target, *weights)
+
+
+class NllLossBackward(ClassIndexLossBackward):
+    """The cotangent of the scores of an `nll_loss` of so many classes, given that of the loss.
+
+    -1 at the class of each row, times its weight and its share of the cotangent.
+    """
+
+    classes: int = 0
+    samples = (
+        sample(
+            f32[()],
+            i32[3],
+            f32[4],
+            reduction="mean",
+            classes=4,
+            values={1: [2, 0, -100]},
+            domain={2: (0.5, 2.0)},
+        ),
+        sample(
+            f32[2, 2],
+            i32[2, 2],
+            reduction="none",
+            classes=3,
+            ignore_index=1,
+            values={1: [[2, 0], [1, 1]]},
+        ),
+    )
+
+    def abstract_eval(self, ct, target, *weights):
+        x = ShapedArray(self.scores_shape(target.shape), ct.dtype)
+        self.check(x, target, *weights)
+        self.check_cotangent(ct, x, target)
+        return x
+
+    def scores_shape(self, shape: Shape) -> Shape:
+        """The shape of the scores, given that of the target."""
+        return (*shape[: self.axis], self.classes, *shape[self.axis :])
+
+    def decompose(self, ct, target, *weights):
+        wide = upcast_half(ct)
+        rows = self.target_rows(target, weights, wide.dtype)
+        found = rows.apply_weights(neg(self.term_cotangents(wide, rows)))
+        shape = self.scores_shape(target.shape)
+        found = broadcast_in_dim(found, shape, tuple_delete(range(len(shape)), (self.axis,)))
+        return cast_like_input(select(one_hot_mask(rows.classes, shape, self.axis), found, 0.0), ct)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        weights = batched_weights(args[2:], dims[2:], target.shape, self.batch_ndim)
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(
+            ct, target, *weights
+        ), 0
+
+
+class CrossEntropy(ClassIndexLoss):
+    """-log(softmax(x)) at the class of each row.
+
+    With `label_smoothing` s and C classes, the right one has the probability 1 - s + s / C, and
+    the others s / C.
+    """
+
+    label_smoothing: float = 0.0
+    samples = (
+        sample(f32[3, 4], i32[3], reduction="mean", values={1: [2, 0, -100]}),
+        sample(
+            f32[4, 2],
+            i32[2],
+            f32[4],
+            reduction="mean",
+            axis=0,
+            ignore_index=1,
+            label_smoothing=0.2,
+            values={1: [3, 1]},
+            domain={2: (0.5, 2.0)},
+        ),
+    )
+
+    def abstract_eval(self, x, target, *weights):
+        check_smoothing(self)
+        return super().abstract_eval(x, target, *weights)
+
+    def terms(self, x, rows, weights):
+        alone, shifted, total = self.log_softmax_parts(x, rows)
+        terms = rows.apply_weights(mul(alone, 1.0 - self.label_smoothing))
+        if not self.label_smoothing:
+            return terms
+        logs = sub(shifted, broadcast_along(total, x, (self.axis,)))
+        spread, _ = smoothing_terms(self, x, weights)
+        return sub(terms, rows.zero_ignored(reduce_sum(mul(logs, spread), (self.axis,))))
+
+    def unweighted_terms(self, x, rows):
+        return mul(self.log_softmax_parts(x, rows)[0], 1.0 - self.label_smoothing)
+
+    def log_softmax_parts(self, x: Any, rows: TargetRows) -> tuple[Any, Any, Any]:
+        """-log(softmax(x)) at the class of each row; x less its largest; the log of its sum."""
+        # Picked from x, which is there, not from log(softmax(x)), which would have to be made.
+        largest = stop_gradient(reduce_max(x, (self.axis,)))
+        shifted = sub(x, broadcast_along(largest, x, (self.axis,)))
+        total = log(reduce_sum(exp(shifted), (self.axis,)))
+        return (
+            sub(total, sub(take_class_scores(x, rows.classes, self.axis), largest)),
+            shifted,
+            total,
+        )
+
+    def backward(self, ct, x, target, *weights):
+        fields = [getattr(self, name) for name in self.fields]
+        return CrossEntropyBackward(*fields)(ct, x, target, *weights)
+
+    def weight_cotangent(self, ct, x, rows, weight):
+        found = super().weight_cotangent(ct, x, rows, weight)
+        if not self.label_smoothing:
+            return found
+        share = broadcast_along(rows.zero_ignored(self.term_cotangents(ct, rows)), x, (self.axis,))
+        logs = mul(log_softmax(x, self.axis), -self.label_smoothing / x.shape[self.axis])
+        kept = (*range(weight.ndim - 1), self.axis)
+        return add(found, reduce_sum(mul(share, logs), tuple_delete(range(x.ndim), kept)))
+
+
+class CrossEntropyBackward(ClassIndexLossBackward):
+    """The cotangent of the scores of a `cross_entropy`, given that of the loss.
+
+    softmax(x) less 1 at the class of each row, times its weight and its share of the cotangent.
+    """
+
+    label_smoothing: float = 0.0
+    samples = (
+        sample(f32[()], f32[3, 4], i32[3], reduction="mean", values={2: [2, 0, -100]}),
+        sample(
+            f32[2],
+            f32[4, 2],
+            i32[2],
+            f32[4],
+            reduction="none",
+            axis=0,
+            label_smoothing=0.2,
+            values={2: [3, 1]},
+        ),
+    )
+
+    def abstract_eval(self, ct, x, target, *weights):
+        check_smoothing(self)
+        self.check(x, target, *weights)
+        self.check_cotangent(ct, x, target)
+        return ShapedArray(x.shape, x.dtype)
+
+    def decompose(self, ct, x, target, *weights):
+        wide = upcast_half(x)
+        rows = self.target_rows(target, weights, wide.dtype)
+        share = self.term_cotangents(upcast_half(ct), rows)
+        right = rows.apply_weights(mul(share, 1.0 - self.label_smoothing))
+        there = one_hot_mask(rows.classes, x.shape, self.axis)
+        if not self.label_smoothing:
+            # 1 - p, of the class, is the sum of the others, and 1 that of all.
+            largest = stop_gradient(reduce_max(wide, (self.axis,)))
+            powers = exp(sub(wide, broadcast_along(largest, x, (self.axis,))))
+            others = reduce_sum(select(there, 0.0, powers), (self.axis,))
+            total = add(others, exp(sub(take_class_scores(wide, rows.classes, self.axis), largest)))
+            found = select(there, broadcast_along(neg(others), x, (self.axis,)), powers)
+            found = mul(found, broadcast_along(div(right, total), x, (self.axis,)))
+        else:
+            spread, total = smoothing_terms(self, wide, weights)
+            beside = mul(broadcast_along(share, x, (self.axis,)), spread)
+            found = mul(
+                softmax(wide, self.axis),
+                broadcast_along(add(right, mul(share, total)), x, (self.axis,)),
+            )
+            found = sub(
+                sub(found, beside), select(there, broadcast_along(right, x, (self.axis,)), 0.0)
+            )
+        return cast_like_input(rows.zero_ignored_along(found, self.axis), x)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct = batch_dim_at(args[0], dims[0], 0, size)
+        batched = self.batch_operands(args[1:], dims[1:], size)
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
+
+
+class ClassProbabilityPrimitive(Loss, abstract=True):
+    """A cross entropy with a probability of each class along `axis` at each row.
+
+    The classes may be weighed by a third operand. A mean is over the rows. `label_smoothing`
+    mixes the probabilities with equal ones.
+    """
+
+    axis: int = 1
+    label_smoothing: float = 0.0
+
+    def check(self, x: ShapedArray, target: ShapedArray, *weights: ShapedArray) -> tuple[int, ...]:
+        """The shape of the loss of operands of these types, which must fit each other."""
+        self.check_reduction()
+        check_smoothing(self)
+        check_same_dtype(self, (x, target, *weights))
+        check_axes(self.name, self.axis, x.ndim)
+        if target.shape != x.shape:
+            raise ShapeError(
+                f"{self.name}: the target must give each class a probability; got {target!r} for "
+                f"{x!r}"
+            )
+        check_class_weights(self, x, weights)
+        return self.loss_shape(tuple_delete(x.shape, (self.axis,)))
+
+    def smooth_target(self, target: Any) -> Any:
+        """The target, smoothed."""
+        if not self.label_smoothing:
+            return target
+        share = self.label_smoothing / target.shape[self.axis]
+        return add(mul(target, 1.0 - self.label_smoothing), share)
+
+    def weighted_target(self, target: Any, weights: Any) -> Any:
+        """The target, smoothed and times the weights of the classes."""
+        return self.apply_weights(
+            self.smooth_target(upcast_half(target)), [upcast_half(w) for w in weights]
+        )
+
+    def apply_weights(self, x: Any, weights: Any) -> Any:
+        """`x`, which has a value for each class of a row, times the weights of the classes."""
+        return mul(x, broadcast_class_weights(weights[0], x.shape, self.axis)) if weights else x
+
+    def term_cotangents(self, ct: Any, shape: tuple[int, ...]) -> Any:
+        """The cotangent of each row, at each class."""
+        rows = tuple_delete(shape, (self.axis,))
+        if self.reduction == "mean":
+            ct = div(ct, float(prod(rows[self.batch_ndim :])))
+        ct = broadcast_in_dim(ct, rows, tuple(range(ct.ndim)))
+        return broadcast_in_dim(ct, shape, tuple_delete(range(len(shape)), (self.axis,)))
+
+    def batch_operands(self, args: Any, dims: Any, size: int) -> list[Any]:
+        """Scores, target and weights with their batch dimension first."""
+        x, target = [batch_dim_at(y, d, 0, size) for y, d in zip(args[:2], dims, strict=False)]
+        return [x, target, *batched_weights(args[2:], dims[2:], x.shape, self.batch_ndim)]
+
+
+class SoftTargetCrossEntropy(ClassProbabilityPrimitive):
+    """-sum(target log(softmax(x))) of each row."""
+
+    samples = (
+        sample(
+            f32[2, 3],
+            f32[2, 3],
+            f32[3],
+            reduction="sum",
+            label_smoothing=0.2,
+            batch_ndim=1,
+            domain={1: (0.1, 0.9)},
+        ),
+    )
+
+    def abstract_eval(self, x, target, *weights):
+        return ShapedArray(self.check(x, target, *weights), x.dtype)
+
+    def decompose(self, x, target, *weights):
+        terms = multiply_no_nan(
+            self.weighted_target(target, weights), log_softmax(upcast_half(x), self.axis)
+        )
+        terms = neg(reduce_sum(terms, (self.axis,)))
+        if self.reduction != "none":
+            terms = self.sum_terms(terms)
+        if self.reduction == "mean":
+            terms = div(terms, float(prod(tuple_delete(x.shape, (self.axis,))[self.batch_ndim :])))
+        return cast_like_input(terms, x)
+
+    def vjp(self, ct, out, args, active):
+        found: list[Any] = [None] * len(args)
+        if active[0]:
+            fields = [getattr(self, name) for name in self.fields]
+            found[0] = SoftTargetCrossEntropyBackward(*fields)(ct, *args)
+        if any(active[1:]):
+            x, target, *weights = [upcast_half(y) for y in args]
+            target, share = (
+                self.smooth_target(target),
+                neg(self.term_cotangents(upcast_half(ct), x.shape)),
+            )
+            share = mul(
+                share,
+                zero_infinities_of_zero_weight(
+                    self.apply_weights(target, weights), log_softmax(x, self.axis)
+                ),
+            )
+            if active[1]:
+                slope = mul(self.apply_weights(share, weights), 1.0 - self.label_smoothing)
+                found[1] = cast_like_input(slope, args[1])
+            if weights and active[2]:
+                kept = (*range(weights[0].ndim - 1), self.axis)
+                slope = reduce_sum(mul(share, target), tuple_delete(range(x.ndim), kept))
+                found[2] = cast_like_input(slope, args[2])
+        return found
+
+    def batch(self, args, dims):
+        batched = self.batch_operands(args, dims, batch_size(args, dims))
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(*batched), 0
+
+
+class SoftTargetCrossEntropyBackward(ClassProbabilityPrimitive):
+    """softmax(x) sum(target) - target, times the share of the cotangent."""
+
+    samples = (
+        sample(f32[()], f32[3, 2], f32[3, 2], f32[2], reduction="mean", label_smoothing=0.2),
+    )
+
+    def abstract_eval(self, ct, x, target, *weights):
+        shape = self.check(x, target, *weights)
+        check_same_dtype(self, (ct, x))
+        if ct.shape != shape:
+            raise ShapeError(
+                f"{self.name}: the cotangent must have the shape of the loss, {shape}; got {ct!r}"
+            )
+        return ShapedArray(x.shape, x.dtype)
+
+    def decompose(self, ct, x, target, *weights):
+        shares = self.weighted_target(target, weights)
+        total = broadcast_along(reduce_sum(shares, (self.axis,)), x, (self.axis,))
+        slope = sub(mul(softmax(upcast_half(x), self.axis), total), shares)
+        return cast_like_input(mul(slope, self.term_cotangents(upcast_half(ct), x.shape)), x)
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        ct = batch_dim_at(args[0], dims[0], 0, size)
+        batched = self.batch_operands(args[1:], dims[1:], size)
+        return self.replace(batch_ndim=self.batch_ndim + 1, axis=self.axis + 1)(ct, *batched), 0
+
+
+def check_smoothing(primitive: Any) -> None:
+    """Raise unless `label_smoothing` is a probability."""
+    if not 0 <= primitive.label_smoothing <= 1:
+        raise ValueRangeError(
+            f"{primitive.name}: label_smoothing must be between 0 and 1; got "
+            f"{primitive.label_smoothing}"
+        )
+
+
+def smoothing_terms(primitive: Any, x: Any, weights: Any) -> tuple[Any, Any]:
+    """What smoothing puts on each class, and on all together, a value a row if that differs."""
+    share, axis = primitive.label_smoothing / x.shape[primitive.axis], primitive.axis
+    if not weights:
+        return share, primitive.label_smoothing
+    each = broadcast_class_weights(mul(upcast_half(weights[0]), share), x.shape, axis)
+    return each, reduce_sum(each, (axis,))
+
+
+def broadcast_class_weights(weight: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """One value a class, perhaps of each lane, at each place of `shape`."""
+    return broadcast_in_dim(weight, shape, (*range(weight.ndim - 1), axis))

@@ -1,0 +1,397 @@
+"""Arrays joined, split and padded along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from operator import index
+from typing import Any, NamedTuple
+
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.errors import ShapeError
+from functx.core.primitive import LinearInput
+from functx.core.samples import f32, sample
+from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray
+from functx.ops.arithmetic import add
+from functx.ops.families import Linear
+from functx.ops.operands import (
+    batch_size,
+    canonical_axis,
+    check_axes,
+    identity_result,
+    literal,
+    promote_scalars,
+    tuple_delete,
+)
+from functx.ops.shapes import batch_dim_at, broadcast_in_dim, full, instantiate_mask, zeros_like
+
+
+class Concatenate(Linear):
+    """The operands one after another along `axis`."""
+
+    axis: int
+    samples = (
+        sample(f32[2, 3], f32[2, 1], axis=1),
+        sample(f32[2], f32[0], f32[3], axis=0),
+        sample(f32[2, 3], axis=0),
+    )
+
+    def abstract_eval(self, *operands):
+        if not operands:
+            raise ShapeError("concatenate: there must be at least one operand; got none")
+        first, axis = operands[0], self.axis
+        check_axes(self.name, axis, first.ndim)
+        lane = tuple_delete(first.shape, (axis,))
+        for x in operands:
+            if (
+                x.ndim != first.ndim
+                or tuple_delete(x.shape, (axis,)) != lane
+                or x.dtype != first.dtype
+            ):
+                raise ShapeError(
+                    "concatenate: operands must have one dtype, and one shape but for axis "
+                    f"{axis}; got {first!r} and {x!r}"
+                )
+        shape = (
+            *first.shape[:axis],
+            sum([x.shape[axis] for x in operands]),
+            *first.shape[axis + 1 :],
+        )
+        return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
+
+    def transpose(self, ct, *args):
+        return self.operand_slices(ct, args, [type(x) is LinearInput for x in args])
+
+    def vjp(self, ct, out, args, active):
+        return self.operand_slices(ct, args, active)
+
+    def tangent_mask(self, lives, args):
+        if all([live is None for live in lives]):
+            return None
+        return self(*[instantiate_mask(live, x.shape) for live, x in zip(lives, args, strict=True)])
+
+    def cotangent_masks(self, live, args):
+        if live is None or not live.shape:
+            return [live] * len(args)
+        return self.operand_slices(live, args, [True] * len(args))
+
+    def operand_slices(self, ct: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+        """The parts of `ct` that come from each operand that is wanted."""
+        if len(args) == 1:
+            return [ct]
+        sizes = tuple([x.shape[self.axis] for x in args])
+        if all(wanted):
+            return Split(sizes, self.axis)(ct)  # type: ignore[no-any-return]
+        parts: list[Any] = []
+        end = 0
+        for size, on in zip(sizes, wanted, strict=True):
+            start, end = end, end + size
+            parts.append(slice_in_dim(ct, start, end, axis=self.axis) if on else None)
+        return parts
+
+    def batch(self, args, dims):
+        dim = next(d for d in dims if d is not None)
+        size = batch_size(args, dims)
+        args = [batch_dim_at(x, d, dim, size) for x, d in zip(args, dims, strict=True)]
+        return Concatenate(self.axis + (self.axis >= dim))(*args), dim
+
+    def simplify(self, facts, *operands):
+        kept = [x for x in operands if x.aval.shape[self.axis]]
+        if len(kept) == 1:
+            return kept[0]
+        return (self, kept) if kept and len(kept) < len(operands) else None
+
+    def lower(self, ctx, *operands):
+        return stablehlo.concatenate(operands, self.axis)
+
+
+class Split(Linear):
+    """`x` in pieces of the given sizes along `axis`."""
+
+    sizes: tuple[int, ...]
+    axis: int
+    multiple_results = True
+    samples = sample(f32[2, 5], sizes=(2, 0, 3), axis=1), sample(f32[3], sizes=(3,), axis=0)
+
+    def abstract_eval(self, x):
+        check_axes(self.name, self.axis, x.ndim)
+        if sum(self.sizes) != x.shape[self.axis] or min(self.sizes, default=0) < 0:
+            raise ShapeError(
+                f"split: sizes must sum to the length of axis {self.axis}; "
+                f"got {self.sizes} for {x!r}"
+            )
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        return [x.update(shape=(*before, size, *after)) for size in self.sizes]
+
+    def transpose(self, cts, x):
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        parts = [
+            zeros_like(x.aval.update(shape=(*before, size, *after))) if ct is None else ct
+            for ct, size in zip(cts, self.sizes, strict=True)
+        ]
+        return (concatenate(parts, self.axis),)
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        outs = Split(self.sizes, self.axis + (self.axis >= dim))(x)
+        return outs, [dim] * len(outs)
+
+    view = True
+
+    def scatter_into_base(self, part, index, x):
+        if not part.size:
+            return x
+        start = [0] * x.ndim
+        start[self.axis] = sum(self.sizes[:index])
+        return update_strided_slice(
+            x, part, [(a, a + n, 1) for a, n in zip(start, part.shape, strict=True)]
+        )
+
+    def view_strides(self, x, strides):
+        return strides
+
+    def view_offset(self, x, strides, index):
+        return sum(self.sizes[:index]) * strides[self.axis]
+
+    def lower(self, ctx, x):
+        (aval,) = ctx.avals_in
+        start, limit = [0] * aval.ndim, list(aval.shape)
+        strides = ctx.i64_array([1] * aval.ndim)
+        parts, end = [], 0
+        for size in self.sizes:
+            start[self.axis], limit[self.axis] = end, end + size
+            end += size
+            parts.append(stablehlo.slice(x, ctx.i64_array(start), ctx.i64_array(limit), strides))
+        return parts
+
+
+class Pad(Linear):
+    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+
+    `interior` is the number put between neighbours; a negative `low` or `high` cuts off
+    elements, after the interior padding.
+    """
+
+    config: tuple[tuple[int, int, int], ...]
+    samples = (
+        sample(f32[2, 3], f32[()], config=((1, 2, 0), (0, 1, 2))),
+        sample(f32[5], f32[()], config=((-1, 2, 1),)),
+        sample(f32[5], f32[()], config=((-2, -1, 0),)),
+        sample(f32[0], f32[()], config=((1, 2, 1),)),
+    )
+
+    def abstract_eval(self, x, value):
+        if x.dtype != value.dtype or value.ndim:
+            raise ShapeError(
+                f"pad: the padding value must be a scalar of the operand's dtype; "
+                f"got {value!r} for {x!r}"
+            )
+        if len(self.config) != x.ndim or any(interior < 0 for _, _, interior in self.config):
+            raise ShapeError(
+                "pad: config must give (low, high, interior) for each dimension, "
+                f"interior >= 0; got {self.config} for {x!r}"
+            )
+        shape = tuple(
+            [
+                low + high + n + interior * max(n - 1, 0)
+                for n, (low, high, interior) in zip(x.shape, self.config, strict=True)
+            ]
+        )
+        if any(n < 0 for n in shape):
+            raise ShapeError(f"pad: no length may become negative; got {self.config} for {x!r}")
+        return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
+
+    def transpose(self, ct, x, value):
+        return self.operand_cotangents(ct, x, type(x) is LinearInput, type(value) is LinearInput)
+
+    def vjp(self, ct, out, args, active):
+        return self.operand_cotangents(ct, args[0], *active)
+
+    def operand_cotangents(self, ct: Any, x: Any, to_x: bool, to_value: bool) -> tuple[Any, Any]:
+        return (self.unpad(ct, x) if to_x else None), (
+            reduce_sum(select(self.padding_mask(x), ct, zeros_like(ct))) if to_value else None
+        )
+
+    def tangent_mask(self, lives, args):
+        live, filled = lives
+        if filled is not False:
+            return None
+        if live is None and all([max(entry) <= 0 for entry in self.config]):
+            return None
+        return pad(instantiate_mask(live, args[0].shape), False, self.config)
+
+    def cotangent_masks(self, live, args):
+        x, value = args
+        if live is None and all(low >= 0 <= high for low, high, _ in self.config):
+            return [None, None]
+        out = self.abstract_eval(aval_of(x), aval_of(value))
+        return [self.unpad(instantiate_mask(live, out.shape), x), None]
+
+    def unpad(self, ct: Any, x: Any) -> Any:
+        """The elements of `ct` where those of `x` lie, zero for those cut off."""
+        config = tuple([(-low, -high, 0) for low, high, _ in self.config])
+        ct = pad(ct, 0, config)
+        if not any(interior for _, _, interior in self.config):
+            return ct
+        strides = tuple([interior + 1 for _, _, interior in self.config])
+        return slice(ct, (0,) * ct.ndim, ct.shape, strides)
+
+    def padding_mask(self, x: Any) -> Any:
+        """Whether each element of the result is padding."""
+        return Pad(self.config)(full(x.shape, False), True)
+
+    def batch(self, args, dims):
+        (x, value), (dim, value_dim) = args, dims
+        if value_dim is None:
+            return self.with_batch_dim(dim)(x, value), dim
+        size = value.shape[0]
+        x = batch_dim_at(x, dim, 0, size)
+        rest = self.with_batch_dim(0)
+        out = rest(x, literal(0, x.dtype))
+        return select(rest.padding_mask(x), broadcast_in_dim(value, out.shape, (0,)), out), 0
+
+    def with_batch_dim(self, dim: int) -> Pad:
+        return Pad((*self.config[:dim], (0, 0, 0), *self.config[dim:]))
+
+    def simplify(self, facts, x, value):
+        return x if all([entry == (0, 0, 0) for entry in self.config]) else None
+
+    def lower(self, ctx, x, value):
+        low, high, interior = zip(*self.config, strict=True) if self.config else ((), (), ())
+        return stablehlo.pad(
+            x, value, ctx.i64_array(low), ctx.i64_array(high), ctx.i64_array(interior)
+        )
+
+
+def concatenate(operands: Sequence[Any], axis: int = 0) -> Any:
+    """The arrays `operands` one after another along `axis`."""
+    if not operands:
+        raise ShapeError("concatenate: there must be at least one operand; got none")
+    axis = canonical_axis(axis, aval_of(operands[0]).ndim)
+    return operands[0] if len(operands) == 1 else Concatenate(axis)(*operands)
+
+
+def split(x: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+    """`x` in pieces of the given sizes along `axis`."""
+    return Split(tuple(sizes), canonical_axis(axis, aval_of(x).ndim))(x)  # type: ignore[no-any-return]
+
+
+def pad(x: Any, padding_value: Any, config: Sequence[tuple[int, int, int]]) -> Any:
+    """`x` with `config[i] = (low, high, interior)` elements of padding in dimension i.
+
+    `interior` elements go between neighbours; a negative `low` or `high` cuts elements off.
+    """
+    config = tuple([(index(low), index(high), index(inner)) for low, high, inner in config])
+    if not any(amount for amounts in config for amount in amounts):
+        return identity_result(x)
+    return Pad(config)(*promote_scalars(x, padding_value))
+
+
+Shape = tuple[int, ...]
+
+
+class SliceTile(NamedTuple):
+    """The values of the part of an array from `start` to before `limit`.
+
+    Tiles of the same `use` come from one place in the user's code.
+    """
+
+    start: Shape
+    limit: Shape
+    values: Any
+    user_location: Any
+
+
+def sum_tiles(tiles: Sequence[SliceTile], aval: ShapedArray) -> Any:
+    """The sum of `tiles` as an array that is zero elsewhere.
+
+    Those that lie beside one another are joined: to add each in a pass over the whole array
+    would take a time that grows with the square of their number. Tiles of one use come first,
+    so that what the steps of a loop give becomes one array for each thing that a step does.
+    """
+    for use in (lambda tile: tile.user_location), (lambda tile: None):
+        for axis in reversed(range(aval.ndim)):
+            tiles = join_tiles_along(tiles, axis, aval.shape[axis], use)
+        tiles = add_coinciding_tiles(tiles)
+    if not tiles:
+        return zeros_like(aval)
+    total, *rest = [pad_tile(tile, aval.shape) for tile in tiles]
+    for each in rest:
+        total = add(total, each)
+    return total
+
+
+def join_tiles_along(
+    tiles: Sequence[SliceTile], axis: int, length: int, use: Callable[[SliceTile], Any]
+) -> list[SliceTile]:
+    """Tiles for `tiles`, of which those of one use that lie beside one another along `axis` are one."""
+    lanes: dict[Any, list[SliceTile]] = {}
+    for tile in tiles:
+        across = tuple_delete(tile.start, (axis,)), tuple_delete(tile.limit, (axis,))
+        lanes.setdefault((across, use(tile)), []).append(tile)
+    return [
+        concatenate_tiles(row, axis, length)
+        for lane in lanes.values()
+        for row in partition_disjoint(lane, axis)
+    ]
+
+
+def add_coinciding_tiles(tiles: Sequence[SliceTile]) -> list[SliceTile]:
+    """`tiles` with those of the same place added up."""
+    found: dict[Any, SliceTile] = {}
+    for tile in tiles:
+        place = tile.start, tile.limit
+        if place in found:
+            tile = SliceTile(*place, add(found[place].values, tile.values), tile.user_location)
+        found[place] = tile
+    return list(found.values())
+
+
+def partition_disjoint(lane: Sequence[SliceTile], axis: int) -> list[list[SliceTile]]:
+    """`lane` in as few rows as can be of tiles that do not overlap along `axis`, in order."""
+    rows: list[list[SliceTile]] = []
+    ends: list[tuple[int, int]] = []
+    for tile in sorted(lane, key=lambda tile: tile.start[axis]):
+        if ends and ends[0][0] <= tile.start[axis]:
+            _, at = heappop(ends)
+        else:
+            at = len(rows)
+            rows.append([])
+        rows[at].append(tile)
+        heappush(ends, (tile.limit[axis], at))
+    return rows
+
+
+def concatenate_tiles(row: Sequence[SliceTile], axis: int, length: int) -> SliceTile:
+    """One tile for those of a row, which reaches along all of `axis` if they are several."""
+    if len(row) == 1:
+        return row[0]
+    first = row[0]
+    pieces, end = [], 0
+    for tile in [*row, None]:
+        here = length if tile is None else tile.start[axis]
+        if here > end:
+            shape = list(first.values.shape)
+            shape[axis] = here - end
+            pieces.append(full(tuple(shape), literal(0, first.values.dtype)))
+        if tile is not None:
+            pieces.append(tile.values)
+            end = tile.limit[axis]
+    start, limit = list(first.start), list(first.limit)
+    start[axis], limit[axis] = 0, length
+    return SliceTile(tuple(start), tuple(limit), concatenate(pieces, axis), first.user_location)
+
+
+def pad_tile(tile: SliceTile, shape: Shape) -> Any:
+    """The values of a tile with zeros around."""
+    if tile.values.shape == shape:
+        return tile.values
+    places = zip(tile.start, tile.limit, shape, strict=True)
+    return pad(tile.values, 0, [(start, n - limit, 0) for start, limit, n in places])
+
+
+from functx.ops.logic import select
+from functx.ops.reductions import reduce_sum
+from functx.ops.slicing import slice, slice_in_dim, update_strided_slice

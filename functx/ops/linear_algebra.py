@@ -1,0 +1,420 @@
+"""Batches of matrices: the family of their functions, and what their rules are written with.
+
+Matrices are the last two dimensions; the dimensions before them are those of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.primitive import Primitive
+from functx.core.samples import f32, sample
+from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.ops.arithmetic import add, mul, neg, sub
+from functx.ops.contraction import dot_general
+from functx.ops.conversion import complex, conj, convert_element_type, imag, real
+from functx.ops.factorizations import Svd
+from functx.ops.logic import eq, ge, gt, le, lt, select
+from functx.ops.operands import batch_size, literal
+from functx.ops.reductions import reduce_prod, reduce_sum
+from functx.ops.shapes import (
+    batch_dim_at,
+    broadcast_in_dim,
+    broadcasted_iota,
+    full_like,
+    permute_dims,
+)
+
+_LAPACK_DTYPES = tuple([np.dtype(t) for t in ("float32", "float64", "complex64", "complex128")])
+
+
+def positive_definite(shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """What draws symmetric positive definite matrices."""
+
+    def draw(random: Any) -> Any:
+        x = random.randn(*shape)
+        return x @ np.swapaxes(x, -1, -2) + 2 * np.eye(shape[-1])
+
+    return draw
+
+
+def well_conditioned(shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """What draws matrices far from singular, with singular values that differ."""
+
+    def draw(random: Any) -> Any:
+        n = min(shape[-2:])
+        u = np.linalg.qr(random.randn(*shape[:-2], shape[-2], n))[0]
+        v = np.linalg.qr(random.randn(*shape[:-2], shape[-1], n))[0]
+        return (u * np.arange(1.0, n + 1)) @ np.swapaxes(v, -1, -2)
+
+    return draw
+
+
+class MatrixFunction(Primitive, abstract=True):
+    """A function of matrices, in floating point of 32 or 64 bits, real or complex."""
+
+    square: ClassVar[bool] = True
+
+    def check(self, *operands: ShapedArray) -> None:
+        first = operands[0]
+        if any(x.dtype != first.dtype or x.dtype not in _LAPACK_DTYPES for x in operands):
+            raise DTypeError(
+                f"{self.name}: operands must be of one dtype, float32, float64, complex64 or "
+                f"complex128; got {' and '.join(map(repr, operands))}",
+                fix="Convert with astype.",
+            )
+        if first.ndim < 2 or (self.square and first.shape[-1] != first.shape[-2]):
+            kind = "square matrices" if self.square else "matrices"
+            raise ShapeError(f"{self.name}: the operand must hold {kind}; got {first!r}")
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        outs = self(*[batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)])
+        return outs, [0] * len(outs) if self.multiple_results else 0
+
+
+def matmul_highest(x: Any, y: Any) -> Any:
+    """The products of the matrices of `x` and `y`."""
+    n = x.ndim
+    batch = tuple(range(n - 2))
+    return dot_general(x, y, ((n - 1,), (n - 2,)), (batch, batch), ("HIGHEST", "HIGHEST"))
+
+
+def matrix_transpose(x: Any) -> Any:
+    """`x` with its last two dimensions exchanged."""
+    n = x.ndim
+    return permute_dims(x, (*range(n - 2), n - 1, n - 2))
+
+
+def conj_if_complex(x: Any) -> Any:
+    """The complex conjugate; real matrices themselves."""
+    return conj(x) if is_complex(x.dtype) else x
+
+
+def adjoint(x: Any) -> Any:
+    """The conjugate transpose."""
+    return conj_if_complex(matrix_transpose(x))
+
+
+def hermitian_part(x: Any) -> Any:
+    """(x + x.H) / 2."""
+    return mul(add(x, adjoint(x)), literal(0.5, x.dtype))
+
+
+def real_if_complex(x: Any) -> Any:
+    """The real part; real matrices themselves."""
+    return real(x) if is_complex(x.dtype) else x
+
+
+def cast_like(x: Any, like: Any) -> Any:
+    """The real `x` in the dtype of `like`."""
+    return x if x.dtype == like.dtype else convert_element_type(x, like.dtype)
+
+
+def position_mask(shape: tuple[int, ...], relation: Callable[[Any, Any], Any]) -> Any:
+    """Where `relation(row, column)` holds in matrices of `shape`."""
+    n = len(shape)
+    rows, columns = [broadcasted_iota(np.int32, shape, axis) for axis in (n - 2, n - 1)]
+    return relation(rows, columns)
+
+
+def insert_matrix_dim(x: Any, shape: tuple[int, ...], drop: int) -> Any:
+    """`x` repeated to `shape`, which has one more dimension, `drop` before its end."""
+    n = len(shape)
+    return broadcast_in_dim(x, shape, tuple([i for i in range(n) if i != n - drop]))
+
+
+def scale_columns(x: Any, factor: Any) -> Any:
+    """`x` with its columns multiplied by `factor`."""
+    return mul(x, insert_matrix_dim(factor, x.shape, drop=2))
+
+
+def extract_diagonal(x: Any) -> Any:
+    """The elements on the diagonals of square matrices."""
+    return reduce_sum(select(position_mask(x.shape, eq), x, literal(0, x.dtype)), (x.ndim - 1,))
+
+
+def construct_diagonal(x: Any) -> Any:
+    """Matrices with `x` on their diagonals, and zeros elsewhere."""
+    shape = (*x.shape, x.shape[-1])
+    return select(
+        position_mask(shape, eq), insert_matrix_dim(x, shape, drop=1), literal(0, x.dtype)
+    )
+
+
+class TriangularSolve(MatrixFunction):
+    """The x with a @ x == b, where one triangle of `a` counts, the lower or the upper.
+
+    With `transposed` it is that of the transpose of `a`, with `conjugated` that of the
+    conjugate, and with `unit` the diagonal counts as ones.
+    """
+
+    lower_triangle: bool = True
+    transposed: bool = False
+    conjugated: bool = False
+    unit_diagonal: bool = False
+    samples = (
+        sample(f32[3, 3], f32[3, 2], values={0: well_conditioned((3, 3))}),
+        sample(
+            f32[2, 3, 3],
+            f32[2, 3, 1],
+            lower_triangle=False,
+            values={0: positive_definite((2, 3, 3))},
+        ),
+        sample(
+            f32[3, 3],
+            f32[3, 2],
+            transposed=True,
+            conjugated=True,
+            values={0: positive_definite((3, 3))},
+        ),
+        sample(f32[3, 3], f32[3, 2], unit_diagonal=True, domain=(-1.0, 1.0)),
+    )
+
+    def abstract_eval(self, a, b):
+        self.check(a, b)
+        _check_right_hand_side(self, a, b)
+        return b
+
+    def effective_matrix(self, a: Any) -> Any:
+        """The matrix that is solved with."""
+        relation = ge if self.lower_triangle else le
+        mask = position_mask(
+            a.shape, _strict_relation(relation) if self.unit_diagonal else relation
+        )
+        a = select(mask, a, literal(0, a.dtype))
+        a = matrix_transpose(a) if self.transposed else a
+        return conj_if_complex(a) if self.conjugated else a
+
+    def jvp(self, primals, tangents):
+        (a, b), (da, db) = primals, tangents
+        x = self(a, b)
+        if da is not None:
+            term = matmul_highest(self.effective_matrix(da), x)
+            db = neg(term) if db is None else sub(db, term)
+        return x, self(a, db)
+
+    def transpose(self, ct, a, b):
+        return None, self.transposed_solve()(a, ct)
+
+    def transposed_solve(self) -> TriangularSolve:
+        return TriangularSolve(
+            self.lower_triangle, not self.transposed, self.conjugated, self.unit_diagonal
+        )
+
+    def lower(self, ctx, a, b):
+        def solve(a: Any, b: Any) -> Any:
+            return lax.linalg.triangular_solve(
+                a,
+                b,
+                left_side=True,
+                lower=self.lower_triangle,
+                transpose_a=self.transposed,
+                conjugate_a=self.conjugated,
+                unit_diagonal=self.unit_diagonal,
+            )
+
+        return ctx.via_jax(solve, a, b)
+
+
+class Solve(MatrixFunction):
+    """The x with a @ x == b; with `transposed`, that of the transpose of `a`."""
+
+    transposed: bool = False
+    samples = (
+        sample(f32[3, 3], f32[3, 2], values={0: well_conditioned((3, 3))}),
+        sample(
+            f32[2, 3, 3], f32[2, 3, 1], transposed=True, values={0: well_conditioned((2, 3, 3))}
+        ),
+    )
+
+    def abstract_eval(self, a, b):
+        self.check(a, b)
+        _check_right_hand_side(self, a, b)
+        return b
+
+    def jvp(self, primals, tangents):
+        (a, b), (da, db) = primals, tangents
+        x = self(a, b)
+        if da is not None:
+            # a dx = db - da x
+            term = matmul_highest(matrix_transpose(da) if self.transposed else da, x)
+            db = neg(term) if db is None else sub(db, term)
+        return x, self(a, db)
+
+    def vjp(self, ct, out, args, active):
+        pulled = Solve(not self.transposed)(args[0], ct)
+        if not active[0]:
+            return None, pulled
+        term = neg(matmul_highest(pulled, matrix_transpose(out)))
+        return matrix_transpose(term) if self.transposed else term, pulled
+
+    def transpose(self, ct, a, b):
+        return None, Solve(not self.transposed)(a, ct)
+
+    def lower(self, ctx, a, b):
+        def solve(a: Any, b: Any) -> Any:
+            return jnp.linalg.solve(jnp.swapaxes(a, -1, -2) if self.transposed else a, b)
+
+        return ctx.via_jax(solve, a, b)
+
+
+def _check_right_hand_side(primitive: Any, a: ShapedArray, b: ShapedArray) -> None:
+    if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1]:
+        raise ShapeError(
+            f"{primitive.name}: the right side must have as many rows as the matrix, and its "
+            f"batch; got {a!r} and {b!r}"
+        )
+
+
+def _strict_relation(relation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return gt if relation is ge else lt
+
+
+def triangular_solve(
+    a: Any,
+    b: Any,
+    lower: bool = True,
+    transposed: bool = False,
+    conjugated: bool = False,
+    unit_diagonal: bool = False,
+) -> Any:
+    """The x with a @ x == b, where one triangle of `a` counts, the lower or the upper.
+
+    With `transposed` it is that of the transpose of `a`, with `conjugated` that of the
+    conjugate, and with `unit_diagonal` the diagonal counts as ones.
+    """
+    return TriangularSolve(lower, transposed, conjugated, unit_diagonal)(a, b)
+
+
+def solve(a: Any, b: Any) -> Any:
+    """The x with a @ x == b, for square matrices `a`, and matrices `b` of as many rows."""
+    return Solve()(a, b)
+
+
+class Det(MatrixFunction):
+    """The determinant."""
+
+    samples = (
+        sample(f32[3, 3]),
+        sample(f32[2, 2, 2]),
+        sample(f32[1, 1]),
+        sample(f32[2, 2], values={0: [[1.0, 2.0], [2.0, 4.0]]}, gradients={0: [[4, -2], [-2, 1]]}),
+        sample(f32[3, 3], values={0: np.ones((3, 3))}, gradients={0: np.zeros((3, 3))}),
+    )
+
+    def abstract_eval(self, x):
+        self.check(x)
+        return x.update(shape=x.shape[:-2])
+
+    def jvp(self, primals, tangents):
+        (x,), (dx,) = primals, tangents
+        return self(x), reduce_sum(mul(Cofactors()(x), dx), (x.ndim - 2, x.ndim - 1))
+
+    def vjp(self, ct, out, args, active):
+        (x,) = args
+        wide = broadcast_in_dim(ct, x.shape, tuple(range(x.ndim - 2)))
+        return (mul(wide, Cofactors()(x)),)
+
+    def lower(self, ctx, x):
+        return ctx.via_jax(jnp.linalg.det, x)
+
+
+class Cofactors(MatrixFunction):
+    """The matrix of cofactors, the derivative of the determinant, singular or not."""
+
+    samples = (
+        sample(f32[3, 3], values={0: well_conditioned((3, 3))}),
+        sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}, dtypes=("f64", "f32")),
+        sample(f32[2, 2], values={0: np.zeros((2, 2))}, gradients={0: [[1, -1], [-1, 1]]}),
+    )
+
+    def abstract_eval(self, x):
+        self.check(x)
+        return x
+
+    def jvp(self, primals, tangents):
+        (x,), (dx,) = primals, tangents
+        u, s, vh = Svd()(x)
+        sign = mul(Det()(u), Det()(vh))
+        e = matmul_highest(adjoint(u), matmul_highest(dx, adjoint(vh)))
+        # Of s + e: diagonal sum_k p_ik e_kk, elsewhere -p_ij e_ji, p the products of others.
+        p = cast_like(_products_of_others(s), u)
+        traces = matmul_highest(
+            p, insert_matrix_dim(extract_diagonal(e), (*e.shape[:-1], 1), drop=1)
+        )
+        inner = sub(construct_diagonal(_sum_last_dim(traces)), mul(p, matrix_transpose(e)))
+        outer = matmul_highest(conj_if_complex(u), matmul_highest(inner, conj_if_complex(vh)))
+        wide = broadcast_in_dim(sign, x.shape, tuple(range(x.ndim - 2)))
+        return self(x), mul(wide, outer)
+
+    def lower(self, ctx, x):
+        return ctx.via_jax(_cofactors, x)
+
+
+def _cofactors(x: Any) -> Any:
+    u, s, vh = jnp.linalg.svd(x)
+    others = jnp.where(jnp.eye(s.shape[-1], dtype=bool), 1, s[..., None, :]).prod(-1)
+    sign = jnp.linalg.det(u) * jnp.linalg.det(vh)
+    return sign[..., None, None] * ((u.conj() * others[..., None, :]) @ vh.conj())
+
+
+class Slogdet(MatrixFunction):
+    """The sign of the determinant, and the logarithm of its absolute value."""
+
+    multiple_results = True
+    samples = (
+        sample(f32[3, 3], values={0: well_conditioned((3, 3))}),
+        sample(f32[2, 2, 2], values={0: well_conditioned((2, 2, 2))}),
+    )
+
+    def abstract_eval(self, x):
+        self.check(x)
+        out = x.update(shape=x.shape[:-2])
+        return [out, out.update(dtype=real_dtype(x.dtype))]
+
+    def jvp(self, primals, tangents):
+        (x,), (dx,) = primals, tangents
+        sign, size = self(x)
+        part = extract_diagonal(Solve()(x, dx))
+        trace = reduce_sum(part, (part.ndim - 1,))
+        turn = None
+        if is_complex(x.dtype):
+            # The sign turns by the imaginary part.
+            turn = mul(sign, complex(full_like(size, 0), imag(trace)))
+        return [sign, size], [turn, real_if_complex(trace)]
+
+    def lower(self, ctx, x):
+        return ctx.via_jax(lambda x: tuple(jnp.linalg.slogdet(x)), x)
+
+
+def _sum_last_dim(x: Any) -> Any:
+    return reduce_sum(x, (x.ndim - 1,))
+
+
+def _products_of_others(s: Any) -> Any:
+    """The product of all s but those at i and at j, in row i and column j; 0 for i = j."""
+    shape = (*s.shape[:-1], *s.shape[-1:] * 3)
+    n = len(shape)
+    i, j, k = [broadcasted_iota(np.int32, shape, axis) for axis in range(n - 3, n)]
+    wide = broadcast_in_dim(s, shape, (*range(n - 3), n - 1))
+    one = literal(1, s.dtype)
+    product = reduce_prod(select(eq(i, k), one, select(eq(j, k), one, wide)), (n - 1,))
+    return select(position_mask(product.shape, eq), literal(0, s.dtype), product)
+
+
+def det(x: Any) -> Any:
+    """The determinant, whose derivative is right for singular matrices too."""
+    return Det()(x)
+
+
+def slogdet(x: Any) -> tuple[Any, Any]:
+    """The sign of the determinant, and the logarithm of its absolute value."""
+    sign, size = Slogdet()(x)
+    return sign, size

@@ -1,0 +1,412 @@
+"""Elementwise comparisons, whose results are boolean."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.errors import ArgumentError, DTypeError
+from functx.core.program import Literal
+from functx.core.samples import bool_, c64, f32, i32, sample, u32
+from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray, is_integer
+from functx.ops.families import (
+    Bitwise,
+    Comparison,
+    Elementwise,
+    broadcast_scalar,
+    check_same_dtype,
+    elementwise_shape,
+)
+from functx.ops.operands import all_ones, is_literal_equal, is_same_value, literal, promote_scalars
+
+
+class _StablehloComparison(Comparison, abstract=True):
+    """A comparison that StableHLO has, by the name `direction`."""
+
+    direction: ClassVar[str]
+
+    def lower(self, ctx, x, y):
+        return ctx.compare(x, y, self.direction, ctx.avals_in[0])
+
+
+class Eq(_StablehloComparison):
+    """x == y."""
+
+    direction = "EQ"
+    host_kernel = np.equal
+    samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(c64[3], c64[3])
+
+
+class Ne(_StablehloComparison):
+    """x != y."""
+
+    direction = "NE"
+    host_kernel = np.not_equal
+    samples = sample(f32[3, 4], f32[3, 4]), sample(i32[()], i32[3]), sample(c64[3], c64[3])
+
+
+class Lt(_StablehloComparison):
+    """x < y."""
+
+    direction = "LT"
+    accepts = "biuf"
+    host_kernel = np.less
+    samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()]), sample(bool_[3], bool_[3])
+
+
+class Le(_StablehloComparison):
+    """x <= y."""
+
+    direction = "LE"
+    accepts = "biuf"
+    host_kernel = np.less_equal
+    samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
+
+
+class Gt(_StablehloComparison):
+    """x > y."""
+
+    direction = "GT"
+    accepts = "biuf"
+    host_kernel = np.greater
+    samples = sample(f32[3, 4], f32[3, 4]), sample(i32[3], i32[()])
+
+
+class Ge(_StablehloComparison):
+    """x >= y."""
+
+    direction = "GE"
+    accepts = "biuf"
+    host_kernel = np.greater_equal
+    samples = sample(f32[3, 4], f32[3, 4]), sample(u32[3], u32[()])
+
+
+def eq(x: Any, y: Any) -> Any:
+    """x == y, elementwise; false where either is nan."""
+    return Eq()(*promote_scalars(x, y))
+
+
+def ne(x: Any, y: Any) -> Any:
+    """x != y, elementwise; true where either is nan."""
+    return Ne()(*promote_scalars(x, y))
+
+
+def lt(x: Any, y: Any) -> Any:
+    """x < y, elementwise; complex numbers have no order."""
+    return Lt()(*promote_scalars(x, y))
+
+
+def le(x: Any, y: Any) -> Any:
+    """x <= y, elementwise; complex numbers have no order."""
+    return Le()(*promote_scalars(x, y))
+
+
+def gt(x: Any, y: Any) -> Any:
+    """x > y, elementwise; complex numbers have no order."""
+    return Gt()(*promote_scalars(x, y))
+
+
+def ge(x: Any, y: Any) -> Any:
+    """x >= y, elementwise; complex numbers have no order."""
+    return Ge()(*promote_scalars(x, y))
+
+
+class And(Bitwise):
+    """x & y."""
+
+    host_kernel = np.bitwise_and
+    samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[3], i32[()])
+
+    def simplify(self, facts, x, y):
+        return simplify_and_or(x, y, neutral=all_ones(x.aval), final=0)
+
+    def lower(self, ctx, x, y):
+        return stablehlo.and_(x, y)
+
+
+class Or(Bitwise):
+    """x | y."""
+
+    host_kernel = np.bitwise_or
+    samples = sample(bool_[3, 4], bool_[3, 4]), sample(i32[()], i32[3])
+
+    def simplify(self, facts, x, y):
+        return simplify_and_or(x, y, neutral=0, final=all_ones(x.aval))
+
+    def lower(self, ctx, x, y):
+        return stablehlo.or_(x, y)
+
+
+class Xor(Bitwise):
+    """x ^ y."""
+
+    host_kernel = np.bitwise_xor
+    samples = sample(bool_[3, 4], bool_[3, 4]), sample(u32[3], u32[()])
+
+    def simplify(self, facts, x, y):
+        if x is y:
+            return literal(0, x.aval.dtype)
+        if is_literal_equal(x, 0):
+            return y
+        return x if is_literal_equal(y, 0) else None
+
+    def lower(self, ctx, x, y):
+        return stablehlo.xor(x, y)
+
+
+class Not(Bitwise):
+    """~x."""
+
+    host_kernel = np.invert
+    samples = sample(bool_[3, 4]), sample(i32[3])
+
+    def simplify(self, facts, x):
+        inner = facts.defining_equation(x, Not)
+        return None if inner is None else inner.inputs[0]
+
+    def lower(self, ctx, x):
+        return stablehlo.not_(x)
+
+
+class ShiftLeft(Bitwise):
+    """x << y; zero once y reaches the number of bits."""
+
+    accepts = "iu"
+    samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
+
+    def lower(self, ctx, x, y):
+        return stablehlo.shift_left(x, y)
+
+
+class ShiftRightLogical(Bitwise):
+    """x >> y, zeros moving in from the left."""
+
+    accepts = "iu"
+    samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
+
+    def lower(self, ctx, x, y):
+        return stablehlo.shift_right_logical(x, y)
+
+
+class ShiftRightArithmetic(Bitwise):
+    """x >> y, copies of the sign bit moving in from the left."""
+
+    accepts = "iu"
+    samples = sample(u32[3, 4], u32[3, 4]), sample(i32[3], i32[()], domain=(0, 4))
+
+    def lower(self, ctx, x, y):
+        return stablehlo.shift_right_arithmetic(x, y)
+
+
+class PopulationCount(Bitwise):
+    """The number of bits of x that are set."""
+
+    accepts = "iu"
+    samples = sample(u32[3, 4]), sample(i32[3], domain=(0, 9))
+
+    def lower(self, ctx, x):
+        return stablehlo.popcnt(x)
+
+
+class CountLeadingZeros(Bitwise):
+    """The number of zero bits before the highest bit of x that is set."""
+
+    accepts = "iu"
+    samples = sample(u32[3, 4]), sample(i32[3])
+
+    def lower(self, ctx, x):
+        return stablehlo.count_leading_zeros(x)
+
+
+def simplify_and_or(x: Any, y: Any, neutral: Any, final: Any) -> Any:
+    """What two operands come to where they are one, or one of them decides; None elsewhere."""
+    if is_same_value(x, y):
+        return x
+    for number, other in ((x, y), (y, x)):
+        if is_literal_equal(number, neutral):
+            return other
+        if is_literal_equal(number, final):
+            return literal(final, x.aval.dtype)
+    return None
+
+
+def bitwise_and(x: Any, y: Any) -> Any:
+    """x & y, elementwise, of booleans or of the bits of integers."""
+    return And()(*promote_scalars(x, y))
+
+
+def bitwise_or(x: Any, y: Any) -> Any:
+    """x | y, elementwise, of booleans or of the bits of integers."""
+    return Or()(*promote_scalars(x, y))
+
+
+def bitwise_xor(x: Any, y: Any) -> Any:
+    """x ^ y, elementwise, of booleans or of the bits of integers."""
+    return Xor()(*promote_scalars(x, y))
+
+
+def bitwise_not(x: Any) -> Any:
+    """~x, elementwise, of booleans or of the bits of integers."""
+    return Not()(x)
+
+
+def shift_left(x: Any, y: Any) -> Any:
+    """x << y, elementwise; zero once y reaches the number of bits."""
+    return ShiftLeft()(*promote_scalars(x, y))
+
+
+def shift_right_logical(x: Any, y: Any) -> Any:
+    """x >> y, elementwise, zeros moving in from the left."""
+    return ShiftRightLogical()(*promote_scalars(x, y))
+
+
+def shift_right_arithmetic(x: Any, y: Any) -> Any:
+    """x >> y, elementwise, copies of the sign bit moving in from the left."""
+    return ShiftRightArithmetic()(*promote_scalars(x, y))
+
+
+def population_count(x: Any) -> Any:
+    """The number of bits that are set, elementwise."""
+    return PopulationCount()(x)
+
+
+def clz(x: Any) -> Any:
+    """The number of zero bits before the highest one that is set, elementwise."""
+    return CountLeadingZeros()(x)
+
+
+class Select(Elementwise):
+    """`on_true` where `which` holds, else `on_false`; what is not taken has no influence."""
+
+    has_finite_derivative = True
+    linear = (1, 2)
+    samples = (
+        sample(bool_[3, 4], f32[3, 4], f32[3, 4]),
+        sample(bool_[()], f32[3], f32[3]),
+        sample(bool_[3], f32[()], f32[3]),
+        sample(bool_[3], c64[3], c64[()]),
+        sample(bool_[3], i32[3], i32[3]),
+    )
+
+    def abstract_eval(self, which, on_false, on_true):
+        if which.dtype != bool:
+            raise DTypeError(
+                f"select: the condition must be boolean; got {which!r}",
+                fix="Compare it with something, as in `x != 0`.",
+            )
+        check_same_dtype(self, (on_false, on_true))
+        shape = elementwise_shape(self, (which, on_false, on_true))
+        weak = on_false.weak_type and on_true.weak_type
+        return ShapedArray(shape, on_false.dtype, weak)
+
+    def jvp(self, primals, tangents):
+        out = self(*primals)
+        zero = literal(0, out.dtype)
+        cases = [zero if t is None else t for t in tangents[1:]]
+        return out, broadcast_scalar(self(primals[0], *cases), out.shape)
+
+    def partial(self, i, t, out, which, on_false, on_true):
+        zero = literal(0, t.dtype)
+        return self(which, t, zero) if i == 1 else self(which, zero, t)
+
+    def nonzero_derivative_mask(self, i, which, on_false, on_true):
+        return (None, bitwise_not(which), which)[i] if i else None
+
+    def preserves_zero(self, i, which, on_false, on_true):
+        return True
+
+    def simplify(self, facts, which, on_false, on_true):
+        if is_same_value(on_false, on_true):
+            return on_true
+        if type(which) is Literal:
+            return on_true if which.value else on_false
+        inner = facts.defining_equation(which, Not)
+        return None if inner is None else (self, [inner.inputs[0], on_true, on_false])
+
+    def lower(self, ctx, which, on_false, on_true):
+        return stablehlo.select(which, on_true, on_false)
+
+
+class Clamp(Elementwise):
+    """min(max(x, low), high); nan where any of the three is."""
+
+    has_finite_derivative = True
+    accepts = "biuf"
+    samples = (
+        sample(f32[3, 4], f32[3, 4], f32[3, 4]),
+        sample(f32[()], f32[3], f32[()]),
+        sample(i32[3], i32[3], i32[3]),
+    )
+
+    def partial(self, i, t, out, low, x, high):
+        return select(self.nonzero_derivative_mask(i, low, x, high), t, 0)
+
+    def nonzero_derivative_mask(self, i, low, x, high):
+        # Each operand counts where it alone decides: a tie with a bound gives 0.
+        if i == 0:
+            return bitwise_and(lt(x, low), lt(low, high))
+        if i == 1:
+            return bitwise_and(gt(x, low), lt(x, high))
+        return bitwise_or(gt(x, high), gt(low, high))
+
+    def preserves_zero(self, i, low, x, high):
+        return True
+
+    def lower(self, ctx, low, x, high):
+        if ctx.avals_in[1].dtype == bool:
+            # XLA has no clamp of booleans on CPUs.
+            return ctx.via_jax(lambda low, x, high: (low | x) & high, low, x, high)
+        return stablehlo.clamp(low, x, high)
+
+
+def select(which: Any, on_true: Any, on_false: Any) -> Any:
+    """`on_true` where the boolean `which` holds, else `on_false`.
+
+    A derivative goes through what was taken alone. Scalars stand for whole arrays.
+    """
+    on_true, on_false = promote_scalars(on_true, on_false)
+    return Select()(which, on_false, on_true)
+
+
+def select_n(which: Any, *cases: Any) -> Any:
+    """`cases[which]`, element by element: `which` is boolean, or an integer for several cases.
+
+    An integer out of range takes the nearest case. Scalars stand for whole arrays.
+
+    Raises ArgumentError without a case, and for a boolean with more than two, DTypeError where
+    `which` is neither boolean nor integer, ShapeError for shapes that differ.
+    """
+    if not cases:
+        raise ArgumentError("select_n: there must be at least one case; got none")
+    aval = aval_of(which)
+    if aval.dtype != bool and not is_integer(aval.dtype):
+        raise DTypeError(
+            f"select_n: `which` must be boolean or integer; got {aval!r}",
+            fix="Compare it with something, or convert it with astype.",
+        )
+    if aval.dtype == bool and len(cases) > 2:
+        raise ArgumentError(
+            f"select_n: there must be at most two cases for a boolean `which`; got {len(cases)}",
+            fix="Convert `which` to an integer.",
+        )
+    if len(cases) == 1:
+        return cases[0]
+    cases = promote_scalars(*cases)
+    if aval.dtype == bool:
+        on_false, on_true = cases
+        return Select()(which, on_false, on_true)
+    taken = cases[0]
+    for i, case in enumerate(cases[1:], 1):
+        taken = select(ge(which, i), case, taken)
+    return taken
+
+
+def clamp(low: Any, x: Any, high: Any) -> Any:
+    """min(max(x, low), high), elementwise; nan where any of the three is.
+
+    The derivative in `x` is 0 where it ties with a bound.
+    """
+    return Clamp()(*promote_scalars(low, x, high))

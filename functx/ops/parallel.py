@@ -1,0 +1,459 @@
+"""Where arrays lie: constraints on how they are divided among devices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import prod
+from operator import index
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from functx.core import tree
+from functx.core.errors import ArgumentError, AxisError, ShapeError, ValueRangeError, type_name
+from functx.core.named_axes import batched_axis, canonical_axis_names, named_axis_size
+from functx.core.samples import c64, f32, sample
+from functx.core.tracing import aval_of, current_builder
+from functx.core.types import ShapedArray
+from functx.ops.arithmetic import add, mul
+from functx.ops.collectives import (
+    AllGather,
+    AllToAll,
+    AxisIndex,
+    AxisIndexGroups,
+    Pmax,
+    Pmin,
+    Ppermute,
+    Psum,
+    PsumScatter,
+    Pvary,
+)
+from functx.ops.conversion import convert_element_type
+from functx.ops.families import Linear
+from functx.ops.logic import eq, select
+from functx.ops.operands import PYTHON_SCALARS, canonical_axis
+from functx.ops.shapes import expand_dims, squeeze, zeros_like
+
+__all__ = [
+    "all_gather",
+    "all_to_all",
+    "axis_index",
+    "axis_size",
+    "pbroadcast",
+    "pcast",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "pshuffle",
+    "psum",
+    "psum_scatter",
+    "pswapaxes",
+    "with_sharding_constraint",
+]
+
+
+# A mesh without devices, since devices are looked up when something first runs.
+_ONE_AXIS_SHARDING = NamedSharding(
+    AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec("i")
+)
+
+
+class ShardingConstraint(Linear):
+    """The operand, divided among devices as `sharding` says; so are its tangents and cotangents."""
+
+    sharding: Any
+    is_element_mapping = True
+    samples = (
+        sample(f32[3, 4], sharding=_ONE_AXIS_SHARDING),
+        sample(c64[3], sharding=_ONE_AXIS_SHARDING),
+    )
+
+    def abstract_eval(self, x):
+        return x
+
+    def transpose(self, ct, x):
+        return (self(ct),)
+
+    def tangent_mask(self, lives, args):
+        return lives[0]
+
+    def cotangent_masks(self, live, args):
+        return [live]
+
+    def batch(self, args, dims):
+        (x,), (dim,) = args, dims
+        sharding = self.sharding
+        if isinstance(sharding, NamedSharding):
+            axis = batched_axis()
+            over = axis.mesh_axes if axis is not None else ()
+            spec = [*sharding.spec, *[None] * (x.ndim - 1 - len(sharding.spec))]
+            spec.insert(dim, over or PartitionSpec.UNCONSTRAINED)
+            sharding = NamedSharding(
+                sharding.mesh, PartitionSpec(*spec), memory_kind=sharding.memory_kind
+            )
+        return ShardingConstraint(sharding)(x), dim
+
+    def lower(self, ctx, x):
+        return ctx.via_jax(lambda x: jax.lax.with_sharding_constraint(x, self.sharding), x)
+
+
+def with_auto_axes(mesh: Any) -> Any:
+    """`mesh` with axes that XLA divides arrays over as it sees fit, save for what it is told."""
+    if all(kind == AxisType.Auto for kind in mesh.axis_types):
+        return mesh
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, Mesh):
+        return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    return mesh.update(axis_types=auto)
+
+
+def current_mesh(what: str) -> Any:
+    """The mesh that `jax.set_mesh` set; ArgumentError without one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        raise ArgumentError(
+            f"{what}: there must be a mesh for a PartitionSpec; got none",
+            fix="Pass a NamedSharding(mesh, spec), or `mesh`, or call it within jax.set_mesh(mesh).",
+        )
+    return mesh
+
+
+def mesh_axes_of_entry(entry: Any) -> tuple[Hashable, ...]:
+    """The axes of a mesh that an entry of a PartitionSpec names."""
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
+
+
+def check_partition_spec(what: str, aval: ShapedArray, spec: Any, mesh: Any) -> None:
+    """Raise unless `spec` names axes of `mesh`, each once, and divides `aval` into equal parts.
+
+    ArgumentError, AxisError and ShapeError say which does not hold.
+    """
+    if len(spec) > aval.ndim:
+        raise AxisError(
+            f"{what}: a PartitionSpec must have at most one entry a dimension; got {spec} for "
+            f"{aval!r}"
+        )
+    names = [name for entry in spec for name in mesh_axes_of_entry(entry)]
+    unknown = [name for name in names if name not in mesh.axis_names]
+    if unknown or len(set(names)) != len(names):
+        raise ArgumentError(
+            f"{what}: a PartitionSpec must name axes of the mesh, each once; got {spec} for a mesh "
+            f"with the axes {', '.join(map(repr, mesh.axis_names))}"
+        )
+    for dim, entry in enumerate(spec):
+        count = prod([mesh.shape[name] for name in mesh_axes_of_entry(entry)])
+        if aval.shape[dim] % count:
+            raise ShapeError(
+                f"{what}: a dimension must be a multiple of the {count} devices that it is divided "
+                f"among; got {aval!r}, whose dimension {dim} is {aval.shape[dim]}, for {spec}",
+                fix="Pad it, for instance with functx.numpy.pad, or divide another dimension.",
+            )
+
+
+def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+    """`x` with each leaf divided among devices as `shardings` says; so are its derivatives.
+
+    `shardings` is a tree prefix of `x` with a sharding of JAX at each leaf, a PartitionSpec of
+    the mesh that `jax.set_mesh` set, or None to leave a leaf alone.
+
+    Raises ShapeError for a dimension that cannot be divided into equal parts, and ArgumentError
+    for what is no sharding.
+    """
+    leaves, structure = tree.flatten_with_key_data(x)
+    op = "with_sharding_constraint"
+    flat = tree.broadcast_prefix(shardings, structure, f"{op}: shardings")
+    outs = [_constrain_leaf(op, leaf, s) for leaf, s in zip(leaves, flat, strict=True)]
+    return tree.unflatten(structure, outs)
+
+
+def _constrain_leaf(op: str, leaf: Any, sharding: Any) -> Any:
+    if sharding is None:
+        return leaf
+    if isinstance(sharding, PartitionSpec):
+        sharding = NamedSharding(current_mesh(op), sharding)
+    if not isinstance(sharding, Sharding):
+        raise ArgumentError(
+            f"{op}: shardings must be shardings of JAX, or PartitionSpecs; got "
+            f"{type_name(sharding)} {sharding!r}"
+        )
+    if isinstance(sharding, NamedSharding):
+        check_partition_spec(op, aval_of(leaf), sharding.spec, sharding.mesh)
+        mesh = with_auto_axes(sharding.mesh)
+        sharding = NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+    if current_builder.get() is None:
+        # An array of NumPy's lies nowhere.
+        leaf = jax.numpy.asarray(leaf)
+    return ShardingConstraint(sharding)(leaf)
+
+
+def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The sum of each leaf of `x` over all places of the axis, or axes, `axis_name`.
+
+    With `axis_index_groups`, lists of places, over those of the group. A Python number is the
+    same in all of them: `psum(1, "i")` is the length of the axis. Booleans are counted.
+
+    Raises UnboundAxisError where nothing binds the axis.
+
+    >>> import functx, numpy
+    >>> share = lambda x: x / functx.lax.psum(x, "i")
+    >>> functx.vmap(share, axis_name="i")(numpy.array([1.0, 3.0])).tolist()
+    [0.25, 0.75]
+    """
+    names, sizes, groups = _bound_axes("psum", axis_name, axis_index_groups)
+
+    def add_up(leaf: Any) -> Any:
+        if type(leaf) in PYTHON_SCALARS:
+            return leaf * prod(sizes)
+        if aval_of(leaf).dtype == bool:
+            leaf = convert_element_type(leaf, np.int32)
+        return Psum(names, groups)(leaf)
+
+    return tree.map(add_up, x)
+
+
+def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The mean of each leaf of `x` over all places of `axis_name`, or over those of a group."""
+    _, sizes, _ = _bound_axes("pmean", axis_name, axis_index_groups)
+    total = psum(x, axis_name, axis_index_groups=axis_index_groups)
+    return tree.map(lambda leaf: leaf / prod(sizes), total)
+
+
+def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The largest of each leaf of `x` over all places of `axis_name`, or over those of a group.
+
+    Places that tie share the derivative.
+    """
+    return _all_reduce_extremum("pmax", Pmax, x, axis_name, axis_index_groups)
+
+
+def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """The smallest of each leaf of `x` over all places of `axis_name`, or over those of a group.
+
+    Places that tie share the derivative.
+    """
+    return _all_reduce_extremum("pmin", Pmin, x, axis_name, axis_index_groups)
+
+
+def _all_reduce_extremum(
+    op: str, primitive: Any, x: Any, axis_name: Any, axis_index_groups: Any
+) -> Any:
+    names, _, groups = _bound_axes(op, axis_name, axis_index_groups)
+
+    def choose(leaf: Any) -> Any:
+        return leaf if type(leaf) in PYTHON_SCALARS else primitive(names, groups)(leaf)
+
+    return tree.map(choose, x)
+
+
+def all_gather(
+    x: Any,
+    axis_name: Any,
+    *,
+    axis_index_groups: Any = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
+) -> Any:
+    """Each leaf of `x` from all places of `axis_name`, stacked along a new dimension `axis`.
+
+    With `tiled`, they are joined along the dimension `axis` that they have. Every place has the
+    result; with `to="invariant"`, `shard_map` knows that.
+    """
+    names, sizes, groups = _bound_axes("all_gather", axis_name, axis_index_groups)
+    if to not in ("varying", "invariant"):
+        raise ValueRangeError(f'all_gather: to must be "varying" or "invariant"; got {to!r}')
+
+    def gather(leaf: Any) -> Any:
+        ndim = aval_of(leaf).ndim
+        along = canonical_axis(axis, ndim if tiled else ndim + 1)
+        leaf = leaf if tiled else expand_dims(leaf, (along,))
+        return AllGather(names, sizes, groups, along, to == "invariant")(leaf)
+
+    return tree.map(gather, x)
+
+
+def psum_scatter(
+    x: Any,
+    axis_name: Any,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Any = None,
+    tiled: bool = False,
+) -> Any:
+    """The sum of each leaf of `x` over all places, of which each place has the part of its number.
+
+    The parts lie along `scatter_dimension`, which then is gone. With `tiled` it stays, shorter by
+    a factor of the number of places.
+
+    Raises ShapeError for a dimension that cannot be divided so.
+    """
+    names, sizes, groups = _bound_axes("psum_scatter", axis_name, axis_index_groups)
+
+    def scatter(leaf: Any) -> Any:
+        aval = aval_of(leaf)
+        along = canonical_axis(scatter_dimension, aval.ndim, "scatter_dimension")
+        if not tiled:
+            _check_dim_matches_axis("psum_scatter", "scatter_dimension", along, aval, sizes)
+        out = PsumScatter(names, sizes, groups, along)(leaf)
+        return out if tiled else squeeze(out, (along,))
+
+    return tree.map(scatter, x)
+
+
+def all_to_all(
+    x: Any,
+    axis_name: Any,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Any = None,
+    tiled: bool = False,
+) -> Any:
+    """Each leaf of `x` with the axis `axis_name` and its dimension `split_axis` in each other's place.
+
+    Place number j gets the element j along `split_axis` of all places, stacked along the
+    dimension `concat_axis` of the result. With `tiled`, the parts of `split_axis` are joined
+    along the dimension `concat_axis`, and no dimension comes or goes.
+
+    Raises ShapeError for a dimension that cannot be divided so.
+    """
+    names, sizes, groups = _bound_axes("all_to_all", axis_name, axis_index_groups)
+
+    def exchange(leaf: Any) -> Any:
+        aval = aval_of(leaf)
+        split = canonical_axis(split_axis, aval.ndim, "split_axis")
+        concat = canonical_axis(concat_axis, aval.ndim, "concat_axis")
+        if tiled:
+            return AllToAll(names, sizes, groups, split, concat)(leaf)
+        _check_dim_matches_axis("all_to_all", "split_axis", split, aval, sizes)
+        if split == concat:
+            return AllToAll(names, sizes, groups, split, concat)(leaf)
+        if split < concat:
+            concat += 1
+        else:
+            split += 1
+        out = AllToAll(names, sizes, groups, split, concat)(expand_dims(leaf, (concat,)))
+        return squeeze(out, (split,))
+
+    return tree.map(exchange, x)
+
+
+def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+    """Each leaf of `x` with the axis `axis_name` and its dimension `axis` in each other's place."""
+    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
+
+
+def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
+    """Each leaf of `x` sent from place to place, by the pairs (source, destination) in `perm`.
+
+    A place that is no destination gets zeros.
+
+    Raises ValueRangeError for pairs with a place that does not exist, or one that is twice a
+    source or a destination.
+    """
+    names, sizes, _ = _bound_axes("ppermute", axis_name, None)
+    try:
+        pairs = [(index(source), index(destination)) for source, destination in perm]
+    except TypeError:
+        raise ArgumentError(
+            f"ppermute: perm must be a sequence of pairs of integers; got {perm!r}"
+        ) from None
+    count = prod(sizes)
+    for each in zip(*pairs, strict=True):
+        if len(set(each)) != len(each) or not all(0 <= place < count for place in each):
+            raise ValueRangeError(
+                f"ppermute: perm must have each of the {count} places at most once as a source and "
+                f"once as a destination; got {perm}"
+            )
+    return tree.map(Ppermute(names, tuple(sorted(pairs))), x)
+
+
+def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+    """Each leaf of `x` from another place: place number j gets that of place `perm[j]`.
+
+    Raises ValueRangeError unless `perm` has every place once.
+    """
+    _, sizes, _ = _bound_axes("pshuffle", axis_name, None)
+    if sorted(perm) != list(range(prod(sizes))):
+        raise ValueRangeError(
+            f"pshuffle: perm must have each of the {prod(sizes)} places once; got {perm}"
+        )
+    return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
+
+
+def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+    """Each leaf of `x` as it is at the place number `source`, in all places."""
+    here = eq(axis_index(axis_name), source)
+    return psum(tree.map(lambda leaf: select(here, leaf, zeros_like(leaf)), x), axis_name)
+
+
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """`x`, of which each place of `axis_name` has a value of its own from here on.
+
+    `to` must be "varying". It matters to derivatives inside `shard_map`: the gradient in a value
+    that all places share is summed over them, and in what this makes of it, it is not.
+    """
+    names, _, _ = _bound_axes("pcast", axis_name, None)
+    if to != "varying":
+        raise ValueRangeError(f'pcast: to must be "varying"; got {to!r}')
+    return tree.map(Pvary(names), x)
+
+
+def axis_index(axis_name: Any) -> Any:
+    """The number of the place along the axis `axis_name`, an int32; of several, the first counts most."""
+    number: Any = None
+    for name in canonical_axis_names(axis_name):
+        size = named_axis_size(name, "axis_index")
+        here = AxisIndex(name, size)()
+        number = here if number is None else add(mul(number, size), here)
+    return number
+
+
+def axis_size(axis_name: Any) -> int:
+    """The number of places of the axis, or axes, `axis_name`, a Python int.
+
+    Raises UnboundAxisError where nothing binds the axis.
+    """
+    return prod([named_axis_size(name, "axis_size") for name in canonical_axis_names(axis_name)])
+
+
+def _bound_axes(
+    op: str, axis_name: Any, groups: Any
+) -> tuple[tuple[Any, ...], tuple[int, ...], AxisIndexGroups]:
+    """The names, the numbers of places along them, or that in a group, and the groups."""
+    names = canonical_axis_names(axis_name)
+    sizes = tuple([named_axis_size(name, op) for name in names])
+    if groups is None:
+        return names, sizes, None
+    try:
+        groups = tuple([tuple([index(place) for place in group]) for group in groups])
+    except TypeError:
+        raise ArgumentError(
+            f"{op}: axis_index_groups must be lists of integers; got {groups!r}"
+        ) from None
+    count = prod(sizes)
+    if sorted([place for group in groups for place in group]) != list(range(count)):
+        raise ValueRangeError(
+            f"{op}: axis_index_groups must have each of the {count} places once; got {groups}"
+        )
+    if len({len(group) for group in groups}) != 1:
+        raise ValueRangeError(
+            f"{op}: the groups of axis_index_groups must have one length; got {groups}"
+        )
+    return names, (len(groups[0]),), groups
+
+
+def _check_dim_matches_axis(
+    op: str, what: str, axis: int, aval: Any, sizes: tuple[int, ...]
+) -> None:
+    if aval.shape[axis] != prod(sizes):
+        raise ShapeError(
+            f"{op}: without `tiled`, the dimension {what} must be as long as there are places; got "
+            f"{aval!r}, whose dimension {axis} is {aval.shape[axis]}, for {prod(sizes)} places",
+            fix="Pass tiled=True to divide it in as many parts.",
+        )

@@ -1,0 +1,570 @@
+"""Random bits: the Threefry hash of a key and a position, which all random numbers come from.
+
+A key is two words, `u32[2]`; every operation takes batches of keys, `u32[..., 2]`. The words
+at each position are those of `jax.random`, with JAX's default implementation and settings.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from math import prod
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo
+
+from functx.core.errors import DTypeError, ShapeError, ValueRangeError
+from functx.core.primitive import Primitive
+from functx.core.samples import Sample, f32, i32, sample, u32
+from functx.core.tracing import aval_of
+from functx.core.types import (
+    DType,
+    Shape,
+    ShapedArray,
+    canonical_dtype,
+    is_complex,
+    kind,
+    real_dtype,
+)
+from functx.ops.arithmetic import BOOL, abs, add, div, max, mul, neg, nextafter, rem, sign, sub
+from functx.ops.conversion import bitcast_convert_type, complex, convert_element_type
+from functx.ops.families import check_same_dtype
+from functx.ops.logic import bitwise_or, clamp, lt, select, shift_right_logical
+from functx.ops.operands import literal
+from functx.ops.shapes import broadcast_in_dim, full, moveaxis, squeeze, zeros_like
+from functx.ops.slicing import slice_in_dim
+from functx.ops.sorting import sort
+from functx.ops.special import erf, erf_inv
+from functx.ops.transcendental import log, log1p, tan
+
+UINT32 = np.dtype("uint32")
+UINT64 = np.dtype("uint64")
+
+
+class RandomSeed(Primitive):
+    """The key that begins with an integer: its high and its low 32 bits."""
+
+    differentiable = False
+    samples = (sample(i32[()]),)
+
+    def abstract_eval(self, seed):
+        if kind(seed.dtype) not in "iu":
+            raise DTypeError(f"random_seed: the seed must be an integer; got {seed!r}")
+        return ShapedArray((*seed.shape, 2), UINT32)
+
+    def batch(self, args, dims):
+        return self(*args), dims[0]
+
+    def lower(self, ctx, seed):
+        (aval,) = ctx.avals_in
+        word = ShapedArray(aval.shape, UINT32)
+        low = stablehlo.convert(ctx.type(word), seed)
+        if aval.dtype.itemsize < 8:
+            return stack_words(ctx, ctx.constant(0, word), low, word)
+        shifted = stablehlo.shift_right_logical(seed, ctx.constant(32, aval))
+        return stack_words(ctx, stablehlo.convert(ctx.type(word), shifted), low, word)
+
+
+class RandomFoldIn(Primitive):
+    """The keys at the positions that integers name: `data[i, j]` under `key[i]`.
+
+    The shape of `data` begins with that of the batch of keys.
+    """
+
+    differentiable = False
+    samples = sample(u32[2], u32[()]), sample(u32[3, 2], u32[3, 4])
+
+    def abstract_eval(self, key, data):
+        check_key(self, key)
+        if data.dtype != UINT32 or data.shape[: key.ndim - 1] != key.shape[:-1]:
+            raise ShapeError(
+                f"random_fold_in: data must be uint32 with a shape that begins with that of the "
+                f"keys; got {data!r} for {key!r}"
+            )
+        return ShapedArray((*data.shape, 2), UINT32)
+
+    def batch(self, args, dims):
+        (key, data), (key_dim, data_dim) = args, dims
+        if key_dim is None:
+            last = data.ndim - 1
+            return self(key, moveaxis(data, data_dim, last)), last
+        key = moveaxis(key, key_dim, 0)
+        if data_dim is None:
+            data = broadcast_in_dim(data, (key.shape[0], *data.shape), _range_from(1, data.ndim))
+        else:
+            data = moveaxis(data, data_dim, 0)
+        return self(key, data), 0
+
+    def lower(self, ctx, key, data):
+        keys, words = ctx.avals_in
+        high = ctx.constant(0, words)
+        return stack_words(ctx, *threefry_2x32(ctx, key, keys, high, data, words), words)
+
+
+class RandomSplit(Primitive):
+    """An array of `shape` of keys, those at the positions 0, 1, ... under `key`."""
+
+    shape: Shape
+    differentiable = False
+    samples = (
+        sample(u32[2], shape=(2,)),
+        sample(u32[3, 2], shape=(2, 2)),
+        sample(u32[2], shape=(0,)),
+    )
+
+    def abstract_eval(self, key):
+        check_key(self, key)
+        return ShapedArray((*key.shape[:-1], *self.shape, 2), UINT32)
+
+    def batch(self, args, dims):
+        return self(moveaxis(args[0], dims[0], 0)), 0
+
+    def lower(self, ctx, key):
+        words, first, second = threefry_words(ctx, key, self.shape)
+        return stack_words(ctx, first, second, words)
+
+
+class RandomBits(Primitive):
+    """An array of `shape` of random unsigned integers of `dtype`."""
+
+    shape: Shape
+    dtype: DType
+    differentiable = False
+    samples = (
+        sample(u32[2], shape=(3, 4), dtype=UINT32),
+        sample(u32[3, 2], shape=(2,), dtype=np.dtype("uint8")),
+        sample(u32[2], shape=(0, 2), dtype=np.dtype("uint16")),
+    )
+
+    def abstract_eval(self, key):
+        check_key(self, key)
+        return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
+
+    def batch(self, args, dims):
+        return self(moveaxis(args[0], dims[0], 0)), 0
+
+    def lower(self, ctx, key):
+        _, first, second = threefry_words(ctx, key, self.shape)
+        if self.dtype == UINT64:
+            (out,) = ctx.avals_out
+            high, low = (stablehlo.convert(ctx.type(out), word) for word in (first, second))
+            return stablehlo.or_(stablehlo.shift_left(high, ctx.constant(32, out)), low)
+        word = stablehlo.xor(first, second)
+        return word if self.dtype == UINT32 else stablehlo.convert(ctx.out_types[0], word)
+
+
+def check_key(primitive: Primitive, key: ShapedArray) -> None:
+    """Raise unless `key` is the type of a key, or of a batch of keys."""
+    if key.dtype != UINT32 or not key.ndim or key.shape[-1] != 2:
+        raise DTypeError(
+            f"{primitive.name}: a key must be two 32-bit words, u32[2]; got {key!r}",
+            fix="Make keys with functx.random.key, split and fold_in.",
+        )
+
+
+def stack_words(ctx: Any, first: Any, second: Any, words: ShapedArray) -> Any:
+    """Two arrays of `words` side by side along a new last dimension."""
+    one = ctx.type(ShapedArray((*words.shape, 1), UINT32))
+    parts = [stablehlo.reshape(one, word) for word in (first, second)]
+    return stablehlo.concatenate(parts, words.ndim)
+
+
+def threefry_words(ctx: Any, key: Any, shape: Shape) -> tuple[ShapedArray, Any, Any]:
+    """The type of an array of words, and both words at each position of `shape`, for each key."""
+    (keys,) = ctx.avals_in
+    lanes = keys.ndim - 1
+    words = ShapedArray((*keys.shape[:-1], *shape), UINT32)
+    count = ShapedArray(words.shape, UINT64 if prod(shape) > 2**32 else UINT32)
+    # The position is a sum over dimensions, which partitions where one long iota would not.
+    position, stride = None, 1
+    for i in reversed(range(len(shape))):
+        if shape[i] != 1:
+            term = stablehlo.iota(ctx.type(count), lanes + i)
+            if stride != 1:
+                term = stablehlo.multiply(term, ctx.constant(stride, count))
+            position = term if position is None else stablehlo.add(term, position)
+            stride *= shape[i]
+    high, low = ctx.constant(0, words), position
+    if position is None:
+        low = high
+    elif count.dtype == UINT64:
+        upper = stablehlo.shift_right_logical(position, ctx.constant(32, count))
+        high, low = (stablehlo.convert(ctx.type(words), half) for half in (upper, position))
+    return words, *threefry_2x32(ctx, key, keys, high, low, words)
+
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
+
+
+def threefry_2x32(
+    ctx: Any, key: Any, keys: ShapedArray, high: Any, low: Any, words: ShapedArray
+) -> tuple[Any, Any]:
+    """The two words that Threefry-2x32 in 20 rounds makes of `high` and `low` under `key`.
+
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
+    schedule = key_schedule(ctx, key, keys, words)
+    shifts: dict[int, Any] = {}
+
+    def by(bits: int) -> Any:
+        if bits not in shifts:
+            shifts[bits] = ctx.constant(bits, words)
+        return shifts[bits]
+
+    x, y = stablehlo.add(high, schedule[0]), stablehlo.add(low, schedule[1])
+    for group in range(5):
+        for bits in ROTATIONS[group % 2]:
+            x = stablehlo.add(x, y)
+            left = stablehlo.shift_left(y, by(bits))
+            right = stablehlo.shift_right_logical(y, by(32 - bits))
+            y = stablehlo.xor(x, stablehlo.or_(left, right))
+        x = stablehlo.add(x, schedule[(group + 1) % 3])
+        y = stablehlo.add(y, schedule[(group + 2) % 3])
+        y = stablehlo.add(y, by(group + 1))
+    return x, y
+
+
+def key_schedule(ctx: Any, key: Any, keys: ShapedArray, words: ShapedArray) -> list[Any]:
+    """The words of the keys and their parity word, each of the shape of `words`."""
+    lanes = keys.shape[:-1]
+    lane = ShapedArray(lanes, UINT32)
+
+    def word(i: int) -> Any:
+        start, limit = [0] * len(lanes) + [i], [*lanes, i + 1]
+        part = stablehlo.slice(key, *map(ctx.i64_array, (start, limit, [1] * keys.ndim)))
+        return stablehlo.reshape(ctx.type(lane), part)
+
+    first, second = word(0), word(1)
+    parity = stablehlo.xor(stablehlo.xor(first, second), ctx.constant(PARITY, lane))
+    dims = ctx.i64_array(range(len(lanes)))
+    return [
+        stablehlo.broadcast_in_dim(ctx.type(words), part, dims) for part in (first, second, parity)
+    ]
+
+
+def _range_from(start: int, count: int) -> tuple[int, ...]:
+    return tuple(range(start, start + count))
+
+
+def random_seed(seed: Any) -> Any:
+    """The key that begins with an integer `seed`: its high and its low 32 bits."""
+    return RandomSeed()(seed)
+
+
+def random_fold_in(key: Any, data: Any) -> Any:
+    """The key at position `data`, a uint32, under `key`."""
+    return RandomFoldIn()(key, data)
+
+
+def random_split(key: Any, shape: Shape) -> Any:
+    """An array of `shape` of keys made from `key`."""
+    return RandomSplit(shape)(key)
+
+
+def random_bits(key: Any, shape: Shape, dtype: Any = UINT32) -> Any:
+    """An array of `shape` of random unsigned integers of `dtype`."""
+    return RandomBits(shape, np.dtype(dtype))(key)
+
+
+F32 = np.dtype("float32")
+
+
+class StandardDistribution(Primitive, abstract=True):
+    """Numbers of `dtype`, one drawn at each index of `shape` for each key of a batch."""
+
+    shape: Shape
+    dtype: DType
+    differentiable = False
+    samples: ClassVar[tuple[Sample, ...]] = (
+        sample(u32[2], shape=(3, 4), dtype=F32),
+        sample(u32[3, 2], shape=(2,), dtype=F32),
+        sample(u32[2], shape=(0,), dtype=F32),
+    )
+
+    def abstract_eval(self, key):
+        check_key(self, key)
+        return ShapedArray((*key.shape[:-1], *self.shape), self.dtype)
+
+    def batch(self, args, dims):
+        return self(moveaxis(args[0], dims[0], 0)), 0
+
+
+class ParametricDistribution(Primitive, abstract=True):
+    """Values drawn at each index of `shape` for each key of a batch, with parameters.
+
+    Those are operands of one dtype: scalars, or arrays of the shape of the result. The
+    result has that dtype too.
+    """
+
+    shape: Shape
+    accepts: ClassVar[str] = "f"
+
+    def abstract_eval(self, key, *parameters):
+        check_key(self, key)
+        check_same_dtype(self, parameters)
+        shape = (*key.shape[:-1], *self.shape)
+        for parameter in parameters:
+            if parameter.shape not in ((), shape):
+                raise ShapeError(
+                    f"{self.name}: parameters must be scalars or have the shape {shape} of the "
+                    f"result; got {parameter!r}"
+                )
+        return ShapedArray(shape, self.out_dtype(parameters[0].dtype))
+
+    def out_dtype(self, dtype: DType) -> DType:
+        """The dtype of the result, given that of the parameters."""
+        return dtype
+
+
+class RandomUniform(StandardDistribution):
+    """Floating point numbers in [0, 1), evenly spaced and equally likely."""
+
+    def decompose(self, key):
+        info = ml_dtypes.finfo(self.dtype)
+        unsigned = np.dtype(f"uint{info.bits}")
+        # Random bits for the mantissa of numbers in [1, 2). A short mantissa needs a byte.
+        drawn = np.dtype("uint8") if info.nmant < 8 else unsigned
+        words = convert_element_type(random_bits(key, self.shape, drawn), unsigned)
+        mantissa = shift_right_logical(words, drawn.itemsize * 8 - info.nmant)
+        one = int(np.ones((), self.dtype).view(unsigned))
+        return sub(bitcast_convert_type(bitwise_or(mantissa, one), self.dtype), 1.0)
+
+
+class RandomUniformBetween(ParametricDistribution):
+    """Floating point numbers in [low, high)."""
+
+    samples = (
+        sample(u32[2], f32[()], f32[()], shape=(3, 4)),
+        sample(u32[2], f32[3], f32[()], shape=(3,)),
+        sample(u32[3, 2], f32[()], f32[()], shape=(2,)),
+    )
+
+    def decompose(self, key, low, high):
+        unit = random_uniform(key, self.shape, low.dtype)
+        return max(low, add(mul(unit, sub(high, low)), low))
+
+
+class RandomNormal(StandardDistribution):
+    """Real or complex numbers with the standard normal distribution."""
+
+    def decompose(self, key):
+        if is_complex(self.dtype):
+            real = real_dtype(self.dtype)
+            parts = [RandomNormal(self.shape, real)(subkey(key, i)) for i in (0, 1)]
+            return div(complex(*parts), math.sqrt(2.0))
+        # sqrt(2) erf_inv(u) for u in (-1, 1)
+        lowest = np.nextafter(np.array(-1.0, self.dtype), np.array(0.0, self.dtype))
+        unit = random_uniform(key, self.shape, self.dtype, float(lowest), 1.0)
+        return mul(erf_inv(unit), math.sqrt(2.0))
+
+
+class RandomTruncatedNormal(ParametricDistribution):
+    """Numbers with the standard normal distribution, given that they lie in (low, high)."""
+
+    samples = (
+        sample(u32[2], f32[()], f32[()], shape=(3, 4), values={1: -1.0, 2: 1.5}),
+        sample(u32[2], f32[2], f32[()], shape=(2,), values={1: [-2.0, 0.0], 2: 1.0}),
+    )
+
+    def decompose(self, key, low, high):
+        root = math.sqrt(2.0)
+        bounds = [erf(div(x, root)) for x in (low, high)]
+        drawn = mul(erf_inv(random_uniform(key, self.shape, low.dtype, *bounds)), root)
+        # Rounding must not reach the bounds; how they move does not move the numbers.
+        inside = [nextafter(low, math.inf), nextafter(high, -math.inf)]
+        return clamp(inside[0], drawn, inside[1])
+
+
+class RandomExponential(StandardDistribution):
+    """Numbers with the density exp(-x) for x >= 0."""
+
+    def decompose(self, key):
+        return neg(log1p(neg(random_uniform(key, self.shape, self.dtype))))
+
+
+class RandomLaplace(StandardDistribution):
+    """Numbers with the density exp(-|x|) / 2."""
+
+    def decompose(self, key):
+        lowest = -1.0 + float(ml_dtypes.finfo(self.dtype).epsneg)
+        unit = random_uniform(key, self.shape, self.dtype, lowest, 1.0)
+        return mul(sign(unit), log1p(neg(abs(unit))))
+
+
+class RandomLogistic(StandardDistribution):
+    """Numbers whose distribution function is the logistic sigmoid."""
+
+    def decompose(self, key):
+        unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
+        return sub(log(unit), log1p(neg(unit)))
+
+
+class RandomCauchy(StandardDistribution):
+    """Numbers with the density 1 / (pi (1 + x^2))."""
+
+    def decompose(self, key):
+        smallest = float(ml_dtypes.finfo(self.dtype).eps)
+        unit = random_uniform(key, self.shape, self.dtype, smallest, 1.0)
+        return tan(mul(sub(unit, 0.5), math.pi))
+
+
+class RandomGumbel(StandardDistribution):
+    """Numbers with the distribution function exp(-exp(-x)).
+
+    With `fine`, each takes two draws, so that rare large numbers are as fine as small ones.
+    """
+
+    fine: bool = False
+    samples = *StandardDistribution.samples, sample(u32[2], shape=(3,), dtype=F32, fine=True)
+
+    def decompose(self, key):
+        if not self.fine:
+            unit = random_uniform(key, self.shape, self.dtype, _smallest_normal(self.dtype), 1.0)
+            return neg(log(neg(log(unit))))
+        high, low = uniform_pair(key, self.shape, self.dtype)
+        step = 2.0 ** -ml_dtypes.finfo(self.dtype).nmant
+        detailed = add(add(high, mul(low, step)), _smallest_normal(self.dtype))
+        x = select(lt(high, 0.5), detailed, high)
+        return neg(log(neg(log1p(neg(x)))))
+
+
+class RandomBernoulli(ParametricDistribution):
+    """Booleans that are true with probability `p`, one at each index of `shape`.
+
+    With `fine`, each takes two draws, so that small probabilities are met more closely.
+    """
+
+    fine: bool = False
+    differentiable = False
+    samples = (
+        sample(u32[2], f32[()], shape=(3, 4), domain=(0.0, 1.0)),
+        sample(u32[2], f32[3], shape=(3,), fine=True, domain=(0.0, 1.0)),
+    )
+
+    def out_dtype(self, dtype):
+        return BOOL
+
+    def decompose(self, key, p):
+        if not self.fine:
+            return lt(random_uniform(key, self.shape, p.dtype), p)
+        first, second = uniform_pair(key, self.shape, p.dtype)
+        step = 2.0 ** -ml_dtypes.finfo(p.dtype).nmant
+        return lt(mul(second, step), sub(p, first))
+
+
+class RandomIntegers(ParametricDistribution):
+    """Integers from `low`, each of the next `count` equally likely.
+
+    `count` has the bits of an unsigned number; 0 stands for all numbers of the dtype.
+    """
+
+    accepts = "iu"
+    differentiable = False
+    samples = (
+        sample(u32[2], i32[()], i32[()], shape=(3, 4), values={2: 7}),
+        sample(u32[3, 2], u32[()], u32[()], shape=(2,), values={2: 9}),
+    )
+
+    def decompose(self, key, low, count):
+        bits = low.dtype.itemsize * 8
+        unsigned = np.dtype(f"uint{bits}")
+        count = convert_element_type(count, unsigned)
+        high_bits, low_bits = [random_bits(subkey(key, i), self.shape, unsigned) for i in (0, 1)]
+        # (high * 2^bits + low) mod count, where 2^bits mod count is a square of remainders.
+        root = rem(literal(2 ** (bits // 2), unsigned), count)
+        offset = add(mul(rem(high_bits, count), rem(mul(root, root), count)), rem(low_bits, count))
+        return add(convert_element_type(rem(offset, count), low.dtype), low)
+
+
+class RandomShuffle(Primitive):
+    """`x` with its elements along `axis` in random order, each vector in an order of its own."""
+
+    axis: int
+    samples = sample(u32[2], f32[5], axis=0), sample(u32[2], f32[3, 4], axis=1)
+
+    def abstract_eval(self, key, x):
+        check_key(self, key)
+        return x
+
+    def decompose(self, key, x):
+        # Elements sorted by random words that may tie: enough rounds make a lasting tie unlikely.
+        rounds = math.ceil(3 * math.log(builtins.max(1, x.size)) / math.log(2**32 - 1))
+        for _ in range(rounds):
+            key, words_key = subkey(key, 0), subkey(key, 1)
+            _, x = sort((random_bits(words_key, x.shape), x), self.axis)
+        return x
+
+
+def subkey(key: Any, i: int) -> Any:
+    """The key (for each of a batch) that `split` gives at position `i`."""
+    lanes = aval_of(key).shape[:-1]
+    position = literal(i, UINT32)
+    return random_fold_in(key, full(lanes, position) if lanes else position)
+
+
+def uniform_pair(key: Any, shape: Shape, dtype: DType) -> list[Any]:
+    """Two independent arrays of `shape` of uniform numbers in [0, 1)."""
+    lanes = aval_of(key).ndim - 1
+    both = random_uniform(key, (2, *shape), dtype)
+    halves = [slice_in_dim(both, i, i + 1, axis=lanes) for i in (0, 1)]
+    return [squeeze(half, (lanes,)) for half in halves]
+
+
+def _smallest_normal(dtype: DType) -> float:
+    return float(ml_dtypes.finfo(dtype).tiny)
+
+
+def random_uniform(key: Any, shape: Shape, dtype: DType, low: Any = 0.0, high: Any = 1.0) -> Any:
+    """Floating point numbers in [low, high)."""
+    if type(low) is float and type(high) is float:
+        if (low, high) == (0.0, 1.0):
+            return RandomUniform(shape, dtype)(key)
+        low, high = literal(low, dtype), literal(high, dtype)
+    return RandomUniformBetween(shape)(key, low, high)
+
+
+class Dropout(Primitive):
+    """`x / (1 - rate)` where the key says so, each with probability 1 - rate, and 0 elsewhere.
+
+    Linear in `x`, and drawn again where a derivative needs it, so that nothing is kept.
+    """
+
+    rate: float
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], u32[2], rate=0.4),
+        sample(f32[3], u32[2], rate=1.0),
+    )
+
+    def abstract_eval(self, x, key):
+        if not 0 <= self.rate <= 1:
+            raise ValueRangeError(
+                f"{self.name}: rate must be a probability, from 0 to 1; got {self.rate}"
+            )
+        check_same_dtype(self, (x,))
+        check_key(self, key)
+        if key.ndim != 1:
+            raise ShapeError(
+                f"{self.name}: the key must be one key, u32[2]; got {key!r}",
+                fix="Use vmap to draw with an array of keys.",
+            )
+        return x
+
+    def decompose(self, x, key):
+        if self.rate == 1:
+            return zeros_like(x)
+        kept = RandomBernoulli(x.shape)(key, literal(1.0 - self.rate, canonical_dtype(float)))
+        return select(kept, div(x, 1.0 - self.rate), 0.0)
+
+    def jvp(self, primals, tangents):
+        (x, key), (t, _) = primals, tangents
+        return self(x, key), self(t, key)
+
+    def vjp(self, ct, out, args, active):
+        return self(ct, args[1]), None
+
+    def transpose(self, ct, x, key):
+        return self(ct, key), None

@@ -1,0 +1,476 @@
+"""Exponentials, logarithms, roots and what is made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jax import lax
+from jax.extend.mlir.dialects import chlo, stablehlo
+
+from functx.core.samples import c64, f32, sample
+from functx.core.types import is_complex
+from functx.ops.arithmetic import add, div, integer_pow, mul, neg, square, sub
+from functx.ops.families import Binary, Inexact
+from functx.ops.logic import bitwise_and, bitwise_or, eq, select
+from functx.ops.operands import promote_scalars
+
+
+class Exp(Inexact):
+    """e to the power x."""
+
+    has_finite_derivative = True
+    samples = (sample(f32[3, 4]),)
+
+    def derivative(self, out, x):
+        return out
+
+    def lower(self, ctx, x):
+        return stablehlo.exponential(x)
+
+
+class Exp2(Inexact):
+    """2 to the power x."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return mul(out, math.log(2.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.exponential(
+            stablehlo.multiply(x, ctx.constant(math.log(2.0), ctx.avals_in[0]))
+        )
+
+
+class Expm1(Inexact):
+    """exp(x) - 1, accurate near 0."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        # Not out + 1, of which nothing is left for very negative x.
+        return exp(x)
+
+    def lower(self, ctx, x):
+        return stablehlo.exponential_minus_one(x)
+
+
+class Log(Inexact):
+    """The natural logarithm."""
+
+    samples = (sample(f32[3, 4], domain=(0.5, 2.0)),)
+
+    def partial(self, i, t, out, x):
+        return div(t, x)
+
+    def lower(self, ctx, x):
+        return stablehlo.log(x)
+
+
+class Log1p(Inexact):
+    """log(1 + x), accurate near 0."""
+
+    samples = sample(f32[3, 4], domain=(-0.5, 2.0)), sample(c64[3], domain=(0.5, 2.0))
+
+    def partial(self, i, t, out, x):
+        return div(t, add(x, 1.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.log_plus_one(x)
+
+
+class Sqrt(Inexact):
+    """The square root; infinitely steep at 0."""
+
+    samples = (
+        sample(f32[3, 4], domain=(0.5, 2.0)),
+        sample(c64[3], nonzero=(0,)),
+        sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [math.inf, 0.25]}),
+    )
+
+    def partial(self, i, t, out, x):
+        return div(t, mul(out, 2.0))
+
+    def lower(self, ctx, x):
+        return stablehlo.sqrt(x)
+
+
+class SafeSqrt(Inexact):
+    """The square root of a sum of squares, which is a norm: of 0, its derivative is 0."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], domain=(0.5, 2.0)),
+        sample(f32[2], values={0: [0.0, 4.0]}, gradients={0: [0.0, 0.25]}),
+    )
+
+    def partial(self, i, t, out, x):
+        zero = eq(out, 0)
+        return select(zero, 0, div(t, mul(select(zero, 1, out), 2.0)))
+
+    def lower(self, ctx, x):
+        return stablehlo.sqrt(x)
+
+
+class Rsqrt(Inexact):
+    """1 / sqrt(x)."""
+
+    samples = sample(f32[3, 4], domain=(0.5, 2.0)), sample(c64[3], nonzero=(0,))
+
+    def derivative(self, out, x):
+        return mul(mul(out, -0.5), mul(out, out))
+
+    def lower(self, ctx, x):
+        return stablehlo.rsqrt(x)
+
+
+class Cbrt(Inexact):
+    """The real cube root, also of negative x; infinitely steep at 0."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], nonzero=(0,)),
+        sample(f32[2], values={0: [0.0, 8.0]}, gradients={0: [math.inf, 1.0 / 12.0]}),
+    )
+
+    def derivative(self, out, x):
+        return mul(integer_pow(out, -2), 1.0 / 3.0)
+
+    def lower(self, ctx, x):
+        return stablehlo.cbrt(x)
+
+
+class Logistic(Inexact):
+    """1 / (1 + exp(-x)), the logistic sigmoid."""
+
+    has_finite_derivative = True
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        # 1 - out, without the cancellation for large x.
+        return mul(out, logistic(neg(x)))
+
+    def lower(self, ctx, x):
+        one = ctx.constant(1, ctx.avals_in[0])
+        return stablehlo.divide(one, stablehlo.add(one, stablehlo.exponential(stablehlo.negate(x))))
+
+
+def exp(x: Any) -> Any:
+    """e to the power x, elementwise."""
+    return Exp()(x)
+
+
+def exp2(x: Any) -> Any:
+    """2 to the power x, elementwise."""
+    return Exp2()(x)
+
+
+def expm1(x: Any) -> Any:
+    """exp(x) - 1, elementwise, accurate near 0."""
+    return Expm1()(x)
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm, elementwise."""
+    return Log()(x)
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x), elementwise, accurate near 0."""
+    return Log1p()(x)
+
+
+def sqrt(x: Any) -> Any:
+    """The square root, elementwise; infinitely steep at 0."""
+    return Sqrt()(x)
+
+
+def safe_sqrt(x: Any) -> Any:
+    """The square root of sums of squares, elementwise; its derivative at 0 is 0."""
+    return SafeSqrt()(x)
+
+
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x), elementwise."""
+    return Rsqrt()(x)
+
+
+def cbrt(x: Any) -> Any:
+    """The real cube root, elementwise, also of negative x."""
+    return Cbrt()(x)
+
+
+def logistic(x: Any) -> Any:
+    """1 / (1 + exp(-x)), elementwise."""
+    return Logistic()(x)
+
+
+class Sin(Inexact):
+    """The sine."""
+
+    has_finite_derivative = True
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return cos(x)
+
+    def lower(self, ctx, x):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.sin, x)
+        return stablehlo.sine(x)
+
+
+class Cos(Inexact):
+    """The cosine."""
+
+    has_finite_derivative = True
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return neg(mul(t, sin(x)))
+
+    def lower(self, ctx, x):
+        if is_complex(ctx.avals_in[0].dtype):
+            return ctx.via_jax(lax.cos, x)
+        return stablehlo.cosine(x)
+
+
+class Tan(Inexact):
+    """The tangent."""
+
+    samples = sample(f32[3, 4], domain=(-1.2, 1.2)), sample(c64[3])
+
+    def derivative(self, out, x):
+        return add(square(out), 1.0)
+
+    def lower(self, ctx, x):
+        return stablehlo.tan(x)
+
+
+class Asin(Inexact):
+    """The angle in [-pi/2, pi/2] whose sine is x."""
+
+    samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
+
+    def derivative(self, out, x):
+        return rsqrt(one_minus_square(x))
+
+    def lower(self, ctx, x):
+        return chlo.asin(x)
+
+
+def one_minus_square(x: Any) -> Any:
+    """1 - x**2, without cancellation near -1 and 1, on the side of the branch cut that x is on.
+
+    A complex x beyond 1 with an imaginary part of 0 is on a cut: the sign of that 0 is the side,
+    and 1 - x and x + 1 have lost it.
+    """
+    if is_complex(x.dtype):
+        return neg(mul(sub(x, 1.0), sub(x, -1.0)))
+    return mul(sub(1.0, x), add(x, 1.0))
+
+
+class Acos(Inexact):
+    """The angle in [0, pi] whose cosine is x."""
+
+    samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return neg(mul(t, rsqrt(one_minus_square(x))))
+
+    def lower(self, ctx, x):
+        return chlo.acos(x)
+
+
+class Atan(Inexact):
+    """The angle in [-pi/2, pi/2] whose tangent is x."""
+
+    has_finite_derivative = True
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return div(t, add(square(x), 1.0))
+
+    def lower(self, ctx, x):
+        return chlo.atan(x)
+
+
+class Atan2(Binary):
+    """The angle of the point with ordinate x and abscissa y."""
+
+    accepts = "f"
+    samples = (
+        sample(f32[3, 4], f32[3, 4], nonzero=(0, 1)),
+        sample(f32[()], f32[3], nonzero=(0, 1)),
+        sample(
+            f32[2],
+            f32[2],
+            values={0: [0.0, 1.0], 1: [0.0, 0.0]},
+            gradients={0: [0.0, 0.0], 1: [0.0, -1.0]},
+        ),
+        sample(
+            f32[3],
+            f32[3],
+            values={0: [-math.inf, 1.0, math.inf], 1: [0.0, math.inf, -math.inf]},
+            gradients={0: [0.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0]},
+        ),
+    )
+
+    def partial(self, i, t, out, x, y):
+        # d atan2(x, y) = (y dx - x dy) / (x**2 + y**2); 0 over inf at the origin and at infinity,
+        # of which all derivatives are 0 too.
+        distance = add(square(x), square(y))
+        origin = bitwise_and(eq(x, 0), eq(y, 0))
+        flat = bitwise_or(origin, eq(distance, math.inf))
+        slope = select(flat, 0.0, y if i == 0 else neg(x))
+        return mul(t, div(slope, select(flat, math.inf, distance)))
+
+    def lower(self, ctx, x, y):
+        return stablehlo.atan2(x, y)
+
+
+class Sinh(Inexact):
+    """The hyperbolic sine."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return cosh(x)
+
+    def lower(self, ctx, x):
+        return chlo.sinh(x)
+
+
+class Cosh(Inexact):
+    """The hyperbolic cosine."""
+
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        return sinh(x)
+
+    def lower(self, ctx, x):
+        return chlo.cosh(x)
+
+
+class Tanh(Inexact):
+    """The hyperbolic tangent."""
+
+    has_finite_derivative = True
+    samples = sample(f32[3, 4]), sample(c64[3])
+
+    def derivative(self, out, x):
+        # 1 - out**2 with less cancellation, and without an exponential of its own: a fusion
+        # would compute that again for every element it makes of it.
+        return mul(sub(1.0, out), add(1.0, out))
+
+    def lower(self, ctx, x):
+        return stablehlo.tanh(x)
+
+
+class Asinh(Inexact):
+    """The inverse of sinh."""
+
+    samples = sample(f32[3, 4]), sample(c64[3], domain=(0.2, 2.0))
+
+    def derivative(self, out, x):
+        # Not + 1.0, which loses the sign of an imaginary part of 0: that is the side of the cut.
+        return rsqrt(sub(square(x), -1.0))
+
+    def lower(self, ctx, x):
+        return chlo.asinh(x)
+
+
+class Acosh(Inexact):
+    """The inverse of cosh, not negative."""
+
+    samples = sample(f32[3, 4], domain=(1.2, 3.0)), sample(c64[3], domain=(0.2, 2.0))
+
+    def derivative(self, out, x):
+        # Not one root of the product, whose sign is wrong where the real part is negative; and
+        # not + 1.0, which loses the sign of an imaginary part of 0.
+        return mul(rsqrt(sub(x, 1.0)), rsqrt(sub(x, -1.0)))
+
+    def lower(self, ctx, x):
+        return chlo.acosh(x)
+
+
+class Atanh(Inexact):
+    """The inverse of tanh."""
+
+    samples = sample(f32[3, 4], domain=(-0.9, 0.9)), sample(c64[3])
+
+    def partial(self, i, t, out, x):
+        return div(t, mul(sub(1.0, x), add(1.0, x)))
+
+    def lower(self, ctx, x):
+        return chlo.atanh(x)
+
+
+def sin(x: Any) -> Any:
+    """The sine, elementwise."""
+    return Sin()(x)
+
+
+def cos(x: Any) -> Any:
+    """The cosine, elementwise."""
+    return Cos()(x)
+
+
+def tan(x: Any) -> Any:
+    """The tangent, elementwise."""
+    return Tan()(x)
+
+
+def asin(x: Any) -> Any:
+    """The angle in [-pi/2, pi/2] whose sine is x, elementwise."""
+    return Asin()(x)
+
+
+def acos(x: Any) -> Any:
+    """The angle in [0, pi] whose cosine is x, elementwise."""
+    return Acos()(x)
+
+
+def atan(x: Any) -> Any:
+    """The angle in [-pi/2, pi/2] whose tangent is x, elementwise."""
+    return Atan()(x)
+
+
+def atan2(x: Any, y: Any) -> Any:
+    """The angle of the point with ordinate x and abscissa y, elementwise, in [-pi, pi].
+
+    The derivatives at the origin, where there is no angle, are 0.
+    """
+    return Atan2()(*promote_scalars(x, y))
+
+
+def sinh(x: Any) -> Any:
+    """The hyperbolic sine, elementwise."""
+    return Sinh()(x)
+
+
+def cosh(x: Any) -> Any:
+    """The hyperbolic cosine, elementwise."""
+    return Cosh()(x)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent, elementwise."""
+    return Tanh()(x)
+
+
+def asinh(x: Any) -> Any:
+    """The inverse of sinh, elementwise."""
+    return Asinh()(x)
+
+
+def acosh(x: Any) -> Any:
+    """The inverse of cosh, elementwise."""
+    return Acosh()(x)
+
+
+def atanh(x: Any) -> Any:
+    """The inverse of tanh, elementwise."""
+    return Atanh()(x)

@@ -1,0 +1,316 @@
+"""Writing: the one operation that changes a value, and the one that keeps it from changing."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import CapturedWriteError, DTypeError, ProgramError, ShapeError
+from functx.core.functionalization import Strides, row_major_strides
+from functx.core.primitive import Primitive
+from functx.core.program import Effect
+from functx.core.samples import c64, f32, sample
+from functx.core.tracing import aval_of, current_builder
+from functx.core.types import complex_dtype, is_complex, kind, real_dtype
+from functx.ops.arithmetic import add, mul
+from functx.ops.concatenation import concatenate
+from functx.ops.conversion import complex, imag, real
+from functx.ops.families import Linear
+from functx.ops.indexing import Gather, ScatterDimensionNumbers
+from functx.ops.operands import literal
+from functx.ops.scattering import scatter
+from functx.ops.shapes import broadcasted_iota, expand_dims, full, permute_dims, reshape, rev
+from functx.ops.slicing import slice, slice_in_dim, update_strided_slice
+
+
+class Write(Primitive):
+    """`x` takes the value `new`, and so does what it is a view of; there is no output.
+
+    `functionalize` is the one transform that has heard of it: all others get pure programs.
+    """
+
+    effects = frozenset({Effect.WRITE})
+    multiple_results = True
+
+    def __call__(self, *args: Any) -> Any:
+        builder = current_builder.get()
+        if builder is None:
+            raise CapturedWriteError(
+                "a function that JAX traces must not write to an array from outside it, which JAX "
+                f"would not know of; got a write to {aval_of(args[0])!r}",
+                fix="Return the new value from that function and write it outside, or use the "
+                "transform of functx in place of JAX's.",
+            )
+        builder.writes = True
+        return super().__call__(*args)
+
+    def abstract_eval(self, x, new):
+        if new.shape != x.shape or new.dtype != x.dtype:
+            raise DTypeError(
+                f"write: the value must have the type of the target; got {new!r} for {x!r}"
+            )
+        return ()
+
+    def forward(self, args, active):
+        raise impure_program_error()
+
+    def jvp(self, primals, tangents):
+        raise impure_program_error()
+
+    def batch(self, args, dims):
+        raise impure_program_error()
+
+
+def impure_program_error() -> ProgramError:
+    """The error for a rewrite of a program that still has writes."""
+    return ProgramError(
+        "write: a program must have no writes when it is differentiated or batched; got one with "
+        "a write to a value that varies",
+        fix="Remove the writes first: functx.make_ir(functx.functionalize(f))(*args).",
+    )
+
+
+class Copy(Linear):
+    """The elements of `x` in a storage of their own."""
+
+    is_copy = True
+    is_element_mapping = True
+    host_kernel = np.array
+    host_kernel_kinds = "biufc"
+    samples = (sample(f32[2, 3]),)
+
+    def __call__(self, *args: Any) -> Any:
+        builder = current_builder.get()
+        if builder is not None:
+            builder.has_copies = True
+        return super().__call__(*args)
+
+    def abstract_eval(self, x):
+        return x
+
+    def transpose(self, ct, x):
+        return (ct,)
+
+    def batch(self, args, dims):
+        return args[0], dims[0]
+
+    def lower(self, ctx, x):
+        return x
+
+
+INDEX_DTYPE = np.dtype("int32")
+_MAX_STACKED = 16
+"""Up to so many windows are cut out one by one; more are gathered."""
+
+
+class AsStrided(Primitive):
+    """An array of `shape` whose element at `i` is that of `x` at `start + sum(i[k] * steps[k])`.
+
+    There is a step along every dimension of `x` for each dimension of the result.
+    """
+
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    writable: bool = True
+    samples = (
+        sample(f32[12], shape=(3, 2), start=(1,), steps=((4,), (-1,))),
+        sample(f32[6], shape=(2, 3), start=(0,), steps=((3,), (1,))),
+        sample(f32[2, 3, 4], shape=(2, 3), start=(0, 0, 1), steps=((1, 0, 0), (0, 1, 1))),
+        sample(f32[2, 4], shape=(2, 3, 2), start=(0, 0), steps=((1, 0), (0, 1), (0, 1))),
+        sample(f32[2, 3], shape=(), start=(1, 2), steps=()),
+    )
+    view = True
+
+    def abstract_eval(self, x):
+        whole = len(self.steps) == len(self.shape)
+        if not whole or any(len(step) != x.ndim for step in (self.start, *self.steps)):
+            raise ShapeError(
+                "strided: there must be a step along each dimension of the operand for each of "
+                f"the result; got {self.start} and {self.steps} for {x!r}"
+            )
+        ends = [[(n - 1) * k for k in step] for n, step in zip(self.shape, self.steps, strict=True)]
+        for d, (first, n) in enumerate(zip(self.start, x.shape, strict=True)):
+            low = first + sum([min(end[d], 0) for end in ends])
+            high = first + sum([max(end[d], 0) for end in ends])
+            if prod(self.shape) and not 0 <= low <= high < n:
+                raise ShapeError(
+                    f"strided: the places from {low} to {high} must lie in dimension {d} of the "
+                    f"operand; got {x!r}"
+                )
+        return x.update(shape=self.shape)
+
+    def flat_strides(self, shape: tuple[int, ...]) -> tuple[int, Strides]:
+        """Where in the elements of an array of `shape` in a row the result begins, and its strides."""
+        along = row_major_strides(shape)
+        first, *steps = [
+            sum([k * n for k, n in zip(step, along, strict=True)])
+            for step in (self.start, *self.steps)
+        ]
+        return first, tuple(steps)
+
+    def flat_indices(self, shape: tuple[int, ...]) -> Any:
+        """Where in the elements of an array of `shape` in a row each element lies."""
+        first, strides = self.flat_strides(shape)
+        found = full(self.shape, literal(first, INDEX_DTYPE))
+        for d, step in enumerate(strides):
+            along = broadcasted_iota(INDEX_DTYPE, self.shape, d)
+            found = add(found, mul(along, full(self.shape, literal(step, INDEX_DTYPE))))
+        return found
+
+    def decompose(self, x):
+        if 0 in self.shape:
+            return full(self.shape, literal(0, x.dtype))
+        first, strides = self.flat_strides(x.shape)
+        if strides == row_major_strides(self.shape):
+            size = prod(self.shape)
+            return reshape(slice(_flatten(x), [first], [first + size]), self.shape)
+        for way in (self.as_slice, self.as_diagonal, self.as_stack):
+            found = way(x)
+            if found is not None:
+                return found
+        read = Gather(
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            slice_sizes=(1,),
+            mode="promise_in_bounds",
+        )
+        return read(_flatten(x), reshape(self.flat_indices(x.shape), (*self.shape, 1)))
+
+    def as_slice(self, x: Any) -> Any:
+        """The result as a slice, if each of its dimensions goes along one of `x` of its own."""
+        along = [[d for d, k in enumerate(step) if k] for step in self.steps]
+        used = [dims[0] for dims in along if dims]
+        if any(len(dims) != 1 for dims in along) or len(set(used)) != len(used):
+            return None
+        low, high, strides = list(self.start), [n + 1 for n in self.start], [1] * x.ndim
+        for d, n, step in zip(used, self.shape, self.steps, strict=True):
+            end = self.start[d] + (n - 1) * step[d]
+            low[d], high[d] = min(low[d], end), max(low[d], end) + 1
+            strides[d] = abs(step[d])
+        x = slice(x, low, high, strides)
+        x = rev(x, [d for d, step in zip(used, self.steps, strict=True) if step[d] < 0])
+        x = permute_dims(x, (*used, *[d for d in range(x.ndim) if d not in used]))
+        return reshape(x, self.shape)
+
+    def as_diagonal(self, x: Any) -> Any:
+        """The result as a slice, if it keeps dimensions of `x` and goes through the others at once."""
+        *lead, last = self.steps
+        unit = [0] * (x.ndim - 1) + [1]
+        kept = [step.index(1) for step in lead if sorted(step) == unit]
+        others = [d for d in range(x.ndim) if d not in kept]
+        if (
+            len(set(kept)) != len(lead)
+            or tuple([x.shape[d] for d in kept]) != self.shape[:-1]
+            or any(self.start[d] or last[d] for d in kept)
+        ):
+            return None
+        places = row_major_strides([x.shape[d] for d in others])
+        first = sum([self.start[d] * n for d, n in zip(others, places, strict=True)])
+        step = sum([last[d] * n for d, n in zip(others, places, strict=True)])
+        if step <= 0:
+            return None
+        sizes = self.shape[:-1]
+        x = permute_dims(x, (*kept, *others))
+        x = reshape(x, (*sizes, prod([x.shape[d] for d in range(len(kept), x.ndim)])))
+        limit = first + (self.shape[-1] - 1) * step + 1
+        ones = [1] * len(sizes)
+        return slice(x, [*[0] * len(sizes), first], [*sizes, limit], [*ones, step])
+
+    def as_stack(self, x: Any) -> Any:
+        """The result as a stack of views without its last dimension, if that is short."""
+        last = self.shape[-1]
+        if last > _MAX_STACKED:
+            return None
+        starts = [
+            tuple([a + i * k for a, k in zip(self.start, self.steps[-1], strict=True)])
+            for i in range(last)
+        ]
+        axis = len(self.shape) - 1
+        parts = [AsStrided(self.shape[:-1], s, self.steps[:-1]).decompose(x) for s in starts]
+        return concatenate([expand_dims(part, axis) for part in parts], axis)
+
+    def scatter_into_base(self, part, index, x):
+        if not part.size:
+            return x
+        row, (first, strides) = _flatten(x), self.flat_strides(x.shape)
+        if strides == row_major_strides(self.shape):
+            bounds = [(first, first + part.size, 1)]
+            return reshape(update_strided_slice(row, reshape(part, (part.size,)), bounds), x.shape)
+        numbers = ScatterDimensionNumbers((), (0,), (0,))
+        places = reshape(self.flat_indices(x.shape), (part.size, 1))
+        values = reshape(part, (part.size,))
+        row = scatter(row, places, values, numbers, mode="promise_in_bounds")
+        return reshape(row, x.shape)
+
+    def is_read_only_view(self, x):
+        repeats = any(n > 1 and not any(k) for n, k in zip(self.shape, self.steps, strict=True))
+        return repeats or not self.writable
+
+    def view_strides(self, x, strides):
+        return tuple(
+            [sum([k * n for k, n in zip(step, strides, strict=True)]) for step in self.steps]
+        )
+
+    def view_offset(self, x, strides, index):
+        return sum([k * n for k, n in zip(self.start, strides, strict=True)])
+
+
+def _flatten(x: Any) -> Any:
+    return reshape(x, (x.size,))
+
+
+def element_view(x: Any, place: tuple[int, ...]) -> Any:
+    """The element of `x` at `place`, as a view without dimensions."""
+    return AsStrided((), place, ())(x)
+
+
+class ViewAsReal(Primitive):
+    """The real and the imaginary part of each element, along a new last dimension."""
+
+    samples = sample(c64[3]), sample(c64[2, 3])
+    view = True
+
+    def abstract_eval(self, x):
+        if not is_complex(x.dtype):
+            raise DTypeError(f"parts: the operand must be complex; got {x!r}")
+        return x.update(shape=(*x.shape, 2), dtype=real_dtype(x.dtype))
+
+    def decompose(self, x):
+        return concatenate([expand_dims(part, x.ndim) for part in (real(x), imag(x))], x.ndim)
+
+    def scatter_into_base(self, part, index, x):
+        return ViewAsComplex()(part)
+
+    def view_strides(self, x, strides):
+        return (*[2 * n for n in strides], 1)
+
+
+class ViewAsComplex(Primitive):
+    """The complex numbers whose parts lie along the last dimension, of length 2."""
+
+    samples = sample(f32[3, 2]), sample(f32[2, 3, 2])
+    view = True
+
+    def abstract_eval(self, x):
+        if x.shape[-1:] != (2,):
+            raise ShapeError(f"of_parts: the last dimension must be 2; got {x!r}")
+        if kind(x.dtype) != "f" or x.dtype.itemsize < 4:
+            raise DTypeError(f"of_parts: the parts must be float32 or float64; got {x!r}")
+        return x.update(shape=x.shape[:-1], dtype=complex_dtype(x.dtype))
+
+    def decompose(self, x):
+        return complex(*[_part(x, i) for i in (0, 1)])
+
+    def scatter_into_base(self, part, index, x):
+        return ViewAsReal()(part)
+
+    def view_strides(self, x, strides):
+        *rest, last = strides
+        return tuple([n // 2 for n in rest]) if last == 1 and not any(n % 2 for n in rest) else None
+
+
+def _part(x: Any, i: int) -> Any:
+    return reshape(slice_in_dim(x, i, i + 1, 1, x.ndim - 1), x.shape[:-1])

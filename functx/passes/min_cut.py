@@ -1,0 +1,498 @@
+"""The cheapest cut between a source and a sink, by Dinic's maximum flow."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, NamedTuple
+
+from functx.core.errors import ArgumentError, ProgramError, ValueRangeError, type_name
+from functx.core.primitive import Primitive
+from functx.core.printing import variable_names
+from functx.core.program import Equation, Program, Var, dce_equations
+from functx.ops.callbacks import HostPrimitive
+from functx.passes.joint_programs import JointDataflow, JointProgram
+from functx.passes.memory_cost_model import (
+    RANDOM_PRIMITIVES,
+    VIEW_PRIMITIVES,
+    bytes_of,
+    compute_cost,
+    is_cheap_to_recompute,
+)
+
+INFINITE_CAPACITY = 1 << 80
+"""More than all that can flow: an edge with this capacity is never cut."""
+
+
+class FlowNetwork:
+    """Nodes `0, 1, ...` and edges with capacities, between which the cheapest cut is found.
+
+    Edges stand in pairs, `e` and `e ^ 1` backwards, so that flow can be taken back.
+    """
+
+    def __init__(self, nodes: int = 0):
+        self.edges: list[list[int]] = [[] for _ in range(nodes)]
+        self.targets: list[int] = []
+        self.capacities: list[int] = []
+
+    def add_node(self) -> int:
+        """A new node."""
+        self.edges.append([])
+        return len(self.edges) - 1
+
+    def add_edge(self, start: int, end: int, capacity: int) -> None:
+        """Let so much flow from `start` to `end`."""
+        for a, b, room in ((start, end, capacity), (end, start, 0)):
+            self.edges[a].append(len(self.targets))
+            self.targets.append(b)
+            self.capacities.append(room)
+
+    def sink_side(self, source: int, sink: int) -> list[bool]:
+        """For each node, whether the cheapest cut leaves it with `sink`.
+
+        Of the cheapest cuts it is the one next to the sink. Uses the capacities up.
+        """
+        while True:
+            left = self.distances(sink)
+            if left[source] < 0:
+                return [steps >= 0 for steps in left]
+            self.augment_paths(source, sink, left)
+
+    def distances(self, sink: int) -> list[int]:
+        """How many edges with room each node is away from `sink`, -1 where it is not reached."""
+        left = [-1] * len(self.edges)
+        left[sink] = 0
+        pending = deque([sink])
+        while pending:
+            node = pending.popleft()
+            for e in self.edges[node]:
+                before = self.targets[e]
+                if left[before] < 0 and self.capacities[e ^ 1]:
+                    left[before] = left[node] + 1
+                    pending.append(before)
+        return left
+
+    def augment_paths(self, source: int, sink: int, left: list[int]) -> None:
+        """Fill all shortest paths to `sink`, for which `left` gives the distances."""
+        edges, targets, capacities = self.edges, self.targets, self.capacities
+        tried = [0] * len(edges)
+        path: list[int] = []
+        node = source
+        while True:
+            if node == sink:
+                room = min([capacities[e] for e in path])
+                for e in path:
+                    capacities[e] -= room
+                    capacities[e ^ 1] += room
+                full = next(i for i, e in enumerate(path) if not capacities[e])
+                node = targets[path[full] ^ 1]
+                del path[full:]
+            elif tried[node] < len(edges[node]):
+                e = edges[node][tried[node]]
+                if capacities[e] and left[targets[e]] == left[node] - 1:
+                    path.append(e)
+                    node = targets[e]
+                else:
+                    tried[node] += 1
+            elif path:
+                # Nothing leads on from here, so the edge that led here is done with.
+                node = targets[path.pop() ^ 1]
+                tried[node] += 1
+            else:
+                return
+
+
+@dataclass(frozen=True)
+class MinCutConfig:
+    """What `min_cut_rematerialization_partition` may compute again.
+
+    `recomputable_ops`, names of primitives, replaces the list of those that are quick; random
+    operations are not, by default. With `aggressive`, whatever is no product of matrices,
+    convolution, attention or the like is done again, and none of the rules below count.
+    `reductions` bans what reads four times what it gives; `materialized` what the backward
+    computation has to write to memory at any rate; `far_apart` what is used again behind an
+    operation that cannot be fused; `long_chains` a chain of more than `chain` fusible operations;
+    `distance` is how far from the backward computation a value may be.
+
+    `price` is what it costs to do the banned again, in bytes kept for the work of moving one.
+    """
+
+    recomputable_ops: frozenset[str] | None = None
+    aggressive: bool = False
+    reductions: bool = True
+    materialized: bool = True
+    far_apart: bool = True
+    long_chains: bool = True
+    chain: int = 100
+    distance: int = 1000
+    price: float = inf
+
+    def __post_init__(self) -> None:
+        ops = self.recomputable_ops
+        if ops is None:
+            return
+        must = "Config: recomputable_ops must be names of primitives"
+        if isinstance(ops, str) or not isinstance(ops, Collection):
+            raise ArgumentError(f"{must}; got {type_name(ops)}")
+        for name in ops:
+            if not isinstance(name, str):
+                raise ArgumentError(f"{must}; got {type_name(name)} among them")
+            if name not in Primitive.registry:
+                raise ValueRangeError(f"{must}; there is no primitive {name!r}")
+        object.__setattr__(self, "recomputable_ops", frozenset(ops))
+
+    def is_recomputable(self, primitive: Primitive) -> bool:
+        """Whether `primitive` is on the list of those that are done again."""
+        if self.recomputable_ops is not None:
+            return primitive.name in self.recomputable_ops and not primitive.effects
+        return is_cheap_to_recompute(primitive)
+
+    def is_fusible(self, primitive: Primitive) -> bool:
+        """Whether a compiler merges it with its neighbours."""
+        return self.is_recomputable(primitive) or isinstance(primitive, RANDOM_PRIMITIVES)
+
+
+REDUCTION_RATIO = 4
+"""Reductions whose results are so many times smaller than what they read are kept."""
+
+
+class RecomputeHeuristics:
+    """The equations before the backward computation of `flow` that are not to be done again.
+
+    `price(eqn)` is what doing one of them again costs at least: infinite for what never may.
+    """
+
+    def __init__(self, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]):
+        self.flow, self.config, self.distances = flow, config, distances
+        self.position = {eqn: i for i, eqn in enumerate(flow.joint.program.equations)}
+        self.banned = {eqn for eqn in flow.recompute_candidates if self.should_ban(eqn)}
+        if not config.aggressive:
+            if config.far_apart:
+                self.ban_far_apart()
+            if config.long_chains:
+                self.ban_long_chains()
+
+    def recompute_cost(self, eqn: Equation) -> float:
+        """What it costs to do `eqn` again: nothing if it is not banned."""
+        if eqn not in self.banned:
+            return 0
+        if eqn.primitive.effects or isinstance(eqn.primitive, HostPrimitive):
+            return inf
+        price = self.config.price
+        return inf if price == inf else price * compute_cost(eqn)
+
+    def should_ban(self, eqn: Equation) -> bool:
+        """Whether what `eqn` does, or what it reads, is a reason to keep its outputs."""
+        config, primitive = self.config, eqn.primitive
+        if isinstance(primitive, VIEW_PRIMITIVES) or self.must_recompute(eqn):
+            return False
+        if not config.is_recomputable(primitive):
+            return True
+        if config.aggressive:
+            return False
+        if self.distances.get(eqn.outputs[0], 0) > config.distance:
+            return True
+        if config.materialized and any([self.is_materialized_in_backward(v) for v in eqn.outputs]):
+            return True
+        read = sum([bytes_of(a.aval) for a in eqn.inputs])
+        return config.reductions and read >= REDUCTION_RATIO * sum(
+            [bytes_of(v.aval) for v in eqn.outputs]
+        )
+
+    def must_recompute(self, eqn: Equation) -> bool:
+        """Whether `eqn` is to be done again whatever it costs; what has effects never is."""
+        again = self.flow.joint.recompute
+        return not eqn.primitive.effects and not again.isdisjoint(eqn.outputs)
+
+    def is_materialized_in_backward(self, v: Var) -> bool:
+        """Whether the backward computation needs `v`, or a view of it, in memory."""
+        flow, pending = self.flow, [v]
+        if v not in flow.required_forward:
+            return False
+        while pending:
+            for user in flow.users.get(pending.pop(), ()):
+                if flow.required_forward.isdisjoint(user.outputs):
+                    if not self.config.is_fusible(user.primitive):
+                        return True
+                    if isinstance(user.primitive, VIEW_PRIMITIVES):
+                        pending += user.outputs
+        return False
+
+    def fusible_users(self, eqn: Equation) -> list[Equation]:
+        """The equations of the forward computation that can be one operation with `eqn`."""
+        if not self.config.is_fusible(eqn.primitive):
+            return []
+        return [e for e in self.forward_users(eqn) if self.config.is_fusible(e.primitive)]
+
+    def forward_users(self, eqn: Equation) -> list[Equation]:
+        users = [e for v in eqn.outputs for e in self.flow.users.get(v, ())]
+        return [e for e in users if not self.flow.required_forward.isdisjoint(e.outputs)]
+
+    def ban_far_apart(self) -> None:
+        """Ban what uses a value again after an operation that ended the run of fusible ones."""
+        for eqn in self.flow.recompute_candidates:
+            users = self.forward_users(eqn)
+            if len(users) < 2:
+                continue
+            latest = max([self.position[e] for e in users])
+            ends = self.first_unfusible(users, latest)
+            far = [e for e in self.fusible_users(eqn) if self.position[e] > ends]
+            self.banned.update([e for e in far if not self.must_recompute(e)])
+
+    def first_unfusible(self, starts: list[Equation], latest: int) -> int:
+        """When, from `starts` on, the first operation comes that cannot be fused; else `latest`."""
+        everything = self.flow.joint.program.equations
+        pending = sorted([self.position[eqn] for eqn in starts])
+        seen = {*pending}
+        while pending:
+            at = heappop(pending)
+            if at >= latest:
+                break
+            fusible = self.config.is_fusible(everything[at].primitive)
+            for user in self.forward_users(everything[at]):
+                behind = self.position[user]
+                if not (fusible and self.config.is_fusible(user.primitive)):
+                    return behind
+                if behind not in seen:
+                    seen.add(behind)
+                    heappush(pending, behind)
+        return latest
+
+    def ban_long_chains(self) -> None:
+        """Ban an equation of each chain that is longer than what is worth doing again."""
+        length: dict[Equation, int] = {}
+        for eqn in self.flow.recompute_candidates:
+            fusible = self.config.is_fusible(eqn.primitive)
+            if eqn in self.banned or not fusible or self.must_recompute(eqn):
+                continue
+            makers = [self.flow.producers.get(a) for a in eqn.inputs if type(a) is Var]
+            length[eqn] = 1 + max([length.get(e, 0) for e in makers if e is not None], default=0)
+            if length[eqn] > self.config.chain and not isinstance(eqn.primitive, VIEW_PRIMITIVES):
+                self.banned.add(eqn)
+                length[eqn] = 0
+
+
+_SOURCE, _SINK = 0, 1
+_DISTANCE_FACTOR, _MAX_DISTANCE = 1.1, 100
+# Capacities are whole numbers, and small arrays are to differ too.
+_CAPACITY_SCALE = 1024
+
+
+def values_to_save(joint: JointProgram, config: MinCutConfig) -> list[Var]:
+    """The variables to keep of what is computed before the backward computation, in order.
+
+    Each has an edge with the capacity of its cost from where it can be computed to where it is
+    at hand. What uses it leads on from there, to the sink if that needs tangents.
+    """
+    flow = JointDataflow(joint)
+    distances = distances_to_backward(flow)
+    bans = RecomputeHeuristics(flow, config, distances)
+    network = FlowNetwork(2)
+    made: dict[Any, int] = {}
+    at_hand: dict[Any, int] = {}
+
+    def add_value(v: Var, maker: int) -> None:
+        made[v] = maker
+        at_hand[v] = network.add_node()
+        network.add_edge(maker, at_hand[v], save_cost(v, flow, config, distances))
+
+    for v in joint.program.inputs[: joint.primals]:
+        if v in distances:
+            add_value(v, _SOURCE)
+    for eqn in flow.recompute_candidates:
+        price = bans.recompute_cost(eqn)
+        maker = _SOURCE if price == inf else network.add_node()
+        if maker != _SOURCE:
+            if price:
+                network.add_edge(_SOURCE, maker, int(price * _CAPACITY_SCALE) + 1)
+            for atom in dict.fromkeys(eqn.inputs):
+                if type(atom) is Var:
+                    network.add_edge(at_hand[atom], maker, INFINITE_CAPACITY)
+        for v in eqn.outputs:
+            add_value(v, maker)
+    for v in flow.backward_inputs:
+        network.add_edge(at_hand[v], _SINK, INFINITE_CAPACITY)
+    behind = network.sink_side(_SOURCE, _SINK)
+    return [v for v in at_hand if behind[at_hand[v]] and not behind[made[v]]]
+
+
+def distances_to_backward(flow: JointDataflow) -> dict[Any, int]:
+    """For each variable that the backward computation needs, by how many equations it is away."""
+    distances = dict.fromkeys(flow.backward_inputs, 1)
+    for eqn in reversed(flow.recompute_candidates):
+        away = min([distances[v] for v in eqn.outputs if v in distances]) + 1
+        for atom in eqn.inputs:
+            if type(atom) is Var:
+                distances[atom] = min(away, distances.get(atom, away))
+    return distances
+
+
+def save_cost(v: Var, flow: JointDataflow, config: MinCutConfig, distances: dict[Any, int]) -> int:
+    """What it costs to save `v`: its bytes, more the farther away the backward computation is.
+
+    Twice that for what would otherwise never be in memory, since all that uses it is fused.
+    """
+    if v in flow.joint.free_to_save:
+        return 0
+    if v in flow.joint.recompute:
+        return INFINITE_CAPACITY
+    weight = _DISTANCE_FACTOR ** min(distances.get(v, _MAX_DISTANCE), _MAX_DISTANCE)
+    maker = flow.producers.get(v)
+    in_memory = maker is None or not (
+        config.is_fusible(maker.primitive)
+        and v not in flow.outputs
+        and all([config.is_fusible(user.primitive) for user in flow.users.get(v, ())])
+    )
+    return int(bytes_of(v.aval) * weight * (_CAPACITY_SCALE if in_memory else 2 * _CAPACITY_SCALE))
+
+
+class Partition(NamedTuple):
+    """A joint program in two.
+
+    `forward` takes the primals, and gives the outputs, then what is saved; `backward` takes
+    the tangents, then what is saved, and gives the gradients.
+    """
+
+    forward: Program
+    backward: Program
+
+
+def default_partition(joint: JointProgram) -> Partition:
+    """The partition that computes nothing again: all is saved that the outputs need anyway.
+
+    What the backward program uses of it, that is; sizes are part of a program, and not saved.
+    """
+    flow = JointDataflow(joint)
+    needed: dict[Any, None] = {}
+    for eqn in required_backward_equations(flow):
+        needed.update(dict.fromkeys(eqn.inputs))
+    needed.update(dict.fromkeys(flow.gradients))
+    return partition_at(
+        joint, [v for v in variables_in_order(joint) if v in needed and v in flow.required_forward]
+    )
+
+
+def required_backward_equations(flow: JointDataflow) -> list[Equation]:
+    """The equations that are none of the forward computation's."""
+    pure = [eqn for eqn in flow.tangent_free if not eqn.primitive.effects]
+    return [*[e for e in pure if flow.required_forward.isdisjoint(e.outputs)], *flow.backward]
+
+
+def min_cut_partition(joint: JointProgram, config: MinCutConfig) -> Partition:
+    """The partition that keeps the cheapest values, and computes again what follows from them.
+
+    Without gradients there is nothing to choose, and it is the default one.
+    """
+    flow = JointDataflow(joint)
+    if not flow.gradients or not flow.backward:
+        return default_partition(joint)
+    return partition_at(joint, values_to_save(joint, config))
+
+
+def variables_in_order(joint: JointProgram) -> Iterable[Var]:
+    """The variables of a joint program in the order in which they are defined."""
+    yield from joint.program.inputs[: joint.primals]
+    for eqn in joint.program.equations:
+        yield from eqn.outputs
+
+
+def partition_at(joint: JointProgram, saved: Sequence[Var]) -> Partition:
+    """The partition in which `saved` is what is kept, as far as the backward program uses it.
+
+    Raises ProgramError, which names the variable, where the gradients need what can be neither
+    computed from these nor is among them.
+    """
+    program, flow = joint.program, JointDataflow(joint)
+    equations = BackwardExtraction(joint, saved).equations(flow.gradients)
+    read = {*flow.gradients, *[a for eqn in equations for a in eqn.inputs]}
+    saved = [v for v in saved if v in read]
+    outputs = [*flow.outputs, *saved]
+    late = {*flow.backward}
+    early = [eqn for eqn in program.equations if eqn not in late]
+    forward = Program(
+        program.name,
+        program.inputs[: joint.primals],
+        dce_equations(early, outputs),
+        outputs,
+        in_names=program.in_names,
+    )
+    return Partition(
+        forward, build_backward_program(f"pullback_{program.name}", joint, saved, equations)
+    )
+
+
+class BackwardExtraction:
+    """The equations of a backward program, each done again just before it is first needed."""
+
+    def __init__(self, joint: JointProgram, saved: Iterable[Var]):
+        self.joint = joint
+        self.saved: set[Any] = {*saved}
+        self.available = self.saved | {*joint.tangents}
+        self.producers = {v: eqn for eqn in joint.program.equations for v in eqn.outputs}
+
+    def equations(self, gradients: Iterable[Any]) -> list[Equation]:
+        """What computes `gradients`: what needs tangents in its own order, the rest as late as it can."""
+        flow = JointDataflow(self.joint)
+        done: dict[Equation, None] = {}
+        for eqn in live_backward_equations(flow, gradients):
+            self.add(eqn.inputs, done)
+            done[eqn] = None
+        self.add(gradients, done)
+        return list(done)
+
+    def add(self, atoms: Iterable[Any], done: dict[Equation, None]) -> None:
+        """Add to `done` what makes `atoms` of what is given."""
+        pending = [a for a in atoms if type(a) is Var and a not in self.available]
+        while pending:
+            v = pending[-1]
+            eqn = self.producers.get(v)
+            if eqn is None or eqn.primitive.effects:
+                raise self.error(v)
+            if eqn not in done:
+                missing = [
+                    a
+                    for a in eqn.inputs
+                    if type(a) is Var
+                    and a not in self.available
+                    and self.producers.get(a) not in done
+                ]
+                if missing:
+                    pending += missing
+                    continue
+                done[eqn] = None
+            pending.pop()
+
+    def error(self, v: Var) -> ProgramError:
+        program = self.joint.program
+        eqn = self.producers.get(v)
+        maker = "an input" if eqn is None else eqn.primitive.name
+        names = variable_names(program)
+        return ProgramError(
+            f"partition: the backward program must be computable from what is saved; got "
+            f"`{names[v]}`: {v.aval!r}, made by {maker}, which is neither",
+            f"saved: {', '.join([names[a] for a in names if a in self.saved]) or 'nothing'}",
+            source=None if eqn is None else eqn.source,
+        )
+
+
+def live_backward_equations(flow: JointDataflow, gradients: Iterable[Any]) -> list[Equation]:
+    """The equations with tangents that `gradients` need, and those with effects."""
+    return dce_equations(flow.backward, [a for a in gradients if type(a) is Var])
+
+
+def build_backward_program(
+    name: str, joint: JointProgram, saved: Sequence[Var], equations: Sequence[Equation]
+) -> Program:
+    """The backward program, with variables of its own for what the forward one has too."""
+    own: dict[Any, Any] = {v: Var(v.aval) for v in (*joint.tangents, *saved)}
+    copies = []
+    for eqn in equations:
+        inputs = [own.get(a, a) for a in eqn.inputs]
+        outputs = [own.setdefault(v, Var(v.aval)) for v in eqn.outputs]
+        copies.append(eqn.replace(inputs=inputs, outputs=outputs))
+    outputs = [own.get(a, a) for a in joint.program.outputs[joint.outputs :]]
+    inputs = [own[v] for v in (*joint.tangents, *saved)]
+    return Program(name, inputs, dce_equations(copies, outputs), outputs)

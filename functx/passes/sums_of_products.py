@@ -1,0 +1,180 @@
+"""The sums of a program, each as one or several sums of products of small factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from functx.core.program import Equation
+from functx.core.tracing import aval_of
+from functx.core.types import ShapedArray, is_floating, kind
+from functx.ops.arithmetic import IntegerPow, Mul, Neg, Square, add
+from functx.ops.concatenation import Concatenate, concatenate
+from functx.ops.contraction import DotGeneral
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import tuple_delete
+from functx.ops.reductions import ReduceSum
+from functx.ops.statistics import VectorNorm
+from functx.ops.transcendental import sqrt
+from functx.passes.einsum import Einsum
+from functx.passes.einsum_factors import LabelGroups, ProductExpression, fresh_labels
+
+Producers = dict[Any, Equation]
+
+
+class SumOfEinsums(NamedTuple):
+    """Sums that are added, or joined along `axis`; with `root`, the square root of that."""
+
+    einsums: list[Einsum]
+    axis: int | None
+    takes_sqrt: bool
+    aval: ShapedArray
+
+    @property
+    def cost(self) -> float:
+        """What it costs to compute, in operations of a matrix product."""
+        return sum([part.cost for part in self.einsums])
+
+    def emit(self, read: Callable[[Any], Any]) -> Any:
+        """The equations that compute it, from what `read` gives for each variable."""
+        arrays = [part.emit(read) for part in self.einsums]
+        total = arrays[0]
+        if self.axis is not None and len(arrays) > 1:
+            total = concatenate(arrays, self.axis)
+        else:
+            for array in arrays[1:]:
+                total = add(total, array)
+        if self.takes_sqrt:
+            total = sqrt(total)
+        if aval_of(total) is not self.aval:
+            total = convert_element_type(total, self.aval.dtype, self.aval.weak_type)
+        return total
+
+
+def is_sum(eqn: Equation) -> bool:
+    """Whether an equation sums products, or what may be products."""
+    primitive = eqn.primitive
+    if type(primitive) is DotGeneral:
+        return bool(primitive.contracting_dims[0])
+    if type(primitive) is VectorNorm:
+        return primitive.ord == 2 and is_floating(eqn.inputs[0].aval.dtype)
+    return type(primitive) is ReduceSum
+
+
+def expand_sum(eqn: Equation, makers: Producers, open_to: set[Any]) -> SumOfEinsums | None:
+    """What the sum `eqn` computes, from small factors; None where that cannot be.
+
+    The variables `open_to` are looked into, and may not be factors.
+    """
+    (out,) = eqn.outputs
+    if kind(out.aval.dtype) == "b":
+        return None
+    found = split_at_concatenation(eqn, makers)
+    if found is None:
+        return None
+    pieces, axis = found
+    parts = []
+    # Some machines round the operands of matrix products that do not ask for more.
+    precision = None if type(eqn.primitive) is DotGeneral else ("HIGHEST", "HIGHEST")
+    for instead, shapes in pieces:
+        product = ProductExpression(makers, open_to.__contains__, instead)
+        groups = expand_summands(product, eqn, shapes)
+        if groups is None or any([atom in open_to for atom in product.atoms()]):
+            return None
+        shape = tuple([group[0].size if group else 1 for group in groups])
+        einsum = Einsum.of(product, groups, out.aval.update(shape=shape), precision)
+        if einsum is None:
+            return None
+        parts.append(einsum)
+    return SumOfEinsums(parts, axis, type(eqn.primitive) is VectorNorm, out.aval)
+
+
+Shapes = list[tuple[int, ...]]
+
+
+def split_at_concatenation(
+    eqn: Equation, makers: Producers
+) -> tuple[list[tuple[dict[Any, Any], Shapes]], int | None] | None:
+    """The sums that `eqn` consists of where operands are joined of parts, and how they make it up.
+
+    For each what stands in place of the joined array, and the shapes of the operands; then the
+    axis of the result along which they are joined, None for sums that are added.
+    """
+    shapes = [x.aval.shape for x in eqn.inputs]
+    joins = [concatenation_of(x, makers) for x in eqn.inputs]
+    join = next((j for j in joins if j is not None), None)
+    if join is None:
+        return [({}, shapes)], None
+    primitive: Any = eqn.primitive
+    at: int = join.primitive.axis  # type: ignore[attr-defined]
+    axis: int | None = None
+    if type(primitive) is not DotGeneral:
+        if at not in primitive.axes:
+            axis = tuple_delete(range(len(shapes[0])), primitive.axes).index(at)
+    else:
+        summed = [
+            j is join and at in dims
+            for j, dims in zip(joins, primitive.contracting_dims, strict=True)
+        ]
+        if any(summed):
+            if not all(summed) or eqn.inputs[0] is not eqn.inputs[1]:
+                return None
+        elif None not in joins:
+            return None
+        else:
+            free = [
+                tuple_delete(range(len(shape)), c + b)
+                for shape, c, b in zip(
+                    shapes, primitive.contracting_dims, primitive.batch_dims, strict=True
+                )
+            ]
+            side = joins.index(join)
+            if at not in free[side]:
+                return None
+            axis = len(primitive.batch_dims[0]) + side * len(free[0]) + free[side].index(at)
+    pieces = []
+    for part in join.inputs:
+        n = part.aval.shape[at]
+        cut = [
+            (*shape[:at], n, *shape[at + 1 :]) if j is join else shape
+            for shape, j in zip(shapes, joins, strict=True)
+        ]
+        pieces.append(({join.outputs[0]: part}, cut))
+    return pieces, axis
+
+
+def concatenation_of(atom: Any, makers: Producers) -> Equation | None:
+    """The equation that joins arrays to what `atom` is, element by element; None if none does."""
+    while (eqn := makers.get(atom)) is not None:
+        if type(eqn.primitive) is Concatenate:
+            return eqn
+        alone = type(eqn.primitive) is Mul and eqn.inputs[0] is eqn.inputs[1]
+        if type(eqn.primitive) not in _ELEMENTWISE_OPS and not alone:
+            break
+        atom = eqn.inputs[0]
+    return None
+
+
+_ELEMENTWISE_OPS = frozenset({Neg, Square, IntegerPow})
+
+
+def expand_summands(
+    product: ProductExpression, eqn: Equation, shapes: Shapes
+) -> LabelGroups | None:
+    """Put what `eqn` sums into `product`, from operands of `shapes`; the labels of the result."""
+    primitive: Any = eqn.primitive
+    if type(primitive) is DotGeneral:
+        out = primitive.infer_out_avals(
+            tuple([x.aval.update(shape=s) for x, s in zip(eqn.inputs, shapes, strict=True)])
+        )[0]
+        groups = fresh_labels(out.shape)
+        return groups if product.expand_dot_general(primitive, eqn.inputs, groups, shapes) else None
+    (x,), (shape,), axes = eqn.inputs, shapes, primitive.axes
+    groups = fresh_labels(tuple_delete(shape, axes))
+    given, summed = iter(groups), iter(product.sum_over([shape[d] for d in axes]))
+    dims = tuple([next(summed if d in axes else given) for d in range(len(shape))])
+    if type(primitive) is VectorNorm:
+        product.expand_square(primitive, [x], dims)
+    else:
+        product.multiply(x, dims)
+    return groups

@@ -1,0 +1,255 @@
+"""`check_grads`: the derivatives of a function against differences of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functx.core import tree
+from functx.core.errors import ValueRangeError
+from functx.core.tracing import Tracer, aval_of
+from functx.core.types import complex_dtype, is_complex, is_inexact
+from functx.numpy.promotion import copy_array
+from functx.ops.operands import as_int
+from functx.transforms.jvp import jvp, vjp
+from functx.transforms.vmap import vmap
+
+Array = np.ndarray[Any, Any]
+
+
+def check_grads(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    order: int,
+    modes: Sequence[str] = ("fwd", "rev"),
+    atol: float | None = None,
+    rtol: float | None = None,
+    eps: float | None = None,
+) -> None:
+    """Check the derivatives of `f` at `args` up to `order`, by differences in float64.
+
+    `modes` names the ways to differentiate, forward (`"fwd"`) and reverse (`"rev"`); beyond
+    the first order every sequence of them is checked. `args` are pytrees, whose inexact
+    leaves all vary, in a random direction. `eps` is the step of the difference, 1e-4 unless
+    given; `atol` and `rtol` are 1e-6 unless given.
+
+    Raises AssertionError, which says how far off which derivative is.
+
+    >>> from functx.testing import check_grads
+    >>> check_grads(lambda x: x * x * x, (2.0,), order=2)
+    """
+    order = as_int("check_grads: order", order)
+    if order < 1 or not set(modes) <= {"fwd", "rev"}:
+        raise ValueRangeError(
+            f"check_grads: order must be at least 1, and modes among 'fwd' and 'rev'; got {order} "
+            f"and {modes}"
+        )
+    with jax.enable_x64():
+        leaves, in_tree = tree.flatten(tuple(args))
+        wide = [_widen_leaf(x) for x in leaves]
+        varying = [i for i, x in enumerate(wide) if is_inexact(x.dtype)]
+        checker = _GradientChecker(
+            tuple(modes),
+            1e-6 if atol is None else atol,
+            1e-6 if rtol is None else rtol,
+            1e-4 if eps is None else eps,
+        )
+
+        def flat(*moving: Any) -> list[Any]:
+            every = list(wide)
+            for i, x in zip(varying, moving, strict=True):
+                every[i] = x
+            outs = tree.leaves(f(*tree.unflatten(in_tree, copy_arrays(every))))
+            return [out for out in outs if is_inexact(aval_of(out).dtype)]
+
+        checker.check(flat, [wide[i] for i in varying], order, getattr(f, "__name__", "f"))
+
+
+class _GradientChecker:
+    """The modes, tolerances and step of one call of `check_grads`."""
+
+    def __init__(self, modes: Sequence[str], atol: float, rtol: float, eps: float):
+        self.modes, self.atol, self.rtol, self.eps = modes, atol, rtol, eps
+        self.random = np.random.RandomState(0)
+
+    def check(
+        self, flat: Callable[..., list[Any]], leaves: list[Array], order: int, name: str
+    ) -> None:
+        """Check the first derivative of `flat`, then those of its derivative."""
+        directions = [self.direction(x) for x in leaves]
+
+        def at(step: float) -> list[Array]:
+            moved = [np.asarray(x + step * d) for x, d in zip(leaves, directions, strict=True)]
+            return [np.asarray(x) for x in flat(*moved)]
+
+        slopes = central_difference(at, self.eps)
+        if "fwd" in self.modes:
+            _, tangents = jvp(flat, leaves, directions)
+            for k, (got, wanted) in enumerate(zip(tangents, slopes, strict=True)):
+                self.compare(f"jvp of {name}, output {k}", np.asarray(got), wanted)
+        outs, pullback = vjp(flat, *leaves)
+        cts = [self.direction(np.asarray(out)) for out in outs]
+        if "rev" in self.modes:
+            pulled = [np.asarray(x) for x in pullback(cts)]
+            got = real_inner_product(pulled, directions)
+            self.compare(f"vjp of {name}, along a direction", got, real_inner_product(cts, slopes))
+        if order == 1:
+            return
+        n = len(leaves)
+        if "fwd" in self.modes:
+            self.check(
+                lambda *xs: list(jvp(flat, xs[:n], xs[n:])[1]),
+                [*leaves, *directions],
+                order - 1,
+                f"jvp of {name}",
+            )
+        if "rev" in self.modes:
+            self.check(
+                lambda *xs: list(vjp(flat, *xs[:n])[1](list(xs[n:]))),
+                [*leaves, *cts],
+                order - 1,
+                f"vjp of {name}",
+            )
+
+    def direction(self, x: Array) -> Array:
+        d: Any = self.random.uniform(-1.0, 1.0, x.shape)
+        if is_complex(x.dtype):
+            d = d + 1j * self.random.uniform(-1.0, 1.0, x.shape)
+        return np.asarray(d, x.dtype)
+
+    def compare(self, what: str, got: Any, wanted: Any) -> None:
+        scale = max(1.0, float(np.max(np.abs(wanted), initial=0.0)))
+        if not np.allclose(got, wanted, rtol=self.rtol, atol=self.atol * scale):
+            raise AssertionError(
+                f"check_grads: {what} must match a central difference; got\n{got}\nfor\n{wanted}"
+            )
+
+
+def central_difference(at: Callable[[float], Sequence[Array]], step: float) -> list[Array]:
+    """The derivative of the arrays `at(s)` at s = 0, with an error of the order of `step**4`."""
+
+    def slopes(h: float) -> list[Array]:
+        pairs = [(widen(x), widen(y)) for x, y in zip(at(h), at(-h), strict=True)]
+        # Not inf - inf where a value stays infinite.
+        return [np.subtract(x, y, out=np.zeros_like(x), where=x != y) / (2 * h) for x, y in pairs]
+
+    near, far = slopes(step), slopes(2 * step)
+    return [(4 * x - y) / 3 for x, y in zip(near, far, strict=True)]
+
+
+def real_inner_product(xs: Sequence[Array], ys: Sequence[Array]) -> float:
+    """The real part of the sum of products, without conjugation: what transposing keeps."""
+    return float(sum(np.sum((widen(x) * widen(y)).real) for x, y in zip(xs, ys, strict=True)))
+
+
+def widen(x: Array) -> Array:
+    """`x` in float64, or complex128."""
+    return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
+
+
+def _widen_leaf(x: Any) -> Array:
+    x = np.asarray(x)
+    if not is_inexact(x.dtype):
+        return x
+    return x.astype(complex_dtype(np.dtype(np.float64)) if is_complex(x.dtype) else np.float64)
+
+
+ArrayFunction = Callable[..., list[Any]]
+"""A function of arrays that returns a list of arrays."""
+
+
+def real_vector(x: Any) -> Array:
+    """The numbers of `x` in a row, real and imaginary parts one after the other."""
+    x = np.asarray(x).ravel()
+    wide = x.astype(np.complex128 if is_complex(x.dtype) else np.float64)
+    return wide.view(np.float64)
+
+
+def basis_directions(x: Array) -> list[Array]:
+    """The directions in which `x` can move: one for each of its `real_vector`."""
+    found = []
+    for k in range(x.size):
+        for unit in (1.0, 1.0j) if is_complex(x.dtype) else (1.0,):
+            direction = np.zeros(x.shape, x.dtype)
+            direction.flat[k] = unit
+            found.append(direction)
+    return found
+
+
+def copy_arrays(values: Sequence[Any]) -> list[Any]:
+    """`values` with arrays copied, so that a function may write to its arguments."""
+    return [copy_array(x) if isinstance(x, Tracer) else _copy_if_ndarray(x) for x in values]
+
+
+def _copy_if_ndarray(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def numerical_jacobian(flat: ArrayFunction, xs: Sequence[Array], i: int, eps: float) -> list[Array]:
+    """For each output its Jacobian in `xs[i]`, parts of the one by parts of the other."""
+    columns = []
+    for unit in basis_directions(xs[i]):
+        near, far = [
+            flat(*[x + step * unit if j == i else x for j, x in enumerate(xs)])
+            for step in (np.asarray(eps, unit.real.dtype), np.asarray(-eps, unit.real.dtype))
+        ]
+        columns.append(
+            [(real_vector(a) - real_vector(b)) / (2 * eps) for a, b in zip(near, far, strict=True)]
+        )
+    return matrices_from_columns(columns, [real_vector(out).size for out in flat(*xs)])
+
+
+def forward_jacobian(
+    flat: ArrayFunction, xs: Sequence[Array], i: int, batched: bool = False
+) -> list[Array]:
+    """As `numerical_jacobian`, by forward mode; several directions at once if `batched`."""
+
+    def push(unit: Any) -> Any:
+        tangents = [unit if j == i else None for j in range(len(xs))]
+        return jvp(flat, xs, tangents)[1]
+
+    outs, directions = flat(*xs), basis_directions(xs[i])
+    if batched and directions:
+        found = vmap(push)(np.stack(directions))
+        pushed = [[np.asarray(t)[k] for t in found] for k in range(len(directions))]
+    else:
+        pushed = [push(unit) for unit in directions]
+    columns = [[real_vector(t) for t in tangents] for tangents in pushed]
+    return matrices_from_columns(columns, [real_vector(out).size for out in outs])
+
+
+def reverse_jacobians(flat: ArrayFunction, xs: Sequence[Array]) -> list[list[Array]]:
+    """For each output, its Jacobian in each of `xs` as `numerical_jacobian` gives it, by reverse mode."""
+    outs, pullback = vjp(flat, *xs)
+    found = []
+    for k, out in enumerate(outs):
+        rows = []
+        for unit in basis_directions(np.asarray(out)):
+            # The product with the cotangent keeps the real part: that with -i is the imaginary one.
+            ct = np.conj(unit)
+            cts = [ct if j == k else np.zeros(o.shape, o.dtype) for j, o in enumerate(outs)]
+            rows.append([gradient_row(g) for g in pullback(cts)])
+        sizes = [real_vector(x).size for x in xs]
+        found.append(
+            [
+                np.array([row[i] for row in rows]).reshape(len(rows), size)
+                for i, size in enumerate(sizes)
+            ]
+        )
+    return found
+
+
+def gradient_row(gradient: Any) -> Array:
+    """The derivatives in each part of an input: of Re(g z) they are Re g and -Im g."""
+    return real_vector(np.conj(np.asarray(gradient)))
+
+
+def matrices_from_columns(columns: Sequence[Sequence[Array]], sizes: Sequence[int]) -> list[Array]:
+    """Matrices with these columns, a column holding one vector for each matrix."""
+    return [
+        np.array([column[k] for column in columns]).reshape(len(columns), size).T
+        for k, size in enumerate(sizes)
+    ]

@@ -1,0 +1,217 @@
+"""Products of arrays, convolutions, attention."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from functx.testing.reference.interpreter import REFERENCE_RULES, reference_rule, subprogram_rule
+from functx.transforms.spectral_functions import elementwise_derivative
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+
+@reference_rule
+def DotGeneral(x, y, contract, batched, precision, preferred_element_type):
+    if preferred_element_type is not None and x.dtype.kind in "iu":
+        x, y = x.astype(preferred_element_type), y.astype(preferred_element_type)
+    letters = iter("abcdefghijklmnop")
+    left, right = [None] * x.ndim, [None] * y.ndim
+    for i, j in (*zip(*batched, strict=True), *zip(*contract, strict=True)):
+        left[i] = right[j] = next(letters)
+    lead = "".join([left[i] for i in batched[0]])
+    free = ["", ""]
+    for k, labels in enumerate((left, right)):
+        for i, label in enumerate(labels):
+            if label is None:
+                labels[i] = next(letters)
+                free[k] += labels[i]
+    return np.einsum(f"{''.join(left)},{''.join(right)}->{lead}{free[0]}{free[1]}", x, y)
+
+
+@reference_rule
+def Convolution(x, k, window, layouts, groups, precision, preferred_element_type):
+    x, k = np.transpose(x, layouts.array), np.transpose(k, layouts.kernel)
+    (n, c), (o, i), space = x.shape[:2], k.shape[:2], x.shape[2:]
+    widths = [
+        (low, max((size - 1) * hole + 1, 0), high)
+        for size, hole, (low, high) in zip(space, window.base_dilation, window.padding, strict=True)
+    ]
+    around = [max(low, 0) + size + max(high, 0) for low, size, high in widths]
+    wide = np.zeros((n, c, *around), x.dtype)
+    places = [
+        np.s_[max(low, 0) : max(low, 0) + size : hole]
+        for (low, size, _), hole in zip(widths, window.base_dilation, strict=True)
+    ]
+    wide[(..., *places)] = x
+    cut = [
+        np.s_[max(-low, 0) : end - max(-high, 0)]
+        for (low, _, high), end in zip(widths, around, strict=True)
+    ]
+    wide = wide[(..., *cut)]
+    out = np.zeros((n // groups.batch, o, *window.result_shape(space)), x.dtype)
+    for at in np.ndindex(*out.shape):
+        b, channel, *place = at
+        group = channel // (o // (groups.channels * groups.batch))
+        lane = b + (group * out.shape[0] if groups.batch > 1 else 0)
+        first = group * i if groups.channels > 1 else 0
+        rows = [
+            np.s_[p * stride : p * stride + (size - 1) * apart + 1 : apart]
+            for p, stride, size, apart in zip(
+                place, window.strides, window.sizes, window.window_dilation, strict=True
+            )
+        ]
+        out[at] = (wide[(lane, np.s_[first : first + i], *rows)] * k[channel]).sum()
+    return np.transpose(out, np.argsort(layouts.out))
+
+
+def attention_scores(q, k, bias, mask, scale, causal, window):
+    """The scores of attention, (B, K, T, G, S); -inf where nothing is seen."""
+    s = np.einsum("btkgh,bskh->bktgs", q, k) * scale + (0 if bias is None else bias)
+    rows, columns = np.arange(q.shape[1])[:, None, None], np.arange(k.shape[1])
+    left, right = window or (len(columns) + len(rows),) * 2
+    seen = (columns >= rows - left) & (columns <= (rows if causal else rows + right))
+    return np.where(seen & (True if mask is None else mask), s, -np.inf)
+
+
+def attention_weights(s):
+    """The weights of scores, and the logarithms of the sums of their powers."""
+    largest = s.max(-1, initial=-np.inf, keepdims=True)
+    shift = np.where(largest == -np.inf, 0, largest)
+    powers = np.exp(s - shift)
+    sums = powers.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return powers / np.where(sums == 0, 1, sums), (np.log(sums) + shift)[..., 0]
+
+
+def attention_operands(args, biased, masked):
+    q, k, v, *rest = args
+    bias = rest.pop(0) if biased else None
+    mask = rest.pop(0) if masked else None
+    return q, k, v, bias, mask, rest
+
+
+@reference_rule
+def DotProductAttention(*args, scale, causal, window, biased, masked, block):
+    q, k, v, bias, mask, _ = attention_operands(args, biased, masked)
+    weights, logs = attention_weights(attention_scores(q, k, bias, mask, scale, causal, window))
+    return np.einsum("bktgs,bskv->btkgv", weights, v), logs
+
+
+@reference_rule
+def DotProductAttentionBackward(*args, scale, causal, window, biased, masked, block):
+    q, k, v, bias, mask, (logs, products, ct) = attention_operands(args, biased, masked)
+    s = attention_scores(q, k, bias, mask, scale, causal, window)
+    p = np.where(s == -np.inf, 0, np.exp(s - logs[..., None]))
+    ds = p * (np.einsum("btkgv,bskv->bktgs", ct, v) - products[..., None])
+    found = [
+        np.einsum("bktgs,bskh->btkgh", ds, k) * scale,
+        np.einsum("bktgs,btkgh->bskh", ds, q) * scale,
+        np.einsum("bktgs,btkgv->bskv", p, ct),
+    ]
+    if biased:
+        axes = tuple(i for i, n in enumerate(bias.shape) if n == 1)
+        found.append(ds.sum(axes, keepdims=True))
+    return found
+
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+
+@reference_rule
+def Fft(x, ndim, inverse):
+    return (np.fft.ifftn if inverse else np.fft.fftn)(x, axes=range(-ndim, 0))
+
+
+def adjoint(x):
+    return np.conj(np.swapaxes(x, -1, -2))
+
+
+@reference_rule
+def TriangularSolve(a, b, lower_triangle, transposed, conjugated, unit):
+    a = np.tril(a) if lower_triangle else np.triu(a)
+    if unit:
+        a = np.where(np.eye(a.shape[-1], dtype=bool), 1, a)
+    a = np.swapaxes(a, -1, -2) if transposed else a
+    a = np.conj(a) if conjugated else a
+    rows = range(a.shape[-1])
+    out = np.zeros_like(b)
+    for i in rows if lower_triangle != transposed else reversed(rows):
+        carried = np.einsum("...j,...jk->...k", a[..., i, :], out)
+        out[..., i, :] = (b[..., i, :] - carried) / a[..., i, i, None]
+    return out
+
+
+@reference_rule
+def Solve(a, b, transposed):
+    return np.linalg.solve(np.swapaxes(a, -1, -2) if transposed else a, b)
+
+
+@reference_rule
+def Cofactors(x):
+    rows = range(x.shape[-1])
+    minors = [[np.delete(np.delete(x, i, -2), j, -1) for j in rows] for i in rows]
+    found = [[(-1) ** (i + j) * np.linalg.det(minors[i][j]) for j in rows] for i in rows]
+    return np.moveaxis(np.array(found), (0, 1), (-2, -1))
+
+
+def eigendecomposition(a, rows):
+    """The eigenvalues and eigenvectors of Hermitian matrices, or of [[0, x], [x^H, 0]]."""
+    if not rows:
+        return np.linalg.eigh((a + adjoint(a)) / 2)
+    u, s, vh = np.linalg.svd(a[..., :rows, rows:])
+    k, left, right = s.shape[-1], np.swapaxes(u, -1, -2), vh.conj()
+    both = [
+        np.concatenate([left[..., :k, :], x], -1) for x in (right[..., :k, :], -right[..., :k, :])
+    ]
+    zeros = [
+        np.zeros((*x.shape[:-2], x.shape[-2] - k, y.shape[-1]))
+        for x, y in ((left, right), (right, left))
+    ]
+    beyond = [
+        np.concatenate([left[..., k:, :], zeros[0]], -1) * 2**0.5,
+        np.concatenate([zeros[1], right[..., k:, :]], -1) * 2**0.5,
+    ]
+    vectors = np.concatenate([*both, *beyond], -2) / 2**0.5
+    values = np.concatenate([s, -s, np.zeros((*s.shape[:-1], vectors.shape[-2] - 2 * k))], -1)
+    return values, np.swapaxes(vectors, -1, -2)
+
+
+@subprogram_rule
+def SpectralFunction(run, a, *others, program, rows, order):
+    w, v = eigendecomposition(a, rows)
+    f, slopes, curvatures = [
+        run(p, [w, *others[order:]])[0]
+        for p in (
+            program,
+            elementwise_derivative(program),
+            elementwise_derivative(elementwise_derivative(program)),
+        )
+    ]
+    turned = [adjoint(v) @ e @ v for e in others[:order]]
+    if order == 0:
+        return (v * f[..., None, :]) @ adjoint(v)
+    gaps = w[..., None, :] - w[..., None]
+    near = np.abs(gaps) < 1e-6 * np.abs(w).max(-1)[..., None, None]
+    apart = np.where(near, 1, gaps)
+    first = np.where(near, slopes[..., None], (f[..., None, :] - f[..., None]) / apart)
+    if order == 1:
+        return v @ (first * turned[0]) @ adjoint(v)
+    twice = np.where(near, curvatures[..., None] / 2, (first - slopes[..., None]) / apart)
+    changes = (first[..., None, :, :] - first[..., None]) / apart[..., :, None, :]
+    second = np.where(near[..., :, None, :], twice[..., None], changes)
+    return v @ np.einsum("...ikj,...ik,...kj->...ij", second, *turned) @ adjoint(v)
+
+
+@subprogram_rule
+def SpectralTrace(run, a, *parameters, program, rows):
+    return run(program, [eigendecomposition(a, rows)[0], *parameters])[0].sum(-1)
+
+
+REFERENCE_RULES |= {
+    "Cholesky": lambda x: np.linalg.cholesky((x + adjoint(x)) / 2),
+    "Det": np.linalg.det,
+    "Eigh": lambda x: np.linalg.eigh((x + adjoint(x)) / 2),
+    "Slogdet": np.linalg.slogdet,
+    "Svd": lambda x, full: np.linalg.svd(x, full_matrices=full),
+    "Undefined": lambda which, x: np.where(which & (x != 0), np.nan, x),
+}

@@ -1,0 +1,311 @@
+"""Softmax and losses, and their backward operations."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.special
+
+from functx.testing.reference.interpreter import REFERENCE_RULES, reference_rule
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+
+@reference_rule
+def SoftmaxBackward(ct, out, axes, dtype):
+    weight = out.sum(axes, keepdims=True)
+    mean = (out * ct).sum(axes, keepdims=True) / np.where(weight == 0, 1, weight)
+    return out * (ct - mean)
+
+
+@reference_rule
+def LogSoftmaxBackward(ct, out, axes, dtype):
+    weights = np.exp(out - out.max(axes, keepdims=True, initial=-np.inf))
+    p = weights / weights.sum(axes, keepdims=True)
+    return ct - p * ct.sum(axes, keepdims=True)
+
+
+def reduce_terms(terms, reduction, lanes):
+    rows = terms.reshape((*terms.shape[:lanes], -1))
+    if reduction == "batchmean":
+        return rows.sum(-1) / terms.shape[lanes]
+    return {"none": terms, "sum": rows.sum(-1), "mean": rows.mean(-1)}[reduction]
+
+
+def distribute_cotangent(ct, x, reduction, lanes):
+    count = {"mean": x[(0,) * lanes].size, "batchmean": x.shape[min(lanes, x.ndim - 1)]}
+    rest = x.shape[ct.ndim :] if reduction != "none" else ()
+    return (ct / count.get(reduction, 1)).reshape(ct.shape + (1,) * len(rest))
+
+
+def softplus(x):
+    return np.logaddexp(0.0, x)
+
+
+def clamp_log(log):
+    return np.maximum(log, -100.0)
+
+
+def zero_safe_product(weight, x):
+    return np.where(weight == 0, 0.0, weight * x)
+
+
+TERMS = {
+    "L1Loss": lambda x, y: abs(x - y),
+    "MseLoss": lambda x, y: (x - y) ** 2,
+    "SmoothL1Loss": lambda x, y, beta: (
+        scipy.special.huber(beta, x - y) / beta if beta else abs(x - y)
+    ),
+    "HuberLoss": lambda x, y, delta: scipy.special.huber(delta, x - y),
+    "BinaryCrossEntropy": lambda x, y, w=1.0: (
+        -w * (y * clamp_log(np.log(x)) + (1 - y) * clamp_log(np.log1p(-x)))
+    ),
+    "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
+        w * (p * zero_safe_product(y, softplus(-x)) + zero_safe_product(1 - y, softplus(x)))
+    ),
+    "KlDiv": lambda x, y, log_target: (
+        zero_safe_product(np.exp(y), y - x)
+        if log_target
+        else scipy.special.xlogy(y, y) - zero_safe_product(y, np.nan_to_num(x))
+    ),
+}
+
+
+DERIVATIVES = {
+    "L1Loss": lambda x, y: np.sign(x - y),
+    "MseLoss": lambda x, y: 2 * (x - y),
+    "SmoothL1Loss": lambda x, y, beta: np.clip((x - y) / beta, -1, 1),
+    "HuberLoss": lambda x, y, delta: np.clip(x - y, -delta, delta),
+    "BinaryCrossEntropy": lambda x, y, w=1.0: (
+        w * ((1 - y) / np.maximum(1 - x, 1e-12) - y / np.maximum(x, 1e-12))
+    ),
+    "BinaryCrossEntropyWithLogits": lambda x, y, w=1.0, p=1.0: (
+        w * ((1 - y) * scipy.special.expit(x) - p * y * scipy.special.expit(-x))
+    ),
+    "KlDiv": lambda x, y, log_target: -np.exp(y) if log_target else -y,
+}
+
+
+for _name, _terms in TERMS.items():
+    REFERENCE_RULES[_name] = lambda *args, reduction, lanes, terms=_terms, **params: reduce_terms(
+        terms(*args, **params), reduction, lanes
+    )
+    REFERENCE_RULES[f"{_name}Backward"] = (
+        lambda ct, *args, reduction, lanes, slope=DERIVATIVES[_name], **params: (
+            distribute_cotangent(ct, args[0], reduction, lanes) * slope(*args, **params)
+        )
+    )
+
+
+def one_hot_rows(target, weights, classes, axis, lanes, ignore_index):
+    """Along the last axis, 1 at the class of each row; and what each row weighs."""
+    counts = target != ignore_index
+    there = counts[..., None] & (target[..., None] == np.arange(classes))
+    weight = np.ones(classes) if not weights else weights[0]
+    weight = weight.reshape(weight.shape[:-1] + (1,) * (target.ndim - weight.ndim + 1) + (classes,))
+    found = zero_safe_product(there, weight).sum(-1) if weights else 1.0
+    return there, weight, np.where(counts, found, 0.0)
+
+
+def nan_for_unknown_class(terms, target, classes, ignore_index):
+    """The terms of a loss, with nan for a class that is not there."""
+    absent = (target != ignore_index) & ((target < 0) | (target >= classes))
+    return np.where(absent, np.nan, terms)
+
+
+def weighted_mean(total, weight, lanes, of_nothing):
+    weight = weight.reshape((*weight.shape[:lanes], -1)).sum(-1)
+    return np.where(weight == 0, of_nothing, total / np.where(weight == 0, 1, weight))
+
+
+def reduce_weighted_terms(terms, weight, reduction, lanes):
+    if reduction != "mean":
+        return reduce_terms(terms, reduction, lanes)
+    return weighted_mean(reduce_terms(terms, "sum", lanes), weight, lanes, np.nan)
+
+
+def distribute_weighted_cotangent(ct, weight, reduction, lanes):
+    ct = weighted_mean(ct, weight, lanes, 0.0) if reduction == "mean" else ct
+    return ct.reshape(ct.shape + (1,) * (weight.ndim - ct.ndim)) * weight
+
+
+@reference_rule
+def NllLoss(x, target, *weights, reduction, lanes, axis, ignore_index):
+    there, _, weight = one_hot_rows(target, weights, x.shape[axis], axis, lanes, ignore_index)
+    terms = -zero_safe_product(weight, np.where(there, np.moveaxis(x, axis, -1), 0).sum(-1))
+    terms = nan_for_unknown_class(terms, target, x.shape[axis], ignore_index)
+    return reduce_weighted_terms(terms, weight, reduction, lanes)
+
+
+@reference_rule
+def NllLossBackward(ct, target, *weights, reduction, lanes, axis, ignore_index, classes):
+    there, _, weight = one_hot_rows(target, weights, classes, axis, lanes, ignore_index)
+    found = -zero_safe_product(
+        there, distribute_weighted_cotangent(ct, weight, reduction, lanes)[..., None]
+    )
+    return np.moveaxis(found, -1, axis)
+
+
+def class_distribution(target, weights, x, axis, lanes, ignore_index, label_smoothing):
+    """Along the last axis, what each class of a row counts; and what the row weighs."""
+    classes = x.shape[axis]
+    there, each, weight = one_hot_rows(target, weights, classes, axis, lanes, ignore_index)
+    counts = (target != ignore_index)[..., None]
+    smooth = label_smoothing / classes * each
+    return counts * ((1 - label_smoothing) * there * weight[..., None] + smooth), weight
+
+
+def softmax_minus_target(x, shares, axis):
+    weight = shares.sum(-1, keepdims=True)
+    return zero_safe_product(weight, np.moveaxis(scipy.special.softmax(x, axis), axis, -1)) - shares
+
+
+@reference_rule
+def CrossEntropy(x, target, *weights, reduction, lanes, axis, ignore_index, label_smoothing):
+    shares, weight = class_distribution(
+        target, weights, x, axis, lanes, ignore_index, label_smoothing
+    )
+    logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
+    terms = nan_for_unknown_class(
+        -zero_safe_product(shares, logs).sum(-1), target, x.shape[axis], ignore_index
+    )
+    return reduce_weighted_terms(terms, weight, reduction, lanes)
+
+
+@reference_rule
+def CrossEntropyBackward(ct, x, target, *weights, reduction, lanes, axis, **others):
+    shares, weight = class_distribution(target, weights, x, axis, lanes, **others)
+    ct = weighted_mean(ct, weight, lanes, 0.0) if reduction == "mean" else ct
+    ct = ct.reshape(ct.shape + (1,) * (x.ndim - ct.ndim))
+    return np.moveaxis(ct * softmax_minus_target(x, shares, axis), -1, axis)
+
+
+def smoothed_target(target, weights, axis, label_smoothing):
+    """The probabilities of classes, smoothed and weighed, along the last axis."""
+    weight = weights[0] if weights else np.ones(())
+    target = np.moveaxis(target, axis, -1)
+    weight = weight.reshape(
+        weight.shape[:-1] + (1,) * (target.ndim - weight.ndim) + weight.shape[-1:]
+    )
+    return weight * (target * (1 - label_smoothing) + label_smoothing / target.shape[-1])
+
+
+@reference_rule
+def SoftCrossEntropy(x, target, *weights, reduction, lanes, axis, label_smoothing):
+    shares = smoothed_target(target, weights, axis, label_smoothing)
+    logs = np.moveaxis(scipy.special.log_softmax(x, axis), axis, -1)
+    return reduce_terms(-(shares * logs).sum(-1), reduction, lanes)
+
+
+@reference_rule
+def SoftCrossEntropyBackward(ct, x, target, *weights, reduction, lanes, axis, label_smoothing):
+    found = softmax_minus_target(x, smoothed_target(target, weights, axis, label_smoothing), axis)
+    ct = distribute_cotangent(ct, found[..., 0], reduction, lanes)[..., None]
+    return np.moveaxis(ct * found, -1, axis)
+
+
+# ruff: noqa: N802 - functions are named as the classes whose meaning they are
+
+
+def normalize(x, shape, axes, eps, centered=True, rstd=None):
+    """x in `shape`, standardized over `axes`, and 1 over the deviation."""
+    x = x.reshape(shape)
+    count = max(int(np.prod([shape[d] for d in axes])), 1)
+    mean = x.sum(axes, keepdims=True) / count if centered else 0.0
+    variance = ((x - mean) ** 2).sum(axes, keepdims=True) / count
+    rstd = 1 / np.sqrt(variance + eps) if rstd is None else rstd.reshape(variance.shape)
+    return (x - mean) * rstd, rstd
+
+
+def normalization(layout, centered=True):
+    def norm(x, *affine, eps, weighted=False, biased=False, **params):
+        shape, axes, kept = layout(x, **params)
+        out = normalize(x, shape, axes, eps, centered)[0].reshape(x.shape)
+        affine = [a.reshape(kept) for a in affine]
+        out = out * affine[0] if weighted else out
+        return out + affine[-1] if biased else out
+
+    return norm
+
+
+def normalization_backward(layout, centered=True):
+    def pull(ct, x, *rest, eps, weighted=False, wanted=(True, True, True), **params):
+        shape, axes, kept = layout(x, **params)
+        out, rstd = normalize(x, shape, axes, eps, centered, None if eps is not None else rest[0])
+        weight = rest[-1] if weighted else np.ones([n for n in kept if n != 1] or 1, x.dtype)
+        g = (ct * weight.reshape(kept)).reshape(shape)
+        count = max(int(np.prod([shape[d] for d in axes])), 1)
+        mean = g.sum(axes, keepdims=True) / count if centered else 0.0
+        of_x = rstd * (g - mean - out * (g * out).sum(axes, keepdims=True) / count)
+        summed = tuple(d for d, n in enumerate(kept) if n == 1)
+        sizes = [n for d, n in enumerate(x.shape) if d not in summed]
+        sums = [t.sum(summed).reshape(sizes) for t in (ct * out.reshape(x.shape), ct)]
+        found = of_x.reshape(x.shape), *sums
+        return [one for one, on in zip(found, wanted, strict=True) if on]
+
+    return pull
+
+
+def layer_layout(x, rank, lead=0):
+    kept = [n if d < lead or d >= x.ndim - rank else 1 for d, n in enumerate(x.shape)]
+    return x.shape, tuple(range(x.ndim - rank, x.ndim)), kept
+
+
+def group_layout(x, groups, axis=1, lead=0):
+    channels, rest = x.shape[axis], x.shape[axis + 1 :]
+    shape = (*x.shape[:axis], groups, channels // groups, *rest)
+    kept = [n if d < lead or d == axis else 1 for d, n in enumerate(x.shape)]
+    return shape, tuple(range(axis + 1, len(shape))), kept
+
+
+def batch_layout(x, axes):
+    return x.shape, axes, [1 if d in axes else n for d, n in enumerate(x.shape)]
+
+
+REFERENCE_RULES |= {
+    "LayerNorm": normalization(layer_layout),
+    "LayerNormBackward": normalization_backward(layer_layout),
+    "RMSNorm": normalization(layer_layout, centered=False),
+    "RMSNormBackward": normalization_backward(layer_layout, centered=False),
+    "GroupNorm": normalization(group_layout),
+    "GroupNormBackward": normalization_backward(group_layout),
+    "BatchNormBackward": normalization_backward(batch_layout),
+}
+
+
+@reference_rule
+def BatchNorm(x, *rest, axes, momentum=0.1, tracked=False, **params):
+    affine = rest[: len(rest) - 2 * tracked]
+    out = normalization(batch_layout)(x, *affine, axes=axes, **params)
+    if not tracked:
+        return [out]
+    if not x.size:
+        return [out, *rest[-2:]]
+    found = x.mean(axes), x.var(axes, ddof=1)
+    moved = [
+        (1 - momentum) * old + momentum * new for old, new in zip(rest[-2:], found, strict=True)
+    ]
+    return [out, *moved]
+
+
+@reference_rule
+def BatchNormInference(x, mean, variance, *affine, eps, axes, weighted=False, biased=False):
+    kept = batch_layout(x, axes)[2]
+    out = (x - mean.reshape(kept)) / np.sqrt(variance.reshape(kept) + eps)
+    out = out * affine[0].reshape(kept) if weighted else out
+    return out + affine[-1].reshape(kept) if biased else out
+
+
+@reference_rule
+def BatchNormInferenceBackward(ct, x, mean, variance, *weight, eps, axes, wanted=(True,) * 5, **_):
+    kept = batch_layout(x, axes)[2]
+    rstd = 1 / np.sqrt(variance + eps)
+    scale = rstd * weight[0] if weight else rstd
+    total, along = ct.sum(axes), (ct * (x - mean.reshape(kept))).sum(axes)
+    found = (
+        ct * scale.reshape(kept),
+        -scale * total,
+        -0.5 * along * scale * rstd**2,
+        along * rstd,
+        total,
+    )
+    return [one for one, on in zip(found, wanted, strict=True) if on]

@@ -1,0 +1,433 @@
+"""Trials: a primitive on a sample, what to try there, and what the results are measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+from functx.core.errors import DTypeError, ShapeError
+from functx.core.named_axes import AxisNames
+from functx.core.primitive import LinearInput, Primitive
+from functx.core.program import Program
+from functx.core.rewriting import apply, cached_rewrite
+from functx.core.samples import Sample, avals_with_dtype, draw_operands, f32, sample
+from functx.core.tracing import aval_of, backend, trace
+from functx.core.types import (
+    DTYPES_BY_SHORT_NAME,
+    SHORT_NAMES,
+    ShapedArray,
+    is_complex,
+    is_inexact,
+    kind,
+)
+from functx.ops.collectives import Psum
+from functx.ops.shapes import batch_dim_at
+from functx.testing.numerical_derivatives import Array, central_difference, widen
+from functx.testing.rule_evaluation import (
+    BATCH_SIZES,
+    CompiledRules,
+    Dims,
+    as_list,
+    checked_tracing,
+    pullback_program,
+)
+from functx.transforms.call_primitive import TransposeLinearInputs
+from functx.transforms.forward_mode import JVPRewrite
+from functx.transforms.reverse_mode import SplitVJP
+from functx.transforms.vmap import Batch, BatchWithInferredOutDims
+
+TOLERANCES = {
+    "f64": 1e-9,
+    "c128": 1e-9,
+    "f32": 1e-5,
+    "c64": 1e-5,
+    "f16": 1e-2,
+    "bf16": 5e-2,
+}
+"""How far two ways to compute the same thing may differ, relative to the largest value."""
+
+DIFFERENCE_STEPS = {"f64": (2e-4, 1e-7), "f32": (3e-2, 1e-2), "f16": (0.1, 0.2), "bf16": (0.2, 0.5)}
+"""The step of a central difference, and how far a derivative may be from it."""
+
+CANDIDATE_DTYPES = {
+    "f": ("f64", "f32", "bf16", "f16", "c128", "c64", "i32", "i8", "u32", "bool"),
+    "c": ("c128", "c64"),
+    "i": ("i32", "i8", "i64", "u8", "u32", "bool"),
+    "u": ("u32", "u8", "u64"),
+    "b": ("bool",),
+}
+"""The dtypes to try, by the kind of a sample's main dtype; rules are checked in the first."""
+
+
+def make_rule_cases(
+    primitive_class: type[Primitive], one: Sample, complex_too: bool = False
+) -> list[RuleCase]:
+    """The sample in float64, or the widest dtype it can have; and in complex128 if asked."""
+    with checked_tracing():
+        primitive = primitive_under_test(primitive_class, one)
+        names = accepted_dtypes(primitive, one)
+        if not names:
+            raise AssertionError(
+                f"{primitive!r}: `abstract_eval` must accept a sample's operands; got a "
+                f"DTypeError for {', '.join(map(repr, one.avals))}"
+            )
+        chosen = names[:1]
+        if complex_too and "c128" in names[1:]:
+            chosen.append("c128")
+        return [RuleCase(primitive, one, name, names) for name in chosen]
+
+
+def accepted_dtypes(primitive: Primitive, one: Sample) -> list[str]:
+    """The dtypes that `primitive` takes in place of the main one of the sample."""
+    if not one.avals:
+        return ["f32"]
+    main = next((a.dtype for a in one.avals if is_inexact(a.dtype)), one.avals[0].dtype)
+
+    def takes(name: str) -> bool:
+        try:
+            primitive.infer_out_avals(avals_with_dtype(one, DTYPES_BY_SHORT_NAME[name]))
+        except DTypeError:
+            return False
+        return True
+
+    return [name for name in one.dtypes or CANDIDATE_DTYPES[kind(main)] if takes(name)]
+
+
+class RuleCase:
+    """A primitive on one sample in one dtype: its operands, and what its rules make of them.
+
+    `results` and `compiled` hold that by the name of a section; all else is prepared on the
+    way there, or measures it: `evaluate`, `looped` and `differences` ask the primitive
+    itself, for single operands.
+    """
+
+    def __init__(self, primitive: Primitive, one: Sample, name: str, names: Sequence[str]):
+        self.primitive, self.sample, self.dtype_names = primitive, one, names
+        self.dtype = DTYPES_BY_SHORT_NAME[name]
+        self.avals = avals_with_dtype(one, self.dtype)
+        self.args = self._draw(0)
+        self.has_stated_gradients = one.gradients is not None
+        self.rewrites: list[tuple[Any, Program, Any]] = []
+        self.program = self.trace_primitive(self.avals)
+        self.out_avals = self.program.out_avals
+        self.inexact_mask = tuple([is_inexact(a.dtype) for a in self.avals])
+        self.inexact = [i for i, on in enumerate(self.inexact_mask) if on]
+        self.inexact_outs = [i for i, a in enumerate(self.out_avals) if is_inexact(a.dtype)]
+        coarse, tolerance = _least_precise([*self.avals, *self.out_avals])
+        factor = one.tolerance[0] if one.tolerance else 1.0
+        self.difference_step, slack = DIFFERENCE_STEPS[coarse]
+        self.tolerance, self.difference_tolerance = factor * tolerance, factor * slack
+        random = np.random.RandomState(7)
+        in_avals = [self.avals[i] for i in self.inexact]
+        ct_avals = [self.out_avals[i] for i in self.inexact_outs]
+        # Directions to differentiate in, and cotangents, of the first and the second order.
+        self.tangents = [_direction(random, a) for a in in_avals]
+        self.cts = [_direction(random, a) for a in ct_avals]
+        self.ct_tangents = [_direction(random, a) for a in ct_avals]
+        self.second_cts = [_direction(random, a) for a in in_avals]
+
+    def __repr__(self) -> str:
+        return f"{self.primitive!r} on {', '.join(map(repr, self.avals))}"
+
+    def _draw(self, seed: int) -> list[Array]:
+        return draw_operands(self.sample, seed, self.dtype if self.avals else None)
+
+    def trace_primitive(self, avals: Sequence[ShapedArray]) -> Program:
+        """The program of one equation: the primitive on operands of `avals`."""
+        return trace(lambda *xs: self.bind(*xs), avals, name=self.primitive.name)[0]
+
+    def bind(self, *args: Any) -> list[Any]:
+        """The outputs of the primitive on traced operands."""
+        return as_list(self.primitive, self.primitive(*args))
+
+    def rewritten(self, rewrite: Any, program: Program) -> Any:
+        """The rewrite of a program, kept for the check of every program made."""
+        result = cached_rewrite(rewrite, program)
+        self.rewrites.append((rewrite, program, result))
+        return result
+
+    @cached_property
+    def pullback(self) -> Program:
+        """The program of the cotangents of all operands, from the operands and cotangents."""
+        return pullback_program(self)
+
+    @property
+    def varying_subsets(self) -> list[tuple[int, ...]]:
+        """The non-empty sets of operands that vary: all of them, for few operands."""
+        n = len(self.inexact)
+        sizes = range(1, n + 1) if n <= 3 else (1, 2, n)
+        return [s for size in sizes for s in combinations(self.inexact, size)]
+
+    @cached_property
+    def batchings(self) -> list[Dims]:
+        """Batch dimensions, one an operand: None, the first or the last in every choice."""
+        choices: list[Dims] = [(None, 0, a.ndim) if a.ndim else (None, 0) for a in self.avals]
+        if len(choices) <= 3:
+            return [dims for dims in product(*choices) if set(dims) - {None}]
+        first, last = tuple([0] * len(choices)), tuple([c[-1] for c in choices])
+        alone = [
+            tuple([dims[i] if i == j else None for i in range(len(choices))])
+            for j in range(len(choices))
+            for dims in (first, last)
+        ]
+        return [first, last, *alone]
+
+    @cached_property
+    def nested_batchings(self) -> list[tuple[Dims, Dims]]:
+        """Pairs of an inner and an outer choice of batch dimensions, at most about eight."""
+        every = self.batchings
+        pairs = []
+        for k, inner in enumerate(every[:: 1 + len(every) // 8]):
+            other = every[(3 * k + 1) % len(every)]
+            # The last dimension of a batched operand lies one further.
+            pairs.append(
+                (
+                    inner,
+                    tuple([d and d + (e is not None) for d, e in zip(other, inner, strict=True)]),
+                )
+            )
+        return pairs
+
+    @cached_property
+    def linear_sets(self) -> list[tuple[tuple[int, ...], bool]]:
+        """The sets of operands the primitive is linear in, and whether the others are zero then.
+
+        Found by trying whether f(a u + b v) = a f(u) + b f(v).
+        """
+        if not self.primitive.has_rule("transpose") or not self.inexact_outs:
+            return []
+        positions = set(getattr(self.primitive, "linear", self.inexact))
+        return [
+            (chosen, zero)
+            for chosen in self.varying_subsets
+            if positions.issuperset(chosen)
+            for zero in (False, True)
+            if self._is_linear(chosen, zero) and not (zero and self._is_linear(chosen, False))
+        ]
+
+    def _is_linear(self, chosen: Sequence[int], zero: bool) -> bool:
+        u, v = self._draw(11), self._draw(12)
+        fixed = self.args_with_zeros(chosen, zero)
+
+        def at(args: Sequence[Array]) -> list[Array]:
+            return self.evaluate([args[i] if i in chosen else x for i, x in enumerate(fixed)])
+
+        with np.errstate(all="ignore"):
+            mixed = [np.asarray(-0.75 * x + 0.5 * y, x.dtype) for x, y in zip(u, v, strict=True)]
+            right = [-0.75 * x + 0.5 * y for x, y in zip(at(u), at(v), strict=True)]
+            left = at(mixed)
+            # An output that is zero or empty shows nothing, at most for one operand alone.
+            shows = any(np.any(x) for x in left) or (not zero and len(chosen) == 1)
+            return shows and all(
+                map(is_within_tolerance, left, right, [self.tolerance] * len(left))
+            )
+
+    def args_with_zeros(self, chosen: Sequence[int], zero: bool) -> list[Array]:
+        """The operands, those not chosen replaced by zeros where `zero`."""
+        return [
+            np.zeros_like(x) if zero and i not in chosen and self.inexact_mask[i] else x
+            for i, x in enumerate(self.args)
+        ]
+
+    @cached_property
+    def compiled(self) -> CompiledRules:
+        """All sections, for any operands and cotangents."""
+        with checked_tracing():
+            return CompiledRules(self)
+
+    @cached_property
+    def results(self) -> dict[Any, Any]:
+        """The sections at the operands drawn: arrays, or the exception raised on the way."""
+        return self.compiled(self.args, self.cts)
+
+    def result(self, name: Any) -> list[Array]:
+        """The arrays of a section; AssertionError if it raised."""
+        found = self.results[name]
+        if isinstance(found, BaseException):
+            what = name if isinstance(name, str) else " ".join(map(str, name))
+            raise AssertionError(
+                f"{self!r}: {what} raised {type(found).__name__}: {found}"
+            ) from found
+        return found  # type: ignore[no-any-return]
+
+    def evaluate(self, args: Sequence[Array]) -> list[Array]:
+        """The primitive itself, run."""
+        with checked_tracing():
+            return [np.asarray(x) for x in backend.run(None, self.program, args)]
+
+    def batched_by_loop(self, inner: Dims, outer: Dims | None = None) -> list[Array]:
+        """What a batch must be, by Python loops."""
+        rows = [
+            [self._at(inner, m, outer, n) for m in range(BATCH_SIZES[0])]
+            for n in range(BATCH_SIZES[1] if outer else 1)
+        ]
+        stacked = [
+            np.stack([np.stack([lane[k] for lane in row]) for row in rows])
+            for k in range(len(self.out_avals))
+        ]
+        return stacked if outer else [x[0] for x in stacked]
+
+    def _at(self, inner: Dims, m: int, outer: Dims | None, n: int) -> list[Array]:
+        """The outputs at one index of the batches, remembered by what each operand is there."""
+        places = [
+            (m if d is not None else 0, n if e is not None else 0)
+            for d, e in zip(inner, outer or [None] * len(inner), strict=True)
+        ]
+        key = tuple(places)
+        if key not in self._memo:
+            self._memo[key] = self.evaluate(
+                [self.batch_element(*place)[i] for i, place in enumerate(places)]
+            )
+        return self._memo[key]
+
+    @cached_property
+    def _memo(self) -> dict[Any, list[Array]]:
+        return {}
+
+    def batch_element(self, m: int, n: int) -> list[Array]:
+        """The operands at one index of the inner and of the outer batch."""
+        return self._lanes[m + BATCH_SIZES[0] * n]
+
+    @cached_property
+    def _lanes(self) -> list[list[Array]]:
+        return [self._draw(20 + k) for k in range(BATCH_SIZES[0] * BATCH_SIZES[1])]
+
+    @cached_property
+    def differences(self) -> dict[int, list[Array]]:
+        """By operand, the change of the inexact outputs when it moves along its tangent."""
+
+        def along(i: int) -> list[Array]:
+            def at(step: float) -> list[Array]:
+                outs = self.evaluate(self.perturbed_args((i,), step))
+                return [outs[k] for k in self.inexact_outs]
+
+            return central_difference(at, self.difference_step)
+
+        return {i: along(i) for i in self.inexact}
+
+    def perturbed_args(self, chosen: Sequence[int], step: float) -> list[Array]:
+        """The operands, those chosen moved along their tangents."""
+        directions = dict(zip(self.inexact, self.tangents, strict=True))
+        return [
+            perturb_array(x, directions[i], step) if i in chosen else x
+            for i, x in enumerate(self.args)
+        ]
+
+
+def is_within_tolerance(x: Array, y: Array, tolerance: float) -> bool:
+    """Whether `x` is `y`, up to `tolerance` of the largest finite element."""
+    x, y = widen(x), widen(y)
+    scale = max(1.0, float(np.max(np.abs(y), initial=0.0, where=np.isfinite(y))))
+    return np.allclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def perturb_array(x: Array, direction: Array, step: float) -> Array:
+    """`x + step * direction`, in the dtype of `x`."""
+    return np.asarray(widen(x) + step * widen(direction)).astype(x.dtype)
+
+
+def _least_precise(avals: Sequence[ShapedArray]) -> tuple[str, float]:
+    """The least precise real dtype among them, by name, and its tolerance."""
+    real = {"c128": "f64", "c64": "f32"}
+    names = [SHORT_NAMES[a.dtype] for a in avals if SHORT_NAMES[a.dtype] in TOLERANCES]
+    name = max(names, key=TOLERANCES.__getitem__, default="f64")
+    return real.get(name, name), TOLERANCES[name]
+
+
+def _direction(random: Any, aval: ShapedArray) -> Array:
+    x = random.uniform(0.3, 1.0, aval.shape) * np.where(random.rand(*aval.shape) < 0.5, -1, 1)
+    if is_complex(aval.dtype):
+        x = x + 1j * random.uniform(-1.0, 1.0, aval.shape)
+    return np.asarray(x).astype(aval.dtype)
+
+
+class NamedAxisMap(Primitive):
+    """The outputs of `primitive`, mapped over named axes: the first dimensions of all operands.
+
+    Each rule asks the rule of the primitive, and maps what that gives.
+    """
+
+    primitive: Any
+    axes: tuple[tuple[Hashable, int], ...]
+    samples = (sample(f32[4, 3], primitive=Psum(("i",)), axes=(("i", 4),)),)
+
+    @property
+    def linear(self) -> tuple[int, ...]:
+        """The operands that the operation may be linear in: none, if it has no transpose."""
+        return (0,) if self.primitive.has_rule("transpose") else ()
+
+    def program(self, *avals: Any) -> Program:
+        """The program of one place."""
+        n = len(self.axes)
+        lanes = [a.update(shape=a.shape[n:]) for a in avals]
+        return trace(lambda *xs: [self.primitive(*xs)], lanes, name=self.primitive.name)[0]
+
+    def run_batched(self, program: Program, args: Any) -> list[Any]:
+        """What `program`, of one place, makes of `args` at all places."""
+        for name, size in reversed(self.axes):
+            dims = (0,) * len(program.inputs), (0,) * len(program.outputs)
+            program = Batch(size, *dims, names=AxisNames(name))(program)
+        return apply(None, program, args)
+
+    def abstract_eval(self, *avals: Any) -> Any:
+        lengths = tuple([n for _, n in self.axes])
+        if any(a.shape[: len(lengths)] != lengths for a in avals):
+            raise ShapeError(
+                f"across: operands must begin with the lengths of {self.axes}; got "
+                + ", ".join(map(repr, avals))
+            )
+        (out,) = self.program(*avals).out_avals
+        return out.update(shape=(*lengths, *out.shape))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        push = JVPRewrite(tuple([t is not None for t in tangents]))
+        program = cached_rewrite(push, self.program(*[aval_of(x) for x in primals]))
+        given = [*primals, *[t for t in tangents if t is not None]]
+        outs = self.run_batched(program, given)
+        return outs[0], outs[1] if len(outs) > 1 else None
+
+    def vjp(self, ct: Any, out: Any, args: Any, active: Sequence[bool]) -> Any:
+        forward, backward = cached_rewrite(
+            SplitVJP(tuple(active)), self.program(*[aval_of(x) for x in args])
+        )
+        residuals = self.run_batched(forward, args)[1:]
+        found = iter(self.run_batched(backward, [ct, *residuals]))
+        return [next(found) if on else None for on in active]
+
+    def transpose(self, ct: Any, *args: Any) -> Any:
+        linear = tuple([type(x) is LinearInput for x in args])
+        program = cached_rewrite(
+            TransposeLinearInputs(linear),
+            self.program(
+                *[x.aval if on else aval_of(x) for x, on in zip(args, linear, strict=True)]
+            ),
+        )
+        return self.run_batched(program, [ct, *[x for x in args if type(x) is not LinearInput]])
+
+    def batch(self, args: Sequence[Any], dims: Sequence[int | None]) -> Any:
+        lanes = [
+            aval_of(x) if d is None else aval_of(x).update(shape=(*x.shape[:d], *x.shape[d + 1 :]))
+            for x, d in zip(args, dims, strict=True)
+        ]
+        size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+        batch = BatchWithInferredOutDims(size, (0,) * len(args), names=AxisNames())
+        program, (dim,) = cached_rewrite(batch, self.program(*lanes))
+        assert dim is not None
+        # The batch goes in front in each place, behind the places.
+        n = len(self.axes)
+        moved = [batch_dim_at(x, d, n, size) for x, d in zip(args, dims, strict=True)]
+        (out,) = self.run_batched(program, moved)
+        return out, dim + n
+
+    def decompose(self, *args: Any) -> Any:
+        return self.run_batched(self.program(*[aval_of(x) for x in args]), args)[0]
+
+
+def primitive_under_test(cls: Callable[..., Any], one: Sample) -> Any:
+    """The primitive to check on a sample: across its named axes, if it has any."""
+    primitive = cls(**one.params)
+    return NamedAxisMap(primitive, one.across) if one.across else primitive

@@ -1,0 +1,191 @@
+"""Reduction: the smallest program found that still fails in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.errors import FunctxError
+from functx.core.program import Equation, Program, Var, dce_equations
+from functx.core.program_editing import replace_program_fields
+from functx.core.types import is_inexact
+from functx.testing.reference.interpreter import (
+    NumpyInterpreter,
+    copy_arguments,
+    narrow_array,
+    widen_array,
+)
+
+MAX_ATTEMPTS = 150
+"""How many smaller programs are tried."""
+
+
+class ProgramCase(NamedTuple):
+    """A program and its arguments."""
+
+    program: Program
+    args: list[Any]
+
+
+Fails = Callable[[ProgramCase], bool]
+
+
+def shrink(case: ProgramCase, fails: Fails) -> ProgramCase:
+    """The smallest case found that `fails` as `case` does.
+
+    Outputs, equations and inputs are left out, calls opened up, dimensions shortened, and
+    arguments made simple numbers, for as long as the failure stays.
+    """
+    trials = MAX_ATTEMPTS
+
+    def still_fails(smaller: ProgramCase) -> bool:
+        nonlocal trials
+        trials -= 1
+        try:
+            return trials >= 0 and fails(smaller)
+        except FunctxError:
+            return False
+
+    for candidates in (
+        drop_outputs,
+        inline_calls,
+        drop_equations,
+        drop_outputs,
+        shorten_dimensions,
+        simplify_arguments,
+    ):
+        case = shrink_greedily(case, candidates, still_fails)
+    return case
+
+
+def shrink_greedily(
+    case: ProgramCase, candidates: Callable[[ProgramCase], Iterator[ProgramCase]], fails: Fails
+) -> ProgramCase:
+    """`case` replaced by the first of its candidates that fails, until none does."""
+    while True:
+        found = next((each for each in candidates(case) if fails(each)), None)
+        if found is None:
+            return case
+        case = found
+
+
+def drop_outputs(case: ProgramCase) -> Iterator[ProgramCase]:
+    """The case with one of its outputs alone, or without one."""
+    outputs = case.program.outputs
+    if len(outputs) > 1:
+        choices = [[atom] for atom in outputs]
+        choices += [[*outputs[:k], *outputs[k + 1 :]] for k in range(len(outputs))]
+        for chosen in choices:
+            yield remove_unused(
+                replace_program_fields(case.program, outputs=chosen, trees=None), case.args
+            )
+
+
+def inline_calls(case: ProgramCase) -> Iterator[ProgramCase]:
+    """The case with the programs that it calls inlined."""
+    names = {eqn.primitive.name for eqn in case.program if hasattr(eqn.primitive, "program")} & {
+        "call",
+        "checkpoint",
+        "rerun",
+    }
+    if names:
+        yield ProgramCase(case.program.inline(*names), case.args)
+
+
+def drop_equations(case: ProgramCase) -> Iterator[ProgramCase]:
+    """The case without some of its equations; their results become arguments."""
+    count = len(case.program.equations)
+    size = (count + 1) // 2
+    while size:
+        for start in range(0, count, size):
+            yield without_equations(case, range(start, min(start + size, count)))
+        size //= 2
+
+
+def without_equations(case: ProgramCase, positions: Iterable[int]) -> ProgramCase:
+    program, removed = case.program, {*positions}
+    values = NumpyInterpreter().values(program, copy_arguments(program, case.args))
+    gone = [v for i in sorted(removed) for v in program.equations[i].outputs]
+    kept = [eqn for i, eqn in enumerate(program.equations) if i not in removed]
+    smaller = replace_program_fields(
+        program, inputs=[*program.inputs, *gone], equations=kept, in_names=None
+    )
+    return remove_unused(
+        smaller, [*case.args, *[narrow_array(values[v], v.aval.dtype) for v in gone]]
+    )
+
+
+def remove_unused(program: Program, args: Sequence[Any]) -> ProgramCase:
+    """The case without equations and inputs that no output needs."""
+    equations = dce_equations(program.equations, program.outputs)
+    used = {a for eqn in equations for a in eqn.inputs} | {*program.outputs}
+    kept = [i for i, v in enumerate(program.inputs) if v in used]
+    inputs = [program.inputs[i] for i in kept]
+    smaller = Program(program.name, inputs, equations, program.outputs)
+    return ProgramCase(smaller, [args[i] for i in kept])
+
+
+def shorten_dimensions(case: ProgramCase) -> Iterator[ProgramCase]:
+    """The case with dimensions of one length shortened, where its operations let that be."""
+    shapes = [v.aval.shape for eqn in case.program for v in (*eqn.inputs, *eqn.outputs)]
+    for length in sorted({n for shape in shapes for n in shape if n > 2}, reverse=True):
+        for new in (1, 2, length // 2):
+            found = replace_dimension(case, length, new)
+            if found is not None:
+                yield found
+
+
+def replace_dimension(case: ProgramCase, length: int, new: int) -> ProgramCase | None:
+    """The case with `length` replaced by `new` in every shape; None if that is no valid program."""
+
+    def change(shape: Any) -> Any:
+        return tuple([new if n == length else n for n in shape])
+
+    env: dict[Any, Any] = {}
+    for v in case.program.inputs:
+        env[v] = Var(v.aval.update(shape=change(v.aval.shape)))
+    inputs, equations = [*env.values()], []
+    try:
+        for eqn in case.program:
+            primitive = eqn.primitive
+            params = {f: getattr(primitive, f) for f in primitive.fields}
+            if "shape" in params:
+                params["shape"] = change(params["shape"])
+            operands = [env.get(a, a) for a in eqn.inputs]
+            made = Equation.of(type(primitive)(**params), operands)
+            wanted = [v.aval.update(shape=change(v.aval.shape)) for v in eqn.outputs]
+            if [v.aval for v in made.outputs] != wanted:
+                return None
+            equations.append(made)
+            env.update(zip(eqn.outputs, made.outputs, strict=True))
+    except Exception:
+        # A rule of an operation that does not take these shapes.
+        return None
+    outputs = [env.get(a, a) for a in case.program.outputs]
+    args = [
+        np.asarray(x)[tuple([slice(n) for n in v.aval.shape])]
+        for x, v in zip(case.args, inputs, strict=True)
+    ]
+    return ProgramCase(Program(case.program.name, inputs, equations, outputs), args)
+
+
+def simplify_arguments(case: ProgramCase) -> Iterator[ProgramCase]:
+    """The case with one argument made of simpler numbers."""
+    for i, x in enumerate(case.args):
+        for simpler in simplify_values(np.asarray(x)):
+            if not np.array_equal(simpler, x):
+                yield ProgramCase(case.program, [*case.args[:i], simpler, *case.args[i + 1 :]])
+
+
+def simplify_values(x: Any) -> Iterator[Any]:
+    """Arrays like `x` of simpler numbers, the simplest first; none that is simpler than those."""
+    candidates = [np.zeros_like(x), np.ones_like(x)]
+    candidates.append(np.arange(1, x.size + 1).reshape(x.shape).astype(x.dtype))
+    if is_inexact(x.dtype):
+        candidates.append(narrow_array(np.round(widen_array(x)), x.dtype))
+    for candidate in candidates:
+        if np.array_equal(candidate, x):
+            return
+        yield candidate

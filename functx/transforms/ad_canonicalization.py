@@ -1,0 +1,141 @@
+"""Roots of sums of squares, found before a derivative is taken: at 0 theirs is 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functx.core.program import Equation, Literal, Program, Var
+from functx.core.rewriting import cached_rewrite
+from functx.core.types import is_floating
+from functx.ops.arithmetic import Add, Div, IntegerPow, Mul, Square
+from functx.ops.concatenation import Concatenate, Pad
+from functx.ops.contraction import DotGeneral
+from functx.ops.conversion import ConvertElementType
+from functx.ops.factorizations import Eigh, Svd
+from functx.ops.logic import Select
+from functx.ops.reductions import ReduceSum
+from functx.ops.shapes import BroadcastInDim, Full, PermuteDims, Reshape
+from functx.ops.slicing import Slice
+from functx.ops.transcendental import SafeSqrt, Sqrt
+from functx.transforms.decompose import decompose_missing_rules
+
+_SUM_PRESERVING = (
+    Add, ReduceSum, BroadcastInDim, Concatenate, ConvertElementType, Full, Pad, PermuteDims, Reshape,
+    Slice,
+)  # fmt: skip
+
+
+def canonicalize_for_ad(program: Program, *rules: str) -> Program:
+    """`program` with what has none of `rules` decomposed, and roots of squares as such.
+
+    Functions of matrices that are made of their spectra become operations, too.
+    """
+    program = cached_rewrite(recognize_norms, decompose_missing_rules(program, *rules))
+    if any([type(eqn.primitive) in (Eigh, Svd) for eqn in program]):
+        # It takes derivatives of functions of eigenvalues, and so comes later.
+        from functx.passes.spectral.recognition import recognize_spectral_functions
+
+        program = cached_rewrite(recognize_spectral_functions, program)
+    return program
+
+
+def recognize_norms(program: Program) -> Program:
+    """`program` with `root_of_squares` in place of each `sqrt` of a sum of squares."""
+    if not any(type(eqn.primitive) is Sqrt for eqn in program):
+        return program
+    squares = SumOfSquaresAnalysis(program)
+    equations = [
+        eqn.replace(primitive=SafeSqrt()) if squares.is_norm(eqn) else eqn for eqn in program
+    ]
+    return Program(
+        program.name, program.inputs, equations, program.outputs, in_names=program.in_names
+    )
+
+
+class SumOfSquaresAnalysis:
+    """Which variables of a program are sums of squares, as their equations show it."""
+
+    def __init__(self, program: Program):
+        self.producers = {v: eqn for eqn in program for v in eqn.outputs}
+        self.memo: dict[Any, bool] = {}
+
+    def is_norm(self, eqn: Equation) -> bool:
+        """Whether `eqn` is the root of a sum of squares of real numbers."""
+        if type(eqn.primitive) is not Sqrt:
+            return False
+        (x,) = eqn.inputs
+        return is_floating(x.aval.dtype) and self.is_sum_of_squares(x)
+
+    def is_sum_of_squares(self, atom: Any) -> bool:
+        """Whether `atom` is such a sum, or a constant 0."""
+        if type(atom) is Literal:
+            return bool(atom.value == 0)
+        pending: list[Var] = [atom]
+        # Operands first, without recursion: programs may be deep.
+        while pending:
+            v = pending[-1]
+            eqn = self.producers.get(v)
+            parts = [] if eqn is None else _summed_operands(eqn)
+            if v not in self.memo and parts:
+                missing = [p for p in parts if type(p) is Var and p not in self.memo]
+                if missing:
+                    pending += missing
+                    continue
+            if v not in self.memo:
+                self.memo[v] = eqn is not None and (
+                    self.is_square(eqn, v) or (bool(parts) and all(map(self.is_known_sum, parts)))
+                )
+            pending.pop()
+        return self.memo[atom]
+
+    def is_known_sum(self, atom: Any) -> bool:
+        return bool(atom.value == 0) if type(atom) is Literal else self.memo[atom]
+
+    def is_square(self, eqn: Equation, v: Var) -> bool:
+        """Whether `v`, which `eqn` makes, holds squares, or sums of them that it makes itself."""
+        primitive = eqn.primitive
+        if isinstance(primitive, Square):
+            return True
+        if isinstance(primitive, IntegerPow):
+            return primitive.exponent > 0 and primitive.exponent % 2 == 0
+        if isinstance(primitive, Mul):
+            return self.is_same_value(*eqn.inputs)
+        if isinstance(primitive, DotGeneral):
+            (left, right), (rows, _) = primitive.contracting_dims, primitive.batch_dims
+            summed = len(left) + len(rows) == eqn.inputs[0].aval.ndim
+            return left == right and summed and self.is_same_value(*eqn.inputs)
+        if primitive.name == "call":
+            called: Program = primitive.program  # type: ignore[attr-defined]
+            return SumOfSquaresAnalysis(called).is_sum_of_squares(
+                called.outputs[eqn.outputs.index(v)]
+            )
+        return False
+
+    def is_same_value(self, x: Any, y: Any) -> bool:
+        """Whether two operands are one variable, or made of one in the same way."""
+        if x is y or type(x) is Literal or type(y) is Literal:
+            return x is y
+        a, b = self.producers.get(x), self.producers.get(y)
+        return (
+            a is not None
+            and b is not None
+            and (
+                a.primitive is b.primitive
+                and all(p is q for p, q in zip(a.inputs, b.inputs, strict=True))
+            )
+        )
+
+
+def _summed_operands(eqn: Equation) -> list[Any]:
+    """The operands which must all be sums of squares for the output to be one; none if it cannot."""
+    primitive, inputs = eqn.primitive, eqn.inputs
+    if isinstance(primitive, _SUM_PRESERVING):
+        return list(inputs)
+    if isinstance(primitive, Select):
+        return list(inputs[1:])
+    if isinstance(primitive, (Mul, Div)):
+        x, y = inputs
+        if isinstance(primitive, Mul) and type(x) is Literal:
+            x, y = y, x
+        return [x] if type(y) is Literal and y.value > 0 else []
+    return []

@@ -1,0 +1,492 @@
+"""What branches and loops share: their traced bodies, and which values in them vary."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from os.path import basename
+from typing import Any
+
+import numpy as np
+
+from functx.core import tree
+from functx.core.errors import (
+    ArgumentError,
+    BranchTypeError,
+    CarryTypeError,
+    DTypeError,
+    ShapeError,
+    type_name,
+)
+from functx.core.ndarray import as_ndarray
+from functx.core.primitive import Primitive
+from functx.core.program import Atom, Program, Var, pad_input_names
+from functx.core.program_editing import replace_program_fields
+from functx.core.records import Rewrite
+from functx.core.rewriting import apply
+from functx.core.source_info import Source, source_line, unwrap_function
+from functx.core.tracing import (
+    Builder,
+    LinearBuilder,
+    aval_of,
+    backend,
+    current_builder,
+    trace_closed,
+)
+from functx.core.types import ShapedArray, promote_types
+from functx.ops.arithmetic import add
+from functx.ops.conversion import convert_element_type
+from functx.ops.operands import PYTHON_SCALARS, literal
+from functx.ops.progress import ShowProgress
+from functx.ops.shapes import reshape
+from functx.ops.slicing import slice_in_dim
+from functx.transforms.aliasing import written_shared_buffers
+from functx.transforms.dce import active_outputs, with_io
+from functx.transforms.tracing_api import (
+    TracedFunction,
+    argument_strides,
+    avals_of,
+    capture_key,
+    copy_if_aliased,
+    function_name,
+    key_path_strings,
+    trace_function,
+    trace_with_shared_captures,
+    write_back_arguments,
+)
+
+
+def with_captures_first(traced: TracedFunction, fun: Any = None) -> Program:
+    """The program of a traced call with what it captured as its first inputs.
+
+    They take the names of the variables around `fun` that hold them, if it is given.
+    """
+    program = traced.program
+    own = len(program.inputs) - len(traced.captured)
+    outer = closure_variable_names(fun, traced.captured)
+    in_names = program.in_names
+    if outer and in_names is not None:
+
+        def names() -> list[str]:
+            given = pad_input_names(in_names(), len(program.inputs))
+            return [*given[:own], *[a or b for a, b in zip(outer, given[own:], strict=True)]]
+
+        program = replace_program_fields(program, in_names=names)
+    return with_io(program, [*program.inputs[own:], *program.inputs[:own]], program.outputs)
+
+
+def write_back_captures(around: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """The results of a loop behind the first of `outs`, which are written to the arrays `around`."""
+    if not around:
+        return list(outs)
+    results = copy_if_aliased(outs[len(around) :], around)
+    write_back_arguments(around, dict(zip(range(len(around)), outs, strict=False)))
+    return results
+
+
+def closure_variable_names(fun: Any, values: Sequence[Any]) -> list[str]:
+    """For each of `values`, the variable around `fun` that holds it; empty where there is none."""
+    fun = unwrap_function(fun)
+    known = {}
+    for name, cell in zip(
+        getattr(getattr(fun, "__code__", None), "co_freevars", ()),
+        getattr(fun, "__closure__", None) or (),
+        strict=False,
+    ):
+        with suppress(ValueError):
+            known[capture_key(cell.cell_contents)] = name
+    return [known.get(capture_key(x), "") for x in values] if known else []
+
+
+def trace_until_carry_types_settle(
+    trace_with: Callable[[Sequence[ShapedArray]], TracedFunction],
+    avals: Sequence[ShapedArray],
+    carry_tree: Any,
+    carry_of: Callable[[Any], Any],
+    what: str,
+    fun: Any = None,
+) -> tuple[TracedFunction, list[ShapedArray]]:
+    """A loop body traced with carries of types that it returns, and those types.
+
+    A weak type gives way to the one that the body makes of it, until none changes.
+    `carry_of` picks the structure of the carry from that of the result. Errors name the
+    line at which `fun` returns what they are about, or makes it.
+    """
+    avals = list(avals)
+    while True:
+        traced = trace_with(avals)
+        out_tree = carry_of(traced.out_tree)
+        if out_tree != carry_tree:
+            raise carry_structure_error(what, carry_tree, out_tree, fun)
+        outs = traced.out_avals[: len(avals)]
+        settled = [common_aval((a, out), a) for a, out in zip(avals, outs, strict=True)]
+        if None in settled:
+            returned = return_source(fun)
+            sources = [
+                output_source(traced.program, atom) or returned for atom in traced.program.outputs
+            ]
+            bad: list[Any] = [
+                row
+                for *row, fits in zip(
+                    key_path_strings(carry_tree, avals), avals, outs, sources, settled, strict=False
+                )
+                if fits is None
+            ]
+            raise CarryTypeError(
+                f"{what}: the body must return a carry of the types that it takes; got "
+                + " and ".join(
+                    [f"carry{path}: {out!r} for {aval!r}" for path, aval, out, _ in bad]
+                ),
+                *[
+                    f"carry{path} made at {source_line(source)}"
+                    for path, _, _, source in bad
+                    if source is not None
+                ],
+                fix="Convert it in the body with astype, or begin with a carry of that type.",
+            )
+        if settled == avals:
+            return traced, avals
+        avals = settled  # type: ignore[assignment]
+
+
+def carry_structure_error(what: str, expected: Any, given: Any, fun: Any) -> CarryTypeError:
+    """The error for a body that returns a carry of the structure `given`."""
+    before, after = key_path_strings(expected), key_path_strings(given)
+    missing = [f"carry{path}" for path in before if path not in after]
+    new = [f"carry{path}" for path in after if path not in before]
+    returned = return_source(fun)
+    return CarryTypeError(
+        f"{what}: the body must return a carry of the structure that it takes; "
+        f"got {tree.describe_difference(expected, given)}",
+        *tree.full_structures(expected, given),
+        *([f"missing: {', '.join(missing)}"] if missing else []),
+        *([f"new: {', '.join(new)}"] if new else []),
+        *([f"returned at {source_line(returned)}"] if returned else []),
+        fix="Begin with a carry of the structure that the body returns, or return that of the carry.",
+    )
+
+
+def return_source(fun: Any) -> Source | None:
+    """Where `fun` last returns, if it is a function of Python's."""
+    fun = unwrap_function(fun)
+    code = getattr(fun, "__code__", None)
+    if code is None:
+        return None
+    returns = [i.offset for i in dis.get_instructions(code) if i.opname.startswith("RETURN_")]
+    return code, returns[-1] if returns else 0
+
+
+def output_source(program: Program, atom: Atom) -> Source | None:
+    """Where in the user's code an output of `program` was made; None for an input or a number."""
+    return next((eqn.source for eqn in program.equations if atom in eqn.outputs), None)
+
+
+def common_aval(avals: Sequence[ShapedArray], *fixed: ShapedArray) -> ShapedArray | None:
+    """The one type that values of `avals` take on, weak ones giving way; None without one.
+
+    Those of `fixed` that are not weak must have that type already.
+    """
+    first = avals[0]
+    if any(a.shape != first.shape for a in avals):
+        return None
+    found = promote_types(tuple([(a.dtype, a.weak_type) for a in avals]))
+    if found is None or any(a.dtype != found[0] for a in (fixed or avals) if not a.weak_type):
+        return None
+    dtype, weak = found
+    if any(a.dtype != dtype and not a.weak_type for a in avals):
+        return None
+    # A carry that is not weak stays so when the body returns a weak one.
+    return ShapedArray(first.shape, dtype, weak)
+
+
+def cast_outputs(program: Program, avals: Sequence[ShapedArray]) -> Program:
+    """`program` with its first outputs converted to the dtypes of `avals`."""
+    if all(atom.aval.dtype == a.dtype for atom, a in zip(program.outputs, avals, strict=False)):
+        return program
+
+    def body(*args: Any) -> list[Any]:
+        outs = apply(None, program, args)
+        return [cast_to(x, a) for x, a in zip(outs, avals, strict=False)] + outs[len(avals) :]
+
+    return trace_closed(body, program.in_avals, name=program.name)
+
+
+def cast_to(x: Any, aval: ShapedArray) -> Any:
+    """`x` in the dtype of `aval`, which it can take on."""
+    if aval_of(x).dtype == aval.dtype:
+        return x
+    if type(x) in PYTHON_SCALARS:
+        return literal(x, aval.dtype)
+    return convert_element_type(x, aval.dtype)
+
+
+def cast_to_strong(x: Any, aval: ShapedArray) -> Any:
+    """`x` in the dtype of `aval`, which it can take on, and not weak."""
+    if type(x) in PYTHON_SCALARS:
+        return literal(x, aval.dtype)
+    given = aval_of(x)
+    if given.dtype == aval.dtype and not given.weak_type:
+        return x
+    return convert_element_type(x, aval.dtype)
+
+
+def check_operands(
+    primitive: Primitive, given: Sequence[ShapedArray], expected: Sequence[ShapedArray]
+) -> None:
+    """Raise unless operands have the shapes and dtypes that the programs of `primitive` take."""
+    same_count = len(given) == len(expected)
+    if same_count and all(
+        a is b or (a.shape == b.shape and a.dtype == b.dtype)
+        for a, b in zip(given, expected, strict=True)
+    ):
+        return
+    dtypes = same_count and any(a.dtype != b.dtype for a, b in zip(given, expected, strict=True))
+    raise (DTypeError if dtypes else ShapeError)(
+        f"{primitive.name}: operands must be {list(expected)}, as its programs take them; "
+        f"got {list(given)}"
+    )
+
+
+def carry_dependence(
+    program: Program, start: int, count: int, flags: Sequence[bool]
+) -> tuple[tuple[bool, ...], list[bool]]:
+    """`flags` with the carries added that come to vary in a loop, and the results that do.
+
+    `program` takes its `count` carries from input `start` on, and returns them first.
+    """
+    found = list(flags)
+    while True:
+        outs = active_outputs(program, found)
+        grown = [a or b for a, b in zip(found[start : start + count], outs, strict=False)]
+        if grown == found[start : start + count]:
+            # A carry keeps a variation that it begins with, for there may be no steps.
+            return tuple(found), [*grown, *outs[count:]]
+        found[start : start + count] = grown
+
+
+def is_linearizing() -> bool:
+    """Whether equations on tangents must be linear in them, since they will be transposed."""
+    builder = current_builder.get()
+    if type(builder) is LinearBuilder:
+        return True
+    # What a derivative rule traces is of the rule.
+    while type(builder) is Builder:
+        builder = builder.parent
+    return builder is not None and type(builder) is not LinearBuilder and builder.is_linear
+
+
+def inline_or_run(program: Program, args: Sequence[Any], *others: Any) -> list[Any]:
+    """The outputs of `program`: inlined in a trace, outside one run like a single operation.
+
+    That gives an `ndarray` each, unless a JAX array is among `args` or `others`.
+    """
+    outs = apply(None, program, args)
+    if current_builder.get() is not None:
+        return outs
+    if any(backend.aval_of_jax_array(x) is not None for x in (*args, *others)):
+        return outs
+    return [as_ndarray(to_numpy(out), out.weak_type) for out in outs]
+
+
+def to_numpy(x: Any) -> Any:
+    """`x` as a new NumPy array; `x` itself while JAX is tracing it, for it has no value then."""
+    try:
+        return np.array(x)
+    except TypeError:
+        return x
+
+
+def describe_function(fun: Any) -> str:
+    """`double (train.py:12)`: a function by its name and where it is defined."""
+    code = getattr(fun, "__code__", None)
+    where = "" if code is None else f" ({basename(code.co_filename)}:{code.co_firstlineno})"
+    return function_name(fun) + where
+
+
+def body_name(kind: str, fun: Any) -> str:
+    """`scan(step)`: a loop or branch as messages name it."""
+    return f"{kind}({function_name(fun)})"
+
+
+def check_callables(what: str, **functions: Any) -> None:
+    """Raise ArgumentError unless each of `functions`, which `what` takes, can be called."""
+    for name, fun in functions.items():
+        if not callable(fun):
+            raise ArgumentError(f"{what}: `{name}` must be a function; got {type_name(fun)}")
+
+
+def trace_branches(
+    branches: dict[str, Callable[..., Any]], operands: Any, what: str
+) -> tuple[tuple[Program, ...], list[Any], Any, list[int]]:
+    """The programs of functions, made to take and to give values of one type.
+
+    They take the operands, then the values returned here that one or another captured. Behind
+    their results they give new values of those, at the places returned last, that one or
+    another writes to.
+    """
+    leaves, in_tree = tree.flatten_with_key_data((operands, {}))
+    functions = list(branches.values())
+
+    def trace(from_roots: bool, **memory: Any) -> list[TracedFunction]:
+        return [
+            trace_function(
+                f,
+                in_tree,
+                avals_of(leaves, what, f, in_tree),
+                what,
+                from_roots=from_roots,
+                **memory,
+            )
+            for f in functions
+        ]
+
+    traced = trace_with_shared_captures(trace)
+    own = {i for each in traced for i in each.written if i < len(leaves)}
+    layouts = argument_strides(leaves) if any(each.layout_dependent for each in traced) else []
+    blocks = written_shared_buffers(leaves, own) if own else ()
+    if blocks or any(layouts):
+        # Operands lie in memory otherwise than was thought, and a branch depends on that.
+        memory = {"blocks": blocks, "layouts": layouts or None}
+        traced = trace_with_shared_captures(lambda from_roots: trace(from_roots, **memory))
+    out_tree = traced[0].out_tree
+    first, *others = branches
+    for name, each in zip(others, traced[1:], strict=True):
+        if each.out_tree != out_tree:
+            raise _structure_mismatch_error(
+                what, (first, name), (out_tree, each.out_tree), branches
+            )
+    by_output = list(zip(*[each.out_avals for each in traced], strict=True))
+    common: list[Any] = [common_aval(avals) for avals in by_output]
+    if None in common:
+        raise BranchTypeError(
+            f"{what}: all branches must return values of one type; got "
+            + "; ".join(
+                f"output{path}: " + " and ".join(_describe_types(branches, avals))
+                for path, avals, found in zip(
+                    key_path_strings(out_tree, traced[0].out_avals), by_output, common, strict=True
+                )
+                if found is None
+            ),
+            *_describe_branches(branches),
+            fix="Convert the result of one branch with astype, or broadcast it.",
+        )
+    programs, captured, written = _unify_captures(traced, len(leaves))
+    return tuple([cast_outputs(p, common) for p in programs]), captured, out_tree, written
+
+
+def _describe_types(branches: Iterable[str], avals: Sequence[Any]) -> list[str]:
+    """`f32[] of true_fun`, for each type that branches return."""
+    by_type: dict[Any, list[str]] = {}
+    for name, aval in zip(branches, avals, strict=True):
+        by_type.setdefault(aval, []).append(name)
+    return [f"{aval!r} of {', '.join(names)}" for aval, names in by_type.items()]
+
+
+def _structure_mismatch_error(
+    what: str, names: Sequence[str], trees: Sequence[Any], branches: dict[str, Any]
+) -> BranchTypeError:
+    paths = [key_path_strings(each) for each in trees]
+    alone = [
+        f"only {name} returns " + ", ".join([f"output{path}" for path in own])
+        for name, mine, theirs in zip(names, paths, paths[::-1], strict=True)
+        if (own := [path for path in mine if path not in theirs])
+    ]
+    return BranchTypeError(
+        f"{what}: all branches must return the structure that {names[0]} returns; "
+        f"got {tree.describe_difference(*trees)} from {names[1]}",
+        *tree.full_structures(*trees),
+        *alone,
+        *_describe_branches({name: branches[name] for name in names}),
+        fix="Return the same containers with the same keys from every branch.",
+    )
+
+
+def _describe_branches(branches: dict[str, Any]) -> list[str]:
+    """`true_fun is double (train.py:12)`, for each branch."""
+    return [f"{name} is {describe_function(fun)}" for name, fun in branches.items()]
+
+
+def _unify_captures(
+    traced: Sequence[TracedFunction], own: int
+) -> tuple[list[Program], list[Any], list[int]]:
+    """The programs with one list of captured values behind their `own` inputs, and that list.
+
+    Also with new values of the same inputs behind their results, and which those are.
+    """
+    values = {capture_key(x): x for each in traced for x in each.captured}
+    places = {key: own + i for i, key in enumerate(values)}
+    news = [
+        {
+            i if i < own else places[capture_key(each.captured[i - own])]: atom
+            for i, atom in zip(
+                each.written, each.program.outputs[len(each.out_avals) :], strict=True
+            )
+        }
+        for each in traced
+    ]
+    written = sorted(set().union(*news))
+    programs = []
+    for each, new in zip(traced, news, strict=True):
+        mine = {
+            capture_key(x): v for x, v in zip(each.captured, each.program.inputs[own:], strict=True)
+        }
+        inputs = [mine[key] if key in mine else Var(aval_of(x)) for key, x in values.items()]
+        program = each.program
+        inputs = [*program.inputs[:own], *inputs]
+        results = program.outputs[: len(each.out_avals)]
+        programs.append(
+            with_io(program, inputs, [*results, *[new.get(i, inputs[i]) for i in written]])
+        )
+    return programs, list(values.values()), written
+
+
+COUNTER_AVAL = ShapedArray((), np.dtype("int32"))
+
+
+class WithProgress(Rewrite[Program]):
+    """The rewrite of the body of a loop to one that shows the steps done before it.
+
+    They are a further carry, behind the `carries` that follow `consts`.
+    """
+
+    label: str
+    total: int | None
+    consts: int
+    carries: int
+
+    def __call__(self, program: Program) -> Program:
+        n = self.consts + self.carries
+
+        def body(*args: Any) -> list[Any]:
+            ShowProgress(self.label, self.total)(args[n])
+            outs = apply(None, program, [*args[:n], *args[n + 1 :]])
+            return [*outs[: self.carries], add(args[n], 1), *outs[self.carries :]]
+
+        avals = [*program.in_avals[:n], COUNTER_AVAL, *program.in_avals[n:]]
+        names = program.in_names
+
+        def with_counter() -> list[str]:
+            given = names()
+            return [*given[:n], "step", *given[n:]] if len(given) >= n else given
+
+        in_names = None if names is None else with_counter
+        return trace_closed(body, avals, name=program.name, in_names=in_names)
+
+
+def show_completion(label: str, total: int | None, step: Any, outs: Sequence[Any]) -> None:
+    """Show that the loop is done after `step` steps, when its results `outs` are there."""
+    after = [x for x in outs if aval_of(x).size][:4]
+    # The compiler may know the number of steps, so an element of the results tells the time.
+    elements = [reshape(slice_in_dim(reshape(x, (aval_of(x).size,)), 0, 1), ()) for x in after]
+    ShowProgress(label, total, True)(step, *elements)
+
+
+def check_progress(what: str, progress: Any) -> None:
+    """Raise ArgumentError unless `progress` is a name or None."""
+    if progress is not None and not (isinstance(progress, str) and progress):
+        raise ArgumentError(
+            f"{what}: progress must be a name for the line that shows it, or None; got "
+            f"{type_name(progress)} {progress!r}",
+            fix='Pass progress="train", for instance.',
+        )

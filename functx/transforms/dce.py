@@ -1,0 +1,203 @@
+"""Parts of programs: the same equations between other inputs and outputs, as far as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+from functx.core.errors import EffectError
+from functx.core.primitive import Primitive
+from functx.core.program import (
+    Atom,
+    Equation,
+    Program,
+    Var,
+    dce_equations,
+    pad_input_names,
+    subprograms,
+)
+from functx.core.program_editing import map_primitive_programs, replace_program_fields
+from functx.core.records import Rewrite
+from functx.core.rewriting import cached_rewrite
+from functx.core.types import is_inexact
+from functx.transforms.operand_masks import inexact_mask, select_where
+
+Indices = tuple[int, ...]
+
+
+def with_io(program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Program:
+    """The equations of `program` between other inputs and outputs, without those not needed."""
+    equations = dce_equations(program.equations, outputs)
+    in_names, before = program.in_names, program.inputs
+
+    def names() -> list[str]:
+        known = dict(zip(before, pad_input_names(in_names(), len(before)), strict=True))
+        return [known.get(v, "") for v in inputs]
+
+    names_of_inputs = None if in_names is None else names
+    return Program(program.name, inputs, equations, outputs, in_names=names_of_inputs)
+
+
+class Subprogram(Rewrite[Program]):
+    """The rewrite to the inputs and the outputs at some places, or to all where None is given.
+
+    The outputs must need no other inputs.
+    """
+
+    inputs: Indices | None = None
+    outputs: Indices | None = None
+
+    def __call__(self, program: Program) -> Program:
+        inputs, outputs = program.inputs, program.outputs
+        if self.inputs is not None:
+            inputs = [inputs[i] for i in self.inputs]
+        if self.outputs is not None:
+            outputs = [outputs[i] for i in self.outputs]
+        if inputs == program.inputs and outputs == program.outputs:
+            return program
+        return with_io(program, inputs, outputs)
+
+
+class UsedInputs(Rewrite[Indices]):
+    """The analysis of a program that finds the places of the inputs that some outputs need.
+
+    For all outputs it finds the inputs that are used at all.
+    """
+
+    outputs: Indices | None = None
+
+    def __call__(self, program: Program) -> Indices:
+        equations, outputs = program.equations, program.outputs
+        if self.outputs is not None:
+            outputs = [outputs[i] for i in self.outputs]
+            equations = dce_equations(equations, outputs)
+        read = used_variables(equations, outputs)
+        return tuple([i for i, v in enumerate(program.inputs) if v in read])
+
+
+def take_first_outputs(program: Program, count: int) -> Program:
+    """`program` without the outputs behind the first `count`."""
+    return cached_rewrite(Subprogram(outputs=tuple(range(count))), program)  # type: ignore[no-any-return]
+
+
+def dce_program(program: Program, outputs: Indices | None = None) -> tuple[Program, Indices]:
+    """`program` with the outputs at some places, or all, and the inputs that they need; whence those.
+
+    It is `program` itself where that is all there is.
+    """
+    kept = cached_rewrite(UsedInputs(outputs), program)
+    inputs = None if len(kept) == len(program.inputs) else kept
+    return cached_rewrite(Subprogram(inputs, outputs), program), kept
+
+
+def used_inputs(program: Program) -> list[bool]:
+    """Which inputs the equations and outputs of `program` use."""
+    read = used_variables(program.equations, program.outputs)
+    return [v in read for v in program.inputs]
+
+
+def dependents_of(variables: Iterable[Var], equations: Iterable[Equation]) -> set[Any]:
+    """`variables`, and those that the equations compute from any of them."""
+    reached: set[Any] = set(variables)
+    for eqn in equations:
+        if not reached.isdisjoint(eqn.inputs):
+            reached.update(eqn.outputs)
+    return reached
+
+
+class ActivityAnalysis(Rewrite[tuple[bool, ...]]):
+    """The analysis that marks the outputs of a program that vary smoothly with its `active` inputs."""
+
+    active: tuple[bool, ...]
+
+    def __call__(self, program: Program) -> tuple[bool, ...]:
+        reached = set(select_where(program.inputs, self.active))
+        for eqn in program.equations:
+            if eqn.primitive.differentiable and not reached.isdisjoint(eqn.inputs):
+                reached.update(varied(eqn, reached))
+        return tuple([atom in reached for atom in program.outputs])
+
+
+def active_outputs(program: Program, active: Sequence[bool]) -> list[bool]:
+    """Which outputs can vary smoothly with the inputs marked in `active`."""
+    return list(cached_rewrite(ActivityAnalysis(tuple(active)), program))
+
+
+def varied(eqn: Equation, active: Container[Any]) -> list[Var]:
+    """The outputs of an equation that can vary smoothly with those of its operands in `active`."""
+    primitive = eqn.primitive
+    if primitive.varying_outputs is None:
+        return [v for v in eqn.outputs if is_inexact(v.aval.dtype)]
+    flags = [a in active for a in eqn.inputs]
+    avals, out_avals = ([a.aval for a in atoms] for atoms in (eqn.inputs, eqn.outputs))
+    return select_where(eqn.outputs, varying_output_mask(primitive, avals, flags, out_avals))
+
+
+def varying_output_mask(
+    primitive: Primitive, avals: Sequence[Any], active: Sequence[bool], outs: Sequence[Any]
+) -> list[bool]:
+    """Which of the outputs of one operation can vary smoothly with its `active` operands."""
+    if primitive.varying_outputs is None:
+        return inexact_mask(outs)
+    marks = primitive.varying_outputs(avals, tuple(active))
+    return [on and inexact for on, inexact in zip(marks, inexact_mask(outs), strict=True)]
+
+
+def used_variables(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
+    """The variables that equations and outputs use."""
+    read = {a for eqn in equations for a in eqn.inputs if type(a) is Var}
+    read.update([a for a in outputs if type(a) is Var])
+    return read
+
+
+def keep_effects_depending_on(program: Program, inputs: Iterable[Var]) -> Program:
+    """`program` with those of its effects alone that need nothing but `inputs`.
+
+    What is linear in the others has no effects when it is transposed.
+    """
+    if not program.effects:
+        return program
+    known = set(inputs)
+    equations = []
+    for eqn in program.equations:
+        if all(type(a) is not Var or a in known for a in eqn.inputs):
+            known.update(eqn.outputs)
+        elif eqn.primitive.effects:
+            equations += RemoveEffects().without_effects(eqn)
+            continue
+        equations.append(eqn)
+    return replace_program_fields(program, equations=equations)
+
+
+class RemoveEffects(Rewrite[Program]):
+    """The rewrite to the same outputs without the effects, for a second run of the same.
+
+    Raises EffectError for an effect that gives something back, since that may differ then.
+    """
+
+    def __call__(self, program: Program) -> Program:
+        if not program.effects:
+            return program
+        return replace_program_fields(
+            program, equations=[e for eqn in program.equations for e in self.without_effects(eqn)]
+        )
+
+    def without_effects(self, eqn: Equation) -> list[Equation]:
+        """The equation without its effects, or none if it is nothing but an effect."""
+        if not eqn.primitive.effects:
+            return [eqn]
+        if subprograms(eqn.primitive):
+            primitive = map_primitive_programs(eqn.primitive, self.rewrite_subprogram)
+            return [eqn.replace(primitive=primitive)] if eqn.outputs else []
+        if eqn.outputs:
+            raise EffectError(
+                f"{eqn.primitive.name}: an effect with results must not be in what a derivative "
+                "computes again; got one in a checkpoint, or in a loop of no known length",
+                f"the equation: {eqn.primitive!r}",
+                fix="Keep it out of there, or use pure_callback for a function without effects.",
+                source=eqn.source,
+            )
+        return []
+
+    def rewrite_subprogram(self, program: Program) -> Any:
+        return cached_rewrite(self, program)

@@ -1,0 +1,397 @@
+"""Functions of the eigenvalues of a Hermitian matrix, with derivatives where some are equal.
+
+With the eigenvalues w and eigenvectors v of a matrix a, f(a) = v f(w) v^H. Its derivatives are sums
+over divided differences: f[x] = f(x), f[x, y] = (f(x) - f(y)) / (x - y), f[x, y, z] = (f[x, y] -
+f[y, z]) / (x - z), which are derivatives of f where the points are equal. Along e, with
+E = v^H e v, that of f(a) is v (f[w_i, w_j] E_ij) v^H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.errors import DTypeError
+from functx.core.primitive import LinearInput
+from functx.core.program import Program
+from functx.core.records import Rewrite
+from functx.core.rewriting import cached_rewrite
+from functx.core.samples import f64, sample
+from functx.core.tracing import aval_of, current_builder, trace
+from functx.core.types import ShapedArray, is_complex, real_dtype
+from functx.ops.arithmetic import abs, add, div, mul, neg, sub
+from functx.ops.concatenation import concatenate, pad
+from functx.ops.factorizations import Eigh, MaskedReciprocal, Svd, broadcast_columns, broadcast_rows
+from functx.ops.linear_algebra import (
+    MatrixFunction,
+    adjoint,
+    cast_like,
+    hermitian_part,
+    matmul_highest,
+    matrix_transpose,
+    positive_definite,
+    real_if_complex,
+    scale_columns,
+)
+from functx.ops.logic import bitwise_and, bitwise_not, bitwise_or, eq, le, select
+from functx.ops.operands import batch_size, literal
+from functx.ops.reductions import reduce_sum
+from functx.ops.shapes import batch_dim_at, broadcast_in_dim, full_like, zeros_like
+from functx.ops.slicing import slice_in_dim
+from functx.ops.transcendental import exp, sqrt
+from functx.transforms.decompose import builtin_decomposition, decompose_missing_rules
+from functx.transforms.forward_mode import jvp_program
+from functx.transforms.vmap import Batch
+
+
+class ElementwiseDerivative(Rewrite[Program]):
+    """The rewrite of an elementwise program to its derivative with respect to one input."""
+
+    place: int = 0
+
+    def __call__(self, program: Program) -> Program:
+        def body(*args: Any) -> list[Any]:
+            tangents = [full_like(x, 1) if i == self.place else None for i, x in enumerate(args)]
+            ((out, t, _),) = jvp_program(program, args, tangents)
+            return [zeros_like(out) if t is None else t]
+
+        return trace(body, program.in_avals, name=f"slope_of_{program.name}")[0]
+
+
+def elementwise_derivative(program: Program, place: int = 0) -> Program:
+    """The derivative of an elementwise program with respect to the input at `place`."""
+    found: Program = cached_rewrite(ElementwiseDerivative(place), program)
+    return found
+
+
+def inline_single_output(program: Program, args: Sequence[Any]) -> Any:
+    """The one output of `program` on `args`."""
+    return current_builder.require().inline(program, args)[0]
+
+
+def _example(parameters: int = 0) -> Program:
+    def body(w: Any, *scale: Any) -> list[Any]:
+        return [exp(mul(w, *scale) if scale else w)]
+
+    return trace(body, [f64[3], f64[()]][: 1 + parameters], name="example")[0]
+
+
+class SpectralPrimitive(MatrixFunction, abstract=True):
+    """A function f of the eigenvalues of a Hermitian matrix, the first operand.
+
+    `program` computes f element by element, from the eigenvalues and from parameters, which have
+    the shape of the batch and are the last operands. With `rows` the matrix is
+    [[0, x], [x^H, 0]], of which the block x counts, which has so many rows; its eigenvalues are
+    the singular values of x, their negatives, and zeros.
+    """
+
+    program: Program
+    rows: int = 0
+
+    def check(self, *operands: ShapedArray) -> None:
+        super().check(*operands)
+        eigenvalues, dtype = self.program.in_avals[0], real_dtype(operands[0].dtype)
+        if eigenvalues.dtype != dtype:
+            raise DTypeError(
+                f"{self.name}: the program must take eigenvalues of {dtype}, those of the operand; "
+                f"got one for {eigenvalues!r} and {operands[0]!r}",
+                fix="Make the program for eigenvalues of this dtype, or convert with astype.",
+            )
+
+    def hermitian_direction(self, e: Any) -> Any:
+        """The part of a direction that the derivative depends on."""
+        return hermitian_dilation(upper_block(e, self.rows)) if self.rows else hermitian_part(e)
+
+    def spectrum(self, a: Any) -> tuple[Any, Any]:
+        """The eigenvalues and eigenvectors of `a`."""
+        if not self.rows:
+            w, v = Eigh()(a)
+            return w, v
+        m, last = self.rows, a.ndim - 1
+        n = a.shape[-1] - m
+        u, s, vh = Svd(m != n)(upper_block(a, m))
+        v, k = adjoint(vh), s.shape[-1]
+        root = literal(0.5**0.5, a.dtype)
+        one, other = [mul(slice_columns(x, 0, k), root) for x in (u, v)]
+        sides = [concatenate(pair, last - 1) for pair in ((one, other), (one, neg(other)))]
+        values = [s, neg(s)]
+        if m != n:
+            # Vectors that belong to no singular value are eigenvectors of 0.
+            longer, low, high = (u, 0, n) if m > n else (v, m, 0)
+            config = [(0, 0, 0)] * (last - 1) + [(low, high, 0), (0, 0, 0)]
+            rest = slice_columns(longer, k, None)
+            sides.append(pad(rest, literal(0, a.dtype), config))
+            values.append(zeros_like(aval_of(s).update(shape=(*s.shape[:-1], rest.shape[-1]))))
+        return concatenate(values, last - 1), concatenate(sides, last)
+
+    def parameter_tangents(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """The terms of the tangent that come from those of the parameters."""
+        first = len(args) - len(self.program.inputs)
+        terms = []
+        for place in range(1, len(self.program.inputs)):
+            t = tangents[first + place]
+            if t is not None:
+                part = self.with_program(elementwise_derivative(self.program, place))(*args)
+                wide = broadcast_in_dim(t, part.shape, tuple(range(t.ndim)))
+                terms.append(mul(part, cast_like(wide, part)))
+        return terms
+
+    def with_program(self, program: Program) -> Any:
+        """The same of another function."""
+        raise NotImplementedError
+
+    def batch(self, args, dims):
+        size = batch_size(args, dims)
+        given = [batch_dim_at(x, d, 0, size) for x, d in zip(args, dims, strict=True)]
+        fields = Batch(size, (0,) * len(self.program.inputs), (0,))
+        return self.with_program(cached_rewrite(fields, self.program))(*given), 0
+
+
+class SpectralFunction(SpectralPrimitive):
+    """f(a) of Hermitian matrices a, or with `order` n one addend of its n-th derivative.
+
+    The operands are a, directions e_1 ... e_n, and the parameters of f. In the basis of the
+    eigenvectors, row i and column j of the result is the sum over k, l ... of
+    f[w_i, w_k, w_l ... w_j] (e_1)_ik (e_2)_kl ...; the n-th derivative is the sum over all
+    orders of the directions. `order` is at most 2: derivatives beyond are nan where eigenvalues
+    are equal.
+    """
+
+    order: int = 0
+    samples = (
+        sample(
+            f64[3, 3], program=_example(), values={0: positive_definite((3, 3))}, dtypes=("f64",)
+        ),
+        sample(
+            f64[3, 3],
+            f64[3, 3],
+            f64[()],
+            program=_example(1),
+            order=1,
+            values={0: np.diag([1.0, 2.0, 3.0])},
+            dtypes=("f64",),
+        ),
+        sample(
+            f64[3, 3],
+            f64[3, 3],
+            f64[3, 3],
+            program=_example(),
+            order=2,
+            values={0: np.diag([1.0, 2.0, 3.0])},
+            dtypes=("f64",),
+        ),
+    )
+
+    def abstract_eval(self, a, *others):
+        self.check(a, *others[: self.order])
+        return a
+
+    def with_program(self, program, order=None):
+        return SpectralFunction(program, self.rows, self.order if order is None else order)
+
+    def jvp(self, primals, tangents):
+        if self.order == 2:
+            return self.jvp_by_decomposition(primals, tangents)
+        terms = self.parameter_tangents(primals, tangents)
+        a, rest = primals[0], primals[1:]
+        if tangents[0] is not None:
+            more, e = (
+                self.with_program(self.program, self.order + 1),
+                self.hermitian_direction(tangents[0]),
+            )
+            terms += [more(a, *rest[:k], e, *rest[k:]) for k in range(self.order + 1)]
+        for k in range(self.order):
+            t = tangents[1 + k]
+            if t is not None:
+                terms.append(self(a, *rest[:k], t, *rest[k + 1 :]))
+        return self(*primals), reduce(add, terms)
+
+    def jvp_by_decomposition(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        program = decompose_missing_rules(
+            builtin_decomposition(self, tuple([aval_of(x) for x in primals])), "jvp"
+        )
+        ((out, t, _),) = jvp_program(program, primals, tangents)
+        return out, t
+
+    def transpose(self, ct, a, *others):
+        (k,) = [i for i, x in enumerate(others) if type(x) is LinearInput]
+        # The trace of products stays when its factors move round.
+        given = [*others[k + 1 : self.order], matrix_transpose(ct), *others[:k]]
+        found = matrix_transpose(self(a, *given, *others[self.order :]))
+        return [None, *[found if i == k else None for i in range(len(others))]]
+
+    def decompose(self, a, *others):
+        w, v = self.spectrum(a)
+        args = w, *others[self.order :]
+        f = inline_single_output(self.program, args)
+        if self.order == 0:
+            return matmul_highest(scale_columns(v, cast_like(f, v)), adjoint(v))
+        first = elementwise_derivative(self.program)
+        differences = DividedDifferences.of(
+            w,
+            f,
+            inline_single_output(first, args),
+            inline_single_output(elementwise_derivative(first), args),
+        )
+        turned = [matmul_highest(adjoint(v), matmul_highest(e, v)) for e in others[: self.order]]
+        found = (
+            differences.first_order(*turned)
+            if self.order == 1
+            else differences.second_order(*turned)
+        )
+        return matmul_highest(v, matmul_highest(found, adjoint(v)))
+
+
+class SpectralTrace(SpectralPrimitive):
+    """The sum of f over the eigenvalues of Hermitian matrices."""
+
+    samples = (
+        sample(
+            f64[3, 3], program=_example(), values={0: positive_definite((3, 3))}, dtypes=("f64",)
+        ),
+        sample(f64[3, 3], f64[()], program=_example(1), values={0: np.eye(3)}, dtypes=("f64",)),
+    )
+
+    def abstract_eval(self, a, *others):
+        self.check(a)
+        return self.program.out_avals[0].update(shape=a.shape[:-2])
+
+    def with_program(self, program):
+        return SpectralTrace(program, self.rows)
+
+    def jvp(self, primals, tangents):
+        out, terms = self(*primals), self.parameter_tangents(primals, tangents)
+        if tangents[0] is not None:
+            function = SpectralFunction(elementwise_derivative(self.program), self.rows)(*primals)
+            products = mul(function, matrix_transpose(self.hermitian_direction(tangents[0])))
+            total = reduce_sum(products, (products.ndim - 2, products.ndim - 1))
+            terms.append(total if is_complex(out.dtype) else real_if_complex(total))
+        return out, reduce(add, terms)
+
+    def decompose(self, a, *parameters):
+        f = inline_single_output(self.program, [self.spectrum(a)[0], *parameters])
+        return reduce_sum(f, (f.ndim - 1,))
+
+
+class DividedDifferences(NamedTuple):
+    """Divided differences of a function at each two of some points.
+
+    A quotient of differences where that keeps its digits; where it does not, since the points lie
+    close together, the mean of derivatives. No scale need be known on which the function is
+    smooth: the mean is taken where rounding errors can be all that sets the two apart. It is nan
+    where points are as good as equal and values are not.
+    """
+
+    points: Any
+    gaps: Any
+    quotients: Any
+    slopes: Any
+    curvatures: Any
+    tied: Any
+    """The mask of pairs of points that are equal within rounding error of the largest."""
+    errors: Any
+    """The errors of the quotients, in units of rounding."""
+
+    @staticmethod
+    def of(w: Any, f: Any, slopes: Any, curvatures: Any) -> DividedDifferences:
+        """The divided differences of a function at `w`, from its values `f` and its derivatives."""
+        gaps, changes = pairwise_differences(w), pairwise_differences(f)
+        tied = MaskedReciprocal.from_gaps(w, w).undefined
+        bend = mul(pairwise_differences(curvatures), cast_like(mul(gaps, 1 / 12), f))
+        bend = select(eq(gaps, 0.0), literal(0, bend.dtype), bend)
+        means = sub(mul(pairwise_sums(slopes), 0.5), bend)
+        noise = pairwise_sums(add(abs(f), abs(mul(cast_like(w, f), slopes))))
+        close = is_close(changes, gaps, means, noise)
+        apart = select(close, literal(1, gaps.dtype), gaps)
+        quotients = div(changes, cast_like(apart, changes))
+        unknown = bitwise_and(tied, bitwise_not(close))
+        quotients = select(unknown, literal(nan, f.dtype), select(close, means, quotients))
+        errors = div(select(close, literal(0, noise.dtype), noise), abs(apart))
+        errors = add(errors, abs(quotients))
+        return DividedDifferences(w, gaps, quotients, slopes, curvatures, tied, errors)
+
+    def first_order(self, e: Any) -> Any:
+        """f[w_i, w_j] e_ij."""
+        return mul(cast_like(self.quotients, e), e)
+
+    def second_order(self, e: Any, g: Any) -> Any:
+        """The sum over k of f[w_i, w_k, w_j] e_ik g_kj."""
+        # (f[w_k, w_j] - f[w_i, w_k]) / (w_j - w_i) where these differ; else f[w_i, w_i, w_k].
+        twice = cast_like(self.at_double_points(), e)
+        changes = sub(
+            matmul_highest(e, self.first_order(g)), matmul_highest(self.first_order(e), g)
+        )
+        means = add(
+            matmul_highest(mul(twice, e), g), matmul_highest(e, mul(matrix_transpose(twice), g))
+        )
+        noise = products_of_norms(mul(self.errors, abs(e)), abs(g))
+        noise = add(noise, products_of_norms(abs(e), mul(self.errors, abs(g))))
+        return self.divide_by_gaps(changes, mul(means, 0.5), noise)
+
+    def at_double_points(self) -> Any:
+        """f[w_i, w_i, w_k] in row i and column k."""
+        shape = self.gaps.shape
+        means = mul(broadcast_rows(self.curvatures, shape), 1 / 3)
+        means = add(means, mul(broadcast_columns(self.curvatures, shape), 1 / 6))
+        bent = mul(cast_like(self.points, self.curvatures), self.curvatures)
+        noise = add(self.errors, pairwise_sums(add(abs(self.slopes), abs(bent))))
+        return self.divide_by_gaps(
+            sub(self.quotients, broadcast_rows(self.slopes, shape)), means, noise
+        )
+
+    def divide_by_gaps(self, changes: Any, means: Any, noise: Any) -> Any:
+        """`changes` over the gaps, or `means` where these are closer to it than rounding errors."""
+        close = bitwise_or(self.tied, is_close(changes, self.gaps, means, noise))
+        apart = select(close, literal(1, self.gaps.dtype), self.gaps)
+        return select(close, means, div(changes, cast_like(apart, changes)))
+
+
+def is_close(changes: Any, gaps: Any, means: Any, noise: Any) -> Any:
+    """Where `changes` are `means` times `gaps`, but for some units of rounding times `noise`."""
+    zero = literal(0, gaps.dtype)
+    apart = abs(sub(changes, mul(cast_like(gaps, changes), means)))
+    close = le(apart, mul(noise, 8 * float(np.finfo(gaps.dtype).eps)))
+    # An infinite mean is still one of equal points.
+    equal = bitwise_and(eq(gaps, zero), eq(changes, literal(0, changes.dtype)))
+    return bitwise_or(close, equal)
+
+
+def pairwise_differences(x: Any) -> Any:
+    """x_j - x_i, in row i and column j."""
+    shape = (*x.shape, x.shape[-1])
+    return sub(broadcast_columns(x, shape), broadcast_rows(x, shape))
+
+
+def pairwise_sums(x: Any) -> Any:
+    """x_i + x_j, in row i and column j."""
+    shape = (*x.shape, x.shape[-1])
+    return add(broadcast_columns(x, shape), broadcast_rows(x, shape))
+
+
+def products_of_norms(x: Any, y: Any) -> Any:
+    """The norm of row i of `x` times that of column j of `y`, in row i and column j."""
+    by_row = sqrt(reduce_sum(mul(x, x), (x.ndim - 1,)))
+    by_column = sqrt(reduce_sum(mul(y, y), (y.ndim - 2,)))
+    return mul(broadcast_rows(by_row, x.shape), broadcast_columns(by_column, y.shape))
+
+
+def slice_columns(x: Any, first: int, last: int | None) -> Any:
+    """Columns of matrices."""
+    return slice_in_dim(x, first, last, axis=x.ndim - 1)
+
+
+def upper_block(a: Any, m: int) -> Any:
+    """The block x, of `m` rows, of [[0, x], [x^H, 0]]."""
+    return slice_in_dim(slice_columns(a, m, None), 0, m, axis=a.ndim - 2)
+
+
+def hermitian_dilation(x: Any) -> Any:
+    """[[0, x], [x^H, 0]]."""
+    *batch, m, n = x.shape
+    above, below = [zeros_like(aval_of(x).update(shape=(*batch, k, k))) for k in (m, n)]
+    sides = concatenate([above, x], x.ndim - 1), concatenate([adjoint(x), below], x.ndim - 1)
+    return concatenate(sides, x.ndim - 2)

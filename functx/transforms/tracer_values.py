@@ -1,0 +1,159 @@
+"""The values of traced arrays as text: found on demand, with all lanes of a `vmap`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functx.core.functionalization import functionalized_atom
+from functx.core.named_axes import AxisNames
+from functx.core.program import Atom, Equation, Literal, Program, Var, subprograms
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracing import Builder, Tracer, backend, current_builder
+from functx.ops.callbacks import HostPrimitive
+from functx.transforms.call_primitive import Call
+from functx.transforms.vmap import Batch
+
+
+class TracerValue(NamedTuple):
+    """A value with an axis in front for each of `maps`, the `vmap`s that map it, outermost first."""
+
+    value: Any
+    batch_builders: tuple[Builder, ...] = ()
+
+
+def tracer_value(tracer: Tracer) -> TracerValue | None:
+    """The value of a traced array, with all lanes; None where there is none to show.
+
+    Nothing is appended to a program, and neither an effect nor a callback takes place.
+    """
+    # A print must not fail: the program raises the same error when it runs.
+    try:
+        return _evaluate_atom(tracer.builder, tracer.atom) if tracer.builder.is_open else None
+    except Exception:
+        return None
+
+
+def tracer_repr(tracer: Tracer) -> str:
+    """`Traced<f32[3]> in grad(loss) with value [1. 2. 3.]`, the text of `print` and `repr`."""
+    plain = tracer.describe()
+    found = tracer_value(tracer)
+    if found is None:
+        return plain
+    text = str(found.value)
+    lanes = " x ".join([str(b.axis.size) for b in found.batch_builders])
+    what = f"{lanes} lanes" if lanes else "value"
+    return f"{plain} with {what}{chr(10) if chr(10) in text else ' '}{text}"
+
+
+def format_tracer(tracer: Tracer, spec: str) -> str:
+    """`Traced<1.500>`, the text in an f-string with a format; the type where there is no value."""
+    found = tracer_value(tracer)
+    if found is None:
+        return f"Traced<{tracer.atom.aval!r}>"
+    value = np.asarray(found.value)
+
+    def element(x: Any) -> str:
+        return format(x.item(), spec)
+
+    text = np.array2string(value, formatter={"all": element}) if value.ndim else element(value)
+    return f"Traced<{text}>"
+
+
+def _evaluate_atom(builder: Builder, atom: Atom) -> TracerValue | None:
+    builder, atom = functionalized_atom(builder, atom)
+    memo = builder.printed_values
+    needed: set[Var] = set()
+    positions: set[int] = set()
+    pending = [atom]
+    while pending:
+        a = pending.pop()
+        if type(a) is Literal or a in memo or a in needed:
+            continue
+        needed.add(a)  # type: ignore[arg-type]
+        position = builder.producer(a)
+        if position is not None:
+            if not _is_pure(eqn := builder.equations[position]):
+                return None
+            positions.add(position)
+            pending += eqn.inputs
+            continue
+        found = _input_value(builder, a)
+        if found is None:
+            return None
+        memo[a] = found
+    for position in sorted(positions):
+        eqn = builder.equations[position]
+        memo.update(zip(eqn.outputs, _output_values(builder, eqn), strict=True))
+    return _read_value(memo, atom)
+
+
+def _read_value(memo: dict[Any, TracerValue], atom: Atom) -> TracerValue:
+    if type(atom) is Literal:
+        return TracerValue(np.asarray(atom.value, atom.aval.dtype)[()])
+    return memo[atom]
+
+
+def _is_pure(eqn: Equation) -> bool:
+    """Whether an equation may be computed once more: it has no effect, and calls no Python."""
+    if eqn.primitive.effects or isinstance(eqn.primitive, HostPrimitive):
+        return False
+    return all(_is_pure(each) for sub in subprograms(eqn.primitive) for each in sub.equations)
+
+
+def _input_value(builder: Builder, var: Any) -> TracerValue | None:
+    """The value of an input or captured value; None for one that has none."""
+    source, dim = builder.batched_inputs.get(var, (None, None))
+    if source is None:
+        source = builder.values.get(var)
+    if source is None:
+        source = builder.captured_value(var)
+    if type(source) is Tracer:
+        found = _evaluate_atom(source.builder, source.atom)
+    else:
+        source = backend.concrete_or_none(source)
+        found = None if source is None else TracerValue(np.asarray(source))
+    if found is None:
+        return None
+    value, maps = found
+    # Python's numbers, and 64-bit values where there are none, have the type that was traced.
+    value = np.asarray(value, var.aval.dtype)
+    if dim is None:
+        return TracerValue(value, maps)
+    return TracerValue(np.moveaxis(value, len(maps) + dim, len(maps)), (*maps, builder))
+
+
+def _output_values(builder: Builder, eqn: Equation) -> list[TracerValue]:
+    """The outputs of an equation, computed from the values of its operands in all their lanes."""
+    primitive = eqn.primitive
+    operands = {a: _read_value(builder.printed_values, a) for a in eqn.inputs}
+    mapping = {b for x in operands.values() for b in x.batch_builders}
+    maps: tuple[Builder, ...] = ()
+    around: Builder | None = builder
+    while around is not None:
+        if around in mapping or (
+            around.batched_inputs and around.axis.name in primitive.named_axes
+        ):
+            maps = around, *maps
+        around = around.parent
+    if maps:
+        inputs = [a for a in operands if type(a) is Var]
+        args = [operands[a].value for a in inputs]
+        program = Program(primitive.name, inputs, [eqn.replace(source=None)], eqn.outputs)
+        for each in reversed(maps):
+            in_dims = tuple([0 if each in operands[a].batch_builders else None for a in inputs])
+            names = AxisNames(each.axis.name, each.axis.mesh_axes)
+            batch = Batch(each.axis.size, in_dims, (0,) * len(eqn.outputs), names=names)
+            program = cached_rewrite(batch, program)
+        primitive = Call(program)
+    else:
+        args = [operands[a].value for a in eqn.inputs]
+    token = current_builder.set(None)
+    try:
+        outs = backend.evaluate_eagerly(primitive, args)
+    finally:
+        current_builder.reset(token)
+    if not primitive.multiple_results:
+        outs = [outs]
+    return [TracerValue(np.asarray(out), maps) for out in outs]

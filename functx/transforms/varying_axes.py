@@ -1,0 +1,258 @@
+"""Along which named axes the values of a program differ from place to place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from math import prod
+from typing import Any
+
+from functx.core.errors import CollectiveError
+from functx.core.program import Equation, Program, Var, scalar_literal, subprograms
+from functx.core.program_editing import map_primitive_programs, replace_program_fields
+from functx.core.records import Rewrite
+from functx.core.rewriting import cached_rewrite
+from functx.core.tracing import aval_of
+from functx.core.types import is_complex, kind
+from functx.ops.arithmetic import Mul
+from functx.ops.autodiff import DerivativeBoundary
+from functx.ops.collectives import AxisIndex, Collective, Psum
+from functx.transforms.control.cond import Cond
+from functx.transforms.control.scan import Scan
+from functx.transforms.control.while_loop import While
+
+AxisSet = frozenset[Any]
+NO_AXES: AxisSet = frozenset()
+
+
+class VaryingAxesAnalysis(Rewrite[tuple[AxisSet, ...]]):
+    """The analysis of a program that finds the axes along which each output differs.
+
+    `given` says so of the inputs. What does not, is the same in all places of an axis.
+    """
+
+    input_axes: tuple[AxisSet, ...]
+
+    def __call__(self, program: Program) -> tuple[AxisSet, ...]:
+        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
+        for eqn in program.equations:
+            given = [env.get(a, NO_AXES) for a in eqn.inputs]
+            found = output_axes(eqn.primitive, given, len(eqn.outputs))
+            env.update(zip(eqn.outputs, found, strict=True))
+        return tuple([env.get(a, NO_AXES) for a in program.outputs])
+
+
+def varying_axes(program: Program, given: Sequence[AxisSet]) -> tuple[AxisSet, ...]:
+    """The axes along which each output of `program` differs, if the inputs do along `given`."""
+    found: tuple[AxisSet, ...] = cached_rewrite(VaryingAxesAnalysis(tuple(given)), program)
+    return found
+
+
+class ResolveBoundaries(Rewrite[Program]):
+    """The rewrite of what one place runs to what it is by the axes along which the inputs differ.
+
+    Cotangents are then summed and divided as the equations `Boundary` ask for.
+    """
+
+    input_axes: tuple[AxisSet, ...]
+
+    def __call__(self, program: Program) -> Program:
+        if not has_boundary(program):
+            return program
+        env: dict[Any, AxisSet] = dict(zip(program.inputs, self.input_axes, strict=True))
+        sizes = dict(
+            [
+                axis
+                for e in program
+                if type(e.primitive) is DerivativeBoundary
+                for axis in e.primitive.axes
+            ]
+        )
+        same: dict[Any, Any] = {}
+        equations = []
+        for eqn in program.equations:
+            inputs = [same.get(a, a) for a in eqn.inputs]
+            given = [env.get(a, NO_AXES) for a in inputs]
+            steps = replacements_for(eqn.primitive, inputs[0] if inputs else None, given, sizes)
+            if not steps:
+                same[eqn.outputs[0]] = inputs[0]
+            for i, (primitive, others) in enumerate(steps):
+                if any(has_boundary(sub) for sub in subprograms(primitive)):
+                    primitive = resolve_subprogram_boundaries(primitive, given)
+                last = i == len(steps) - 1
+                outputs = eqn.outputs if last else [Var(eqn.outputs[0].aval)]
+                operands = inputs if others is None else [inputs[0], *others]
+                given = [env.get(a, NO_AXES) for a in operands]
+                env.update(zip(outputs, output_axes(primitive, given, len(outputs)), strict=True))
+                equations.append(Equation(primitive, operands, outputs, eqn.source))
+                inputs = outputs
+        return replace_program_fields(
+            program, equations=equations, outputs=[same.get(a, a) for a in program.outputs]
+        )
+
+
+def resolve_boundaries(program: Program, given: Sequence[AxisSet]) -> Program:
+    """`program` with cotangents summed and divided as the axes ask along which the inputs differ."""
+    return cached_rewrite(ResolveBoundaries(tuple(given)), program)  # type: ignore[no-any-return]
+
+
+def has_boundary(program: Program) -> bool:
+    """Whether a derivative begins or ends in `program`, at any depth."""
+    found: bool | None = program.memo.get(has_boundary)
+    if found is None:
+        found = program.memo[has_boundary] = any(
+            type(eqn.primitive) is DerivativeBoundary
+            for each in program.walk()
+            for eqn in each.equations
+        )
+    return found
+
+
+Replacement = tuple[Any, Sequence[Any] | None]
+"""An operation, and its operands behind the value before; None for those of the equation."""
+
+
+def replacements_for(
+    primitive: Any, x: Any, given: Sequence[AxisSet], sizes: dict[Any, int]
+) -> Sequence[Replacement]:
+    """The operations that stand for an equation on `x` and others; none where its output is `x`."""
+    if type(primitive) is Psum and primitive.groups is None:
+        return sum_over_axes(primitive.axes, x, given[0], sizes)
+    if type(primitive) is not DerivativeBoundary:
+        return [(primitive, None)]
+    shared = [name for name, _ in primitive.axes if name not in given[1]]
+    if primitive.is_identity or not shared:
+        return []
+    if primitive.kind == "sum":
+        return sum_over_axes(shared, x, given[0], sizes)
+    return [(Mul(), [literal_like(x, 1 / prod([sizes[name] for name in shared]))])]
+
+
+def sum_over_axes(
+    names: Sequence[Any], x: Any, over: AxisSet, sizes: dict[Any, int]
+) -> Sequence[Replacement]:
+    """The sum of `x` along axes, without a message along those where it is the same."""
+    same = [name for name in names if name in sizes and name not in over]
+    rest = tuple([name for name in names if name not in same])
+    steps: list[Replacement] = [(Psum(rest), [])] if rest else []
+    if same:
+        steps.insert(0, (Mul(), [literal_like(x, prod([sizes[name] for name in same]))]))
+    return steps
+
+
+def literal_like(x: Any, value: Any) -> Any:
+    """The literal `value`, of the type of `x`."""
+    aval = aval_of(x)
+    value = complex(value) if is_complex(aval.dtype) else value
+    value = float(value) if kind(aval.dtype) == "f" else value
+    return scalar_literal(value, aval.dtype, aval.weak_type, repr(value))
+
+
+def resolve_subprogram_boundaries(primitive: Any, given: Sequence[AxisSet]) -> Any:
+    """`primitive` with its programs as `resolve_boundaries` makes them."""
+    sets = subprogram_input_axes(primitive, given)
+    if sets is None:
+        raise CollectiveError(
+            f"{primitive.name}: a derivative inside must not be taken within a map over devices; "
+            "got one",
+            fix="Take it outside of the operation, or pass check_vma=False.",
+        )
+    rest = iter(sets)
+    return map_primitive_programs(
+        primitive, lambda program: resolve_boundaries(program, next(rest))
+    )
+
+
+@singledispatch
+def subprogram_input_axes(
+    primitive: Any, given: Sequence[AxisSet]
+) -> Sequence[Sequence[AxisSet]] | None:
+    """The axes along which the inputs of each program of an equation differ, by its operands.
+
+    None where that is not known.
+    """
+    programs = subprograms(primitive)
+    one = len(programs) == 1 and len(programs[0].inputs) == len(given)
+    return [given] if one else None
+
+
+@singledispatch
+def output_axes(primitive: Any, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    """The axes along which each of the `count` outputs of an equation differs, by its operands."""
+    for field in ("program", "primal"):
+        program = getattr(primitive, field, None)
+        if type(program) is Program and (len(program.inputs), len(program.outputs)) == (
+            len(given),
+            count,
+        ):
+            return varying_axes(program, given)
+    return [union_axes(given) | primitive.named_axes] * count
+
+
+@output_axes.register
+def _(primitive: DerivativeBoundary, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    return [given[0] & given[1] if primitive.kind == "sum" else given[0]]
+
+
+@output_axes.register
+def _(primitive: Collective, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    return [primitive.varying_axes(given[0])]
+
+
+@output_axes.register
+def _(primitive: AxisIndex, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    return [primitive.named_axes]
+
+
+@subprogram_input_axes.register
+def _(primitive: Cond, given: Sequence[AxisSet]) -> Sequence[Sequence[AxisSet]]:
+    return [given[1:] for _ in primitive.branches]
+
+
+@output_axes.register
+def _(primitive: Cond, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    found = [varying_axes(branch, given[1:]) for branch in primitive.branches]
+    return [union_axes([given[0], *outs]) for outs in zip(*found, strict=True)]
+
+
+@subprogram_input_axes.register
+def _(primitive: Scan, given: Sequence[AxisSet]) -> Sequence[Sequence[AxisSet]]:
+    n, m = primitive.consts, primitive.carries
+    consts, carry, rows = given[:n], list(given[n : n + m]), given[n + m :]
+    while True:
+        outs = varying_axes(primitive.program, [*consts, *carry, *rows])
+        grown = [a | b for a, b in zip(carry, outs, strict=False)]
+        if grown == carry:
+            return [[*consts, *carry, *rows]]
+        carry = grown
+
+
+@output_axes.register
+def _(primitive: Scan, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    (inside,) = subprogram_input_axes(primitive, given)  # type: ignore[misc]
+    n, m = primitive.consts, primitive.carries
+    return [*inside[n : n + m], *varying_axes(primitive.program, inside)[m:]]
+
+
+@subprogram_input_axes.register
+def _(primitive: While, given: Sequence[AxisSet]) -> Sequence[Sequence[AxisSet]]:
+    m, n = primitive.condition_consts, primitive.condition_consts + primitive.body_consts
+    carry = list(given[n:])
+    while True:
+        (stops,) = varying_axes(primitive.condition, [*given[:m], *carry])
+        outs = varying_axes(primitive.body, [*given[m:n], *carry])
+        grown = [a | b | stops for a, b in zip(carry, outs, strict=True)]
+        if grown == carry:
+            return [[*given[:m], *carry], [*given[m:n], *carry]]
+        carry = grown
+
+
+@output_axes.register
+def _(primitive: While, given: Sequence[AxisSet], count: int) -> Sequence[AxisSet]:
+    _, inside = subprogram_input_axes(primitive, given)  # type: ignore[misc]
+    return inside[primitive.body_consts :]
+
+
+def union_axes(sets: Sequence[AxisSet]) -> AxisSet:
+    """The axes in any of `sets`."""
+    return NO_AXES.union(*sets)
